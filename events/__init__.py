@@ -1,0 +1,62 @@
+"""What can happen, and what it means: pure data and pure functions, no I/O, no clock, no asyncio.
+
+Start at `session_core` (the four functions of a session) and `core` (what the four functions are); `content`,
+`session_events` and `session_state` are the data; `codec` and `records` are how events enter a store.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from refold.events.codec import EventCodec as EventCodec
+    from refold.events.codec import RecordedEvent as RecordedEvent
+    from refold.events.configuration import AgentConfig as AgentConfig
+    from refold.events.configuration import ToolSpec as ToolSpec
+    from refold.events.content import ImageBlock as ImageBlock
+    from refold.events.content import Message as Message
+    from refold.events.content import StoredBlock as StoredBlock
+    from refold.events.content import TextBlock as TextBlock
+    from refold.events.content import ThinkingBlock as ThinkingBlock
+    from refold.events.content import ToolResultBlock as ToolResultBlock
+    from refold.events.content import ToolUseBlock as ToolUseBlock
+    from refold.events.core import Core as Core
+    from refold.events.core import Effect as Effect
+    from refold.events.core import Recorded as Recorded
+    from refold.events.event import Event as Event
+    from refold.events.session_core import SESSION_CODEC as SESSION_CODEC
+    from refold.events.session_core import SESSION_CORE as SESSION_CORE
+    from refold.events.session_core import fold as fold
+    from refold.events.session_state import SessionState as SessionState
+    from refold.events.session_state import history as history
+
+_HOMES = {
+    "AgentConfig": "configuration",
+    "Core": "core",
+    "Effect": "core",
+    "Event": "event",
+    "EventCodec": "codec",
+    "ImageBlock": "content",
+    "Message": "content",
+    "Recorded": "core",
+    "RecordedEvent": "codec",
+    "SESSION_CODEC": "session_core",
+    "SESSION_CORE": "session_core",
+    "SessionState": "session_state",
+    "StoredBlock": "content",
+    "TextBlock": "content",
+    "ThinkingBlock": "content",
+    "ToolResultBlock": "content",
+    "ToolSpec": "configuration",
+    "ToolUseBlock": "content",
+    "fold": "session_core",
+    "history": "session_state",
+}
+
+__all__ = list(_HOMES)
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from its module when it is first used."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

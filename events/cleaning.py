@@ -1,0 +1,107 @@
+"""What comes from outside, made fit for the log: text and JSON from callers, models and tools.
+
+The rule: nothing is written that cannot be read back, and what is refused is named by its path
+(`$.rows[3].x`). Text loses only what is not Unicode; JSON is refused rather than changed in meaning.
+"""
+
+import math
+from collections.abc import Mapping, Sequence, Set
+
+import msgspec
+
+from refold.events.content import Json, JsonObject
+from refold.events.errors import CommandRejected
+
+DEPTH_MAX = 100
+"""Deepest accepted nesting of arrays and objects."""
+
+INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
+"""Bounds of an accepted integer; SQLite and most JSON readers keep no more than 64 bits."""
+
+
+class Unrecordable(CommandRejected):
+    """A value cannot be written to the log.
+
+    Attributes:
+        path: where in the value, such as `$.rows[3].x`.
+        reason: what is wrong there.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} {reason}")
+        self.path = path
+        self.reason = reason
+
+
+def clean_text(text: str) -> str:
+    """Return `text` as valid Unicode: split surrogate pairs are joined, lone surrogates become U+FFFD."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def clean_json(value: object, path: str = "$", depth: int = 0) -> Json:
+    """Return `value` as plain JSON values, ready to be recorded.
+
+    Tuples become arrays, sets become arrays in a fixed order, structs and dataclasses become objects, dates and the
+    like become the text that msgspec writes for them.
+
+    Args:
+        value: any object.
+        path: its place, for the error.
+        depth: how deep that place is.
+
+    Raises:
+        Unrecordable: NaN, an infinity, an integer beyond 64 bits, nesting beyond `DEPTH_MAX`, a key that is no
+            string, or an object that JSON has no form for.
+    """
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return clean_text(str(value))
+    if isinstance(value, int):
+        if not INTEGER_MIN <= value <= INTEGER_MAX:
+            raise Unrecordable(path, "is an integer beyond 64 bits; give it as text")
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise Unrecordable(path, f"is {float(value)}, which JSON has no form for; give None or text")
+        return float(value)
+    if depth >= DEPTH_MAX:
+        raise Unrecordable(path if len(path) < 200 else path[:200] + "…", f"is nested deeper than {DEPTH_MAX} levels")
+    if isinstance(value, Mapping):
+        return _clean_object(value, path, depth)
+    if isinstance(value, Set):
+        items = [clean_json(item, f"{path}[*]", depth + 1) for item in value]
+        return sorted(items, key=lambda item: msgspec.json.encode(item, order="sorted"))
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [clean_json(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(value)]
+    return _clean_other(value, path, depth)
+
+
+def _clean_object(value: Mapping[object, object], path: str, depth: int) -> JsonObject:
+    cleaned: JsonObject = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise Unrecordable(path, f"has the key {key!r:.80} of type {type(key).__name__}; keys must be strings")
+        name = clean_text(str(key))
+        cleaned[name] = clean_json(item, f"{path}.{name}", depth + 1)
+    return cleaned
+
+
+def _clean_other(value: object, path: str, depth: int) -> Json:
+    if isinstance(value, BaseException | type):
+        raise Unrecordable(path, f"is {value!r:.80}, which JSON has no form for; return its text")
+    try:
+        builtin = msgspec.to_builtins(value, order="deterministic")
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise Unrecordable(
+            path, f"is of type {type(value).__name__}, which JSON has no form for; convert it ({error!s:.100})"
+        ) from None
+    if type(builtin) is type(value):
+        raise Unrecordable(path, f"is of type {type(value).__name__}, which JSON has no form for; convert it")
+    return clean_json(builtin, path, depth)

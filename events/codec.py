@@ -1,0 +1,159 @@
+"""Events to bytes and back, with the checks that keep a log readable for ever.
+
+`encode` refuses what it could not read again: it decodes its own output and compares. `decode` knows today's
+tags and the old ones that upcasters lead from; anything else is an error that names the tag and the place, never
+a guess, and never a second decoder that might build something else.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Generic, TypeVar, Union
+
+import msgspec
+
+from refold.events.cleaning import Unrecordable, clean_json
+from refold.events.errors import LogFormatError
+from refold.events.event import Event
+from refold.events.ids import EventRef, StreamName, event_ref
+from refold.events.records import StoredEvent
+from refold.events.upcasting import Upcasters
+
+E = TypeVar("E", bound=Event)
+
+EVENT_BYTES_MAX = 1024 * 1024
+"""Largest JSON text of one event; larger content belongs into payloads."""
+
+
+class RecordedEvent(msgspec.Struct, Generic[E], frozen=True, kw_only=True):
+    """An event with its place in the log."""
+
+    stream: StreamName
+    version: int
+    """Place in the stream, from 1, no gaps."""
+    position: int
+    """Place in the log; increasing, gaps allowed."""
+    time: int
+    """Microseconds since the epoch, UTC."""
+    event: E
+    batch: int
+    """Version of its batch's stimulus."""
+    correlation: EventRef
+    """The input, or other outside fact, that it goes back to."""
+    causation: EventRef | None
+    """The event that caused it; None = it came from outside."""
+
+
+class EventCodec(Generic[E]):
+    """Encodes and decodes the events of one kind of stream.
+
+    Args:
+        event_types: every event class of the kind; each has a tag of its own.
+        upcasters: steps from tags of the past.
+    """
+
+    def __init__(self, event_types: Sequence[type[E]], upcasters: Upcasters | None = None) -> None:
+        self.tags: tuple[str, ...] = tuple(sorted(str(cls.__struct_config__.tag) for cls in event_types))
+        self._encoder = msgspec.json.Encoder()
+        self._decoder: msgspec.json.Decoder[E] = msgspec.json.Decoder(Union[tuple(event_types)])  # noqa: UP007
+        self._upcasters = upcasters if upcasters is not None else Upcasters({}, self.tags)
+
+    def encode(self, event: E) -> bytes:
+        """Return the JSON of `event`, without its time.
+
+        Raises:
+            Unrecordable: it would not decode to an equal event, or is larger than `EVENT_BYTES_MAX`; names the path.
+        """
+        plain = msgspec.structs.replace(event, at=0) if event.at else event
+        try:
+            data = self._encoder.encode(plain)
+            same = self._decoder.decode(data) == plain
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, TypeError, ValueError) as error:
+            raise _explained(plain, str(error)) from None
+        if not same:
+            raise _explained(plain, "it would be read back as another event")
+        if len(data) > EVENT_BYTES_MAX:
+            raise Unrecordable(
+                "$", f"({type(event).__name__}) has {len(data):,} bytes; an event may have {EVENT_BYTES_MAX:,}"
+            )
+        return data
+
+    def decode(self, stored: StoredEvent) -> E:
+        """Return the event in `stored`, with its time.
+
+        Raises:
+            LogFormatError: the JSON is damaged or its tag is unknown; names the event's place.
+        """
+        try:
+            event = self._decoder.decode(stored.data)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            event = self._decode_older(stored, error)
+        msgspec.structs.force_setattr(event, "at", stored.at)  # Fresh from the decoder, so nobody else has it.
+        return event
+
+    def decode_all(self, stored: Iterable[StoredEvent]) -> list[E]:
+        """Return the events in `stored`, in order."""
+        return [self.decode(item) for item in stored]
+
+    def _decode_older(self, stored: StoredEvent, error: Exception) -> E:
+        place = event_ref(stored.stream, stored.version)
+        tag = tag_of(stored.data)
+        if tag is None:
+            raise LogFormatError(f"event {place} is damaged: {error}") from None
+        if tag in self.tags:
+            raise LogFormatError(f"event {place} ({tag}) does not have the shape of its type: {error}") from None
+        try:
+            upcast = self._upcasters.upcast(tag, msgspec.json.decode(stored.data, type=dict[str, object]))
+            if upcast is not None:
+                return self._decoder.decode(self._encoder.encode(upcast))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, LookupError, TypeError, ValueError) as failure:
+            raise LogFormatError(f"event {place} ({tag}) cannot be brought to today's shape: {failure}") from failure
+        raise LogFormatError(
+            f"event {place} has the type {tag!r}, which this version of Refold does not know; open it with a newer one"
+        )
+
+    def recorded(self, stored: Iterable[StoredEvent]) -> list[RecordedEvent[E]]:
+        """Return events with their places and causes, given whole batches in order of one or several streams."""
+        result: list[RecordedEvent[E]] = []
+        firsts: dict[str, StoredEvent] = {}
+        for item in stored:
+            if item.version == item.batch:
+                firsts[item.stream] = item
+            first = firsts.get(item.stream, item)
+            stimulus = event_ref(item.stream, item.batch)
+            result.append(
+                RecordedEvent(
+                    stream=item.stream,
+                    version=item.version,
+                    position=item.position,
+                    time=item.at,
+                    event=self.decode(item),
+                    batch=item.batch,
+                    correlation=first.correlation or stimulus,
+                    causation=item.causation if item.version == item.batch else stimulus,
+                )
+            )
+        return result
+
+
+class _Tagged(msgspec.Struct):
+    type: str
+
+
+_tag_decoder = msgspec.json.Decoder(_Tagged)
+
+
+def tag_of(data: bytes) -> str | None:
+    """Return the tag in an event's JSON, or None if there is none to be read."""
+    try:
+        return _tag_decoder.decode(data).type
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def _explained(event: Event, reason: str) -> Unrecordable:
+    """Return the error for an event that cannot be recorded, with the path where that can be told."""
+    for field in event.__struct_fields__:
+        try:
+            clean_json(getattr(event, field), f"$.{field}")
+        except Unrecordable as error:
+            return error
+    return Unrecordable("$", f"({type(event).__name__}) cannot be recorded: {reason}")

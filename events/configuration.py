@@ -1,0 +1,227 @@
+"""What an agent is made of: its configuration, its tools' descriptions, and the code that runs it.
+
+`AgentConfig` is what a user writes. `AgentConfiguration` is what the log records of it: everything that a decision
+reads is inline, the system prompt and the tools' schemas are payloads named by their hash.
+"""
+
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from refold.events.content import JsonObject
+from refold.events.errors import ConfigError
+from refold.events.ids import AgentId, PayloadHash
+
+Tier = Literal["observe", "act", "confirm"]
+"""How a tool runs: `observe` in parallel with others, `act` alone and in order, `confirm` after an approval."""
+
+EffectClass = Literal["once", "idempotent", "pure"]
+"""What running a tool again would mean.
+
+`once`: an unknown outcome is never retried by Refold. `idempotent`: safe again with the same idempotency key.
+`pure`: safe again at any time.
+"""
+
+Protocol = Literal["native", "react"]
+"""How a model asks for tools: `native` tool-call blocks, or `react` text (Thought, Action, Observation)."""
+
+CORE_VERSION = 1
+"""Raised whenever a recorded decision would now be taken differently; `core` replay compares within one version."""
+
+FOLD_VERSION = 1
+"""Raised whenever folding the same events would give another state; snapshots of another version are ignored."""
+
+DEFAULT_SYSTEM_PROMPT = "You are a helpful AI agent."
+DEFAULT_MAX_TURNS = 50
+DEFAULT_RESUMES_MAX = 3
+DEFAULT_TOOL_SILENCE_S = 120.0
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How an agent thinks. Only `model` is required.
+
+    Raises:
+        ConfigError: a value is outside its bounds; the message names the field.
+    """
+
+    model: str
+    system_prompt: str = DEFAULT_SYSTEM_PROMPT
+    max_turns: int = DEFAULT_MAX_TURNS
+    """Most model calls in one run, >= 1; a run that wants one more fails."""
+    max_tokens: int | None = None
+    """Most output tokens of one answer, >= 1; None = the provider's own limit."""
+    temperature: float | None = None
+    """0 to 2; None = the provider's default."""
+    stop_sequences: tuple[str, ...] = ()
+    max_memory_recalls: int = 3
+    """Most remembered items that enter one prompt, >= 0."""
+    max_memory_tokens: int | None = None
+    """Most tokens of remembered items in one prompt (about 4 characters a token); None = no limit."""
+    run_timeout_s: float | None = None
+    """Most seconds of wall clock for one run; None = no limit."""
+    resumes_max: int = DEFAULT_RESUMES_MAX
+    """How often a run may be resumed without progress before it is parked, >= 0."""
+    streaming: bool = False
+    """Whether answers are requested as streams."""
+    protocol: Protocol = "native"
+
+    def __post_init__(self) -> None:
+        bounds: tuple[tuple[str, bool, str], ...] = (
+            ("model", isinstance(self.model, str) and bool(self.model), "a non-empty string"),
+            ("system_prompt", isinstance(self.system_prompt, str), "a string"),
+            ("max_turns", _is_int(self.max_turns) and self.max_turns >= 1, "an integer of at least 1"),
+            (
+                "max_tokens",
+                self.max_tokens is None or (_is_int(self.max_tokens) and self.max_tokens >= 1),
+                "None or an integer of at least 1",
+            ),
+            (
+                "temperature",
+                self.temperature is None or (_is_number(self.temperature) and 0 <= self.temperature <= 2),
+                "None or a number from 0 to 2",
+            ),
+            (
+                "stop_sequences",
+                isinstance(self.stop_sequences, tuple)
+                and all(isinstance(item, str) and item for item in self.stop_sequences),
+                "a tuple of non-empty strings",
+            ),
+            (
+                "max_memory_recalls",
+                _is_int(self.max_memory_recalls) and self.max_memory_recalls >= 0,
+                "an integer of at least 0",
+            ),
+            (
+                "max_memory_tokens",
+                self.max_memory_tokens is None or (_is_int(self.max_memory_tokens) and self.max_memory_tokens >= 0),
+                "None or an integer of at least 0",
+            ),
+            (
+                "run_timeout_s",
+                self.run_timeout_s is None or (_is_number(self.run_timeout_s) and 0 < self.run_timeout_s < 1e9),
+                "None or a number of seconds above 0",
+            ),
+            (
+                "resumes_max",
+                _is_int(self.resumes_max) and self.resumes_max >= 0,
+                "an integer of at least 0",
+            ),
+            ("streaming", isinstance(self.streaming, bool), "True or False"),
+            ("protocol", self.protocol in ("native", "react"), '"native" or "react"'),
+        )
+        for field, good, wanted in bounds:
+            if not good:
+                raise ConfigError(f"AgentConfig.{field} must be {wanted}, not {getattr(self, field)!r:.80}")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model, and whoever reads a log, is told of a tool."""
+
+    name: str
+    """1 to 64 characters out of `a-z A-Z 0-9 _ -`, which every provider accepts."""
+    description: str
+    input_schema: JsonObject
+    """JSON Schema of the arguments, an object schema."""
+    tier: Tier = "act"
+    effect: EffectClass = "once"
+    timeout_s: float = DEFAULT_TOOL_SILENCE_S
+    """Longest silence of a running call in seconds; progress counts as activity."""
+
+
+class ToolPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What decisions read of a tool."""
+
+    name: str
+    tier: Tier = "act"
+    effect: EffectClass = "once"
+
+
+class CodeIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which code decides."""
+
+    refold: str
+    """Version of the package."""
+    core: int
+    """`CORE_VERSION`."""
+    app: str | None = None
+    """The application's own version, if it gave one."""
+
+
+class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The configuration in force, as the log records it."""
+
+    agent: AgentId
+    model: str
+    system_prompt: PayloadHash
+    """Payload: the prompt's UTF-8 text."""
+    tool_schemas: PayloadHash
+    """Payload: the JSON array of `ToolSpec`s, in name order."""
+    tools: tuple[ToolPolicy, ...] = ()
+    """In name order."""
+    code: CodeIdentity
+    max_turns: int = DEFAULT_MAX_TURNS
+    max_tokens: int | None = None
+    temperature: float | None = None
+    stop_sequences: tuple[str, ...] = ()
+    max_memory_recalls: int = 3
+    max_memory_tokens: int | None = None
+    run_timeout_s: float | None = None
+    resumes_max: int = DEFAULT_RESUMES_MAX
+    streaming: bool = False
+    protocol: Protocol = "native"
+    fingerprint: str = ""
+    """First 16 hexadecimal digits of the SHA-256 of everything above but `code`: two equal agents have one."""
+
+
+def configuration_of(
+    config: AgentConfig, *, agent: AgentId, tools: tuple[ToolSpec, ...], code: CodeIdentity
+) -> tuple[AgentConfiguration, dict[PayloadHash, bytes]]:
+    """Return what is recorded of an agent, and the payloads that it refers to.
+
+    Args:
+        config: what the user wrote.
+        agent: the agent's name.
+        tools: its tools, in any order.
+        code: the code that will decide.
+    """
+    ordered = tuple(sorted(tools, key=lambda spec: spec.name))
+    prompt = config.system_prompt.encode()
+    schemas = msgspec.json.encode(ordered)
+    configuration = AgentConfiguration(
+        agent=agent,
+        model=config.model,
+        system_prompt=payload_hash(prompt),
+        tool_schemas=payload_hash(schemas),
+        tools=tuple(ToolPolicy(spec.name, spec.tier, spec.effect) for spec in ordered),
+        code=code,
+        max_turns=config.max_turns,
+        max_tokens=config.max_tokens,
+        temperature=config.temperature,
+        stop_sequences=config.stop_sequences,
+        max_memory_recalls=config.max_memory_recalls,
+        max_memory_tokens=config.max_memory_tokens,
+        run_timeout_s=config.run_timeout_s,
+        resumes_max=config.resumes_max,
+        streaming=config.streaming,
+        protocol=config.protocol,
+    )
+    without_code = msgspec.structs.replace(configuration, code=CodeIdentity(refold="", core=0))
+    fingerprint = hashlib.sha256(msgspec.json.encode(without_code)).hexdigest()[:16]
+    return (
+        msgspec.structs.replace(configuration, fingerprint=fingerprint),
+        {configuration.system_prompt: prompt, configuration.tool_schemas: schemas},
+    )
+
+
+def payload_hash(data: bytes) -> PayloadHash:
+    """Return the name under which a store keeps `data`."""
+    return PayloadHash(hashlib.sha256(data).hexdigest())

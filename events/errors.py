@@ -1,0 +1,181 @@
+"""Every error that Refold raises, under one root.
+
+    RefoldError
+    ├── ConfigError               a setting or a name is wrong; correct it before running
+    ├── CommandRejected           the command may not happen now; nothing was recorded
+    ├── BackpressureShed          too many inputs are waiting; try again later
+    ├── CircuitOpen               a service failed too often and is not called for now
+    ├── ProviderError             the model's provider failed; `retryable` says whether to try again
+    ├── ToolError                 raise it in a tool to choose the kind of its failure
+    ├── AgentLoopError            the loop of turns cannot go on
+    ├── AgentMemoryError          a memory store refused a value
+    ├── GraphError                a graph operation has no meaning
+    ├── PersistenceError          the log could not be read or written
+    │   ├── WrongExpectedVersion  the stream moved on; fold again and retry
+    │   ├── LogFormatError        the file is not a log, is damaged, or comes from a newer Refold
+    │   └── LogInUse              another runtime owns the log
+    └── DivergenceError           today's code decides differently from the log
+
+The actor kernel adds ActorStopped, AskTimeout, AskCycle and WouldDeadlock (`refold.actors.errors`), which derive
+from RefoldError and from pykka's errors.
+"""
+
+from typing import Literal
+
+ProviderErrorKind = Literal[
+    "auth",
+    "rate_limit",
+    "overloaded",
+    "invalid_request",
+    "context_too_long",
+    "server",
+    "connection",
+    "timeout",
+    "malformed",
+    "unknown",
+]
+"""What went wrong between us and a model's provider."""
+
+
+class RefoldError(Exception):
+    """Root of all errors that Refold raises on purpose."""
+
+
+class ConfigError(RefoldError):
+    """A configuration, name or argument cannot work; nothing was started or recorded."""
+
+
+class CommandRejected(RefoldError):
+    """A command may not happen in the present state; nothing was recorded, and it may be corrected and resent."""
+
+
+class BackpressureShed(RefoldError):
+    """An input was turned away because too many are running or queued.
+
+    Attributes:
+        depth: running and queued inputs at that moment.
+        capacity: most that are accepted.
+    """
+
+    def __init__(self, depth: int, capacity: int) -> None:
+        super().__init__(f"{depth} inputs are running or queued and the capacity is {capacity}; send again later")
+        self.depth = depth
+        self.capacity = capacity
+
+
+class CircuitOpen(RefoldError):
+    """A service failed too often, so it is not called until its breaker lets a probe through.
+
+    Attributes:
+        service: the breaker's name.
+    """
+
+    def __init__(self, service: str) -> None:
+        super().__init__(f"the circuit of {service!r} is open after repeated failures; call again later")
+        self.service = service
+
+
+class ProviderError(RefoldError):
+    """A model call failed.
+
+    Attributes:
+        kind: class of the failure.
+        status: HTTP status, or None where there was no response.
+        retryable: whether the same request may succeed later.
+        retry_after_s: seconds the provider asked us to wait, or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: ProviderErrorKind = "unknown",
+        status: int | None = None,
+        retryable: bool = False,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind: ProviderErrorKind = kind
+        self.status = status
+        self.retryable = retryable
+        self.retry_after_s = retry_after_s
+
+
+class ToolError(RefoldError):
+    """A tool failed; raise it inside a tool to say whether trying again can help.
+
+    Attributes:
+        kind: `"transient"` (the same call may succeed later) or `"permanent"`.
+    """
+
+    def __init__(self, message: str, *, kind: Literal["transient", "permanent"] = "permanent") -> None:
+        super().__init__(message)
+        self.kind: Literal["transient", "permanent"] = kind
+
+
+class AgentLoopError(RefoldError):
+    """The loop of turns cannot go on: limits reached, or answers that mean nothing."""
+
+
+class AgentMemoryError(RefoldError):
+    """A memory store refused a value or a query."""
+
+
+class GraphError(RefoldError):
+    """A graph operation named an unknown entity or has no meaning."""
+
+
+class PersistenceError(RefoldError):
+    """The log could not be read or written.
+
+    Attributes:
+        outcome_unknown: True where a write may or may not be in the log; read it again before retrying.
+    """
+
+    def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.outcome_unknown = outcome_unknown
+
+
+class WrongExpectedVersion(PersistenceError):
+    """Somebody else appended to the stream; nothing was written.
+
+    Attributes:
+        stream: the stream's name.
+        expected: version the writer had folded up to; 0 = no such stream.
+        actual: version found.
+    """
+
+    def __init__(self, stream: str, expected: int, actual: int) -> None:
+        super().__init__(
+            f"stream {stream!r} is at version {actual}, not {expected} as expected; read it again and retry"
+        )
+        self.stream = stream
+        self.expected = expected
+        self.actual = actual
+
+
+class LogFormatError(PersistenceError):
+    """A file is not a Refold log, is damaged, or was written by a newer Refold; it was left untouched."""
+
+
+class LogInUse(PersistenceError):
+    """Another runtime owns the log.
+
+    Attributes:
+        pid: process id of the owner, or None if it cannot be told.
+        host: host name of the owner, or None if it cannot be told.
+    """
+
+    def __init__(self, path: str, *, pid: int | None, host: str | None) -> None:
+        super().__init__(
+            f"the log {path} is in use by process {pid if pid is not None else '(unknown)'} on host "
+            f"{host or '(unknown)'}; stop that runtime, or use another log"
+        )
+        self.path = path
+        self.pid = pid
+        self.host = host
+
+
+class DivergenceError(RefoldError):
+    """Re-executing a log gave another decision than the recorded one."""

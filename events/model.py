@@ -1,0 +1,123 @@
+"""What is asked of a model and what it answers: request, response, usage."""
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from refold.events.configuration import ToolSpec
+from refold.events.content import AnswerContent, Json, Message, TextBlock, ThinkingBlock
+
+StopReason = Literal["end_turn", "tool_use", "max_tokens", "stop_sequence", "pause_turn", "refusal"]
+"""Why a model stopped, in Anthropic's words; other providers' reasons are mapped to them."""
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Tokens that model calls were counted with."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_creation_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
+            cache_creation_tokens=self.cache_creation_tokens + other.cache_creation_tokens,
+        )
+
+
+class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One model call, complete: a provider needs nothing else."""
+
+    model: str
+    system_prompt: str
+    messages: Sequence[Message]
+    """Balanced history, oldest first; never empty. A read-only view that stays as it is."""
+    tools: tuple[ToolSpec, ...] = ()
+    """In name order."""
+    max_tokens: int | None = None
+    temperature: float | None = None
+    stop_sequences: tuple[str, ...] = ()
+
+
+class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call as a provider gives it, before it is recorded."""
+
+    name: str
+    input: Json = msgspec.field(default_factory=dict)
+    """The arguments, or the text of them where the provider hands over text; may be anything."""
+    id: str | None = None
+    """The provider's own identifier, if it has one."""
+
+
+ResponseContent: TypeAlias = AnswerContent | ToolUse
+"""What a provider's response may hold."""
+
+
+class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's complete answer, as a provider gives it."""
+
+    content: tuple[ResponseContent, ...]
+    stop_reason: StopReason = "end_turn"
+    usage: Usage = Usage()
+    model: str | None = None
+    """The model that answered, where the provider says."""
+
+
+class RequestReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Names the exact request that an answer belongs to, by the parts it was built from."""
+
+    configured: int
+    """Version of the AgentConfigured in force."""
+    messages: int
+    """How many messages of the history were sent."""
+    digest: str = ""
+    """SHA-256 over those messages, rolling, in hexadecimal."""
+
+
+class TextDelta(msgspec.Struct, frozen=True):
+    """A piece of an answer's text, as it arrives."""
+
+    text: str
+
+
+class ThinkingDelta(msgspec.Struct, frozen=True):
+    """A piece of an answer's reasoning, as it arrives."""
+
+    thinking: str
+
+
+class ToolInputDelta(msgspec.Struct, frozen=True):
+    """A piece of the JSON text of a tool call's arguments, as it arrives."""
+
+    index: int
+    """Place of the call among the answer's calls, from 0."""
+    name: str
+    partial_json: str
+
+
+Delta: TypeAlias = TextDelta | ThinkingDelta | ToolInputDelta
+"""What arrives while an answer is streamed; published to subscribers, never logged."""
+
+
+def deltas_of(response: ModelResponse, characters: int) -> list[Delta]:
+    """Return pieces of at most `characters` characters that add up to `response`'s content, in order."""
+    deltas: list[Delta] = []
+    calls = 0
+    for block in response.content:
+        if isinstance(block, TextBlock):
+            deltas.extend(TextDelta(piece) for piece in _pieces(block.text, characters))
+        elif isinstance(block, ThinkingBlock):
+            deltas.extend(ThinkingDelta(piece) for piece in _pieces(block.thinking, characters))
+        elif isinstance(block, ToolUse):
+            text = block.input if isinstance(block.input, str) else msgspec.json.encode(block.input).decode()
+            deltas.extend(ToolInputDelta(calls, block.name, piece) for piece in _pieces(text, characters))
+            calls += 1
+    return deltas
+
+
+def _pieces(text: str, characters: int) -> list[str]:
+    return [text[start : start + characters] for start in range(0, len(text), characters)]

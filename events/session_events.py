@@ -1,0 +1,294 @@
+"""Everything that can have happened to a session.
+
+Read DESIGN's order of one run as: InputQueued, RunStarted, then per turn ModelRequested, ModelResponded,
+ToolCallStarted and one result for each call, and exactly one of RunCompleted, RunFailed, RunCancelled.
+
+The rule: a recorded shape never changes. A field is added with a default; anything else is a new version of the
+tag with an upcaster (`refold.events.upcasting`). Tags are written out, never derived from a class name.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from refold.events.configuration import AgentConfiguration, CodeIdentity
+from refold.events.content import AnswerContent, ErrorKind, JsonObject, Message, ResultContent, UserContent
+from refold.events.event import Event
+from refold.events.ids import AgentId, RunId, SessionId, ToolCallId
+from refold.events.model import RequestReference, StopReason, Usage
+
+RunFailureKind = Literal[
+    "max_turns",
+    "provider",
+    "empty_answers",
+    "truncated_answers",
+    "run_timeout",
+    "agent_loop",
+]
+"""Why a run ended as failed."""
+
+
+class SessionOpened(Event, frozen=True, kw_only=True, tag="session.opened.v1"):
+    """The session exists from here on; always its first event."""
+
+    session: SessionId
+    agent: AgentId
+
+
+class AgentConfigured(Event, frozen=True, kw_only=True, tag="session.agent_configured.v1"):
+    """Another configuration, or other code, is in force from here on.
+
+    A stimulus of its own, in the transaction of the message that found the difference: what the deployment runs
+    today is a fact from outside, which `react` must be told.
+    """
+
+    configuration: AgentConfiguration
+
+
+class HistoryImported(Event, frozen=True, kw_only=True, tag="session.history_imported.v1"):
+    """Messages of another system were put at the end of the history."""
+
+    messages: tuple[Message, ...]
+    key: str | None = None
+
+
+class InputQueued(Event, frozen=True, kw_only=True, tag="session.input_queued.v1"):
+    """An input was accepted; its run is `run_<version of this event>`."""
+
+    content: tuple[UserContent, ...]
+    key: str | None = None
+    """The caller's idempotency key."""
+    cancelled: bool = False
+    """Its token was cancelled before it was accepted: its run makes no model call."""
+
+
+class RunStarted(Event, frozen=True, kw_only=True, tag="session.run_started.v1"):
+    """The oldest queued input became the run."""
+
+    run: RunId
+    input: int
+    """Version of its InputQueued."""
+    code: CodeIdentity
+    fingerprint: str
+    """Of the configuration in force."""
+
+
+class ContextPrepared(Event, frozen=True, kw_only=True, tag="session.context_prepared.v1"):
+    """A summary that a model made stands for the beginning of the history from here on."""
+
+    run: RunId
+    replaced: int
+    """How many of the oldest messages the summary stands for."""
+    summary: tuple[Message, ...]
+    usage: Usage = Usage()
+
+
+class ModelRequested(Event, frozen=True, kw_only=True, tag="session.model_requested.v1"):
+    """A model call is wanted."""
+
+    run: RunId
+    turn: int
+    """From 1 in each run."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was found about one proposed tool call before it was recorded."""
+
+    verdict: Literal["allow", "ask", "deny", "invalid_arguments", "not_found"] = "allow"
+    reason: str = ""
+    """What the model is told where the call does not run."""
+
+
+class ModelResponded(Event, frozen=True, kw_only=True, tag="session.model_responded.v1"):
+    """The model's complete answer."""
+
+    run: RunId
+    turn: int
+    content: tuple[AnswerContent, ...]
+    """Without empty blocks; the calls in it have the ids `call_<version of this event>_<index>`."""
+    stop_reason: StopReason
+    usage: Usage = Usage()
+    model: str | None = None
+    request: RequestReference
+    verdicts: tuple[Verdict, ...] = ()
+    """One for each tool call in `content`, in order."""
+
+
+class ModelInterrupted(Event, frozen=True, kw_only=True, tag="session.model_interrupted.v1"):
+    """What had been streamed when an answer was cut: evidence and tokens paid, never history."""
+
+    turn: int
+    content: tuple[AnswerContent, ...] = ()
+    usage: Usage = Usage()
+
+
+class ModelFailed(Event, frozen=True, kw_only=True, tag="session.model_failed.v1"):
+    """The model call failed."""
+
+    run: RunId
+    turn: int
+    kind: str
+    """`ProviderErrorKind`, or `agent_loop` where our own or a user's code around the call failed."""
+    message: str
+    status: int | None = None
+    retryable: bool = False
+    retry_after_s: float | None = None
+    request: RequestReference | None = None
+
+
+class RetryScheduled(Event, frozen=True, kw_only=True, tag="session.retry_scheduled.v1"):
+    """The failed model call is made again later."""
+
+    run: RunId
+    turn: int
+    attempt: int
+    """How many attempts have failed."""
+    due_at: int
+    """Microseconds since the epoch."""
+
+
+class ToolApprovalRequested(Event, frozen=True, kw_only=True, tag="session.tool_approval_requested.v1"):
+    """A call waits for somebody's decision. What is shown here is exactly what executes."""
+
+    run: RunId
+    call: ToolCallId
+    tool: str
+    input: JsonObject
+    reason: str = ""
+
+
+class ToolApprovalDecided(Event, frozen=True, kw_only=True, tag="session.tool_approval_decided.v1"):
+    """Somebody decided about a call."""
+
+    call: ToolCallId
+    allowed: bool
+    reason: str = ""
+    key: str | None = None
+
+
+class ToolCallStarted(Event, frozen=True, kw_only=True, tag="session.tool_call_started.v1"):
+    """The tool's body may have begun; durable before it does."""
+
+    run: RunId
+    call: ToolCallId
+
+
+class ToolCallCompleted(Event, frozen=True, kw_only=True, tag="session.tool_call_completed.v1"):
+    """The tool returned."""
+
+    call: ToolCallId
+    content: tuple[ResultContent, ...]
+
+
+class ToolCallFailed(Event, frozen=True, kw_only=True, tag="session.tool_call_failed.v1"):
+    """The call is answered with an error: the tool's own, or one that we make up."""
+
+    call: ToolCallId
+    kind: ErrorKind
+    content: tuple[ResultContent, ...]
+    started: bool = False
+    """Whether the body may have begun."""
+
+
+class ToolResultLate(Event, frozen=True, kw_only=True, tag="session.tool_result_late.v1"):
+    """A result that came after its call was answered: evidence, never history."""
+
+    call: ToolCallId
+    content: tuple[ResultContent, ...]
+    kind: ErrorKind | None = None
+    """None = the tool returned."""
+
+
+class CancelRequested(Event, frozen=True, kw_only=True, tag="session.cancel_requested.v1"):
+    """A run, or an input whose run has not begun, is to end as cancelled."""
+
+    run: RunId
+    reason: str | None = None
+    key: str | None = None
+
+
+class RunResumed(Event, frozen=True, kw_only=True, tag="session.run_resumed.v1"):
+    """A run that was open when its runtime ended goes on in a new one."""
+
+    run: RunId
+    code: CodeIdentity
+    fingerprint: str
+    tools: tuple[str, ...] = ()
+    """Names of the tools that exist now and that started, unanswered calls need."""
+    asked: bool = False
+    """Somebody asked for it, so that earlier fruitless resumes are forgiven."""
+
+
+class RunParked(Event, frozen=True, kw_only=True, tag="session.run_parked.v1"):
+    """The run does nothing until somebody resumes or cancels it."""
+
+    run: RunId
+    reason: str
+
+
+class TimerSet(Event, frozen=True, kw_only=True, tag="session.timer_set.v1"):
+    """Something is to be remembered at a time."""
+
+    timer: str
+    due_at: int
+    """Microseconds since the epoch."""
+
+
+class TimerFired(Event, frozen=True, kw_only=True, tag="session.timer_fired.v1"):
+    """A time that the session waited for has come."""
+
+    timer: str
+    """The effect key of the wait."""
+
+
+class RunCompleted(Event, frozen=True, kw_only=True, tag="session.run_completed.v1"):
+    """The run ended with an answer: the last one of the model, or that of a tool that ended the run."""
+
+    run: RunId
+
+
+class RunFailed(Event, frozen=True, kw_only=True, tag="session.run_failed.v1"):
+    """The run ended without an answer."""
+
+    run: RunId
+    kind: RunFailureKind
+    message: str
+
+
+class RunCancelled(Event, frozen=True, kw_only=True, tag="session.run_cancelled.v1"):
+    """The run ended because somebody cancelled it."""
+
+    run: RunId
+
+
+SessionEvent: TypeAlias = (
+    SessionOpened
+    | AgentConfigured
+    | HistoryImported
+    | InputQueued
+    | RunStarted
+    | ContextPrepared
+    | ModelRequested
+    | ModelResponded
+    | ModelInterrupted
+    | ModelFailed
+    | RetryScheduled
+    | ToolApprovalRequested
+    | ToolApprovalDecided
+    | ToolCallStarted
+    | ToolCallCompleted
+    | ToolCallFailed
+    | ToolResultLate
+    | CancelRequested
+    | RunResumed
+    | RunParked
+    | TimerSet
+    | TimerFired
+    | RunCompleted
+    | RunFailed
+    | RunCancelled
+)
+"""Any event of a session's stream."""
+
+TerminalEvent: TypeAlias = RunCompleted | RunFailed | RunCancelled
+"""How a run ends."""
