@@ -15,6 +15,9 @@ from refold.events.errors import CommandRejected
 DEPTH_MAX = 100
 """Deepest accepted nesting of arrays and objects."""
 
+RECORDED_DEPTH_MAX = DEPTH_MAX + 10
+"""Deepest nesting of a whole event: cleaned JSON inside blocks and messages."""
+
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
 """Bounds of an accepted integer; SQLite and most JSON readers keep no more than 64 bits."""
 
@@ -62,7 +65,7 @@ def clean_json(value: object, path: str = "$", depth: int = 0) -> Json:
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
-        return clean_text(str(value))
+        return clean_text(str.__str__(value))  # Not str(): an enumeration's member is its value, not its name.
     if isinstance(value, int):
         if not INTEGER_MIN <= value <= INTEGER_MAX:
             raise Unrecordable(path, "is an integer beyond 64 bits; give it as text")
@@ -88,7 +91,9 @@ def _clean_object(value: Mapping[object, object], path: str, depth: int) -> Json
     for key, item in value.items():
         if not isinstance(key, str):
             raise Unrecordable(path, f"has the key {key!r:.80} of type {type(key).__name__}; keys must be strings")
-        name = clean_text(str(key))
+        name = clean_text(str.__str__(key))
+        if name in cleaned:
+            raise Unrecordable(path, f"has two keys that both become {name!r:.80}; rename one")
         cleaned[name] = clean_json(item, f"{path}.{name}", depth + 1)
     return cleaned
 
@@ -98,10 +103,48 @@ def _clean_other(value: object, path: str, depth: int) -> Json:
         raise Unrecordable(path, f"is {value!r:.80}, which JSON has no form for; return its text")
     try:
         builtin = msgspec.to_builtins(value, order="deterministic")
-    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, OverflowError) as error:
         raise Unrecordable(
             path, f"is of type {type(value).__name__}, which JSON has no form for; convert it ({error!s:.100})"
         ) from None
     if type(builtin) is type(value):
         raise Unrecordable(path, f"is of type {type(value).__name__}, which JSON has no form for; convert it")
     return clean_json(builtin, path, depth)
+
+
+def check_recordable(value: object, path: str, depth: int = 0, *, inside_json: bool = False) -> None:
+    """Do nothing if `value`, a part of an event, is read back as it is written.
+
+    Args:
+        value: a field's value, or a part of it.
+        path: its place, for the error.
+        depth: how deep that place is in the event.
+        inside_json: whether it lies in a JSON value, where nothing but plain JSON is read back.
+
+    Raises:
+        Unrecordable: it is not; names the path of the first part that is not.
+    """
+    kind = type(value)
+    if value is None or kind is bool:
+        return
+    if kind is str or kind is int or kind is float:
+        if clean_json(value, path) != value:
+            raise Unrecordable(path, "holds a lone surrogate; pass it through clean_text first")
+    elif depth >= RECORDED_DEPTH_MAX:
+        raise Unrecordable(path[:200], f"is nested deeper than {RECORDED_DEPTH_MAX} levels")
+    elif isinstance(value, dict) and kind is dict:
+        for key, item in value.items():
+            if type(key) is not str or clean_text(key) != key:
+                raise Unrecordable(path, f"has the key {key!r:.80}; keys must be plain valid text")
+            check_recordable(item, f"{path}.{key}", depth + 1, inside_json=True)
+    elif isinstance(value, list) and kind is list:
+        for place, item in enumerate(value):
+            check_recordable(item, f"{path}[{place}]", depth + 1, inside_json=True)
+    elif inside_json or not isinstance(value, tuple | bytes | msgspec.Struct):
+        raise Unrecordable(path, f"is of type {kind.__name__}, which is read back as another; use clean_json first")
+    elif isinstance(value, tuple):
+        for place, item in enumerate(value):
+            check_recordable(item, f"{path}[{place}]", depth + 1)
+    elif isinstance(value, msgspec.Struct):
+        for field in value.__struct_fields__:
+            check_recordable(getattr(value, field), f"{path}.{field}", depth + 1)

@@ -5,12 +5,13 @@ tags and the old ones that upcasters lead from; anything else is an error that n
 a guess, and never a second decoder that might build something else.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Generic, TypeVar, Union
 
 import msgspec
 
-from refold.events.cleaning import Unrecordable, clean_json
+from refold.events.cleaning import RECORDED_DEPTH_MAX, Unrecordable, check_recordable
 from refold.events.errors import LogFormatError
 from refold.events.event import Event
 from refold.events.ids import EventRef, StreamName, event_ref
@@ -21,6 +22,8 @@ E = TypeVar("E", bound=Event)
 
 EVENT_BYTES_MAX = 1024 * 1024
 """Largest JSON text of one event; larger content belongs into payloads."""
+
+_LONG_INTEGER = re.compile(rb"[0-9]{19}")
 
 
 class RecordedEvent(msgspec.Struct, Generic[E], frozen=True, kw_only=True):
@@ -70,6 +73,9 @@ class EventCodec(Generic[E]):
             raise _explained(plain, str(error)) from None
         if not same:
             raise _explained(plain, "it would be read back as another event")
+        if data.count(b"{") + data.count(b"[") > RECORDED_DEPTH_MAX or _LONG_INTEGER.search(data) is not None:
+            # Whether either can be read depends on who reads: on the depth of their stack, on the width of integers.
+            check_recordable(plain, "$")
         if len(data) > EVENT_BYTES_MAX:
             raise Unrecordable(
                 "$", f"({type(event).__name__}) has {len(data):,} bytes; an event may have {EVENT_BYTES_MAX:,}"
@@ -151,9 +157,8 @@ def tag_of(data: bytes) -> str | None:
 
 def _explained(event: Event, reason: str) -> Unrecordable:
     """Return the error for an event that cannot be recorded, with the path where that can be told."""
-    for field in event.__struct_fields__:
-        try:
-            clean_json(getattr(event, field), f"$.{field}")
-        except Unrecordable as error:
-            return error
+    try:
+        check_recordable(event, "$")
+    except Unrecordable as error:
+        return error
     return Unrecordable("$", f"({type(event).__name__}) cannot be recorded: {reason}")

@@ -5,7 +5,8 @@ The rule kept here: a block that exists can be written to the log and sent to a 
 outside pass through `refold.events.cleaning` first.
 """
 
-from typing import Literal, TypeAlias
+from collections.abc import Iterable
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -132,6 +133,9 @@ AnswerContent: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | StoredBlock 
 """What a model's answer may hold."""
 
 
+B = TypeVar("B", bound=Block)
+
+
 class Message(msgspec.Struct, frozen=True):
     """One message of a history."""
 
@@ -147,6 +151,11 @@ class Message(msgspec.Struct, frozen=True):
 def text_of(content: tuple[Block, ...]) -> str:
     """Return the text of the text blocks of `content`, in order, joined without anything between."""
     return "".join(block.text for block in content if type(block) is TextBlock)
+
+
+def without_blanks(content: Iterable[B]) -> tuple[B, ...]:
+    """Return `content` without the texts that hold nothing but white space, which providers refuse."""
+    return tuple(block for block in content if not (isinstance(block, TextBlock) and not block.text.strip()))
 
 
 def tool_uses(content: tuple[Block, ...]) -> list[ToolUseBlock]:

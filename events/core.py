@@ -37,6 +37,13 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the input that it goes back to."""
 
 
+class WaitUntil(Effect, frozen=True, kw_only=True):
+    """Report when a time has come; the shell does this by itself."""
+
+    due_at: int
+    """Microseconds since the epoch."""
+
+
 class Recorded(msgspec.Struct, frozen=True):
     """What `admit` answers where the command has been recorded before: nothing more is to be done."""
 

@@ -14,8 +14,6 @@ class RuntimeStarted(Event, frozen=True, kw_only=True, tag="runtime.started.v1")
     """A runtime took the log over."""
 
     code: CodeIdentity
-    incarnation: int
-    """How many runtimes have owned the log, this one included; 0 where the store does not count them."""
 
 
 class RuntimeClosed(Event, frozen=True, kw_only=True, tag="runtime.closed.v1"):

@@ -1,7 +1,7 @@
 """The session as one core: what the shell, replay, `refold check` and a simulator run.
 
-Its parts: `session_state` (what is true), `session_fold` (`evolve`), `session_decisions` (`admit`, `react`,
-`pending`), `session_events` and `session_commands`.
+Its parts: `session_state` (what is true), `session_admission` (`admit`), `session_fold` (`evolve`),
+`session_decisions` (`react`, `pending`), `session_events` and `session_commands`.
 """
 
 from collections.abc import Iterable
@@ -9,8 +9,9 @@ from typing import get_args
 
 from refold.events.codec import EventCodec
 from refold.events.core import Recorded, evolve_all
+from refold.events.session_admission import admit
 from refold.events.session_commands import SessionCommand
-from refold.events.session_decisions import SessionEffect, admit, pending, react
+from refold.events.session_decisions import SessionEffect, pending, react
 from refold.events.session_events import SessionEvent
 from refold.events.session_fold import evolve
 from refold.events.session_state import SessionState
@@ -35,7 +36,7 @@ class SessionCore:
         return state.version
 
     def admit(self, state: SessionState, command: SessionCommand) -> SessionEvent | Recorded:
-        """See `refold.events.session_decisions.admit`."""
+        """See `refold.events.session_admission.admit`."""
         return admit(state, command)
 
     def evolve(self, state: SessionState, event: SessionEvent) -> SessionState:

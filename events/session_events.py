@@ -49,7 +49,10 @@ class HistoryImported(Event, frozen=True, kw_only=True, tag="session.history_imp
     """Messages of another system were put at the end of the history."""
 
     messages: tuple[Message, ...]
+    """As they enter the history: with call ids of ours, and every call answered but those of the last message."""
     key: str | None = None
+    digest: str = ""
+    """Of the messages as they were given, for the key."""
 
 
 class InputQueued(Event, frozen=True, kw_only=True, tag="session.input_queued.v1"):

@@ -42,8 +42,6 @@ from refold.events.session_events import (
     Verdict,
 )
 from refold.events.session_state import (
-    DEADLINE_KEY,
-    RETRY_KEY,
     Call,
     Ending,
     FinishedRun,
@@ -53,8 +51,10 @@ from refold.events.session_state import (
     SessionState,
     Turn,
     content_digest,
+    deadline_key,
     needs_verdict,
     results_message,
+    retry_key,
     run_of_input,
     says_something,
 )
@@ -74,7 +74,7 @@ def _configured(state: SessionState, event: AgentConfigured) -> None:
 def _imported(state: SessionState, event: HistoryImported) -> None:
     state.messages.extend(event.messages)
     if event.key is not None:
-        state.keys[event.key] = KeyRecord("import", content_digest(event.messages), state.version)
+        state.keys[event.key] = KeyRecord("import", event.digest, state.version)
     last = event.messages[-1] if event.messages else None
     if last is not None and last.role == "assistant" and (uses := tool_uses(last.content)):
         state.turn = _turn_of(state, uses, (Verdict(),) * len(uses))
@@ -155,7 +155,7 @@ def _turn_of(
 
 
 def _model_interrupted(state: SessionState, event: ModelInterrupted) -> None:
-    _spend(state, event.usage)
+    state.usage = state.usage + event.usage  # Its run is over; what it cost is nothing of the run under way now.
 
 
 def _model_failed(state: SessionState, event: ModelFailed) -> None:
@@ -174,7 +174,8 @@ def _approval_requested(state: SessionState, event: ToolApprovalRequested) -> No
     turn = _turn(state)
     place = turn.index[event.call]
     call = turn.calls[place]
-    call.approval, call.started, call.lost = "requested", 0, False
+    call.approval, call.lost = "requested", False
+    turn.running.pop(call.id, None)
     turn.next_start = min(turn.next_start, place)
     _advance_places(turn)
 
@@ -190,7 +191,8 @@ def _approval_decided(state: SessionState, event: ToolApprovalDecided) -> None:
 
 def _call_started(state: SessionState, event: ToolCallStarted) -> None:
     turn = _turn(state)
-    turn.calls[turn.index[event.call]].started = state.version
+    turn.calls[turn.index[event.call]].started = True
+    turn.running[event.call] = state.version
     _advance_places(turn)
 
 
@@ -212,6 +214,7 @@ def _answer(state: SessionState, call: ToolCallId, result: ToolResultBlock) -> N
     answered = turn.calls[turn.index[call]]
     assert answered.result is None, f"version {state.version} answers {call} again"
     answered.result = result
+    turn.running.pop(call, None)
     turn.open -= 1
     _advance_places(turn)
     if turn.open:
@@ -229,7 +232,9 @@ def _advance_places(turn: Turn) -> None:
         turn.first_open += 1
     while turn.checked < count and not needs_verdict(calls[turn.checked], turn):
         turn.checked += 1
-    while turn.next_start < count and (calls[turn.next_start].started or calls[turn.next_start].result is not None):
+    while turn.next_start < count and (
+        calls[turn.next_start].id in turn.running or calls[turn.next_start].result is not None
+    ):
         turn.next_start += 1
 
 
@@ -251,18 +256,18 @@ def _cancel_requested(state: SessionState, event: CancelRequested) -> None:
 
 def _run_resumed(state: SessionState, event: RunResumed) -> None:
     run = _open_run(state)
-    if run.phase == "parked":
-        run.phase, run.parked_from = run.parked_from or "ready", None
-    run.resumes = 0 if event.asked else run.resumes + 1
-    if state.turn is not None:
-        for call in state.turn.calls[state.turn.first_open : state.turn.next_start]:
-            if call.result is None and (call.policy.effect == "once" or call.name not in event.tools):
-                call.lost = True
+    run.parked = False
+    running = state.turn.running if state.turn is not None else {}
+    if event.asked:
+        run.resumes = 0
+    elif running or run.phase == "model":
+        run.resumes += 1  # A wait, for a person or a time, has killed no process.
+    for call in (state.turn.calls[state.turn.index[name]] for name in running) if state.turn is not None else ():
+        call.lost = call.policy.effect == "once" or call.name not in event.tools
 
 
 def _run_parked(state: SessionState, event: RunParked) -> None:
-    run = _open_run(state)
-    run.phase, run.parked_from = "parked", run.phase
+    _open_run(state).parked = True
 
 
 def _timer_set(state: SessionState, event: TimerSet) -> None:
@@ -274,10 +279,9 @@ def _timer_fired(state: SessionState, event: TimerFired) -> None:
     run = state.run
     if run is None:
         return
-    kind, _, _ = event.timer.partition(":")
-    if kind == RETRY_KEY and run.phase == "waiting":
+    if event.timer == retry_key(run) and run.phase == "waiting":
         run.phase, run.asked = "model", state.version
-    elif kind == DEADLINE_KEY:
+    elif event.timer == deadline_key(run):
         run.phase, run.ending = (
             "ending",
             Ending("failed", "run_timeout", "The run took longer than run_timeout_s allows."),

@@ -25,16 +25,13 @@ from refold.events.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model import StopReason, Usage
 from refold.events.session_events import RunFailureKind, Verdict
 
-Phase = Literal["ready", "model", "tools", "answered", "waiting", "ending", "parked"]
+Phase = Literal["ready", "model", "tools", "answered", "waiting", "ending"]
 """What a run is doing.
 
 `ready`: its next turn can begin. `model`: a model call is in flight. `tools`: calls are open. `answered`: the
 final answer is there. `waiting`: a failed model call is made again later. `ending`: it is being cancelled or
-failed; its open calls are closed first. `parked`: nothing happens until somebody decides.
+failed; its open calls are closed first.
 """
-
-DEADLINE_KEY = "deadline"
-RETRY_KEY = "retry"
 
 
 class QueuedInput(msgspec.Struct):
@@ -56,10 +53,10 @@ class Call(msgspec.Struct):
     verdict: Verdict
     approval: Literal["", "requested", "allowed", "denied"] = ""
     approval_reason: str = ""
-    started: int = 0
-    """Version of its ToolCallStarted; 0 = not started."""
+    started: bool = False
+    """Its body may have begun, in this process or before a crash."""
     lost: bool = False
-    """A crash interrupted it and it cannot be run again."""
+    """A crash interrupted it and it is not simply run again."""
     result: ToolResultBlock | None = None
 
 
@@ -74,8 +71,10 @@ class Turn(msgspec.Struct):
     """How many calls are unanswered."""
     checked: int = 0
     """Calls before this place have been refused or put to approval as their verdict demands."""
+    running: dict[ToolCallId, int] = {}
+    """The calls whose bodies may be running, in the order of their start, with the version of ToolCallStarted."""
     next_start: int = 0
-    """Calls before this place have been started or answered."""
+    """Calls before this place are running or answered."""
     first_open: int = 0
     """Calls before this place are answered."""
 
@@ -110,8 +109,9 @@ class Run(msgspec.Struct):
     truncated_answers: int = 0
     """In a row."""
     resumes: int = 0
-    """Since the last progress."""
-    parked_from: Phase | None = None
+    """How often work in flight was lost since the last progress."""
+    parked: bool = False
+    """Nothing goes on until somebody resumes or cancels it."""
     ending: Ending | None = None
     usage: Usage = Usage()
     final: tuple[TextBlock | StoredBlock, ...] = ()
@@ -190,6 +190,19 @@ def results_message(turn: Turn) -> Message:
     )
 
 
+def find_call(state: SessionState, call: ToolCallId) -> Call | None:
+    """Return the call of the turn under way, or None if it has no such call."""
+    turn = state.turn
+    if turn is None or call not in turn.index:
+        return None
+    return turn.calls[turn.index[call]]
+
+
+def running_calls(turn: Turn | None) -> list[Call]:
+    """Return the calls whose bodies may be running, in the order of their start."""
+    return [turn.calls[turn.index[call]] for call in turn.running] if turn is not None else []
+
+
 def content_digest(content: object) -> str:
     """Return the digest under which a keyed command's content is remembered."""
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:32]
@@ -202,6 +215,16 @@ def needs_verdict(call: Call, turn: Turn) -> bool:
     if turn.truncated or call.verdict.verdict in ("deny", "invalid_arguments", "not_found"):
         return True
     return not call.approval and (call.verdict.verdict == "ask" or call.policy.tier == "confirm")
+
+
+def deadline_key(run: Run) -> str:
+    """Return the effect key of the wait for the run's end of time."""
+    return f"deadline:{run.id}"
+
+
+def retry_key(run: Run) -> str:
+    """Return the effect key of the wait before the failed model call is made again; each attempt has its own."""
+    return f"retry:{run.asked}"
 
 
 def run_of_input(version: int) -> RunId:

@@ -1,0 +1,66 @@
+"""Who acts: the actor kernel, the journal, and one event-sourced shell for each kind of actor.
+
+The kernel (`actor`, `actor_ref`, `actor_system`) knows nothing of events; `event_sourced` puts a pure core into an
+actor; `session`, `model` and `tool` are the actors of an agent. Names load on first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from refold.actors.actor import Actor as Actor
+    from refold.actors.actor_ref import ActorRef as ActorRef
+    from refold.actors.actor_system import ActorSystem as ActorSystem
+    from refold.actors.cancellation import CancellationToken as CancellationToken
+    from refold.actors.clock import Clock as Clock
+    from refold.actors.clock import ManualClock as ManualClock
+    from refold.actors.clock import SystemClock as SystemClock
+    from refold.actors.errors import ActorStopped as ActorStopped
+    from refold.actors.errors import AskCycle as AskCycle
+    from refold.actors.errors import AskTimeout as AskTimeout
+    from refold.actors.errors import WouldDeadlock as WouldDeadlock
+    from refold.actors.event_sourced import EventSourcedActor as EventSourcedActor
+    from refold.actors.journal import Journal as Journal
+    from refold.actors.supervision import ActorFailure as ActorFailure
+
+__all__ = [
+    "Actor",
+    "ActorFailure",
+    "ActorRef",
+    "ActorStopped",
+    "ActorSystem",
+    "AskCycle",
+    "AskTimeout",
+    "CancellationToken",
+    "Clock",
+    "EventSourcedActor",
+    "Journal",
+    "ManualClock",
+    "SystemClock",
+    "WouldDeadlock",
+]
+
+_MODULES = {
+    "Actor": "actor",
+    "ActorFailure": "supervision",
+    "ActorRef": "actor_ref",
+    "ActorStopped": "errors",
+    "ActorSystem": "actor_system",
+    "AskCycle": "errors",
+    "AskTimeout": "errors",
+    "CancellationToken": "cancellation",
+    "Clock": "clock",
+    "EventSourcedActor": "event_sourced",
+    "Journal": "journal",
+    "ManualClock": "clock",
+    "SystemClock": "clock",
+    "WouldDeadlock": "errors",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

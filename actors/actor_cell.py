@@ -1,0 +1,411 @@
+"""One address: its mailbox, its present instance, and what happens when a message is handled.
+
+Read `refold.actors.actor` first. A cell outlives its instances: refs lead to it, and a restart changes only `actor`.
+It lives on the loop's thread only; other threads hand their messages to the system, which puts them here.
+
+How it runs. A message put into an idle mailbox schedules one *activation*, a callback of the loop, which handles
+messages until none is left. A handler that returns without waiting costs no more than that. As soon as something has
+to wait (an async handler, a start, a failure, a stop), a task takes over, goes on with the mailbox, and ends when
+the mailbox is empty: an idle actor has neither task nor queue.
+
+The rules protected here: one message at a time, in order of arrival; an error stops at this border, whatever its
+class, except KeyboardInterrupt and the cancellation of our own task; every asker gets an answer.
+"""
+
+import asyncio
+from asyncio import CancelledError
+from collections.abc import Callable, Coroutine
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
+
+from refold.actors.dependents import Dependents
+from refold.actors.errors import ActorStopped
+from refold.actors.mailbox import START, STOP, Mailbox, Signal
+from refold.actors.reply import Handling, Reply, current_handling
+from refold.actors.supervision import Moment, describe
+from refold.events.errors import RefoldError
+
+if TYPE_CHECKING:
+    from refold.actors.actor import Actor
+    from refold.actors.actor_system import ActorSystem
+
+R = TypeVar("R")
+
+MESSAGES_PER_TURN = 64
+"""Messages one actor handles before the loop's other work has its turn."""
+
+
+_SPECIAL: Final = frozenset((Signal, ProxyCall, ProxyGetAttr, ProxySetAttr))
+"""Types of messages that are not for `on_receive`."""
+
+Work = Coroutine[Any, Any, None]
+
+
+class _Interrupted(BaseException):
+    """`request_stop(now=True)` has cancelled what the cell was waiting for; STOP is next in its mailbox."""
+
+
+class ActorCell(Mailbox):
+    """The mailbox and the life of one address."""
+
+    __slots__ = (
+        "_dependents",
+        "_factory",
+        "_interrupted",
+        "_restarts_s",
+        "_task",
+        "_waits",
+        "actor",
+        "closed",
+        "explicit",
+        "open",
+        "parent",
+    )
+
+    def __init__(
+        self,
+        system: "ActorSystem",
+        address: str,
+        factory: "Callable[[str], Actor]",
+        parent: "ActorCell | None" = None,
+        *,
+        explicit: bool = False,
+    ) -> None:
+        super().__init__(system, address)
+        self.parent = parent
+        """Whose child it is; it stops first."""
+        self.explicit = explicit
+        """Whether it was started by a call of `start`, not by a message."""
+        self.actor: Actor | None = None
+        """The instance that handles messages; None before its start, between restarts and after the end."""
+        self.open = True
+        """Whether it takes messages as a matter of course: no stop was requested."""
+        self.closed = False
+        """Whether this life of the address is over; refs then look for a new cell."""
+        self._factory = factory
+        self._task: asyncio.Task[None] | None = None  # held here, since the loop holds tasks weakly
+        self._waits = False  # its handlers are async: activations go straight to a task
+        self._interrupted = False
+        self._dependents: Dependents | None = None
+        self._restarts_s: list[float] | None = None
+
+    def request_stop(self, *, now: bool, reply: Reply | None = None) -> Reply:
+        """Stop after the messages that are queued, or `now`; return the reply, which becomes True when it is done.
+
+        Stopping now answers what is queued with ActorStopped and cancels a handler that waits, except where that
+        handler itself is the caller: it may return first.
+        """
+        self.open = False
+        if reply is None:
+            reply = Reply(self.system.loop, self.address)
+        if self.closed:
+            reply.settle(True)
+            return reply
+        if now:
+            self._refuse_queued("it was stopped before it handled the message; nothing was done")
+        self.put(STOP, reply)
+        if now and self.handling is not None and self.handling.interruptible and not self._interrupted:
+            task = self._task
+            if task is not None and task is not asyncio.current_task():
+                self._interrupted = True
+                task.cancel()
+        return reply
+
+    # Handling messages
+
+    def _schedule(self) -> None:
+        if self._waits:
+            self._continue_in_task()
+        else:
+            self.system.loop.call_soon(self._activate, context=self.system.context.copy())
+
+    def _activate(self) -> None:
+        """Handle messages until none is left, one has to wait, or others have to have their turn."""
+        actor, queue = self.actor, self._queue
+        if actor is None:
+            self._continue_in_task()
+            return
+        for _ in range(MESSAGES_PER_TURN):
+            if not queue:
+                self._rest()
+                return
+            message, reply = queue.popleft()
+            if type(message) in _SPECIAL or (reply is not None and reply.withdrawn):
+                self._continue_in_task(self._take_special(message, reply))
+                return
+            try:
+                result = actor.on_receive(message)
+            except KeyboardInterrupt as error:
+                self._end_by(error, reply)
+                raise
+            except BaseException as error:  # noqa: BLE001 - the actor's border
+                self._continue_in_task(self._contain(error, reply))
+                return
+            if isinstance(result, CoroutineType):
+                self._waits = True
+                self._continue_in_task(self._conclude(result, reply))
+                return
+            if reply is not None:
+                reply.settle(result)
+        self._schedule()
+
+    def _continue_in_task(self, first: Work | None = None) -> None:
+        """Let a task do what comes first and has to wait, and go on with the mailbox from there."""
+        system = self.system
+        self._task = system.loop.create_task(self._run(first), name=self.address, context=system.context.copy())
+
+    async def _run(self, first: Work | None) -> None:
+        """Handle messages until none is left; what has to wait does so here."""
+        try:
+            if first is not None:
+                await first
+            handled = 0
+            while self._queue:
+                handled += 1
+                if handled % MESSAGES_PER_TURN == 0:
+                    await asyncio.sleep(0)
+                message, reply = self._queue.popleft()
+                actor = self.actor
+                if actor is None or type(message) in _SPECIAL or (reply is not None and reply.withdrawn):
+                    await self._take_special(message, reply)
+                    continue
+                try:
+                    result = actor.on_receive(message)
+                    if isinstance(result, CoroutineType):
+                        result = await self._wait(result)
+                except BaseException as error:  # noqa: BLE001 - the actor's border
+                    await self._contain(error, reply)
+                else:
+                    if reply is not None:
+                        reply.settle(result)
+        except BaseException as error:
+            self._end_by(error, None)
+            raise
+        self._task = None
+        self._rest()
+
+    async def _take_special(self, message: object, reply: Reply | None) -> None:
+        """Take a message that does not simply go to `on_receive`."""
+        if reply is not None and reply.withdrawn:
+            return
+        if message is STOP:
+            await self._stop(reply)
+        elif message is START:
+            await self._start_for(reply)
+        elif self.actor is None:
+            if self._queue is not None:
+                self._queue.appendleft((message, reply))
+            await self._start_on_message()
+        else:
+            await self._conclude(self._carry_out(message), reply)
+
+    async def _conclude(self, handler: Coroutine[Any, Any, object], reply: Reply | None) -> None:
+        try:
+            result = await self._wait(handler)
+        except BaseException as error:  # noqa: BLE001 - the actor's border
+            await self._contain(error, reply)
+        else:
+            if reply is not None:
+                reply.settle(result)
+
+    async def _carry_out(self, message: object) -> object:
+        assert self.actor is not None
+        result = self.actor._handle_receive(message)
+        return await result if isinstance(result, CoroutineType) else result
+
+    async def _wait(self, hook: Coroutine[Any, Any, R], *, interruptible: bool = True) -> R:
+        """Await a hook, visible to the search for circles and, if so wished, open to `request_stop(now=True)`."""
+        handling = self.handling = Handling(self)
+        if not interruptible:
+            handling.interruptible = False
+        current_handling.set(handling)
+        try:
+            return await hook
+        except CancelledError:
+            if self._interrupted:
+                raise _Interrupted from None
+            raise
+        finally:
+            self.handling = None
+            if self._interrupted and self._task is not None:
+                self._interrupted = False
+                self._task.uncancel()
+
+    # Failing
+
+    async def _contain(self, error: BaseException, reply: Reply | None) -> None:
+        """Answer for a handler that raised: a refusal ends here, a failure restarts the actor."""
+        if isinstance(error, _Interrupted) or self._passes(error):
+            if reply is not None:
+                reply.settle(error=ActorStopped(self.address, "it was stopped while it handled the message"))
+            if not isinstance(error, _Interrupted):
+                raise error
+            return
+        if reply is not None:
+            reply.settle(error=self._for_asker(error))
+            if isinstance(error, RefoldError):
+                return
+        failed, self.actor = self.actor, None
+        if failed is not None:
+            await self._call_on_failure(failed, error)
+        await self._recover(error, "message")
+
+    def _passes(self, error: BaseException) -> bool:
+        """Return whether an error is no failure of the actor: the interpreter or our task's owner wants an end."""
+        if isinstance(error, CancelledError):
+            return self._task is not None and self._task.cancelling() > 0
+        return isinstance(error, KeyboardInterrupt)
+
+    def _for_asker(self, error: BaseException) -> Exception:
+        """Return the error itself, or ActorStopped for one that would act on the asker, such as CancelledError."""
+        if isinstance(error, Exception):
+            return error
+        stopped = ActorStopped(self.address, f"it let {describe(error)} out; whether it had an effect is unknown")
+        stopped.__cause__ = error
+        return stopped
+
+    async def _call_on_failure(self, failed: "Actor", error: BaseException) -> None:
+        try:
+            result = failed.on_failure(type(error), error, error.__traceback__)
+            if isinstance(result, CoroutineType):
+                await self._wait(result)
+        except _Interrupted:
+            return
+        except BaseException as second_error:
+            if self._passes(second_error):
+                raise
+            self.system.supervisor.report(self.address, second_error, "failure")
+
+    async def _recover(self, error: BaseException, during: Moment) -> None:
+        """Start new instances until one stands or the supervisor has had enough; the mailbox waits meanwhile."""
+        if self._restarts_s is None:
+            self._restarts_s = []
+        while not self.closed:
+            await self._end_dependents(now=True)
+            pause_s = self.system.supervisor.judge(self.address, error, during, self._restarts_s)
+            if pause_s is None:
+                reason = f"it failed too often and was stopped; the last failure was {describe(error)}"
+                self.system.remember_failed(self.address, reason)
+                self._close(reason)
+                return
+            if self._queue and self._queue[0][0] is STOP:
+                return
+            try:
+                await self._wait(self.system.clock.sleep(pause_s))
+                await self._begin()
+                return
+            except _Interrupted:
+                await self._end_dependents(now=True)
+                return
+            except BaseException as next_error:
+                if self._passes(next_error):
+                    raise
+                error, during = next_error, "start"
+
+    def _end_by(self, error: BaseException, reply: Reply | None) -> None:
+        """End with our task or our loop: answer everybody, leave nothing behind that claims to live."""
+        reason = f"its event loop or task was ended by {describe(error)}"
+        if reply is not None:
+            reply.settle(error=ActorStopped(self.address, reason))
+        self.abandon(reason)
+
+    def abandon(self, reason: str) -> None:
+        """Give this life of the address up, whatever it is doing."""
+        self.open = False
+        if self._dependents is not None:
+            self._dependents.cancel_tasks()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+        self._close(reason)
+
+    # Starting and stopping
+
+    async def _begin(self) -> None:
+        """Make an instance and start it.
+
+        Raises:
+            BaseException: whatever the factory or `on_start` raised; there is no instance then.
+        """
+        actor = self._factory(self.address.partition("/")[2])
+        actor._cell = self
+        result = actor.on_start()
+        if isinstance(result, CoroutineType):
+            await self._wait(result)
+        if not self.closed:
+            self.actor = actor
+
+    async def _start_for(self, reply: Reply | None) -> None:
+        """Start for a caller who waits, and who gets the error if it fails."""
+        try:
+            await self._begin()
+        except BaseException as error:
+            interrupted = isinstance(error, _Interrupted)
+            reason = "it was stopped while it started" if interrupted else f"it did not start: {describe(error)}"
+            if reply is not None:
+                reply.settle(error=ActorStopped(self.address, reason) if interrupted else self._for_asker(error))
+            if self._passes(error):
+                raise
+            await self._end_dependents(now=True)
+            self._close(reason)
+        else:
+            if reply is not None:
+                reply.settle(True)
+
+    async def _start_on_message(self) -> None:
+        try:
+            await self._begin()
+        except _Interrupted:
+            await self._end_dependents(now=True)
+        except BaseException as error:
+            if self._passes(error):
+                raise
+            await self._recover(error, "start")
+
+    async def _stop(self, reply: Reply | None) -> None:
+        await self._end_dependents(now=False)
+        if self.actor is not None:
+            try:
+                result = self.actor.on_stop()
+                if isinstance(result, CoroutineType):
+                    await self._wait(result, interruptible=False)
+            except BaseException as error:
+                if self._passes(error):
+                    raise
+                self.system.supervisor.report(self.address, error, "stop")
+            await self._end_dependents(now=True)  # what on_stop itself began
+        self._close("it stopped before it handled the message; nothing was done")
+        if reply is not None:
+            reply.settle(True)
+
+    def _close(self, reason: str) -> None:
+        """End this life of the address: what is queued goes to the next life, or is answered."""
+        if self.closed:
+            return
+        self.closed = True
+        self.actor = None
+        if self.parent is not None and self.parent._dependents is not None:
+            self.parent._dependents.children.pop(self.address, None)
+        heir = self.system.replace(self)
+        if heir is None:
+            self._refuse_queued(reason)
+        else:
+            self._hand_over(heir)
+
+    # What lives and ends with an instance
+
+    @property
+    def dependents(self) -> Dependents:
+        """Children and background work, made when first needed."""
+        if self._dependents is None:
+            self._dependents = Dependents(self)
+        return self._dependents
+
+    async def _end_dependents(self, *, now: bool) -> None:
+        """Stop the children, then cancel the background work; return when all of it has ended."""
+        if self._dependents is not None:
+            if self._dependents.children:
+                await self._wait(self._dependents.stop_children(now=now), interruptible=False)
+            await self._dependents.end_tasks()
+            self._dependents = None

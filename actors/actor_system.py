@@ -1,0 +1,343 @@
+"""The actor system: the directory of addresses, and the door through which other threads come in.
+
+Read `refold.actors.actor` first, and `refold.actors.actor_cell` for what happens to a message after delivery. One
+system runs on one event loop, that in which it was made; any number of systems live side by side, and nothing is
+global. The rules protected here: the system holds every live actor strongly; cells are touched on the loop's thread
+only, other threads' messages come through one queue that wakes the loop once per burst.
+"""
+
+import asyncio
+import contextvars
+import math
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+import pykka
+
+from refold.actors.actor import Actor
+from refold.actors.actor_cell import ActorCell
+from refold.actors.actor_ref import ActorRef
+from refold.actors.clock import Clock, SystemClock
+from refold.actors.closing import stop_all
+from refold.actors.errors import ActorStopped, WouldDeadlock
+from refold.actors.loop_door import LoopDoor
+from refold.actors.mailbox import START
+from refold.actors.reply import Handling, OpenAsks, Reply, current_handling
+from refold.actors.supervision import ActorFailure, RestartPolicy, Supervisor, log
+from refold.actors.thread_actor_bridge import ThreadActorBridge
+from refold.events.errors import ConfigError
+
+
+class ActorSystem:
+    """Actors on the running event loop; `async with ActorSystem() as system:` closes it at the end."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        ask_timeout_s: float = 30.0,
+        restarts_max: int = 5,
+        restart_window_s: float = 60.0,
+        restart_backoff_s: float = 0.1,
+        restart_backoff_max_s: float = 10.0,
+        close_grace_s: float = 5.0,
+        on_failure: Callable[[ActorFailure], object] | None = None,
+    ) -> None:
+        """Make a system on the running event loop.
+
+        Args:
+            clock: where time comes from; None = the machine's.
+            ask_timeout_s: seconds until an unanswered ask ends with AskTimeout, where the ask says nothing else.
+            restarts_max: restarts of a failing actor allowed within `restart_window_s`; then it is stopped.
+            restart_backoff_s: pause before the first restart in the window; it doubles up to
+                `restart_backoff_max_s`.
+            close_grace_s: how long leaving `async with` waits for actors to finish; see `close`.
+            on_failure: called on the loop with each failure of any actor.
+
+        Raises:
+            ConfigError: no event loop is running, or a setting cannot work.
+        """
+        try:
+            self.loop = asyncio.get_running_loop()
+        except RuntimeError:
+            raise ConfigError("an ActorSystem is made inside a running event loop, in an `async def`") from None
+        if not (ask_timeout_s > 0 and close_grace_s >= 0):
+            raise ConfigError("ask_timeout_s must be > 0 and close_grace_s >= 0")
+        self.clock: Clock = SystemClock() if clock is None else clock
+        policy = RestartPolicy(
+            restarts_max=restarts_max,
+            window_s=restart_window_s,
+            backoff_s=restart_backoff_s,
+            backoff_max_s=restart_backoff_max_s,
+        )
+        self.supervisor = Supervisor(policy, self.clock, on_failure)
+        self.context = contextvars.copy_context()
+        self.context.run(current_handling.set, None)
+        self._door = LoopDoor(self.loop, self.context)
+        self._ask_timeout_s = ask_timeout_s
+        self._close_grace_s = close_grace_s
+        self._open_asks = OpenAsks(self.clock)
+        self._factories: dict[str, Callable[[str], Actor]] = {}
+        self._cells: dict[str, ActorCell] = {}
+        self._failed: dict[str, str] = {}
+        self._started = 0
+        self._closing = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # The directory
+
+    def register(self, kind: str, factory: Callable[[str], Actor]) -> None:
+        """Let messages to `"<kind>/<id>"` start an actor there, made by `factory(id)`.
+
+        Raises:
+            ConfigError: the kind is empty, contains a slash, or is registered already.
+        """
+        if not kind or "/" in kind:
+            raise ConfigError(f"{kind!r} cannot be a kind of actor; use a word without a slash, such as 'session'")
+        if kind in self._factories:
+            raise ConfigError(f"the kind {kind!r} is registered already; use another word")
+        self._factories[kind] = factory
+
+    def ref(self, address: str) -> ActorRef:
+        """Return a ref to an address; nothing is started, and nobody needs to be there yet. From any thread."""
+        return ActorRef(self, address)
+
+    def live(self) -> tuple[str, ...]:
+        """Return the addresses that have an actor now (or one being started or restarted), oldest first."""
+        return tuple(self._cells)
+
+    def forgive(self, address: str) -> bool:
+        """Let an address that its supervisor stopped be started again; return whether it was stopped so."""
+        return self._failed.pop(address, None) is not None
+
+    async def start(
+        self, factory: Callable[..., Actor], *args: Any, address: str | None = None, **kwargs: Any
+    ) -> ActorRef:
+        """Start an actor, and return its ref when its `on_start` is done.
+
+        Args:
+            factory: the actor's class, or a function that returns an instance; called again, with the same
+                arguments, for each restart.
+            address: where it can be reached; None = the factory's name and a number, such as `"Counter/3"`.
+
+        Raises:
+            ConfigError: the address is in use.
+            ActorStopped: the system is closing.
+            Exception: whatever the factory or `on_start` raised; the actor does not exist then.
+        """
+        return await self.start_under(None, factory, args, kwargs, address)
+
+    async def start_under(
+        self,
+        parent: ActorCell | None,
+        factory: Callable[..., Actor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        address: str | None,
+    ) -> ActorRef:
+        """Start an actor that stops with `parent`; for `Actor.start_child`."""
+        if address is None:
+            self._started += 1
+            address = f"{getattr(factory, '__name__', 'actor')}/{self._started}"
+        if address in self._cells:
+            raise ConfigError(f"the address {address!r} is in use; stop that actor, or choose another address")
+        if self._closing or (parent is not None and parent.closed):
+            raise ActorStopped(address, "it was not started, since its system or its parent is closing")
+        self._failed.pop(address, None)
+        cell = ActorCell(self, address, lambda _: factory(*args, **kwargs), parent, explicit=True)
+        self._cells[address] = cell
+        if parent is not None:
+            parent.dependents.children[address] = cell
+        reply = Reply(self.loop, address)
+        self._open_asks.add(reply, math.inf)
+        cell.put(START, reply)
+        await reply
+        return self.ref(address)
+
+    def bridge(self, thread_actor: pykka.ActorRef[Any]) -> ThreadActorBridge:
+        """Return a way to ask a `pykka.ThreadingActor` that suspends the asking handler, not the loop."""
+        return ThreadActorBridge(self, thread_actor)
+
+    # For refs
+
+    def unreachable_because(self, address: str) -> str | None:
+        """Return why nobody would take a message for the address, or None if somebody would."""
+        cell = self._cells.get(address)
+        if cell is not None and not (not cell.open and (self._closing or self._factory(address) is None)):
+            return None
+        if address in self._failed:
+            return f"{self._failed[address]}. system.forgive({address!r}) lets it start again"
+        if self._closing:
+            return "its actor system is closed or closing"
+        if cell is not None:
+            return "it is stopping and takes no more messages"
+        if self._factory(address) is None:
+            return "nobody is there: it stopped or was never started. Start it, or register its kind"
+        return None
+
+    def cell_for(self, address: str) -> ActorCell:
+        """Return the cell of an address, made if need be.
+
+        Raises:
+            ActorStopped: nobody at the address takes messages.
+        """
+        reason = self.unreachable_because(address)
+        if reason is not None:
+            raise ActorStopped(address, reason)
+        cell = self._cells.get(address)
+        if cell is None:
+            factory = self._factory(address)
+            assert factory is not None
+            cell = self._cells[address] = ActorCell(self, address, factory)
+        return cell
+
+    def instance(self, address: str) -> Actor | None:
+        """Return the present instance at an address, if there is one."""
+        cell = self._cells.get(address)
+        return None if cell is None else cell.actor
+
+    def deliver(self, ref: ActorRef, message: object, reply: Reply, timeout_s: float | None) -> None:
+        """Put an asked message into its mailbox; a failure to do so becomes the reply. On the loop only."""
+        cell = ref.cell
+        if cell is None or not cell.open:
+            try:
+                cell = ref.cell = self.cell_for(ref.address)
+            except ActorStopped as error:
+                reply.settle(error=error)
+                return
+        self.expect(reply, timeout_s)
+        cell.put(message, reply)
+
+    def expect(self, reply: Reply, timeout_s: float | None) -> None:
+        """See to it that a reply comes in time, be it an error; None = the system's `ask_timeout_s`."""
+        self._open_asks.add(reply, self._ask_timeout_s if timeout_s is None else timeout_s)
+
+    def stop_address(self, address: str, reply: Reply, *, now: bool) -> None:
+        """Stop whoever is at an address; the reply is False if nobody is. On the loop only."""
+        cell = self._cells.get(address)
+        if cell is None:
+            reply.settle(False)
+        else:
+            self._open_asks.add(reply, math.inf)
+            cell.request_stop(now=now, reply=reply)
+
+    # Other threads
+
+    def post(
+        self,
+        ref: ActorRef,
+        message: object,
+        reply: Reply | None,
+        timeout_s: float | None = None,
+        asker: Handling | None = None,
+    ) -> None:
+        """Send from a thread that is not the loop's.
+
+        Args:
+            asker: the handler for which this thread works and will block, if it does.
+
+        Raises:
+            ActorStopped: under tell only: nobody there takes messages; an ask gets it as its reply.
+        """
+        reason = self.unreachable_because(ref.address)
+        if reason is not None:
+            self._fail(ref.address, reply, reason)
+        elif not self._door.enter(lambda: self._deliver_posted(ref, message, reply, timeout_s, asker)):
+            self._fail(ref.address, reply, "its event loop is closed")
+
+    def post_stop(self, address: str, reply: Reply, *, now: bool) -> None:
+        """Stop an address from a thread that is not the loop's."""
+        if not self._door.enter(lambda: self.stop_address(address, reply, now=now)):
+            reply.settle(False)
+
+    def _fail(self, address: str, reply: Reply | None, reason: str) -> None:
+        error = ActorStopped(address, reason)
+        if reply is None:
+            raise error
+        reply.settle(error=error)
+
+    def _deliver_posted(
+        self,
+        ref: ActorRef,
+        message: object,
+        reply: Reply | None,
+        timeout_s: float | None,
+        asker: Handling | None,
+    ) -> None:
+        if reply is not None:
+            self.deliver(ref, message, reply, timeout_s)
+            if asker is not None:
+                asker.wait_for(reply)
+            return
+        try:
+            self.cell_for(ref.address).put(message, None)
+        except ActorStopped as error:
+            self.report_undelivered(ref.address, message, error.reason)
+
+    # For cells
+
+    def replace(self, cell: ActorCell) -> ActorCell | None:
+        """Take a closed cell out of the directory; return its successor if messages wait and may start one."""
+        if self._cells.get(cell.address) is cell:
+            del self._cells[cell.address]
+        if not cell.has_messages() or self.unreachable_because(cell.address) is not None:
+            return None
+        return self.cell_for(cell.address)
+
+    def remember_failed(self, address: str, reason: str) -> None:
+        """Refuse messages to an address that its supervisor stopped, until it is forgiven."""
+        self._failed[address] = reason
+
+    def report_undelivered(self, address: str, message: object, reason: str) -> None:
+        """Log that a told message is lost."""
+        log.warning("a message of type %s told to %s is lost: %s", type(message).__qualname__, address, reason)
+
+    def _factory(self, address: str) -> Callable[[str], Actor] | None:
+        kind, slash, identifier = address.partition("/")
+        return self._factories.get(kind) if slash and identifier else None
+
+    # The end
+
+    async def close(self, grace_s: float | None = None) -> tuple[str, ...]:
+        """Stop all actors; never hangs.
+
+        No actor is started from now on; live ones go on to the end of their mailboxes. First those that messages
+        started stop, all at once; then those started by `start`, last started first, so that an actor may rely
+        until its end on those started before it. After `grace_s` seconds what is left is stopped now: queued
+        messages are answered with ActorStopped and waiting handlers cancelled. What does not end even then,
+        within a second, is abandoned.
+
+        Args:
+            grace_s: None = the system's `close_grace_s`.
+
+        Returns:
+            The addresses that were abandoned, which were also logged; empty if all stopped.
+
+        Raises:
+            WouldDeadlock: called inside a handler of this system; nothing was stopped.
+        """
+        handling = current_handling.get()
+        if handling is not None and handling.active() and self._cells.get(handling.cell.address) is handling.cell:
+            raise WouldDeadlock(
+                f"closing the system inside a handler of {handling.cell.address} would wait for that handler; "
+                "let whoever made the system close it"
+            )
+        self._closing = True
+        try:
+            await stop_all(self._cells, self.clock, self._close_grace_s if grace_s is None else grace_s)
+        finally:
+            abandoned = tuple(self._cells)
+            for cell in list(self._cells.values()):
+                cell.abandon("its actor system was closed and did not wait for it any longer")
+            self._open_asks.end_all("its actor system was closed before it answered")
+        if abandoned:
+            log.error("closing abandoned %d actors that did not stop: %s", len(abandoned), ", ".join(abandoned))
+        return abandoned

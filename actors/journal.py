@@ -1,0 +1,152 @@
+"""The journal: the one way in which batches reach the store, with group commit.
+
+While a transaction is being written, the batches that arrive wait and share the next one, so that a hundred sessions
+pay for one wait for the disk and not for a hundred. The rules: an append is acknowledged only after its transaction is
+durable; a batch that is refused never costs the others that shared its transaction; and an idle journal has no task.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from refold.events.errors import PersistenceError, WrongExpectedVersion
+from refold.events.ids import PayloadHash
+from refold.events.records import Appended, EncodedBatch
+from refold.stores.event_store import EventStore
+
+GROUP_BATCHES_MAX = 512
+"""Most batches of one transaction; the next ones wait for the next."""
+
+GROUP_BYTES_MAX = 8 * 1024 * 1024
+"""A transaction takes no further batch once it holds so many bytes of events and payloads."""
+
+
+class _Waiting:
+    __slots__ = ("batches", "outcome", "payloads")
+
+    def __init__(
+        self,
+        batches: Sequence[EncodedBatch],
+        payloads: Mapping[PayloadHash, bytes],
+        outcome: "asyncio.Future[list[Appended]]",
+    ) -> None:
+        self.batches = batches
+        self.payloads = payloads
+        self.outcome = outcome
+
+
+class Journal:
+    """Appends on behalf of all actors of a runtime; used on one event loop.
+
+    Args:
+        store: where the batches go. The journal is its only writer.
+    """
+
+    def __init__(self, store: EventStore) -> None:
+        self.store = store
+        self.commits = 0
+        """Transactions that were written."""
+        self._waiting: deque[_Waiting] = deque()
+        self._writer: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def append(
+        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
+    ) -> list[Appended]:
+        """Append all of `batches`, or none of them, and return where each is, once that is durable.
+
+        A caller that is cancelled meanwhile gets CancelledError only after the outcome is known.
+
+        Raises:
+            WrongExpectedVersion: a stream moved on; nothing of `batches` was written.
+            PersistenceError: see `EventStore.append`.
+        """
+        if self._closed:
+            raise PersistenceError(f"the runtime of {self.store.name} is closed; nothing more can be appended")
+        loop = asyncio.get_running_loop()
+        entry = _Waiting(batches, payloads or {}, loop.create_future())
+        self._waiting.append(entry)
+        if self._writer is None:
+            self._writer = loop.create_task(self._write(), name="journal")
+        cancelled: asyncio.CancelledError | None = None
+        while True:
+            try:
+                appended = await entry.outcome
+            except asyncio.CancelledError as error:
+                cancelled = error
+                entry.outcome = loop.create_future()  # The old one went with the caller; the outcome comes here.
+            except PersistenceError:
+                if cancelled is None:
+                    raise
+                raise cancelled from None
+            else:
+                if cancelled is None:
+                    return appended
+                raise cancelled
+
+    async def close(self) -> None:
+        """Wait for the appends that were accepted, and accept no more. The store stays open."""
+        self._closed = True
+        while self._writer is not None:
+            await asyncio.wait([self._writer])
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                await self._write_group(self._next_group())
+        finally:
+            self._writer = None
+            while self._waiting:  # Only where the loop is being torn down under us.
+                _settle(self._waiting.popleft(), PersistenceError(f"{self.store.name} is being closed"))
+
+    def _next_group(self) -> list[_Waiting]:
+        group: list[_Waiting] = []
+        count = size = 0
+        while self._waiting and count < GROUP_BATCHES_MAX and size < GROUP_BYTES_MAX:
+            entry = self._waiting.popleft()
+            group.append(entry)
+            count += len(entry.batches)
+            size += sum(len(event) for batch in entry.batches for event in batch.events)
+            size += sum(map(len, entry.payloads.values()))
+        return group
+
+    async def _write_group(self, group: list[_Waiting]) -> None:
+        batches = [batch for entry in group for batch in entry.batches]
+        payloads = {name: data for entry in group for name, data in entry.payloads.items()}
+        try:
+            appended = await self.store.append(batches, payloads)
+        except (WrongExpectedVersion, ValueError) as error:
+            if len(group) == 1:
+                _settle(group[0], error)
+                return
+            for entry in group:  # Nothing was written: each by itself, so that only the refused one fails.
+                await self._write_group([entry])
+        except asyncio.CancelledError:
+            for entry in group:
+                _settle(entry, PersistenceError(f"{self.store.name} is being closed", outcome_unknown=True))
+            raise
+        except Exception as error:  # noqa: BLE001 - A store is user code: its errors end at those who wait.
+            failure = (
+                error
+                if isinstance(error, PersistenceError)
+                else PersistenceError(f"the store {self.store.name} failed: {error!r}", outcome_unknown=True)
+            )
+            failure.__cause__ = failure.__cause__ or (error if error is not failure else None)
+            for entry in group:
+                _settle(entry, failure)
+        else:
+            self.commits += 1
+            start = 0
+            for entry in group:
+                end = start + len(entry.batches)
+                _settle(entry, appended[start:end])
+                start = end
+
+
+def _settle(entry: _Waiting, outcome: list[Appended] | BaseException) -> None:
+    if entry.outcome.done():
+        return
+    if isinstance(outcome, BaseException):
+        entry.outcome.set_exception(outcome)
+    else:
+        entry.outcome.set_result(outcome)

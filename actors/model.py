@@ -1,0 +1,174 @@
+"""The model actor: carries out the model calls of all sessions of one agent, beside each other.
+
+Its address is `model/<agent>`. A call is built from the session's history, handed to the provider, and its answer is
+checked call by call; the session gets what to record as the end of its effect. User code (the provider, the
+validation of arguments) runs here and never in a session's handler: whatever it raises becomes a failed call.
+"""
+
+import asyncio
+import logging
+from contextlib import aclosing
+
+import msgspec
+
+from refold.actors.actor import Actor
+from refold.actors.actor_ref import ActorRef
+from refold.actors.conversation import Conversation
+from refold.actors.event_sourced import EffectEnded
+from refold.actors.protocols import Provider, SessionObserver, ToolRunner
+from refold.events.answers import recorded_answer
+from refold.events.cleaning import clean_text
+from refold.events.configuration import AgentConfiguration, ToolSpec
+from refold.events.content import Message
+from refold.events.errors import LogFormatError, ProviderError
+from refold.events.ids import PayloadHash, RunId, SessionId
+from refold.events.model import ModelRequest, ModelResponse, RequestReference
+from refold.events.session_commands import RecordModelFailure, RecordModelResponse, SessionCommand
+from refold.stores.event_store import EventStore
+
+log = logging.getLogger("refold.model")
+
+MODEL_KIND = "model"
+"""Kind of a model actor's address."""
+
+MESSAGE_CHARACTERS_MAX = 2_000
+"""An error's text is cut after so many characters before it is recorded."""
+
+
+class StartModelCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Make the model call that a session's state asks for."""
+
+    key: str
+    session: SessionId
+    reply_to: ActorRef
+    run: RunId
+    turn: int
+    configured: int
+    """Version of the AgentConfigured in force."""
+    configuration: AgentConfiguration
+    source: list[Message]
+    """The session's history, which only grows at its end."""
+    length: int
+    """How many of its messages belong to the request."""
+    conversation: Conversation
+
+
+class CancelModelCall(msgspec.Struct, frozen=True, kw_only=True):
+    """End a model call; the session is told when it has ended."""
+
+    session: SessionId
+    key: str
+
+
+class ModelActor(Actor):
+    """Carries out model calls."""
+
+    def __init__(self, provider: Provider, tools: ToolRunner, store: EventStore, observer: SessionObserver) -> None:
+        self._provider = provider
+        self._tools = tools
+        self._store = store
+        self._observer = observer
+        self._calls: dict[tuple[SessionId, str], asyncio.Task[None]] = {}
+        self._parts: dict[tuple[PayloadHash, PayloadHash], tuple[str, tuple[ToolSpec, ...]]] = {}
+
+    def on_receive(self, message: object) -> None:
+        """Begin or cancel a call."""
+        match message:
+            case StartModelCall():
+                place = (message.session, message.key)
+                if place not in self._calls:
+                    self._calls[place] = self.spawn(self._carry_out(message), name=message.key)
+            case CancelModelCall(session=session, key=key):
+                call = self._calls.pop((session, key), None)
+                if call is not None:
+                    call.cancel()
+
+    async def _carry_out(self, message: StartModelCall) -> None:
+        place = (message.session, message.key)
+        ended = EffectEnded(key=message.key)
+        try:
+            ended = await self._call(message)
+        except asyncio.CancelledError:
+            if place in self._calls:  # Not by the session: this actor stops, and the call stays open as after a crash.
+                raise
+        finally:
+            self._calls.pop(place, None)
+        message.reply_to.tell(ended)
+
+    async def _call(self, message: StartModelCall) -> EffectEnded:
+        reference: RequestReference | None = None
+        try:
+            request, reference = await self._request(message)
+            response = await self._answer(message, request)
+            answer = recorded_answer(response, self._tools.check)
+        except ProviderError as error:
+            return self._failed(message, error, reference)
+        except Exception as error:  # noqa: BLE001 - User code (a provider, a validator) fails its call, nothing else.
+            log.warning("model call %s of session %s failed: %r", message.key, message.session, error)
+            return self._failed(message, error, reference)
+        command: SessionCommand = RecordModelResponse(
+            run=message.run,
+            turn=message.turn,
+            content=answer.content,
+            stop_reason=response.stop_reason,
+            usage=response.usage,
+            request=reference,
+            model=response.model,
+            verdicts=answer.verdicts,
+        )
+        return EffectEnded(key=message.key, command=command, payloads=answer.payloads)
+
+    async def _request(self, message: StartModelCall) -> tuple[ModelRequest, RequestReference]:
+        configuration = message.configuration
+        messages, digest = await message.conversation.upto(message.source, message.length)
+        prompt, tools = await self._prompt_and_tools(configuration)
+        request = ModelRequest(
+            model=configuration.model,
+            system_prompt=prompt,
+            messages=messages,
+            tools=tools,
+            max_tokens=configuration.max_tokens,
+            temperature=configuration.temperature,
+            stop_sequences=configuration.stop_sequences,
+        )
+        return request, RequestReference(configured=message.configured, messages=message.length, digest=digest)
+
+    async def _prompt_and_tools(self, configuration: AgentConfiguration) -> tuple[str, tuple[ToolSpec, ...]]:
+        place = (configuration.system_prompt, configuration.tool_schemas)
+        if place not in self._parts:
+            payloads = await self._store.read_payloads(place)
+            for name in place:
+                if name not in payloads:
+                    raise LogFormatError(f"payload {name} is missing from {self._store.name}")
+            specs = msgspec.json.decode(payloads[configuration.tool_schemas], type=tuple[ToolSpec, ...])
+            self._parts[place] = (payloads[configuration.system_prompt].decode(), specs)
+        return self._parts[place]
+
+    async def _answer(self, message: StartModelCall, request: ModelRequest) -> ModelResponse:
+        if not message.configuration.streaming:
+            return await self._provider.complete(request)
+        response: ModelResponse | None = None
+        async with aclosing(self._provider.stream(request)) as items:  # type: ignore[type-var]
+            async for item in items:
+                if isinstance(item, ModelResponse):
+                    response = item
+                else:
+                    self._observer.streamed(message.session, item)
+        if response is None:
+            raise ProviderError("the stream ended without a complete answer", kind="malformed", retryable=True)
+        return response
+
+    def _failed(self, message: StartModelCall, error: Exception, reference: RequestReference | None) -> EffectEnded:
+        text = clean_text(f"{type(error).__name__}: {error}")[:MESSAGE_CHARACTERS_MAX]
+        provider = error if isinstance(error, ProviderError) else None
+        command = RecordModelFailure(
+            run=message.run,
+            turn=message.turn,
+            kind=provider.kind if provider is not None else "agent_loop",
+            message=text,
+            status=provider.status if provider is not None else None,
+            retryable=provider.retryable if provider is not None else False,
+            retry_after_s=provider.retry_after_s if provider is not None else None,
+            request=reference,
+        )
+        return EffectEnded(key=message.key, command=command)

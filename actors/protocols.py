@@ -1,0 +1,83 @@
+"""What actors need from the world above them, as protocols that runtime and tests implement."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol, TypeAlias
+
+from refold.actors.tool_context import ToolContext
+from refold.events.codec import RecordedEvent
+from refold.events.configuration import ToolSpec
+from refold.events.content import JsonObject
+from refold.events.ids import SessionId
+from refold.events.model import Delta, ModelRequest, ModelResponse
+from refold.events.session_events import SessionEvent, Verdict
+from refold.events.session_state import SessionState
+
+StreamItem: TypeAlias = Delta | ModelResponse
+"""What a stream of an answer yields: deltas, and last the complete response."""
+
+
+class Provider(Protocol):
+    """What answers a model request.
+
+    A subclass that defines only `complete` can be streamed from too: its stream is the complete response.
+    """
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return the model's answer.
+
+        Raises:
+            ProviderError: the call failed; its fields say whether it may be repeated.
+        """
+        ...
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+        """Yield the answer as it arrives, the complete response last.
+
+        Raises:
+            ProviderError: the call failed, perhaps half-way.
+        """
+        yield await self.complete(request)
+
+
+class ToolRunner(Protocol):
+    """The tools that exist in this process."""
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all tools, sorted."""
+        ...
+
+    def spec(self, name: str) -> ToolSpec | None:
+        """Return a tool's description, or None if there is no such tool."""
+        ...
+
+    def check(self, name: str, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
+        """Return the arguments as they will be passed, repaired where their meaning is certain, and the verdict."""
+        ...
+
+    async def run(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
+        """Run a tool's body and return what it returned.
+
+        Raises:
+            Exception: whatever the body raised.
+        """
+        ...
+
+
+class SessionObserver(Protocol):
+    """Who is told what happens in sessions. It must return quickly; what it raises is logged and ignored."""
+
+    def recorded(self, session: SessionId, events: Sequence[RecordedEvent[SessionEvent]]) -> None:
+        """See events that have just become durable, in order."""
+        ...
+
+    def settled(self, session: SessionId, state: SessionState) -> None:
+        """See that nothing of an earlier run is in flight any more; `state` is to be read only, and only now."""
+        ...
+
+    def streamed(self, session: SessionId, delta: Delta) -> None:
+        """See a piece of an answer; it is not logged."""
+        ...
+
+    def progressed(self, session: SessionId, call: str, report: object) -> None:
+        """See what a running tool reports; it is not logged."""
+        ...

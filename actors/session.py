@@ -1,0 +1,191 @@
+"""The session actor: the session's core in the event-sourced shell.
+
+Its address and stream are `session/<id>`. It asks the model actor of its agent and the actors of its tools to carry
+out effects, and gets their ends as messages. Everything that is decided is in `refold.events.session_decisions`.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+import msgspec
+
+from refold.actors.conversation import Conversation
+from refold.actors.event_sourced import EffectsInFlight, EventSourcedActor
+from refold.actors.journal import Journal
+from refold.actors.model import MODEL_KIND, CancelModelCall, StartModelCall
+from refold.actors.protocols import SessionObserver
+from refold.actors.tool import AbandonToolCall, CancelToolCall, StartToolCall
+from refold.events.codec import RecordedEvent
+from refold.events.configuration import AgentConfiguration
+from refold.events.content import TextBlock
+from refold.events.core import WaitUntil
+from refold.events.errors import CommandRejected
+from refold.events.ids import SessionId, event_ref, kind_and_identifier
+from refold.events.session_commands import (
+    Configure,
+    ImportHistory,
+    OpenSession,
+    RecordModelFailure,
+    RecordModelResponse,
+    RecordTimer,
+    RecordToolResult,
+    ResumeRun,
+    SendInput,
+    SessionCommand,
+)
+from refold.events.session_core import SESSION_CODEC, SESSION_CORE
+from refold.events.session_decisions import CallModel, RunTool
+from refold.events.session_events import SessionEvent
+from refold.events.session_state import SessionState
+from refold.events.tool_core import TOOL_KIND
+
+log = logging.getLogger("refold.session")
+
+
+class WakeSession(msgspec.Struct, frozen=True):
+    """Start the session if it is not live, so that its open run goes on."""
+
+
+class ReadSession(msgspec.Struct, frozen=True):
+    """Reply with the answer to a question about the session's state.
+
+    The question is asked inside the handler, where the state is durable; its answer must not hold on to the state.
+    """
+
+    question: Callable[[SessionState], object]
+
+
+class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """What all sessions of a runtime share."""
+
+    configuration: AgentConfiguration
+    """Its payloads are in the log already."""
+    tools: tuple[str, ...]
+    """Names of the tools that exist."""
+    auto_resume: bool = True
+    cancel_grace_s: float = 5.0
+
+
+class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]):
+    """One conversation, its queue of inputs and the run under way."""
+
+    def __init__(
+        self, setting: SessionSetting, journal: Journal, in_flight: EffectsInFlight, observer: SessionObserver
+    ) -> None:
+        super().__init__(
+            SESSION_CORE, SESSION_CODEC, journal, in_flight=in_flight, cancel_grace_s=setting.cancel_grace_s
+        )
+        self._setting = setting
+        self._observer = observer
+        self._conversation = Conversation(journal.store.read_payloads)
+
+    @property
+    def session(self) -> SessionId:
+        """The session's id."""
+        return SessionId(kind_and_identifier(self.address)[1])
+
+    async def on_receive(self, message: object) -> object:
+        """Handle a command, a question, or the end of an effect."""
+        if type(message) is WakeSession:
+            return None
+        if type(message) is ReadSession:
+            return message.question(self.state)
+        return await super().on_receive(message)
+
+    def preparation(self, command: SessionCommand) -> Sequence[SessionCommand]:
+        """Open the session and tell it what is in force, where a run may come of the command."""
+        if not isinstance(command, SendInput | ImportHistory | ResumeRun):
+            return ()
+        configuration = self._setting.configuration
+        if self.state.session is None:
+            opening = OpenSession(session=self.session, agent=configuration.agent)
+            return (opening, Configure(configuration=configuration))
+        if self.state.configuration is configuration:
+            return ()
+        return (Configure(configuration=configuration),)
+
+    def recovery(self) -> Sequence[SessionCommand]:
+        """Let the open run go on in this process, with today's configuration."""
+        if not self._setting.auto_resume:
+            return ()
+        resume = ResumeRun(tools=self._setting.tools)
+        return (*self.preparation(resume), resume)
+
+    def published(self, events: Sequence[RecordedEvent[SessionEvent]]) -> None:
+        """Tell the observer."""
+        self._observer.recorded(self.session, events)
+
+    def settled(self) -> None:
+        """Tell the observer."""
+        self._observer.settled(self.session, self.state)
+
+    def begin(self, effect: CallModel | RunTool) -> None:
+        """Have the effect carried out by the actor whose work it is."""
+        match effect:
+            case CallModel():
+                configuration = self.state.configuration
+                assert configuration is not None
+                assert self.state.run is not None
+                self.system.ref(f"{MODEL_KIND}/{configuration.agent}").tell(
+                    StartModelCall(
+                        key=effect.key,
+                        session=self.session,
+                        reply_to=self.actor_ref,
+                        run=self.state.run.id,
+                        turn=effect.turn,
+                        configured=self.state.configured,
+                        configuration=configuration,
+                        source=self.state.messages,
+                        length=len(self.state.messages),
+                        conversation=self._conversation,
+                    )
+                )
+            case RunTool():
+                self.system.ref(f"{TOOL_KIND}/{effect.name}").tell(
+                    StartToolCall(
+                        key=effect.key,
+                        session=self.session,
+                        reply_to=self.actor_ref,
+                        call=effect.call,
+                        arguments=effect.input,
+                        started=event_ref(self.stream, effect.causation),
+                    )
+                )
+            case _:
+                assert_never(effect)
+
+    def due(self, effect: WaitUntil) -> SessionCommand:
+        """Return what to record when a time has come."""
+        return RecordTimer(timer=effect.key)
+
+    def cancel(self, effect: CallModel | RunTool) -> None:
+        """Ask whoever carries the effect out to end it."""
+        match effect:
+            case CallModel():
+                assert self.state.configuration is not None
+                self.system.ref(f"{MODEL_KIND}/{self.state.configuration.agent}").tell(
+                    CancelModelCall(session=self.session, key=effect.key)
+                )
+            case RunTool():
+                self.system.ref(f"{TOOL_KIND}/{effect.name}").tell(CancelToolCall(session=self.session, key=effect.key))
+            case _:
+                assert_never(effect)
+
+    def abandon(self, effect: CallModel | RunTool) -> None:
+        """Note on the tool's stream that a call of it goes on by itself."""
+        log.warning("%s: %s ignored its cancellation and is abandoned", self.address, effect.key)
+        if isinstance(effect, RunTool):
+            self.system.ref(f"{TOOL_KIND}/{effect.name}").tell(AbandonToolCall(session=self.session, key=effect.key))
+
+    def unrecordable(self, command: SessionCommand, error: CommandRejected) -> SessionCommand | None:
+        """Return the failure to record where the result of an effect cannot be."""
+        match command:
+            case RecordToolResult(call=call):
+                text = f"The tool's result cannot be recorded: {error}"
+                return RecordToolResult(call=call, content=(TextBlock(text=text),), kind="permanent")
+            case RecordModelResponse(run=run, turn=turn):
+                text = f"the model's answer cannot be recorded: {error}"
+                return RecordModelFailure(run=run, turn=turn, kind="malformed", message=text)
+            case _:
+                return None

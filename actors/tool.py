@@ -1,0 +1,232 @@
+"""The tool actor: runs the bodies of one tool's calls, for all sessions.
+
+Its address and stream are `tool/<name>`; the stream tells what the tool was defined as and which calls were given up.
+A call's body runs beside the mailbox. The rules: a call that is begun twice under one key runs once; each call tells
+its session its end exactly once, and a body that outlives that end tells it what it returned all the same, which the
+session keeps as evidence.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+import msgspec
+
+from refold.actors.actor_ref import ActorRef
+from refold.actors.cancellation import CancellationToken
+from refold.actors.clock import Timer
+from refold.actors.event_sourced import EffectEnded, EventSourcedActor
+from refold.actors.journal import Journal
+from refold.actors.protocols import SessionObserver, ToolRunner
+from refold.actors.tool_context import ToolContext
+from refold.actors.tool_results import failure, result_content
+from refold.events.cleaning import Unrecordable
+from refold.events.content import ErrorKind, JsonObject, ResultContent, TextBlock
+from refold.events.errors import PersistenceError
+from refold.events.ids import EventRef, PayloadHash, SessionId, ToolCallId, kind_and_identifier
+from refold.events.session_commands import RecordToolResult
+from refold.events.tool_core import TOOL_CODEC, TOOL_CORE, AbandonCall, DefineTool, ToolCommand, ToolState
+from refold.events.tool_events import ToolEvent
+
+log = logging.getLogger("refold.tool")
+
+
+class StartToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Run the body for one call."""
+
+    key: str
+    session: SessionId
+    reply_to: ActorRef
+    call: ToolCallId
+    arguments: JsonObject
+    started: EventRef
+    """Its ToolCallStarted, which is durable."""
+
+
+class CancelToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """End a call; the session is told when it has ended."""
+
+    session: SessionId
+    key: str
+
+
+class AbandonToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Note that a cancelled call did not end in time."""
+
+    session: SessionId
+    key: str
+
+
+class _Running:
+    """One body under way."""
+
+    def __init__(self, message: StartToolCall) -> None:
+        self.message = message
+        self.token = CancellationToken()
+        self.context: ToolContext[object] | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.silence: Timer | None = None
+        self.patience: Timer | None = None
+        self.told = False
+        """Whether the session has been told that the call is over."""
+
+
+class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
+    """Runs one tool.
+
+    Args:
+        runner: the tools of this process.
+        journal: where the tool's stream goes.
+        observer: is told what calls report.
+        deps: the application's own object, for the tool's context.
+        patience_s: how long a cancelled body that watches its token may go on before its task is cancelled.
+    """
+
+    def __init__(
+        self,
+        runner: ToolRunner,
+        journal: Journal,
+        observer: SessionObserver,
+        *,
+        deps: object = None,
+        patience_s: float = 2.5,
+    ) -> None:
+        super().__init__(TOOL_CORE, TOOL_CODEC, journal)
+        self._runner = runner
+        self._observer = observer
+        self._deps = deps
+        self._patience_s = patience_s
+        self._calls: dict[tuple[SessionId, str], _Running] = {}
+        self._defined = False
+
+    @property
+    def tool(self) -> str:
+        """The tool's name."""
+        return kind_and_identifier(self.address)[1]
+
+    async def on_receive(self, message: object) -> object:
+        """Begin, cancel or give up a call."""
+        match message:
+            case StartToolCall():
+                self._start(message)
+                await self._define()
+            case CancelToolCall(session=session, key=key):
+                running = self._calls.get((session, key))
+                if running is not None:
+                    self._cancel(running)
+            case AbandonToolCall(session=session, key=key):
+                running = self._calls.get((session, key))
+                if running is not None:
+                    await self._note(AbandonCall(running.message.started))
+            case _:
+                return await super().on_receive(message)
+        return None
+
+    async def _define(self) -> None:
+        """Record once in a life what the tool is; no call waits for it."""
+        spec = self._runner.spec(self.tool)
+        if not self._defined and spec is not None:
+            self._defined = True
+            await self._note(DefineTool(spec))
+
+    async def _note(self, command: ToolCommand) -> None:
+        try:
+            await self.perform([command])
+        except PersistenceError as error:
+            log.warning("%s: %s is not recorded: %s", self.address, type(command).__name__, error)
+
+    def _start(self, message: StartToolCall) -> None:
+        place = (message.session, message.key)
+        if place in self._calls:
+            return
+        running = self._calls[place] = _Running(message)
+        running.task = self.spawn(self._run(running, place), name=f"{message.session}/{message.call}")
+
+    async def _run(self, running: _Running, place: tuple[SessionId, str]) -> None:
+        message = running.message
+        spec = self._runner.spec(self.tool)
+        try:
+            if spec is None:
+                text = f"There is no tool {self.tool!r} in this process."
+                self._tell(running, (TextBlock(text=text),), "not_found")
+                return
+            self._listen(running, spec.timeout_s)
+            running.context = ToolContext(
+                call=message.call,
+                session=message.session,
+                deps=self._deps,
+                cancel=running.token,
+                report=lambda report: self._progressed(running, report),
+            )
+            value = await self._runner.run(self.tool, message.arguments, running.context)
+            content, payloads = result_content(value)
+            self._tell(running, content, None, payloads)
+        except asyncio.CancelledError:
+            if running.token.cancelled:
+                self._tell_cancelled(running)
+            elif running.task is not None and running.task.cancelling():
+                raise  # This actor stops, and the call stays open as after a crash.
+            else:
+                self._tell(running, *failure(RuntimeError("the tool let out a CancelledError of its own")))
+        except Unrecordable as error:
+            text = f"The tool ran, and its result cannot be recorded: {error}"
+            self._tell(running, (TextBlock(text=text),), "permanent")
+        except Exception as error:  # noqa: BLE001 - The tool's own failure is a result that the model sees.
+            self._tell(running, *failure(error))
+        finally:
+            for timer in (running.silence, running.patience):
+                if timer is not None:
+                    timer.cancel()
+            if self._calls.get(place) is running:
+                del self._calls[place]
+
+    def _tell(
+        self,
+        running: _Running,
+        content: tuple[ResultContent, ...],
+        kind: ErrorKind | None,
+        payloads: Mapping[PayloadHash, bytes] | None = None,
+    ) -> None:
+        running.told = True
+        command = RecordToolResult(call=running.message.call, content=content, kind=kind)
+        running.message.reply_to.tell(EffectEnded(key=running.message.key, command=command, payloads=payloads or {}))
+
+    def _tell_cancelled(self, running: _Running) -> None:
+        if not running.told:
+            running.told = True
+            running.message.reply_to.tell(EffectEnded(key=running.message.key))
+
+    def _cancel(self, running: _Running) -> None:
+        """Show the token first; a body that does not watch it, or watches for too long, has its task cancelled."""
+        running.token.cancel("the run was cancelled")
+        task = running.task
+        if task is None:
+            return
+        if running.context is not None and running.context.watches_cancel:
+            running.patience = self.system.clock.call_later(self._patience_s, task.cancel)
+        else:
+            task.cancel()
+
+    def _listen(self, running: _Running, timeout_s: float) -> None:
+        """Begin to wait for a sign of life, at most `timeout_s` seconds."""
+        if running.silence is not None:
+            running.silence.cancel()
+        running.silence = self.system.clock.call_later(timeout_s, lambda: self._timed_out(running, timeout_s))
+
+    def _timed_out(self, running: _Running, timeout_s: float) -> None:
+        text = (
+            f"The tool gave no sign of life for {timeout_s:g} seconds and was given up. It may have taken full, "
+            "partial or no effect."
+        )
+        self._tell(running, (TextBlock(text=text),), "timeout")
+        self._cancel(running)
+
+    def _progressed(self, running: _Running, report: object) -> None:
+        spec = self._runner.spec(self.tool)
+
+        def publish() -> None:
+            if spec is not None and not running.told:
+                self._listen(running, spec.timeout_s)
+            self._observer.progressed(running.message.session, running.message.call, report)
+
+        self.system.loop.call_soon_threadsafe(publish)

@@ -1,0 +1,53 @@
+"""What a tool returned or raised, as the content of a result."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from refold.events.cleaning import clean_json, clean_text
+from refold.events.content import ErrorKind, ImageBlock, ResultContent, TextBlock
+from refold.events.errors import ToolError
+from refold.events.ids import PayloadHash
+from refold.events.payloads import spill
+
+ERROR_CHARACTERS_MAX = 4_000
+"""The text of a tool's error is cut after so many characters."""
+
+
+def result_content(value: object) -> tuple[tuple[ResultContent, ...], dict[PayloadHash, bytes]]:
+    """Return a tool's value as content, with the payloads of what is large.
+
+    Text stays text, None is no content, blocks stay blocks, and everything else becomes its JSON text.
+
+    Raises:
+        Unrecordable: the value has no JSON form; names the path.
+    """
+    content, payloads = spill(_blocks(value))
+    return content, payloads
+
+
+def _blocks(value: object) -> Sequence[TextBlock | ImageBlock]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (TextBlock(text=clean_text(str(value))),) if value else ()
+    if isinstance(value, TextBlock):
+        return _blocks(value.text)
+    if isinstance(value, ImageBlock):
+        return (value,)
+    if isinstance(value, list | tuple) and value and all(isinstance(item, TextBlock | ImageBlock) for item in value):
+        return [block for item in value for block in _blocks(item)]
+    return (TextBlock(text=msgspec.json.encode(clean_json(value)).decode()),)
+
+
+def failure(error: Exception) -> tuple[tuple[ResultContent, ...], ErrorKind]:
+    """Return what the model is told of an error that a tool raised, and its kind.
+
+    A `ToolError` says its kind. Lost connections and time-outs are transient, everything else permanent.
+    """
+    if isinstance(error, ToolError):
+        text, kind = str(error), error.kind
+    else:
+        text = f"{type(error).__name__}: {error}"
+        kind = "transient" if isinstance(error, TimeoutError | ConnectionError) else "permanent"
+    return (TextBlock(text=clean_text(text)[:ERROR_CHARACTERS_MAX] or type(error).__name__),), kind

@@ -1,0 +1,144 @@
+"""A provider's response, made into what is recorded of it.
+
+Text is cleaned, empty blocks are dropped, arguments are brought to a JSON object where their meaning is certain, and
+every tool call gets a verdict. What a call finally holds here is what an approval shows and what executes.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from refold.events.cleaning import Unrecordable, clean_json, clean_text
+from refold.events.content import (
+    AnswerContent,
+    ImageBlock,
+    JsonObject,
+    StoredBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
+from refold.events.ids import PayloadHash, ToolCallId
+from refold.events.model import ModelResponse, ToolUse
+from refold.events.payloads import spill
+from refold.events.session_events import Verdict
+
+ARGUMENTS_BYTES_MAX = 256 * 1024
+"""Largest JSON of one call's arguments."""
+
+NAME_CHARACTERS_MAX = 256
+"""A model's tool name is cut after so many characters; no tool has a longer one."""
+
+MALFORMED_SHOWN = 500
+"""How many characters of unusable arguments are kept as evidence."""
+
+CheckCall = Callable[[str, JsonObject], tuple[JsonObject, Verdict]]
+"""Given a tool's name and arguments, returns the arguments to record (repaired where certain) and the verdict."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What is recorded of a response."""
+
+    content: tuple[AnswerContent, ...]
+    verdicts: tuple[Verdict, ...]
+    payloads: dict[PayloadHash, bytes]
+
+
+def recorded_answer(response: ModelResponse, check: CheckCall) -> Answer:
+    """Return what is recorded of `response`, large blocks spilled to payloads."""
+    content: list[AnswerContent] = []
+    verdicts: list[Verdict] = []
+    for block in response.content:
+        if isinstance(block, ToolUse):
+            use, verdict = _recorded_call(block, check)
+            content.append(use)
+            verdicts.append(verdict)
+        elif isinstance(block, ToolUseBlock):
+            use, verdict = _recorded_call(ToolUse(name=block.name, input=block.input, id=block.provider_id), check)
+            content.append(use)
+            verdicts.append(verdict)
+        elif (cleaned := _cleaned(block)) is not None:
+            content.append(cleaned)
+    kept, payloads = spill(content)
+    return Answer(content=kept, verdicts=tuple(verdicts), payloads=payloads)
+
+
+def _cleaned(block: TextBlock | ImageBlock | ThinkingBlock | StoredBlock) -> AnswerContent | None:
+    """Return a block that can be recorded and sent again, or None for one that is empty."""
+    if isinstance(block, TextBlock):
+        return TextBlock(text=clean_text(block.text)) if block.text.strip() else None
+    if isinstance(block, ThinkingBlock):
+        if not block.thinking and not block.signature:
+            return None
+        signature = clean_text(block.signature) if block.signature is not None else None
+        return ThinkingBlock(thinking=clean_text(block.thinking), signature=signature)
+    return block
+
+
+def _recorded_call(use: ToolUse, check: CheckCall) -> tuple[ToolUseBlock, Verdict]:
+    name = clean_text(use.name)[:NAME_CHARACTERS_MAX]
+    provider_id = clean_text(use.id)[:NAME_CHARACTERS_MAX] if use.id is not None else None
+    try:
+        arguments = _arguments(use.input)
+    except Unrecordable as error:
+        reason = f"The arguments of {name} cannot be used: {error}. Give one JSON object that fits the tool's schema."
+        return (
+            ToolUseBlock(
+                id=ToolCallId(""),
+                name=name,
+                input={},
+                provider_id=provider_id,
+                malformed_input=_shown(use.input),
+            ),
+            Verdict(verdict="invalid_arguments", reason=reason),
+        )
+    checked, verdict = check(name, arguments)
+    return ToolUseBlock(id=ToolCallId(""), name=name, input=checked, provider_id=provider_id), verdict
+
+
+def _arguments(given: object) -> JsonObject:
+    """Return arguments as a JSON object; none at all (empty or blank text, null) are an empty one.
+
+    Raises:
+        Unrecordable: they are not a JSON object, or cannot be recorded.
+    """
+    value = given
+    if isinstance(value, str | bytes):
+        if not value.strip():
+            return {}
+        try:
+            value = msgspec.json.decode(value if isinstance(value, bytes) else clean_text(value))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise Unrecordable("$", f"is not valid JSON ({error!s:.100})") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Unrecordable("$", f"is {_json_type(value)}, not an object")
+    cleaned = clean_json(value)
+    assert isinstance(cleaned, dict)
+    size = len(msgspec.json.encode(cleaned))
+    if size > ARGUMENTS_BYTES_MAX:
+        raise Unrecordable("$", f"has {size:,} bytes; at most {ARGUMENTS_BYTES_MAX:,} are accepted")
+    return cleaned
+
+
+def _json_type(value: object) -> Literal["an array", "text", "a boolean", "a number", "something else"]:
+    if isinstance(value, list | tuple):
+        return "an array"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, bool):
+        return "a boolean"
+    return "a number" if isinstance(value, int | float) else "something else"
+
+
+def _shown(given: object) -> str:
+    if isinstance(given, bytes):
+        return given[:MALFORMED_SHOWN].decode(errors="replace")
+    if isinstance(given, str):
+        return clean_text(given[:MALFORMED_SHOWN])
+    try:
+        return clean_text(repr(given)[:MALFORMED_SHOWN])
+    except (RecursionError, ValueError):
+        return f"({type(given).__name__} that cannot be shown)"

@@ -1,0 +1,117 @@
+"""Large content, kept once by its hash beside the events.
+
+A block whose JSON is larger than `INLINE_BYTES_MAX` is replaced by a `StoredBlock` before it enters an event, and its
+JSON becomes a payload. Who needs the content reads the payload and restores the block; the history that a model
+is shown always holds restored blocks.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, TypeVar
+
+import msgspec
+
+from refold.events.configuration import AgentConfiguration, payload_hash
+from refold.events.content import Block, ImageBlock, Message, StoredBlock, TextBlock, ThinkingBlock
+from refold.events.errors import LogFormatError
+from refold.events.event import Event
+from refold.events.ids import PayloadHash
+
+INLINE_BYTES_MAX = 64 * 1024
+"""Largest JSON of a block that stays in its event."""
+
+B = TypeVar("B", bound=Block)
+
+_encode = msgspec.json.Encoder().encode
+_decoder: msgspec.json.Decoder[TextBlock | ImageBlock | ThinkingBlock] = msgspec.json.Decoder(
+    TextBlock | ImageBlock | ThinkingBlock
+)
+
+
+def spill(content: Sequence[B]) -> tuple[tuple[B | StoredBlock, ...], dict[PayloadHash, bytes]]:
+    """Return `content` with its large blocks replaced, and the payloads that hold them."""
+    kept: list[B | StoredBlock] = []
+    payloads: dict[PayloadHash, bytes] = {}
+    for block in content:
+        if isinstance(block, TextBlock | ImageBlock | ThinkingBlock) and _is_large(block):
+            data = _encode(block)
+            name = payload_hash(data)
+            payloads[name] = data
+            kept.append(StoredBlock(hash=name, bytes=len(data), holds=_kind_of(block)))
+        else:
+            kept.append(block)
+    return tuple(kept), payloads
+
+
+def _kind_of(block: TextBlock | ImageBlock | ThinkingBlock) -> Literal["text", "image", "thinking"]:
+    if isinstance(block, TextBlock):
+        return "text"
+    return "image" if isinstance(block, ImageBlock) else "thinking"
+
+
+def _is_large(block: TextBlock | ImageBlock | ThinkingBlock) -> bool:
+    body = (
+        block.text if isinstance(block, TextBlock) else block.data if isinstance(block, ImageBlock) else block.thinking
+    )
+    if len(body) * 6 <= INLINE_BYTES_MAX:  # No character takes more than six bytes of JSON.
+        return False
+    return len(body) > INLINE_BYTES_MAX or len(_encode(block)) > INLINE_BYTES_MAX
+
+
+def restore(stored: StoredBlock, payloads: Mapping[PayloadHash, bytes]) -> TextBlock | ImageBlock | ThinkingBlock:
+    """Return the block that `stored` stands for.
+
+    Raises:
+        LogFormatError: its payload is missing or damaged.
+    """
+    data = payloads.get(stored.hash)
+    if data is None:
+        raise LogFormatError(f"payload {stored.hash} is missing from the log")
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise LogFormatError(f"payload {stored.hash} is damaged: {error}") from None
+
+
+def stored_hashes(messages: Iterable[Message]) -> list[PayloadHash]:
+    """Return the payloads that `messages` refer to, in order, each once."""
+    return list(dict.fromkeys(block.hash for message in messages for block in _stored_blocks(message.content)))
+
+
+def _stored_blocks(content: Iterable[object]) -> Iterable[StoredBlock]:
+    for block in content:
+        if type(block) is StoredBlock:
+            yield block
+        else:
+            yield from _stored_blocks(getattr(block, "content", ()))
+
+
+def restored(message: Message, payloads: Mapping[PayloadHash, bytes]) -> Message:
+    """Return `message` with the blocks that stand for payloads replaced by what they stand for.
+
+    Raises:
+        LogFormatError: a payload is missing or damaged.
+    """
+    if not any(True for _ in _stored_blocks(message.content)):
+        return message
+    return Message(message.role, tuple(_restored_block(block, payloads) for block in message.content))
+
+
+def _restored_block(block: Block, payloads: Mapping[PayloadHash, bytes]) -> Block:
+    if isinstance(block, StoredBlock):
+        return restore(block, payloads)
+    content = getattr(block, "content", None)
+    if not content:
+        return block
+    return msgspec.structs.replace(block, content=tuple(_restored_block(item, payloads) for item in content))
+
+
+def referenced_payloads(event: Event) -> list[PayloadHash]:
+    """Return the payloads that an event cannot be understood without, in order, each once."""
+    found: list[PayloadHash] = []
+    configuration = getattr(event, "configuration", None)
+    if isinstance(configuration, AgentConfiguration):
+        found += [configuration.system_prompt, configuration.tool_schemas]
+    found += [block.hash for block in _stored_blocks(getattr(event, "content", ()))]
+    for message in (*getattr(event, "messages", ()), *getattr(event, "summary", ())):
+        found += [block.hash for block in _stored_blocks(message.content)]
+    return list(dict.fromkeys(found))

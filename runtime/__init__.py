@@ -1,0 +1,143 @@
+"""Refold: an event-sourced actor system for LLM agents.
+
+Each session, tool and model is an actor; every change of state is an event in one SQLite log; state is never stored,
+only folded. Names load on first use, so that importing the package is cheap.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from refold.actors.cancellation import CancellationToken as CancellationToken
+    from refold.actors.errors import ActorStopped as ActorStopped
+    from refold.actors.errors import AskTimeout as AskTimeout
+    from refold.actors.tool_context import ToolContext as ToolContext
+    from refold.agent import Agent as Agent
+    from refold.agent_runtime import AgentRuntime as AgentRuntime
+    from refold.events.configuration import AgentConfig as AgentConfig
+    from refold.events.configuration import ToolSpec as ToolSpec
+    from refold.events.content import ImageBlock as ImageBlock
+    from refold.events.content import Message as Message
+    from refold.events.content import TextBlock as TextBlock
+    from refold.events.content import ThinkingBlock as ThinkingBlock
+    from refold.events.content import ToolResultBlock as ToolResultBlock
+    from refold.events.content import ToolUseBlock as ToolUseBlock
+    from refold.events.errors import CommandRejected as CommandRejected
+    from refold.events.errors import ConfigError as ConfigError
+    from refold.events.errors import LogFormatError as LogFormatError
+    from refold.events.errors import LogInUse as LogInUse
+    from refold.events.errors import PersistenceError as PersistenceError
+    from refold.events.errors import ProviderError as ProviderError
+    from refold.events.errors import RefoldError as RefoldError
+    from refold.events.errors import ToolError as ToolError
+    from refold.events.ids import AgentId as AgentId
+    from refold.events.ids import MemoryId as MemoryId
+    from refold.events.ids import RunId as RunId
+    from refold.events.ids import SessionId as SessionId
+    from refold.events.ids import ToolCallId as ToolCallId
+    from refold.events.model import ModelRequest as ModelRequest
+    from refold.events.model import ModelResponse as ModelResponse
+    from refold.events.model import Usage as Usage
+    from refold.outcome import Cancelled as Cancelled
+    from refold.outcome import Completed as Completed
+    from refold.outcome import Failed as Failed
+    from refold.outcome import RunResult as RunResult
+    from refold.providers.scripted import ScriptedProvider as ScriptedProvider
+    from refold.providers.scripted import say as say
+    from refold.providers.scripted import use as use
+    from refold.session import Session as Session
+    from refold.tool_registry import ToolRegistry as ToolRegistry
+    from refold.tools import Tool as Tool
+    from refold.tools import tool as tool
+    from refold.version import VERSION as __version__  # noqa: N811 - The name that every package has.
+
+__all__ = [
+    "ActorStopped",
+    "Agent",
+    "AgentConfig",
+    "AgentId",
+    "AgentRuntime",
+    "AskTimeout",
+    "CancellationToken",
+    "Cancelled",
+    "CommandRejected",
+    "Completed",
+    "ConfigError",
+    "Failed",
+    "ImageBlock",
+    "LogFormatError",
+    "LogInUse",
+    "MemoryId",
+    "Message",
+    "ModelRequest",
+    "ModelResponse",
+    "PersistenceError",
+    "ProviderError",
+    "RefoldError",
+    "RunId",
+    "RunResult",
+    "ScriptedProvider",
+    "Session",
+    "SessionId",
+    "TextBlock",
+    "ThinkingBlock",
+    "Tool",
+    "ToolCallId",
+    "ToolContext",
+    "ToolError",
+    "ToolRegistry",
+    "ToolResultBlock",
+    "ToolSpec",
+    "ToolUseBlock",
+    "Usage",
+    "__version__",
+    "say",
+    "tool",
+    "use",
+]
+
+_MODULES = {
+    "refold.actors.cancellation": ("CancellationToken",),
+    "refold.actors.errors": ("ActorStopped", "AskTimeout"),
+    "refold.actors.tool_context": ("ToolContext",),
+    "refold.agent": ("Agent",),
+    "refold.agent_runtime": ("AgentRuntime",),
+    "refold.events.configuration": ("AgentConfig", "ToolSpec"),
+    "refold.events.content": (
+        "ImageBlock",
+        "Message",
+        "TextBlock",
+        "ThinkingBlock",
+        "ToolResultBlock",
+        "ToolUseBlock",
+    ),
+    "refold.events.errors": (
+        "CommandRejected",
+        "ConfigError",
+        "LogFormatError",
+        "LogInUse",
+        "PersistenceError",
+        "ProviderError",
+        "RefoldError",
+        "ToolError",
+    ),
+    "refold.events.ids": ("AgentId", "MemoryId", "RunId", "SessionId", "ToolCallId"),
+    "refold.events.model": ("ModelRequest", "ModelResponse", "Usage"),
+    "refold.outcome": ("Cancelled", "Completed", "Failed", "RunResult"),
+    "refold.providers.scripted": ("ScriptedProvider", "say", "use"),
+    "refold.session": ("Session",),
+    "refold.tool_registry": ("ToolRegistry",),
+    "refold.tools": ("Tool", "tool"),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        value: object = import_module("refold.version").VERSION
+    elif name in _HOMES:
+        value = getattr(import_module(_HOMES[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value

@@ -1,0 +1,323 @@
+"""The runtime: one agent, one log, and the actors that work for its sessions.
+
+Read `refold.session` for what a session can do, `refold.actors.session` for the actor behind it, and `refold.options`
+for every setting. The rules: a runtime owns its log from `async with` to its end; whatever happens in between, the
+log says where every run stands, and the next runtime goes on from there.
+"""
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Self, Unpack, overload
+
+from refold.actors.actor_system import ActorSystem
+from refold.actors.errors import ActorStopped
+from refold.actors.event_sourced import EffectsInFlight, EventSourcedActor
+from refold.actors.journal import Journal
+from refold.actors.model import MODEL_KIND, ModelActor
+from refold.actors.protocols import Provider
+from refold.actors.session import SessionActor, SessionSetting, WakeSession
+from refold.actors.supervision import ActorFailure
+from refold.actors.thread_pool import ThreadPool
+from refold.actors.tool import ToolActor
+from refold.agent import Agent
+from refold.events.configuration import CORE_VERSION, AgentConfig, CodeIdentity, configuration_of
+from refold.events.errors import ConfigError, PersistenceError
+from refold.events.ids import AgentId, SessionId, checked_identifier, kind_and_identifier, stream_name
+from refold.events.runtime_core import RUNTIME_CODEC, RUNTIME_CORE
+from refold.events.runtime_events import RUNTIME_STREAM, ActorFailed, RuntimeClosed, RuntimeStarted
+from refold.events.session_commands import CancelRun
+from refold.events.session_core import SESSION_KIND
+from refold.events.tool_core import TOOL_KIND
+from refold.options import Log, RuntimeOptions, checked_options
+from refold.session import Session
+from refold.session_hub import SessionHub, Subscriber
+from refold.stores.event_store import EventStore
+from refold.stores.memory import InMemoryStore
+from refold.stores.sqlite_store import SQLiteStore
+from refold.tool_registry import ToolRegistry
+from refold.tools import Tool
+from refold.version import VERSION
+
+
+class AgentRuntime:
+    """Runs an agent's sessions on one log; use it as `async with AgentRuntime(...) as runtime`.
+
+    Args:
+        agent: the agent's configuration, or a whole `Agent`.
+        provider: what answers model requests; with an `AgentConfig` only.
+        tools: functions made tools by `@tool`; with an `AgentConfig` only.
+        name: the agent's name; with an `AgentConfig` only.
+        options: see `refold.options.RuntimeOptions`.
+
+    Raises:
+        ConfigError: something is missing or cannot work.
+    """
+
+    log = logging.getLogger("refold.runtime")
+
+    @overload
+    def __init__(
+        self,
+        agent: AgentConfig,
+        *,
+        provider: Provider,
+        tools: Sequence[Tool[..., object]] = (),
+        name: str = "agent",
+        **options: Unpack[RuntimeOptions],
+    ) -> None: ...
+    @overload
+    def __init__(self, agent: Agent, **options: Unpack[RuntimeOptions]) -> None: ...
+    def __init__(
+        self,
+        agent: AgentConfig | Agent | None = None,
+        *,
+        provider: Provider | None = None,
+        tools: Sequence[Tool[..., object]] = (),
+        name: str = "agent",
+        **options: Unpack[RuntimeOptions],
+    ) -> None:
+        self.agent = _agent(agent, provider, tools, name)
+        self.options = checked_options(options)
+        if self.agent.config.protocol != "native":
+            raise ConfigError(f'the protocol {self.agent.config.protocol!r} is not there yet; use "native"')
+        self.hub = SessionHub()
+        self._pool = ThreadPool(self.options["tool_threads"], name="refold-tool")
+        self.tools = ToolRegistry(self.agent.tools, pool=self._pool)
+        self._in_flight = EffectsInFlight()
+        self._store: EventStore | None = None
+        self._system: ActorSystem | None = None
+        self._journal: Journal | None = None
+        self._owns_store = False
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def store(self) -> EventStore:
+        """The log.
+
+        Raises:
+            ConfigError: the runtime is not open.
+        """
+        if self._store is None:
+            raise ConfigError("the runtime is not open; use it inside `async with`")
+        return self._store
+
+    @property
+    def system(self) -> ActorSystem:
+        """The actors.
+
+        Raises:
+            ConfigError: the runtime is not open.
+        """
+        if self._system is None:
+            raise ConfigError("the runtime is not open; use it inside `async with`")
+        return self._system
+
+    def require_open(self) -> None:
+        """Do nothing while the runtime takes commands.
+
+        Raises:
+            ConfigError: it has never been open.
+            ActorStopped: it is closed or closing.
+        """
+        system = self.system
+        if self._closing is not None or system is None:
+            raise ActorStopped(RUNTIME_STREAM, "the runtime is closed; open a new one on the same log")
+
+    async def __aenter__(self) -> Self:
+        if self._store is not None:
+            raise ConfigError("this runtime has been open already; make another one")
+        try:
+            self._store, self._owns_store = await _open(self.options["log"], self.options)
+            await self._start(self._store)
+        except BaseException:
+            await self._release()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _start(self, store: EventStore) -> None:
+        options = self.options
+        self._system = ActorSystem(
+            clock=options["clock"],
+            ask_timeout_s=options["ask_timeout_s"],
+            restarts_max=options["restarts_max"],
+            restart_window_s=options["restart_window_s"],
+            close_grace_s=options["close_grace_s"],
+            on_failure=self._actor_failed,
+        )
+        self._journal = Journal(store)
+        code = CodeIdentity(refold=VERSION, core=CORE_VERSION, app=options["app_version"])
+        self._register(self._system, self._journal, store, await self._setting(store, code))
+        await self.system.ref(RUNTIME_STREAM).ask(RuntimeStarted(code=code), block=False)
+        if options["auto_resume"]:
+            for head in await store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True):
+                self.system.ref(head.stream).tell(WakeSession())
+
+    async def _setting(self, store: EventStore, code: CodeIdentity) -> SessionSetting:
+        configuration, payloads = configuration_of(
+            self.agent.config, agent=AgentId(self.agent.name), tools=tuple(self.tools.specs()), code=code
+        )
+        known = await store.read_payloads(payloads)
+        fresh = {name: data for name, data in payloads.items() if name not in known}
+        if fresh:
+            await store.append([], fresh)
+        return SessionSetting(
+            configuration=configuration,
+            tools=self.tools.names(),
+            auto_resume=self.options["auto_resume"],
+            cancel_grace_s=self.options["cancel_grace_s"],
+        )
+
+    def _register(self, system: ActorSystem, journal: Journal, store: EventStore, setting: SessionSetting) -> None:
+        hub, tools, options = self.hub, self.tools, self.options
+        system.register(SESSION_KIND, lambda _: SessionActor(setting, journal, self._in_flight, hub))
+        system.register(MODEL_KIND, lambda _: ModelActor(self.agent.provider, tools, store, hub))
+        system.register(
+            TOOL_KIND,
+            lambda _: ToolActor(tools, journal, hub, deps=options["deps"], patience_s=options["cancel_grace_s"] / 2),
+        )
+        kind, _ = kind_and_identifier(RUNTIME_STREAM)
+        system.register(kind, lambda _: EventSourcedActor(RUNTIME_CORE, RUNTIME_CODEC, journal))
+
+    async def session(self, session_id: str | None = None, *, restore: bool = False) -> Session:
+        """Return a session: a new one, or one that is in the log.
+
+        Args:
+            session_id: any text of 1 to 512 UTF-8 bytes without NUL; None = a new id is made.
+            restore: the session must be in the log.
+
+        Raises:
+            ConfigError: the id cannot be one, or `restore` is set and the log has no such session.
+        """
+        self.require_open()
+        if session_id is None:
+            make = self.options["session_ids"]
+            session_id = make() if make is not None else str(uuid.uuid4())
+        session = Session(self, SessionId(checked_identifier(session_id, "session id")))
+        if restore and await self.store.head(stream_name(SESSION_KIND, session.id)) is None:
+            raise ConfigError(f"the log {self.store.name} has no session {session_id!r}")
+        return session
+
+    async def sessions(self) -> list[SessionId]:
+        """Return the ids of all sessions in the log, in code-point order."""
+        heads = await self.store.list_streams(prefix=f"{SESSION_KIND}/")
+        return [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
+
+    def subscribe(self, subscriber: Subscriber, *, session: str | None = None) -> Callable[[], None]:
+        """Call `subscriber` on the loop with each event of one session, or of all; return what ends that.
+
+        Events are durable when they are passed on. What the subscriber raises is logged and counted.
+        """
+        return self.hub.subscribe(subscriber, SessionId(session) if session is not None else None)
+
+    async def close(self, *, cancel: bool = False) -> None:
+        """End the runtime; a second call waits for the first.
+
+        Effects that run get the close grace to reach the log; what has not by then is abandoned, and its run is
+        left open, to go on at the next start.
+
+        Args:
+            cancel: end open runs as cancelled instead.
+        """
+        if self._store is None:
+            return
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(cancel), name="close the runtime")
+        await asyncio.shield(self._closing)
+
+    async def _close(self, cancel: bool) -> None:
+        try:
+            if cancel:
+                await self._cancel_open_runs()
+            await self._in_flight.drain(self.system.clock, self.options["close_grace_s"])
+            self.hub.close()
+            heads = await self.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
+            await self.system.ref(RUNTIME_STREAM).ask(RuntimeClosed(open_runs=len(heads)), block=False)
+        except (PersistenceError, ActorStopped) as error:
+            self.log.warning("the end of the runtime of %s is not recorded: %s", self.store.name, error)
+        finally:
+            await self._release()
+
+    async def _cancel_open_runs(self) -> None:
+        for head in await self.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True):
+            session = SessionId(kind_and_identifier(head.stream)[1])
+            while (run := (await Session(self, session).state_at()).run) is not None:
+                with self.hub.follow(session) as follower:
+                    await self.system.ref(head.stream).ask(
+                        CancelRun(run=run.id, reason="the runtime closes"), block=False
+                    )
+                    await follower.ended(run.id)
+
+    async def _release(self) -> None:
+        """Let go of everything, in the reverse order of how it was taken, on every path."""
+        self.hub.close()
+        try:
+            if self._system is not None:
+                for address in await self._system.close():
+                    self.log.warning("%s did not stop in time", address)
+        finally:
+            try:
+                if self._journal is not None:
+                    await self._journal.close()
+            finally:
+                for name in self._pool.close():
+                    self.log.warning("the tool call %s still runs in its thread", name)
+                if self._store is not None and self._owns_store:
+                    await self._store.close()
+
+    def _actor_failed(self, failure: ActorFailure) -> None:
+        kind, identifier = kind_and_identifier(failure.address)
+        if failure.stopped and kind == SESSION_KIND:
+            self.hub.session_failed(SessionId(identifier), f"it failed too often: {failure.message}")
+        notify = self.options["on_failure"]
+        if notify is not None:
+            notify(failure)
+        if failure.address == RUNTIME_STREAM:
+            return
+        fact = ActorFailed(
+            address=failure.address,
+            error=failure.error_type,
+            message=failure.message[:2000],
+            restarts=failure.restarts,
+            stopped=failure.stopped,
+        )
+        try:
+            self.system.ref(RUNTIME_STREAM).tell(fact)
+        except ActorStopped:
+            self.log.warning("the failure of %s is not recorded, since the runtime closes", failure.address)
+
+
+def _agent(
+    given: AgentConfig | Agent | None, provider: Provider | None, tools: Sequence[Tool[..., object]], name: str
+) -> Agent:
+    if isinstance(given, Agent):
+        if provider is not None or tools:
+            raise ConfigError("an Agent has its own provider and tools; give none beside it")
+        return given
+    if not isinstance(given, AgentConfig):
+        raise ConfigError(f"AgentRuntime needs an AgentConfig or an Agent first, not {type(given).__name__}")
+    if provider is None:
+        raise ConfigError("AgentRuntime needs a provider; for tests, ScriptedProvider plays a script")
+    return Agent(config=given, provider=provider, tools=tuple(tools), name=name)
+
+
+async def _open(log: Log, options: RuntimeOptions) -> tuple[EventStore, bool]:
+    if isinstance(log, str | os.PathLike):
+        if log == ":memory:":
+            return InMemoryStore(), True
+        store = await SQLiteStore.open(
+            log,
+            durability=options["durability"],
+            wait_for_log_s=options["wait_for_log_s"],
+            append_timeout_s=options["append_timeout_s"],
+        )
+        return store, True
+    return log, False

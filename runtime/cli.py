@@ -1,0 +1,49 @@
+"""The `refold` command: every subcommand is registered here, and lives in a module of `refold.commands`.
+
+Modules that a command needs are imported when it runs, so that `refold --help` is quick.
+"""
+
+from typing import Annotated
+
+import typer
+
+from refold.commands.check import check
+from refold.commands.execution import EXIT_CODES_HELP
+from refold.commands.replay import replay
+from refold.commands.sessions import sessions
+from refold.commands.show import show
+from refold.version import VERSION
+
+app = typer.Typer(
+    name="refold",
+    help="Look into a Refold log, do it again with today's code, and check it.",
+    epilog=EXIT_CODES_HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for command in (sessions, show, replay, check):
+    app.command(epilog=EXIT_CODES_HELP)(command)
+
+
+def _write_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"refold {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def refold(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and leave.", callback=_write_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Look into a Refold log, do it again with today's code, and check it."""
+
+
+def main() -> None:
+    """Run the command with the process's arguments, and leave with its exit code."""
+    app()

@@ -1,0 +1,73 @@
+"""How a command runs: its coroutine, its exit code, and its errors as one line each.
+
+The rule: a command that cannot do its work says so in one line on stderr, with nothing half-written on stdout that a
+program could take for an answer, and never with a traceback. A traceback is a fault of Refold.
+"""
+
+import asyncio
+import os
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from refold.commands.safe_text import one_line
+
+EXIT_OK: Final = 0
+EXIT_FOUND: Final = 1
+"""A divergence or problems were found."""
+EXIT_BAD_INPUT: Final = 2
+"""What was asked for cannot be done: no such file, not a log, no such session, a wrong option."""
+EXIT_LOG_IN_USE: Final = 3
+EXIT_INTERRUPTED: Final = 130
+EXIT_NOBODY_READS: Final = 141
+"""Whoever read the output went away, as `head` does."""
+
+EXIT_CODES_HELP: Final = """\
+Exit codes: 0 ok; 1 a divergence or problems were found; 2 usage or bad input (no such file, not a log, no such
+session); 3 the log is in use by another runtime; 130 interrupted; 141 the reader of the output went away.
+"""
+
+LogArgument = Annotated[Path, typer.Argument(metavar="LOG", help="The log's file.", show_default=False)]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON document instead of text.")]
+
+
+def run_command(work: Coroutine[None, None, int]) -> NoReturn:
+    """Run a command's coroutine to its end and leave with the exit code that it returns.
+
+    Raises:
+        typer.Exit: always.
+    """
+    raise typer.Exit(_exit_code_of(work))
+
+
+def _exit_code_of(work: Coroutine[None, None, int]) -> int:
+    from refold.events.errors import LogInUse, RefoldError
+
+    try:
+        code = asyncio.run(work)
+        sys.stdout.flush()
+    except LogInUse as error:
+        return _failed(error, EXIT_LOG_IN_USE)
+    except RefoldError as error:
+        return _failed(error, EXIT_BAD_INPUT)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        _discard_output()
+        return EXIT_NOBODY_READS
+    return code
+
+
+def _failed(error: Exception, code: int) -> int:
+    typer.echo(f"refold: {one_line(str(error))}", err=True)
+    return code
+
+
+def _discard_output() -> None:
+    """Let what is still buffered go nowhere, so that Python's own flush at exit does not fail again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,95 @@
+"""`refold replay LOG`: a log done again with today's code."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.output import console, write_json, write_paragraph
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from refold.events.content import Json
+    from refold.replay import ReplayReport
+    from refold.stream_replay import Divergence
+
+
+class LevelName(StrEnum):
+    """How much is done again."""
+
+    FOLD = "fold"
+    CORE = "core"
+
+
+def replay(
+    log: LogArgument,
+    session: Annotated[
+        str | None, typer.Argument(metavar="SESSION", help="Only this session.", show_default=False)
+    ] = None,
+    level: Annotated[
+        LevelName, typer.Option(help="fold: the state only. core: every decision, compared with the recorded one.")
+    ] = LevelName.CORE,
+    as_json: JsonOption = False,
+) -> None:
+    """Do a log again with today's code.
+
+    Exits 1 at a divergence, and shows both sides. At level core every recorded stimulus is decided again; the events that follow from it and the effects in flight
+    after it are compared with the recorded ones, field by field. No model, no tool and no code of yours runs.
+
+    JSON: {log, level, streams, batches, events, not_replayed: [{kind, streams}], core_version, other_core_versions,
+    diverged, divergences: [{stream, version, batch, position, differs, difference: {path, left, right}, recorded,
+    now, core_version}]}; the first divergence of each stream, in order of position.
+    """
+    run_command(_replay(log, session, level, as_json))
+
+
+async def _replay(log: Path, session: str | None, level: LevelName, as_json: bool) -> int:
+    from refold.replay import replay as replay_log
+
+    report = await replay_log(log, level="fold" if level is LevelName.FOLD else "core", session=session)
+    if as_json:
+        write_json(report)
+    else:
+        _write_report(report)
+    return EXIT_OK if report.divergence is None else EXIT_FOUND
+
+
+def _write_report(report: "ReplayReport") -> None:
+    to = console()
+    if report.divergence is not None:
+        _write_divergence(to, report.divergence)
+    for other in report.divergences[1:]:
+        write_paragraph(to, f"also {other}", style="red")
+    if report.diverged > len(report.divergences):
+        write_paragraph(to, f"… and {report.diverged - len(report.divergences):,} more streams", style="red")
+    for left_out in report.not_replayed:
+        write_paragraph(to, f"not replayed: kind {left_out.kind!r} ({left_out.streams:,} streams)")
+    if report.other_core_versions:
+        versions = ", ".join(map(str, report.other_core_versions))
+        write_paragraph(
+            to,
+            f"recorded in part by core version {versions}, today's is {report.core_version}: what they decided "
+            "differently by intent shows as a divergence",
+        )
+    done = "folded" if report.level == "fold" else "decided again and compared"
+    counts = f"{report.streams:,} streams, {report.batches:,} batches, {report.events:,} events {done}"
+    verdict = f"{report.diverged:,} streams diverge" if report.diverged else "no divergence"
+    write_paragraph(to, f"level {report.level}: {verdict}: {counts}", style="bold red" if report.diverged else "bold")
+
+
+def _write_divergence(to: "Console", divergence: "Divergence") -> None:
+    write_paragraph(to, str(divergence), style="bold red")
+    write_paragraph(to, f"at position {divergence.position}, in the batch of version {divergence.batch}")
+    for name, side in (("recorded", divergence.recorded), ("now", divergence.now)):
+        write_paragraph(to, f"{name}:", style="bold")
+        write_paragraph(to, _json_lines(side), indent=2)
+
+
+def _json_lines(side: "Json") -> str:
+    if side is msgspec.UNSET:
+        return "(nothing)"
+    return msgspec.json.format(msgspec.json.encode(side), indent=2).decode()

@@ -1,0 +1,71 @@
+"""`refold show LOG SESSION`: one session, as a conversation or as its events."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.output import cell, console, table, time_words, write_json
+
+SUMMARY_CHARACTERS = 100
+"""After so many characters the summary of an event is cut."""
+
+
+def show(
+    log: LogArgument,
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="The session's name.", show_default=False)],
+    events: Annotated[bool, typer.Option("--events", help="Show its events instead of the conversation.")] = False,
+    at: Annotated[
+        int | None, typer.Option("--at", metavar="N", help="As it was after version N.", show_default=False)
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one session as a conversation.
+
+    Who said what, tool calls with their results, how runs ended, and what is in flight.
+
+    JSON: {session, agent, model, status, version, last_version, at, usage, run, queue: [{run, content}],
+    pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With --events:
+    {session, version, last_version, events: [{stream, version, position, time, event, batch, correlation,
+    causation}]}. Times are microseconds since the epoch.
+    """
+    run_command(_events(log, session, at, as_json) if events else _conversation(log, session, at, as_json))
+
+
+async def _conversation(log: Path, session: str, at: int | None, as_json: bool) -> int:
+    from refold.commands.conversation import write_conversation
+    from refold.log_reading import opened
+    from refold.session_view import view_session
+
+    async with opened(log) as store:
+        view = await view_session(store, session, at=at)
+    if as_json:
+        write_json(view)
+    else:
+        write_conversation(console(), view)
+    return EXIT_OK
+
+
+async def _events(log: Path, session: str, at: int | None, as_json: bool) -> int:
+    from refold.event_words import event_words
+    from refold.events.session_core import SESSION_CODEC
+    from refold.log_reading import opened, session_head
+    from refold.session_view import checked_version
+
+    async with opened(log) as store:
+        head = await session_head(store, session)
+        version = checked_version(head, at)
+        stored = await store.read_stream(head.stream, limit=version)
+    recorded = SESSION_CODEC.recorded(stored)
+    if as_json:
+        document = {"session": session, "version": version, "last_version": head.version, "events": recorded}
+        write_json(document)
+        return EXIT_OK
+    rows = table("#VERSION", "TIME", "TYPE", "SUMMARY")
+    for item in recorded:
+        tag = str(type(item.event).__struct_config__.tag)
+        words = cell(event_words(item.event), SUMMARY_CHARACTERS)
+        rows.add_row(str(item.version), time_words(item.time), tag.removeprefix("session."), words)
+    console().print(rows)
+    return EXIT_OK

@@ -1,0 +1,154 @@
+"""Events, blocks and effects in a few words each, for lists and transcripts that people read.
+
+Nothing here is read by a machine, and nothing is made safe for a terminal: that is for whoever shows it.
+"""
+
+import msgspec
+
+from refold.events.content import Block, ImageBlock, JsonObject, StoredBlock, TextBlock, ThinkingBlock, ToolUseBlock
+from refold.events.core import Effect, WaitUntil
+from refold.events.event import Event
+from refold.events.model import Usage
+from refold.events.session_decisions import CallModel, RunTool
+from refold.events.session_events import (
+    AgentConfigured,
+    CancelRequested,
+    ContextPrepared,
+    HistoryImported,
+    InputQueued,
+    ModelFailed,
+    ModelInterrupted,
+    ModelRequested,
+    ModelResponded,
+    RetryScheduled,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    SessionOpened,
+    ToolApprovalDecided,
+    ToolApprovalRequested,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolResultLate,
+)
+
+
+def event_words(event: Event) -> str:
+    """Return what `event` says, without its type and time."""
+    return _run_words(event) or _call_words(event) or _other_words(event)
+
+
+def _run_words(event: Event) -> str:
+    match event:
+        case InputQueued(content=content, cancelled=cancelled):
+            return content_words(content) + (" (cancelled before it was accepted)" if cancelled else "")
+        case RunStarted(run=run) | RunCompleted(run=run) | RunCancelled(run=run):
+            return run
+        case ModelRequested(run=run, turn=turn):
+            return f"{run}, turn {turn}"
+        case ModelResponded(content=content, stop_reason=stop_reason):
+            words = content_words(content) or "(empty)"
+            return words if stop_reason in ("end_turn", "tool_use") else f"{words} ({stop_reason})"
+        case ModelInterrupted(turn=turn, content=content):
+            return f"the answer of turn {turn} was cut after: {content_words(content) or '(nothing)'}"
+        case ModelFailed(kind=kind, message=message, status=status):
+            return f"the model call failed ({kind}{f', HTTP {status}' if status is not None else ''}): {message}"
+        case RetryScheduled(attempt=attempt, due_at=due_at):
+            return f"after {attempt} failed attempts, the model is asked again in {max(due_at - event.at, 0) / 1e6:g} s"
+        case RunFailed(run=run, kind=kind, message=message):
+            return f"{run} ({kind}): {message}"
+        case RunResumed(run=run, asked=asked):
+            return f"{run} was resumed{' because somebody asked for it' if asked else ''}"
+        case RunParked(run=run, reason=reason):
+            return f"{run} was parked: {reason}"
+        case CancelRequested(run=run, reason=reason):
+            return f"{run} is to end as cancelled{f': {reason}' if reason else ''}"
+        case _:
+            return ""
+
+
+def _call_words(event: Event) -> str:
+    match event:
+        case ToolApprovalRequested(call=call, tool=tool, input=arguments):
+            return f"{call} {call_words(tool, arguments)}"
+        case ToolApprovalDecided(call=call, allowed=allowed, reason=reason):
+            return f"{call} {'allowed' if allowed else 'denied'}{f': {reason}' if reason else ''}"
+        case ToolCallStarted(call=call):
+            return call
+        case ToolCallCompleted(call=call, content=content):
+            return f"{call}: {content_words(content)}"
+        case ToolCallFailed(call=call, kind=kind, content=content):
+            return f"{call} ({kind}): {content_words(content)}"
+        case ToolResultLate(call=call, kind=kind, content=content):
+            return f"{call} had ended when this came{f' ({kind})' if kind else ''}: {content_words(content)}"
+        case _:
+            return ""
+
+
+def _other_words(event: Event) -> str:
+    match event:
+        case SessionOpened(session=session, agent=agent):
+            return f"{session} with {agent}"
+        case AgentConfigured(configuration=configuration):
+            tools = ", ".join(policy.name for policy in configuration.tools) or "no tools"
+            return f"{configuration.agent}: {configuration.model}; {tools}"
+        case HistoryImported(messages=messages):
+            return f"{len(messages)} messages"
+        case ContextPrepared(replaced=replaced):
+            return f"a summary stands for the oldest {replaced} messages"
+        case _:
+            fields = {name: getattr(event, name) for name in event.__struct_fields__ if name != "at"}
+            return msgspec.json.encode(fields).decode()
+
+
+def call_words(tool: str, arguments: JsonObject) -> str:
+    """Return a tool call as code: `weather(city="Lisbon", days=1)`."""
+    shown = (f"{name}={msgspec.json.encode(value).decode()}" for name, value in arguments.items())
+    return f"{tool}({', '.join(shown)})"
+
+
+def content_words(content: tuple[Block, ...]) -> str:
+    """Return what stands in `content`, block by block, without reasoning."""
+    return " ".join(words for block in content if type(block) is not ThinkingBlock and (words := block_words(block)))
+
+
+def block_words(block: Block) -> str:
+    """Return a block's text, or what kind of thing it is."""
+    match block:
+        case TextBlock(text=text):
+            return text
+        case ThinkingBlock(thinking=thinking):
+            return thinking
+        case ImageBlock(media_type=media_type, data=data):
+            return f"[{media_type} of {len(data):,} bytes]"
+        case StoredBlock(hash=name, bytes=size, holds=holds):
+            return f"[{holds} of {size:,} bytes, payload {name[:12]}]"
+        case ToolUseBlock(name=tool, input=arguments, malformed_input=None):
+            return call_words(tool, arguments)
+        case ToolUseBlock(name=tool, malformed_input=malformed):
+            return f"{tool}({malformed})"
+        case _:
+            return content_words(block.content)
+
+
+def effect_words(effect: Effect) -> str:
+    """Return what work an effect is."""
+    match effect:
+        case CallModel(turn=turn):
+            return f"model call of turn {turn}"
+        case RunTool(name=name, input=arguments):
+            return call_words(name, arguments)
+        case WaitUntil(due_at=due_at):
+            return f"wait until {due_at}"
+        case _:
+            return effect.key
+
+
+def usage_words(usage: Usage) -> str:
+    """Return counted tokens: `120 tokens in, 30 out`."""
+    cached = f" ({usage.cache_read_tokens:,} cached)" if usage.cache_read_tokens else ""
+    return f"{usage.input_tokens:,} tokens in{cached}, {usage.output_tokens:,} out"

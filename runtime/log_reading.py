@@ -1,0 +1,145 @@
+"""Reading a log from outside: opening it, and going through its streams and batches page by page.
+
+What replay, `check_log` and the command share. The rule: a log of any size is read in pages, and nothing here writes
+to it, so a log that another process is writing can be read at any time.
+"""
+
+import difflib
+import os
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Self
+
+from refold.events.errors import ConfigError
+from refold.events.ids import stream_name
+from refold.events.records import StoredEvent, StreamHead
+from refold.stores.event_store import EventStore
+
+EVENTS_PER_PAGE = 500
+STREAMS_PER_PAGE = 1_000
+
+NAMES_COMPARED_MAX = 10_000
+"""So many sessions are looked at for names like one that does not exist."""
+
+ReadableLog = str | os.PathLike[str] | EventStore
+"""A log as callers name it: the path of its file, or an open store."""
+
+
+@asynccontextmanager
+async def opened(log: ReadableLog) -> AsyncIterator[EventStore]:
+    """Give the store of `log`: a file is opened for reading only and closed afterwards, a store is left open.
+
+    Raises:
+        LogFormatError: the file is not a log, is damaged, or comes from a newer Refold.
+        PersistenceError: the file is missing or cannot be read.
+    """
+    if not isinstance(log, str | os.PathLike):
+        yield log
+        return
+    from refold.stores.sqlite_store import SQLiteStore
+
+    store = await SQLiteStore.open(log, read_only=True)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+class Batches:
+    """The batches of one stream, oldest first, read page by page as they are asked for.
+
+    Neighbours with the same `batch` are one batch; whether its first event is there is for the reader to look at.
+    """
+
+    def __init__(self, store: EventStore, stream: str) -> None:
+        self._store = store
+        self._stream = stream
+        self._page: deque[StoredEvent] = deque()
+        self._version = 0
+        self._complete = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[StoredEvent]:
+        batch: list[StoredEvent] = []
+        while True:
+            while self._page:
+                if batch and self._page[0].batch != batch[0].batch:
+                    return batch
+                batch.append(self._page.popleft())
+            if not await self._turn_page():
+                break
+        if not batch:
+            raise StopAsyncIteration
+        return batch
+
+    async def _turn_page(self) -> bool:
+        if self._complete:
+            return False
+        page = await self._store.read_stream(self._stream, after_version=self._version, limit=EVENTS_PER_PAGE)
+        self._complete = len(page) < EVENTS_PER_PAGE
+        self._page.extend(page)
+        if page:
+            self._version = page[-1].version
+        return bool(page)
+
+
+class Streams:
+    """The ends of a log's streams in order of their names, read page by page as they are asked for."""
+
+    def __init__(self, store: EventStore, *, prefix: str = "") -> None:
+        self._store = store
+        self._prefix = prefix
+        self._page: deque[StreamHead] = deque()
+        self._after = ""
+        self._complete = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StreamHead:
+        if not self._page and not self._complete:
+            page = await self._store.list_streams(prefix=self._prefix, after=self._after, limit=STREAMS_PER_PAGE)
+            self._complete = len(page) < STREAMS_PER_PAGE
+            self._page.extend(page)
+        if not self._page:
+            raise StopAsyncIteration
+        head = self._page.popleft()
+        self._after = head.stream
+        return head
+
+
+def kind_of(stream: str) -> str:
+    """Return what stands before the first slash of a stream's name; all of it where there is none."""
+    return stream.partition("/")[0]
+
+
+async def session_head(store: EventStore, session: str) -> StreamHead:
+    """Return the end of a session's stream.
+
+    Raises:
+        ConfigError: the log has no such session; names those that are spelled alike.
+    """
+    stream = stream_name("session", session)
+    head = await store.head(stream) if _can_be_a_name(session) else None
+    if head is not None:
+        return head
+    prefix = stream_name("session", "")
+    heads = await store.list_streams(prefix=prefix, limit=NAMES_COMPARED_MAX)
+    alike = difflib.get_close_matches(session, [head.stream.removeprefix(prefix) for head in heads])
+    if alike:
+        advice = f"did you mean {' or '.join(repr(name) for name in alike)}?"
+    else:
+        advice = "the log has no sessions" if not heads else "`refold sessions` lists those that there are"
+    raise ConfigError(f"no session {session!r} in {store.name}; {advice}")
+
+
+def _can_be_a_name(text: str) -> bool:
+    """Tell whether a store can look for `text`; bytes of an argument that are not Unicode arrive as surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

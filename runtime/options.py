@@ -1,0 +1,102 @@
+"""Every setting of a runtime, with its default, in one place."""
+
+import os
+from collections.abc import Callable
+from typing import Literal, TypedDict
+
+from refold.actors.clock import Clock
+from refold.actors.supervision import ActorFailure
+from refold.events.errors import ConfigError
+from refold.stores.event_store import EventStore
+
+Log = str | os.PathLike[str] | EventStore
+"""A path, `":memory:"`, or an open event store, which its owner closes."""
+
+
+class RuntimeOptions(TypedDict, total=False):
+    """Settings that `AgentRuntime` takes by keyword; times are in seconds."""
+
+    log: Log
+    """Where events go; default `":memory:"`, which ends with the runtime."""
+    durability: Literal["full", "normal"]
+    """`full` (default): what was acknowledged survives power loss. `normal`: it survives a crash of the process."""
+    wait_for_log_s: float
+    """How long to wait for another runtime to release the log; default 30."""
+    append_timeout_s: float
+    """After how long an append counts as hanging; default 30."""
+    auto_resume: bool
+    """Whether runs that an earlier process left open go on by themselves; default True, else `Session.resume`."""
+    app_version: str | None
+    """The application's own version, recorded with each run; default None."""
+    deps: object
+    """Given to tools as `ToolContext.deps`; default None."""
+    cancel_grace_s: float
+    """How long a cancelled effect may take to end before it is abandoned; default 5."""
+    close_grace_s: float
+    """How long `close` waits for running effects to reach the log; default 5."""
+    ask_timeout_s: float
+    """After how long an unanswered ask fails; default 30."""
+    tool_threads: int
+    """Most synchronous tools that run at once; default 32."""
+    restarts_max: int
+    """Restarts of a failing actor within `restart_window_s` before it is stopped; default 5."""
+    restart_window_s: float
+    """Default 60."""
+    clock: Clock | None
+    """Where time comes from; default None, the machine's."""
+    session_ids: Callable[[], str] | None
+    """Makes the ids of sessions that are opened without one; default None, random UUIDs."""
+    on_failure: Callable[[ActorFailure], object] | None
+    """Called with each failure of an actor; default None."""
+
+
+DEFAULTS: RuntimeOptions = {
+    "log": ":memory:",
+    "durability": "full",
+    "wait_for_log_s": 30.0,
+    "append_timeout_s": 30.0,
+    "auto_resume": True,
+    "app_version": None,
+    "deps": None,
+    "cancel_grace_s": 5.0,
+    "close_grace_s": 5.0,
+    "ask_timeout_s": 30.0,
+    "tool_threads": 32,
+    "restarts_max": 5,
+    "restart_window_s": 60.0,
+    "clock": None,
+    "session_ids": None,
+    "on_failure": None,
+}
+
+
+def checked_options(given: RuntimeOptions) -> RuntimeOptions:
+    """Return all options, those not given with their defaults.
+
+    Raises:
+        ConfigError: an option is unknown or cannot work.
+    """
+    unknown = sorted(set(given) - set(DEFAULTS))
+    if unknown:
+        raise ConfigError(f"AgentRuntime has no option {unknown[0]!r}; it has {', '.join(sorted(DEFAULTS))}")
+    options: RuntimeOptions = {**DEFAULTS, **given}
+    if options["durability"] not in ("full", "normal"):
+        raise ConfigError(f'durability must be "full" or "normal", not {options["durability"]!r}')
+    times: tuple[tuple[str, float, float], ...] = (
+        ("wait_for_log_s", options["wait_for_log_s"], 0),
+        ("cancel_grace_s", options["cancel_grace_s"], 0),
+        ("close_grace_s", options["close_grace_s"], 0),
+        ("append_timeout_s", options["append_timeout_s"], 1e-3),
+        ("ask_timeout_s", options["ask_timeout_s"], 1e-3),
+        ("restart_window_s", options["restart_window_s"], 1e-3),
+    )
+    for name, value, least in times:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < 1e9:
+            raise ConfigError(f"{name} must be a number of seconds of at least {least:g}, not {value!r:.60}")
+    for name, count, least_count in (
+        ("tool_threads", options["tool_threads"], 1),
+        ("restarts_max", options["restarts_max"], 0),
+    ):
+        if isinstance(count, bool) or not isinstance(count, int) or count < least_count:
+            raise ConfigError(f"{name} must be a whole number of at least {least_count}, not {count!r:.60}")
+    return options

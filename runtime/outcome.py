@@ -1,0 +1,83 @@
+"""How a run ended, as its caller sees it."""
+
+from typing import TypeAlias
+
+import msgspec
+
+from refold.events.content import StoredBlock, TextBlock
+from refold.events.ids import RunId
+from refold.events.model import StopReason, Usage
+from refold.events.payloads import restore
+from refold.events.session_state import FinishedRun
+from refold.stores.event_store import EventStore
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """The run ended with an answer."""
+
+
+class RunError(msgspec.Struct, frozen=True):
+    """Why a run failed."""
+
+    kind: str
+    """`RunFailureKind`, such as `max_turns` or `provider`."""
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The run ended without an answer."""
+
+    error: RunError
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    """Somebody cancelled the run."""
+
+
+Outcome: TypeAlias = Completed | Failed | Cancelled
+"""How a run ended."""
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run came to."""
+
+    run: RunId
+    outcome: Outcome
+    text: str
+    """The answer; empty unless the run completed."""
+    usage: Usage
+    turns: int
+    """Model calls that were asked for."""
+    stop_reason: StopReason
+    """Of the last answer; `max_tokens` on a completed run says that its text was cut."""
+
+
+async def result_of(finished: FinishedRun, store: EventStore) -> RunResult:
+    """Return what a caller is told of a finished run; large text is read from the payloads.
+
+    Raises:
+        LogFormatError: a payload is missing or damaged.
+        PersistenceError: the log cannot be read.
+    """
+    stored = [block.hash for block in finished.final if isinstance(block, StoredBlock)]
+    payloads = await store.read_payloads(stored) if stored else {}
+    blocks = [restore(block, payloads) if isinstance(block, StoredBlock) else block for block in finished.final]
+    outcome: Outcome
+    match finished.outcome:
+        case "completed":
+            outcome = Completed()
+        case "cancelled":
+            outcome = Cancelled()
+        case "failed":
+            outcome = Failed(error=RunError(kind=finished.kind or "agent_loop", message=finished.message))
+    return RunResult(
+        run=finished.run,
+        outcome=outcome,
+        text="".join(block.text for block in blocks if isinstance(block, TextBlock)),
+        usage=finished.usage,
+        turns=finished.turns,
+        stop_reason=finished.stop_reason,
+    )

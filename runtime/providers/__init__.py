@@ -1,0 +1,1 @@
+"""Model providers: what answers a request."""

@@ -1,0 +1,152 @@
+"""Who is told what: the fan-out of session events to subscribers, and to callers that wait for a run's end.
+
+The hub outlives session actors, so a caller keeps waiting over a restart of the actor that it talks to. The rules: a
+subscriber that raises is logged and counted and disturbs nobody; a caller is told of a run's end only when that is
+durable and nothing of the run is in flight any more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+from refold.actors.errors import ActorStopped
+from refold.events.codec import RecordedEvent
+from refold.events.ids import RunId, SessionId
+from refold.events.model import Delta
+from refold.events.session_events import RunCancelled, RunCompleted, RunFailed, SessionEvent
+from refold.events.session_state import FinishedRun, SessionState
+
+log = logging.getLogger("refold.session")
+
+Recorded: TypeAlias = RecordedEvent[SessionEvent]
+Subscriber: TypeAlias = Callable[[Recorded], object]
+"""Called on the loop with each durable event; it must return quickly."""
+
+
+class EndedRun:
+    """A run that has ended: its terminal event's version, and how, where that is at hand."""
+
+    __slots__ = ("finished", "version")
+
+    def __init__(self, version: int, finished: FinishedRun | None) -> None:
+        self.version = version
+        self.finished = finished
+
+
+class Follower:
+    """Waits for ends of runs of one session, from the moment it was made."""
+
+    def __init__(self) -> None:
+        self._ended: dict[RunId, EndedRun] = {}
+        self._failure: Exception | None = None
+        self._wake: asyncio.Future[None] | None = None
+
+    async def ended(self, run: RunId) -> EndedRun:
+        """Return how `run` ended, once it has.
+
+        Raises:
+            ActorStopped: the session's actor is gone for good, or the runtime closed; the log has the run.
+        """
+        while run not in self._ended:
+            if self._failure is not None:
+                raise self._failure
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+        return self._ended[run]
+
+    def tell(self, run: RunId, ended: EndedRun) -> None:
+        """Note that a run has ended."""
+        self._ended[run] = ended
+        self._stir()
+
+    def fail(self, error: Exception) -> None:
+        """Note that no further end will come."""
+        self._failure = error
+        self._stir()
+
+    def _stir(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+class SessionHub:
+    """Implements `SessionObserver` for a runtime."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        """How often a subscriber raised."""
+        self._followers: dict[SessionId, list[Follower]] = {}
+        self._subscribers: dict[SessionId | None, list[Subscriber]] = {}
+        self._ending: dict[SessionId, dict[RunId, int]] = {}
+
+    @contextmanager
+    def follow(self, session: SessionId) -> Iterator[Follower]:
+        """Give a follower that sees every end of a run of `session` from now on."""
+        follower = Follower()
+        followers = self._followers.setdefault(session, [])
+        followers.append(follower)
+        try:
+            yield follower
+        finally:
+            followers.remove(follower)
+            if not followers and self._followers.get(session) is followers:
+                del self._followers[session]
+
+    def subscribe(self, subscriber: Subscriber, session: SessionId | None = None) -> Callable[[], None]:
+        """Call `subscriber` with each event of one session, or of all; return what ends that."""
+        subscribers = self._subscribers.setdefault(session, [])
+        subscribers.append(subscriber)
+
+        def unsubscribe() -> None:
+            if subscriber in subscribers:
+                subscribers.remove(subscriber)
+            if not subscribers and self._subscribers.get(session) is subscribers:
+                del self._subscribers[session]
+
+        return unsubscribe
+
+    def recorded(self, session: SessionId, events: Sequence[Recorded]) -> None:
+        """Pass durable events on, and remember which runs they end."""
+        subscribers = [*self._subscribers.get(session, ()), *self._subscribers.get(None, ())]
+        for event in events:
+            for subscriber in subscribers:
+                self._call(subscriber, event)
+            if isinstance(event.event, RunCompleted | RunFailed | RunCancelled) and session in self._followers:
+                self._ending.setdefault(session, {})[event.event.run] = event.version
+
+    def _call(self, subscriber: Subscriber, event: Recorded) -> None:
+        try:
+            subscriber(event)
+        except Exception:
+            self.failures += 1
+            log.exception("a subscriber failed on version %d of %s", event.version, event.stream)
+
+    def settled(self, session: SessionId, state: SessionState) -> None:
+        """Tell those who wait which runs have ended."""
+        ending = self._ending.pop(session, None)
+        if ending is None:
+            return
+        last = state.last_run
+        for run, version in ending.items():
+            ended = EndedRun(version, last if last is not None and last.version == version else None)
+            for follower in self._followers.get(session, ()):
+                follower.tell(run, ended)
+
+    def streamed(self, session: SessionId, delta: Delta) -> None:
+        """Let a piece of an answer go by: nobody subscribes to pieces yet."""
+
+    def progressed(self, session: SessionId, call: str, report: object) -> None:
+        """Log what a tool reports."""
+        log.debug("session %s: %s reports %r", session, call, report)
+
+    def session_failed(self, session: SessionId, reason: str) -> None:
+        """Tell those who wait for a session that its actor is gone for good."""
+        for follower in self._followers.get(session, ()):
+            follower.fail(ActorStopped(f"session/{session}", reason))
+
+    def close(self) -> None:
+        """Tell all who still wait that the runtime is closed."""
+        for session in list(self._followers):
+            self.session_failed(session, "the runtime closed; the run is in the log and goes on at the next start")

@@ -1,0 +1,187 @@
+"""One stream, done again with today's code: folded, or decided anew and compared with what was recorded.
+
+Read `refold.events.core` first. The rule: nothing here decides by itself. Each recorded stimulus goes through the same
+`replan` that the live shell uses, from the state that the batches before it led to, and what comes out must be what
+the log holds: the same consequences, and the same effects in flight.
+"""
+
+from collections.abc import Sequence
+from typing import Generic, Literal, Never, Protocol, TypeVar
+
+import msgspec
+
+from refold.events.codec import EventCodec
+from refold.events.content import Json
+from refold.events.core import Core, evolve_all, replan
+from refold.events.difference import NOTHING, Difference, first_difference, json_of
+from refold.events.errors import LogFormatError, RefoldError
+from refold.events.event import Event
+from refold.events.ids import StreamName, event_ref
+from refold.events.records import StoredEvent
+from refold.events.session_events import AgentConfigured
+
+S = TypeVar("S")
+E = TypeVar("E", bound=Event)
+
+CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RefoldError)
+"""What today's code raises on a batch that it has no meaning for."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
+    """The first place where today's code does not do what a stream recorded."""
+
+    stream: StreamName
+    version: int
+    """Of the event that differs; where an event is `extra`, the version that it would have."""
+    batch: int
+    """Version of the stimulus that was fed to today's code."""
+    position: int
+    """Of that stimulus."""
+    differs: Literal["consequence", "missing", "extra", "pending", "failure"]
+    """`consequence`: another event, or another field. `missing`: recorded, and not decided now. `extra`: decided now,
+    and not recorded. `pending`: other effects in flight after the batch. `failure`: today's code fails on it."""
+    difference: Difference
+    """Its path begins at the batch: `consequences[1].turn`, `pending[0]`; left is recorded, right is now."""
+    recorded: Json = NOTHING
+    """The whole event, or all pending keys, as recorded; left out where nothing was."""
+    now: Json = NOTHING
+    """The same as decided now; of a failure, the error's text."""
+    core_version: int | None = None
+    """`CORE_VERSION` of the code that recorded it, where the stream says."""
+
+    def __str__(self) -> str:
+        return f"{event_ref(self.stream, self.version)}: {self.differs}: {self.difference}"
+
+
+class StreamReplay(Protocol):
+    """Takes the batches of one stream, oldest first. After a divergence it is of no more use."""
+
+    core_version: int | None
+    """`CORE_VERSION` of the code that recorded what was taken so far, where the stream says."""
+
+    def fold(self, batch: Sequence[StoredEvent]) -> Divergence | None:
+        """Evolve the state through a batch; return where today's fold fails on it, if it does.
+
+        Raises:
+            LogFormatError: an event cannot be decoded, or the batch has no beginning.
+        """
+        ...
+
+    def decide(self, batch: Sequence[StoredEvent]) -> Divergence | None:
+        """Decide again what follows from a batch's stimulus; return the first difference, if there is one.
+
+        Raises:
+            LogFormatError: an event cannot be decoded, or the batch has no beginning.
+        """
+        ...
+
+
+class CoreReplay(Generic[S, E]):
+    """The `StreamReplay` of a stream that has a core.
+
+    Args:
+        stream: its name.
+        core: the four functions that decide it.
+        codec: reads its events.
+    """
+
+    def __init__(self, stream: StreamName, core: Core[S, Never, E], codec: EventCodec[E]) -> None:
+        self._stream = stream
+        self._core = core
+        self._codec = codec
+        self._state = core.initial()
+        self.core_version: int | None = None
+
+    def fold(self, batch: Sequence[StoredEvent]) -> Divergence | None:
+        recorded = self._decoded(batch)
+        for index, event in enumerate(recorded, start=-1):
+            try:
+                self._state = evolve_all(self._core, (event,), self._state)
+            except LogFormatError as error:
+                return self._failure(batch, index, event, error)
+        return None
+
+    def decide(self, batch: Sequence[StoredEvent]) -> Divergence | None:
+        recorded = self._decoded(batch)
+        try:
+            plan = replan(self._core, self._state, recorded[0], recorded[0].at)
+            pending = tuple(effect.key for effect in self._core.pending(plan.state))
+        except CODE_ERRORS as error:
+            return self._failure(batch, -1, recorded[0], error)
+        self._state = plan.state
+        return self._in_consequences(batch, recorded[1:], plan.events[1:]) or self._in_pending(batch, pending)
+
+    def _decoded(self, batch: Sequence[StoredEvent]) -> list[E]:
+        first = batch[0]
+        if first.version != first.batch:
+            place = event_ref(self._stream, first.version)
+            raise LogFormatError(
+                f"event {place} belongs to the batch of version {first.batch}, which does not begin there; "
+                "`refold check` says what else is wrong with the log"
+            )
+        events = self._codec.decode_all(batch)
+        for event in events:
+            if isinstance(event, AgentConfigured):
+                self.core_version = event.configuration.code.core
+        return events
+
+    def _in_consequences(
+        self, batch: Sequence[StoredEvent], recorded: Sequence[E], now: Sequence[E]
+    ) -> Divergence | None:
+        for index in range(max(len(recorded), len(now))):
+            path = f"consequences[{index}]"
+            if index >= len(now):
+                whole = json_of(recorded[index])
+                return self._divergence(batch, index, "missing", Difference(path=path, left=whole), recorded=whole)
+            if index >= len(recorded):
+                whole = json_of(now[index])
+                return self._divergence(batch, index, "extra", Difference(path=path, right=whole), now=whole)
+            difference = _difference(recorded[index], now[index], path)
+            if difference is not None:
+                left, right = json_of(recorded[index]), json_of(now[index])
+                return self._divergence(batch, index, "consequence", difference, recorded=left, now=right)
+        return None
+
+    def _in_pending(self, batch: Sequence[StoredEvent], now: tuple[str, ...]) -> Divergence | None:
+        recorded = batch[0].pending or ()
+        difference = first_difference(recorded, now, "pending")
+        if difference is None:
+            return None
+        left, right = json_of(recorded), json_of(now)
+        return self._divergence(batch, len(batch) - 2, "pending", difference, recorded=left, now=right)
+
+    def _failure(self, batch: Sequence[StoredEvent], index: int, event: E, error: Exception) -> Divergence:
+        text = str(error) if isinstance(error, RefoldError) else f"{type(error).__name__}: {error}"
+        left = json_of(event)
+        difference = Difference(path="stimulus" if index < 0 else f"consequences[{index}]", left=left, right=text)
+        return self._divergence(batch, index, "failure", difference, recorded=left, now=text)
+
+    def _divergence(
+        self,
+        batch: Sequence[StoredEvent],
+        consequence: int,
+        differs: Literal["consequence", "missing", "extra", "pending", "failure"],
+        difference: Difference,
+        *,
+        recorded: Json = NOTHING,
+        now: Json = NOTHING,
+    ) -> Divergence:
+        """Return the divergence at one consequence of a batch, counted from 0; -1 is the stimulus."""
+        return Divergence(
+            stream=self._stream,
+            version=batch[0].version + 1 + consequence,
+            batch=batch[0].version,
+            position=batch[0].position,
+            differs=differs,
+            difference=difference,
+            recorded=recorded,
+            now=now,
+            core_version=self.core_version,
+        )
+
+
+def _difference(recorded: Event, now: Event, path: str) -> Difference | None:
+    """Return where two events differ first; the same JSON is the quick answer, and nearly always the answer."""
+    return None if _encode(recorded) == _encode(now) else first_difference(recorded, now, path)

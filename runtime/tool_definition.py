@@ -1,0 +1,104 @@
+"""What a tool may be made of: the checks of a definition, made once when the function becomes a tool.
+
+Every error is a `ConfigError` that names the tool and what to change.
+"""
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+from typing import get_args
+
+import msgspec
+
+from refold.events.cleaning import clean_text
+from refold.events.configuration import EffectClass, Tier, ToolSpec
+from refold.events.errors import ConfigError
+from refold.tool_signature import AnyFunction, entry_of
+
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+
+Validator = Callable[..., str | None]
+"""Gets a call's arguments by name, read and with their defaults, without the context. The text that it returns, or that
+of a ValueError or ToolError that it raises, tells the model what is wrong with them; None means nothing is."""
+
+
+def name_of(function: object) -> str:
+    """Return the name that a function has by itself; of an object with `__call__`, that of its class."""
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__name__", type(inner).__name__))
+
+
+def docstring_of(function: AnyFunction) -> str | None:
+    """Return the docstring of a function, or of an object's `__call__` or else of its class."""
+    entry = entry_of(function)
+    own = inspect.getdoc(entry)
+    return own if own or entry.__name__ != "__call__" else inspect.getdoc(type(function))
+
+
+def check_function(function: object, name: str) -> None:
+    """Refuse what cannot be the body of a tool.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not callable(function):
+        raise ConfigError(f"a tool is made of a function, not of {function!r:.100}; options go by name: @tool(name=…)")
+    if inspect.isclass(function):
+        raise ConfigError(f"the tool {name!r} is a class; make it of a function, or of an instance with __call__")
+    entry = entry_of(function)
+    if inspect.isgeneratorfunction(entry) or inspect.isasyncgenfunction(entry):
+        raise ConfigError(
+            f"the tool {name!r} is a generator; return the whole result, and report on the way with "
+            "ToolContext.progress"
+        )
+
+
+def checked_spec(spec: ToolSpec) -> ToolSpec:
+    """Return `spec`, its description made clean.
+
+    Raises:
+        ConfigError: a value is outside its bounds; names the tool.
+    """
+    seconds = spec.timeout_s
+    good_time = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
+    bounds: tuple[tuple[str, object, bool, str], ...] = (
+        (
+            "name",
+            spec.name,
+            isinstance(spec.name, str) and NAME.fullmatch(spec.name) is not None,
+            "1 to 64 characters out of a-z A-Z 0-9 _ - (give it as name=…)",
+        ),
+        ("description", spec.description, isinstance(spec.description, str), "text"),
+        ("tier", spec.tier, spec.tier in get_args(Tier), '"observe", "act" or "confirm"'),
+        ("effect", spec.effect, spec.effect in get_args(EffectClass), '"once", "idempotent" or "pure"'),
+        ("timeout_s", seconds, good_time and seconds > 0, "a finite number of seconds above 0"),
+    )
+    for field_name, value, good, wanted in bounds:
+        if not good:
+            raise ConfigError(f"the {field_name} of the tool {spec.name!r:.100} must be {wanted}, not {value!r:.100}")
+    return msgspec.structs.replace(spec, description=clean_text(spec.description), timeout_s=float(seconds))
+
+
+def checked_validator(
+    validate: Validator | None, tool_name: str, names: tuple[str, ...] | None = None
+) -> Validator | None:
+    """Return `validate`.
+
+    Raises:
+        ConfigError: it is async, or cannot be called with the arguments `names` (None = not known beforehand).
+    """
+    if validate is None:
+        return None
+    if not callable(validate) or inspect.iscoroutinefunction(entry_of(validate)):
+        raise ConfigError(
+            f"the validator of the tool {tool_name!r} must be a plain function, not async: {validate!r:.100}"
+        )
+    if names is not None:
+        try:
+            inspect.signature(validate).bind(**dict.fromkeys(names))
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"the validator of the tool {tool_name!r} must take its arguments ({', '.join(names)}): {error}"
+            ) from None
+    return validate

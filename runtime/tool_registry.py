@@ -1,0 +1,150 @@
+"""The tools of one runtime, by name.
+
+It is what actors call the `ToolRunner`. Everything is listed in name order, so that the same tools always make the
+same request to a model. Tools may be registered and removed while sessions run; the next turn sees it.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator
+from typing import get_args
+
+from refold.actors.thread_pool import ThreadPool
+from refold.actors.tool_context import ToolContext
+from refold.events.configuration import Tier, ToolSpec
+from refold.events.content import JsonObject
+from refold.events.errors import ConfigError, ToolError
+from refold.events.session_events import Verdict
+from refold.tools import Tool, tool
+
+AnyTool = Tool[..., object]
+
+NAMES_LISTED_MAX = 20
+"""A model that asked for a tool that does not exist is told at most so many names."""
+
+
+class ToolRegistry:
+    """A set of tools with different names; iterating gives them in name order."""
+
+    def __init__(
+        self, tools: Iterable[AnyTool | Callable[..., object]] = (), *, pool: ThreadPool | None = None
+    ) -> None:
+        """Register `tools`.
+
+        Args:
+            tools: tools, or functions that are made tools as by a bare `@tool`.
+            pool: where synchronous tools run; its owner closes it. If None, the registry makes one when it needs it.
+
+        Raises:
+            ConfigError: two have one name, or one is no tool.
+        """
+        self._tools: dict[str, AnyTool] = {}
+        self._names: tuple[str, ...] = ()
+        self._pool = pool
+        for item in tools:
+            self.register(item)
+
+    def __contains__(self, item: object) -> bool:
+        """Return whether there is a tool of that name, or that very tool."""
+        return self._tools.get(item.name) is item if isinstance(item, Tool) else item in self._tools
+
+    def __iter__(self) -> Iterator[AnyTool]:
+        return iter([self._tools[name] for name in self._names])
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __repr__(self) -> str:
+        return f"<ToolRegistry {', '.join(self._names) or 'without tools'}>"
+
+    def register(self, item: AnyTool | Callable[..., object]) -> AnyTool:
+        """Add a tool, or a function as by a bare `@tool`, and return the tool.
+
+        Raises:
+            ConfigError: there is a tool of that name, or `item` cannot be one.
+        """
+        new = item if isinstance(item, Tool) else tool(item)
+        old = self._tools.get(new.name)
+        if old is not None:
+            raise ConfigError(
+                f"there are two tools named {new.name!r}, {old.origin} and {new.origin}; give one another name with "
+                "@tool(name=…), or remove the first"
+            )
+        self._tools[new.name] = new
+        self._names = tuple(sorted(self._tools))
+        return new
+
+    def remove(self, name: str) -> AnyTool:
+        """Take a tool out and return it; calls of it that run go on.
+
+        Raises:
+            ConfigError: there is no tool of that name.
+        """
+        if name not in self._tools:
+            raise ConfigError(f"there is no tool {name!r} to remove{self._hint(name)}")
+        removed = self._tools.pop(name)
+        self._names = tuple(sorted(self._tools))
+        return removed
+
+    def get(self, name: str) -> AnyTool | None:
+        """Return the tool of that name, or None."""
+        return self._tools.get(name)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all tools, sorted."""
+        return self._names
+
+    def names_containing(self, text: str) -> tuple[str, ...]:
+        """Return the names that contain `text` in upper or lower case, sorted."""
+        return tuple(name for name in self._names if text.casefold() in name.casefold())
+
+    def by_tier(self, tier: Tier) -> tuple[AnyTool, ...]:
+        """Return the tools of one tier, in name order.
+
+        Raises:
+            ConfigError: there is no such tier.
+        """
+        if tier not in get_args(Tier):
+            raise ConfigError(f"there is no tier {tier!r}; there are {', '.join(get_args(Tier))}")
+        return tuple(item for item in self if item.spec.tier == tier)
+
+    def spec(self, name: str) -> ToolSpec | None:
+        """Return a tool's description, or None if there is no such tool."""
+        found = self._tools.get(name)
+        return found.spec if found is not None else None
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """Return the descriptions of all tools, in name order."""
+        return tuple(item.spec for item in self)
+
+    def check(self, name: str, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
+        """Return the arguments as they will be passed, repaired where their meaning is certain, and the verdict."""
+        found = self._tools.get(name)
+        if found is None:
+            return arguments, Verdict(verdict="not_found", reason=f"There is no tool {name!r}{self._hint(name)}")
+        return found.check(arguments)
+
+    async def run(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
+        """Run a tool's body and return what it returned.
+
+        Raises:
+            ToolError: there is no such tool, or the arguments do not fit.
+            Exception: whatever the body raised.
+        """
+        found = self._tools.get(name)
+        if found is None:
+            raise ToolError(f"There is no tool {name!r}{self._hint(name)}")
+        if self._pool is None:
+            self._pool = ThreadPool(name="refold-tool")
+        return await found.run(arguments, context, self._pool)
+
+    def _hint(self, name: str) -> str:
+        """Return the end of a sentence that says which names there are, the likely ones only if there are such."""
+        if not self._names:
+            return "; there are no tools."
+        folded = {known.casefold(): known for known in self._names}
+        close = difflib.get_close_matches(name.casefold(), folded, n=3)
+        if close:
+            return f"; did you mean {' or '.join(folded[match] for match in close)}?"
+        more = len(self._names) - NAMES_LISTED_MAX
+        listed = ", ".join(self._names[:NAMES_LISTED_MAX])
+        return f"; there are {listed}{f' and {more} more' if more > 0 else ''}."

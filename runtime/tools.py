@@ -1,0 +1,263 @@
+"""Tools as their users write them: `@tool` on a typed function, or `Tool.from_schema` for one described elsewhere.
+
+Read `tool` first, then `Tool.check` and `Tool.run`, which are what Refold calls. How arguments are described and read
+is in `refold.tool_signature` and `refold.tool_schema`. The rule protected here: checking never raises and never runs
+the body, and what was found good when it was checked is what the body gets.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import WRAPPER_ASSIGNMENTS
+from typing import Generic, ParamSpec, Protocol, TypeVar, cast, overload
+
+from refold.actors.thread_pool import ThreadPool
+from refold.actors.tool_context import ToolContext
+from refold.events.cleaning import clean_text
+from refold.events.configuration import DEFAULT_TOOL_SILENCE_S, EffectClass, Tier, ToolSpec
+from refold.events.content import JsonObject
+from refold.events.errors import ConfigError, ToolError
+from refold.events.session_events import Verdict
+from refold.tool_definition import Validator, check_function, checked_spec, checked_validator, docstring_of, name_of
+from refold.tool_docstring import first_paragraph
+from refold.tool_schema import DescribedArguments, InputSchema
+from refold.tool_signature import Signature, context_parameters, entry_of
+from refold.tool_thread import run_in_thread
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+REASON_CHARACTERS_MAX = 2_000
+"""The text of what is wrong with arguments is cut after so many characters."""
+
+
+class Arguments(Protocol):
+    """How a tool's arguments are described and read."""
+
+    input: InputSchema
+
+    def read(self, arguments: JsonObject) -> dict[str, object]:
+        """Return the values by name; nothing in them is shared with `arguments`.
+
+        Raises:
+            ToolError: they do not fit; says where and what was expected.
+        """
+        ...
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tool(Generic[P, R_co]):
+    """A function that a model may call, made by `tool` or `Tool.from_schema`.
+
+    Calling it calls the function as it is, unchecked; so it can be tested, and used, like any function.
+
+    Attributes:
+        spec: what a model is told of it, and how it runs.
+        function: the function itself.
+    """
+
+    spec: ToolSpec
+    function: Callable[P, R_co]
+    _arguments: Arguments
+    _body: Callable[[dict[str, object], ToolContext[object]], object]
+    _validate: Validator | None
+
+    def __post_init__(self) -> None:
+        for name in WRAPPER_ASSIGNMENTS:
+            if hasattr(self.function, name):
+                object.__setattr__(self, name, getattr(self.function, name))
+        object.__setattr__(self, "__wrapped__", self.function)
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name} of {self.origin}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        return self.function(*args, **kwargs)
+
+    @property
+    def name(self) -> str:
+        """The name by which a model calls it."""
+        return self.spec.name
+
+    @property
+    def origin(self) -> str:
+        """Where its function is written, such as `app.weather.forecast`."""
+        entry = entry_of(self.function)
+        return f"{getattr(entry, '__module__', '?')}.{getattr(entry, '__qualname__', '?')}"
+
+    def check(self, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
+        """Return the arguments as `run` is to get them, repaired where their meaning is certain, and the verdict.
+
+        It never raises an `Exception`: what the user's validator or types raise is in the verdict, for the model.
+        """
+        repaired = arguments
+        try:
+            repaired = self._arguments.input.repaired(arguments)
+            problem = self._problem(self._arguments.read(repaired))
+        except (ToolError, ValueError) as error:
+            problem = str(error) or type(error).__name__
+        except Exception as error:  # noqa: BLE001 - The border to the user's validator and types.
+            problem = f"{type(error).__name__}: {error}"
+        if problem is None:
+            return repaired, Verdict()
+        text = clean_text(problem)[:REASON_CHARACTERS_MAX]
+        reason = f"The arguments of {self.name} were refused, and it did not run: {text}"
+        return repaired, Verdict(verdict="invalid_arguments", reason=reason)
+
+    async def run(self, arguments: JsonObject, context: ToolContext[object], pool: ThreadPool) -> object:
+        """Run the body and return what it returned; a synchronous one runs in a thread of `pool`.
+
+        Raises:
+            ToolError: the arguments do not fit, since the tool changed after they were checked.
+            Exception: whatever the body raised.
+        """
+        values = self._arguments.read(arguments)
+        if inspect.iscoroutinefunction(entry_of(self.function)):
+            result = self._body(values, context)
+        else:
+            result = await run_in_thread(
+                lambda: self._body(values, context), name=f"tool {self.name}", context=context, pool=pool
+            )
+        return await result if inspect.isawaitable(result) else result
+
+    def _problem(self, values: dict[str, object]) -> str | None:
+        """Return what the validator says."""
+        if self._validate is None:
+            return None
+        said = cast("object", self._validate(**values))
+        if said is None or isinstance(said, str):
+            return said
+        if inspect.iscoroutine(said):
+            said.close()
+        return f"the tool's validator returned {said!r:.100}; it must return None or text"
+
+    @classmethod
+    def from_schema(
+        cls,
+        *,
+        name: str,
+        description: str,
+        input_schema: JsonObject,
+        handler: Callable[Q, R],
+        tier: Tier = "act",
+        effect: EffectClass = "once",
+        timeout_s: float = DEFAULT_TOOL_SILENCE_S,
+        validate: Validator | None = None,
+    ) -> "Tool[Q, R]":
+        """Return a tool that is described by a JSON schema, as tools of other systems are.
+
+        Args:
+            name: 1 to 64 characters out of `a-z A-Z 0-9 _ -`.
+            description: what a model is told.
+            input_schema: an object schema, copied. Types, enumerations, required and unknown fields and nested schemas
+                are checked; further keywords are left to the handler.
+            handler: sync or async; gets the arguments as one dict of its own and, in a further parameter annotated so,
+                the `ToolContext`.
+            tier: see `tool`.
+            effect: see `tool`.
+            timeout_s: see `tool`.
+            validate: see `Validator`.
+
+        Raises:
+            ConfigError: something of it cannot work; names the tool.
+        """
+        check_function(handler, name)
+        contexts = context_parameters(handler, tool=name)
+        arguments = DescribedArguments(InputSchema(input_schema, tool=name))
+        try:
+            inspect.signature(handler).bind({}, **dict.fromkeys(contexts))
+        except TypeError as error:
+            raise ConfigError(
+                f"the handler of the tool {name!r} must take the arguments as one dict: {error}"
+            ) from None
+        spec = ToolSpec(
+            name=name,
+            description=description,
+            input_schema=arguments.input.schema,
+            tier=tier,
+            effect=effect,
+            timeout_s=timeout_s,
+        )
+        call = cast("Callable[..., object]", handler)
+        return Tool(
+            checked_spec(spec),
+            handler,
+            arguments,
+            lambda values, context: call(values, **dict.fromkeys(contexts, context)),
+            checked_validator(validate, name),
+        )
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    tier: Tier = "act",
+    effect: EffectClass = "once",
+    name: str | None = None,
+    description: str | None = None,
+    timeout_s: float = DEFAULT_TOOL_SILENCE_S,
+    validate: Validator | None = None,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+
+
+def tool(
+    function: Callable[P, R] | None = None,
+    /,
+    *,
+    tier: Tier = "act",
+    effect: EffectClass = "once",
+    name: str | None = None,
+    description: str | None = None,
+    timeout_s: float = DEFAULT_TOOL_SILENCE_S,
+    validate: Validator | None = None,
+) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
+    """Make a tool of a typed function, sync or async: `@tool` or `@tool(tier="observe", effect="pure")`.
+
+    The schema comes from the signature. Parameters are described by the docstring's "Args:" section, or by
+    `Annotated[int, "what it is"]`, or by `msgspec.Meta`, which can also bound them. A parameter annotated `ToolContext`
+    gets the call's context and is no part of the schema. A synchronous function runs in a thread.
+
+    Args:
+        function: a function, bound method, partial or object with `__call__`.
+        tier: `observe` (runs in parallel with others), `act` (alone, in order) or `confirm` (after an approval).
+        effect: what running it again would mean: `once`, `idempotent` or `pure`.
+        name: 1 to 64 characters out of `a-z A-Z 0-9 _ -`; the function's own if None.
+        description: what a model is told; the docstring's first paragraph if None.
+        timeout_s: longest silence of a running call in seconds, > 0; progress counts as activity.
+        validate: see `Validator`; synchronous.
+
+    Raises:
+        ConfigError: something of it cannot work; names the tool and the parameter.
+    """
+
+    def decorate(function: Callable[P, R]) -> Tool[P, R]:
+        shown = name if isinstance(name, str) else name_of(function)
+        if isinstance(function, Tool):
+            raise ConfigError(f"{function.name!r} is a tool already; make another one of its .function")
+        check_function(function, shown)
+        signature = Signature(function, tool=shown)
+        spec = ToolSpec(
+            name=shown if name is None else name,
+            description=first_paragraph(docstring_of(function)) if description is None else description,
+            input_schema=signature.input.schema,
+            tier=tier,
+            effect=effect,
+            timeout_s=timeout_s,
+        )
+        call = cast("Callable[..., object]", function)
+        contexts = signature.context_names
+        return Tool(
+            checked_spec(spec),
+            function,
+            signature,
+            lambda values, context: call(**values, **dict.fromkeys(contexts, context)),
+            checked_validator(validate, shown, signature.names),
+        )
+
+    return decorate if function is None else decorate(function)

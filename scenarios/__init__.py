@@ -1,0 +1,1 @@
+"""Rehearsal: faults and scenarios."""

@@ -1,0 +1,121 @@
+"""What every store refuses to append, so that all of them refuse the same.
+
+Read `refold.stores.event_store` first. The rule it protects: nothing is written that cannot be read back exactly
+as it was given, and a refusal comes before anything is written.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from refold.events.ids import PayloadHash
+from refold.events.records import EncodedBatch, Snapshot
+
+INTEGER_MIN: Final = -(2**63)
+INTEGER_MAX: Final = 2**63 - 1
+"""Integers that a store keeps: those of 64 bits, which is what SQLite has."""
+
+BYTES_MAX: Final = 256 * 1024 * 1024
+"""Largest event, payload or snapshot, in bytes: a guard against runaway data and against hostile files."""
+
+FaultPoint = Callable[[str], None]
+"""Called at the named points of an append, so that a rehearsal can raise, wait or kill the process there.
+
+The points are `append.begun` (nothing is written), `append.inserted` (all is written, nothing is committed) and
+`append.committed` (all is committed, nobody is told). An `SQLiteStore` calls it in its writing thread.
+"""
+
+
+def no_fault(point: str) -> None:
+    """Let the append go on: the fault point of every store that is not being rehearsed."""
+
+
+def check_append(batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes]) -> None:
+    """Refuse what cannot be stored; return if everything can.
+
+    Raises:
+        TypeError: a value has a type that a store cannot keep.
+        ValueError: a batch has no events, a text is not valid Unicode, a number has more than 64 bits, something
+            is too large, or a payload does not hash to its key. The message names the stream or the payload.
+    """
+    for batch in batches:
+        _check_batch(batch)
+    for payload_hash, payload in payloads.items():
+        _check_bytes(payload, f"the payload {payload_hash!r}")
+        if hashlib.sha256(payload).hexdigest() != payload_hash:
+            raise ValueError(f"the payload {payload_hash!r} does not hash to its key; compute SHA-256 of its bytes")
+
+
+def check_snapshot(snapshot: Snapshot) -> None:
+    """Refuse a snapshot that cannot be stored; return if it can.
+
+    Raises:
+        TypeError: as `check_append`.
+        ValueError: as `check_append`.
+    """
+    what = f"the snapshot of stream {snapshot.stream!r}"
+    _check_integer(snapshot.version, what, "version")
+    _check_integer(snapshot.fold_version, what, "fold_version")
+    _check_bytes(snapshot.chain, what)
+    _check_bytes(snapshot.state, what)
+
+
+def check_limit(limit: int | None) -> None:
+    """Refuse a negative limit, which stores would understand in different ways.
+
+    Raises:
+        ValueError: the limit is negative.
+    """
+    if limit is not None and limit < 0:
+        raise ValueError(f"a limit must be 0 or more, not {limit}")
+
+
+def _check_batch(batch: EncodedBatch) -> None:
+    _check_text(batch.stream, "a stream name")
+    if not batch.events:
+        raise ValueError(f"a batch of stream {batch.stream!r} has no events")
+    _check_integer(batch.at, batch.stream, "at")
+    _check_integer(batch.expected_version, batch.stream, "expected_version")
+    if not 0 <= batch.expected_version <= INTEGER_MAX - len(batch.events):
+        raise ValueError(f"expected_version of stream {batch.stream!r} is {batch.expected_version:,}; it cannot be")
+    for key in batch.pending:
+        _check_text(key, "a pending key")
+        if " " in key:
+            raise ValueError(f"the pending key {key!r} of stream {batch.stream!r} holds a space")
+    for reference in (batch.correlation, batch.causation):
+        if reference is not None:
+            _check_text(reference, "an event reference")
+            if reference[0] == "@":
+                raise ValueError(f"the event reference {reference!r} of stream {batch.stream!r} names no stream")
+    for event in batch.events:
+        _check_bytes(event, "an event")
+        try:
+            event.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"an event of stream {batch.stream!r} is not valid UTF-8: {error}") from None
+
+
+def _check_text(value: object, what: str) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a string, not {type(value).__name__}")
+    if not value or "\0" in value:
+        raise ValueError(f"{what} must not be empty or hold a NUL character: {value[:40]!r}")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{what} holds a lone surrogate: {value[:40]!a}") from None
+
+
+def _check_integer(value: object, what: str, field: str) -> None:
+    if not isinstance(value, int):
+        raise TypeError(f"{field} of {what!r} must be an integer, not {type(value).__name__}")
+    if not INTEGER_MIN <= value <= INTEGER_MAX:
+        raise ValueError(f"{field} of {what!r} does not fit in 64 bits: {value:,}")
+
+
+def _check_bytes(value: object, what: str) -> None:
+    if not isinstance(value, bytes):
+        raise TypeError(f"{what} must be bytes, not {type(value).__name__}")
+    if len(value) > BYTES_MAX:
+        raise ValueError(f"{what} has {len(value):,} bytes; a store takes at most {BYTES_MAX:,}")

@@ -1,0 +1,100 @@
+"""The contract of every event store.
+
+Read `refold.events.records` first for the shapes. The docstrings below are the contract; the shipped suite in
+`refold.stores.conformance` checks them, on our stores and on yours. A store knows no event classes, takes no
+decisions and reads no clock. One store object has one writer: the journal calls `append` one at a time; reads
+may run at any time, beside an append too, and see only whole, committed batches.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from refold.events.ids import PayloadHash
+from refold.events.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
+
+
+class EventStore(Protocol):
+    """Where batches are kept: append-only streams in one totally ordered log."""
+
+    @property
+    def name(self) -> str:
+        """What errors call this store: a path, or a word such as `:memory:`."""
+        ...
+
+    async def append(
+        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
+    ) -> list[Appended]:
+        """Append all of `batches` and `payloads` in one transaction, or nothing; return where each batch is.
+
+        On return everything is as durable as the store promises. Batches may be of several streams, or several
+        of one stream, each then expecting the version that the one before leaves. Batches get increasing
+        positions in the order given. A payload that is already stored is left as it is. Payloads may come without
+        a batch; with neither, nothing happens.
+
+        The append is not interrupted by cancellation: a caller cancelled meanwhile gets CancelledError only
+        after the outcome is settled.
+
+        Raises:
+            WrongExpectedVersion: a stream is at another version; nothing was written.
+            PersistenceError: the append failed; `outcome_unknown` says whether it may be in the log all the same.
+            ValueError: a batch has no events, a payload does not hash to its key, or something cannot be stored
+                exactly (`refold.stores.append_rules`); nothing was written.
+            TypeError: as ValueError, for a value of a wrong type.
+        """
+        ...
+
+    async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
+        """Return the events of one stream with a version greater than `after_version`, oldest first.
+
+        At most `limit` of them, or all. An unknown stream has none. A negative `limit`, here and below, is a
+        ValueError.
+
+        Raises:
+            PersistenceError: the log cannot be read; the message names the stream.
+        """
+        ...
+
+    async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
+        """Return the events of all streams with a position greater than `after_position`, in order of position."""
+        ...
+
+    async def head(self, stream: str) -> StreamHead | None:
+        """Return the end of one stream, or None if it has no events."""
+        ...
+
+    async def list_streams(
+        self, *, prefix: str = "", after: str = "", limit: int | None = None, with_pending: bool = False
+    ) -> list[StreamHead]:
+        """Return the ends of streams in order of their names' code points (which is also UTF-8 byte order).
+
+        Args:
+            prefix: only names that begin with it, compared exactly.
+            after: only names greater than it (for pages).
+            limit: at most so many.
+            with_pending: only streams whose last batch left effects in flight; found without reading the log.
+        """
+        ...
+
+    async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
+        """Return the payloads of the given hashes; those that are not stored are missing from the result."""
+        ...
+
+    async def save_snapshot(self, snapshot: Snapshot) -> None:
+        """Keep a snapshot of a stream, in place of an earlier one; of a stream without events none is kept.
+
+        A snapshot is a cache: losing it costs time only, so this need not wait for the disk.
+
+        Raises:
+            PersistenceError: the snapshot could not be written.
+            ValueError: something in it cannot be stored exactly.
+            TypeError: as ValueError, for a value of a wrong type.
+        """
+        ...
+
+    async def load_snapshot(self, stream: str) -> Snapshot | None:
+        """Return the stream's snapshot, or None. Whether it may be used is for the caller to decide."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything; a second call changes nothing. Later calls raise PersistenceError."""
+        ...

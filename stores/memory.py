@@ -1,0 +1,160 @@
+"""A real event store in memory: for tests, for rehearsal, and for sessions that need not outlive the process.
+
+Read `refold.stores.event_store` first. The rule it protects: an append works out everything before it changes
+anything, so a refused append leaves no trace.
+"""
+
+from bisect import bisect_right, insort
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+
+from refold.events.errors import PersistenceError, WrongExpectedVersion
+from refold.events.ids import PayloadHash
+from refold.events.records import (
+    Appended,
+    EncodedBatch,
+    Snapshot,
+    StoredEvent,
+    StreamHead,
+    first_chain,
+    next_chain,
+)
+from refold.stores.append_rules import FaultPoint, check_append, check_limit, check_snapshot, no_fault
+
+
+class InMemoryStore:
+    """An `EventStore` that keeps everything in this object and loses it with the object."""
+
+    def __init__(self, *, fault: FaultPoint = no_fault) -> None:
+        """Make an empty store.
+
+        Args:
+            fault: called at the named points of each append; see `refold.stores.append_rules.FaultPoint`.
+        """
+        self._fault = fault
+        self._log: list[StoredEvent] = []
+        self._streams: dict[str, list[StoredEvent]] = {}
+        self._heads: dict[str, StreamHead] = {}
+        self._names: list[str] = []
+        self._payloads: dict[PayloadHash, bytes] = {}
+        self._snapshots: dict[str, Snapshot] = {}
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return ":memory:"
+
+    async def append(
+        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
+    ) -> list[Appended]:
+        self._require_open()
+        payloads = payloads or {}
+        check_append(batches, payloads)
+        self._fault("append.begun")
+        heads: dict[str, StreamHead] = {}
+        appended: list[Appended] = []
+        events: list[StoredEvent] = []
+        for batch in batches:
+            head = heads.get(batch.stream) or self._heads.get(batch.stream)
+            version = head.version if head else 0
+            if version != batch.expected_version:
+                raise WrongExpectedVersion(batch.stream, batch.expected_version, version)
+            chain = next_chain(head.chain if head else first_chain(batch.stream), batch)
+            position = len(self._log) + len(events) + 1
+            events += _stored_events(batch, position, chain)
+            version += len(batch.events)
+            heads[batch.stream] = StreamHead(stream=batch.stream, version=version, chain=chain, pending=batch.pending)
+            appended.append(Appended(stream=batch.stream, position=position, version=version, chain=chain))
+        self._fault("append.inserted")
+        self._keep(events, heads, payloads)
+        self._fault("append.committed")
+        return appended
+
+    def _keep(
+        self, events: list[StoredEvent], heads: dict[str, StreamHead], payloads: Mapping[PayloadHash, bytes]
+    ) -> None:
+        for name in heads:
+            if name not in self._heads:
+                insort(self._names, name)
+        self._heads.update(heads)
+        self._log += events
+        for event in events:
+            self._streams.setdefault(event.stream, []).append(event)
+        self._payloads.update(payloads)
+
+    async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
+        self._require_open()
+        return _page(self._streams.get(stream, []), after_version, limit)
+
+    async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
+        self._require_open()
+        return _page(self._log, after_position, limit)
+
+    async def head(self, stream: str) -> StreamHead | None:
+        self._require_open()
+        return self._heads.get(stream)
+
+    async def list_streams(
+        self, *, prefix: str = "", after: str = "", limit: int | None = None, with_pending: bool = False
+    ) -> list[StreamHead]:
+        self._require_open()
+        check_limit(limit)
+        heads = (self._heads[name] for name in self._names[bisect_right(self._names, after) :])
+        wanted = (head for head in heads if head.stream.startswith(prefix) and (head.pending or not with_pending))
+        return list(islice(wanted, limit))
+
+    async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
+        self._require_open()
+        return {wanted: self._payloads[wanted] for wanted in hashes if wanted in self._payloads}
+
+    async def save_snapshot(self, snapshot: Snapshot) -> None:
+        self._require_open()
+        check_snapshot(snapshot)
+        if snapshot.stream in self._heads:
+            self._snapshots[snapshot.stream] = snapshot
+
+    async def load_snapshot(self, stream: str) -> Snapshot | None:
+        self._require_open()
+        return self._snapshots.get(stream)
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise PersistenceError(f"the store {self.name} is closed; open another")
+
+
+def _stored_events(batch: EncodedBatch, position: int, chain: bytes) -> list[StoredEvent]:
+    version = batch.expected_version + 1
+    first = StoredEvent(
+        position=position,
+        stream=batch.stream,
+        version=version,
+        batch=version,
+        at=batch.at,
+        data=batch.events[0],
+        correlation=batch.correlation,
+        causation=batch.causation,
+        chain=chain,
+        pending=batch.pending,
+    )
+    rest = [
+        StoredEvent(
+            position=position + index,
+            stream=batch.stream,
+            version=version + index,
+            batch=version,
+            at=batch.at,
+            data=data,
+        )
+        for index, data in enumerate(batch.events[1:], start=1)
+    ]
+    return [first, *rest]
+
+
+def _page(events: list[StoredEvent], after: int, limit: int | None) -> list[StoredEvent]:
+    """Return a slice of events numbered from 1 without gaps."""
+    check_limit(limit)
+    start = max(after, 0)
+    return events[start:] if limit is None else events[start : start + limit]

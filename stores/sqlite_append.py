@@ -1,0 +1,255 @@
+"""The one place that writes a log: a whole append, or a snapshot, as one function in the writing thread.
+
+Read `schema.sql` first. The rules it protects: an append is in the log as a whole or not at all; a stale owner
+writes nothing; and after an error the log itself is asked whether the append is in before anybody is told.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from refold.events.errors import LogInUse, WrongExpectedVersion
+from refold.events.ids import PayloadHash
+from refold.events.records import Appended, EncodedBatch, Snapshot, first_chain, next_chain
+from refold.stores.append_rules import FaultPoint
+from refold.stores.sqlite_connection import persistence_error, primary_code
+
+HEADS_CACHED_MAX: Final = 20_000
+"""Ends of streams that a writer remembers; about 250 bytes each."""
+
+WAL_BYTES_EXPECTED_MAX: Final = 64 * 1024 * 1024
+"""Size of a WAL that is checked in as it should be; beyond it the log warns."""
+
+APPENDS_PER_LOOK_AT_WAL: Final = 1000
+
+_logger = logging.getLogger("refold.stores")
+
+_OWN_LOG: Final = """
+    SELECT incarnation, max(removed_position, coalesce((SELECT max(position) FROM events), 0)) FROM log
+"""
+_FIND_HEAD: Final = "SELECT id, version, chain FROM streams WHERE name = ?"
+_ADD_STREAM: Final = "INSERT INTO streams (name, version, chain, pending) VALUES (?, 0, ?, '')"
+_MOVE_HEAD: Final = "UPDATE streams SET version = ?, chain = ?, pending = ? WHERE id = ?"
+_ADD_EVENT: Final = """
+    INSERT INTO events (position, stream, version, batch, at, data, correlation, causation, chain, pending)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+_ADD_PAYLOAD: Final = "INSERT INTO payloads (hash, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
+_KEEP_SNAPSHOT: Final = """
+    INSERT OR REPLACE INTO snapshots (stream, version, chain, fold_version, state)
+    SELECT id, ?, ?, ?, ? FROM streams WHERE name = ?
+"""
+
+_EventRow = tuple[int, int, int, int, int, str, str | None, str | None, bytes | None, str | None]
+_Head = tuple[int, int, bytes]
+"""The end of a stream: its id, version and chain."""
+
+_Outcome = Literal["in", "out", "unknown"]
+
+
+class LogWriter:
+    """Writes one log through one connection; all methods run in that connection's thread."""
+
+    def __init__(self, connection: sqlite3.Connection, log: Path, incarnation: int, fault: FaultPoint) -> None:
+        self._connection = connection
+        self._log = log
+        self._incarnation = incarnation
+        self._fault = fault
+        # Right as long as our incarnation is the log's, since then nobody else writes; emptied after any error.
+        self._heads: dict[str, _Head] = {}
+        self._wal = log.with_name(log.name + "-wal")
+        self._appends = 0
+
+    def append(self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes]) -> list[Appended]:
+        """Write everything in one transaction and return where each batch is.
+
+        Raises:
+            WrongExpectedVersion: a stream is at another version; nothing was written.
+            LogInUse: the log has a newer owner; nothing was written.
+            PersistenceError: SQLite failed; `outcome_unknown` says whether the append may be in all the same.
+        """
+        connection = self._connection
+        appended: list[Appended] = []
+        committing = False
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            self._fault("append.begun")
+            heads = self._insert(batches, payloads, appended)
+            self._fault("append.inserted")
+            committing = True
+            connection.execute("COMMIT")
+            self._fault("append.committed")
+        except sqlite3.Error as error:
+            self._raise_unless_in(error, batches, appended if committing else None)
+        except BaseException:
+            self._forget_and_roll_back()
+            raise
+        else:
+            if len(self._heads) > HEADS_CACHED_MAX:
+                self._heads.clear()
+            self._heads.update(heads)
+            self._watch_wal()
+        return appended
+
+    def _insert(
+        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes], appended: list[Appended]
+    ) -> dict[str, _Head]:
+        """Insert all rows, add each batch's place to `appended`, and return the new ends of the streams."""
+        position = self._last_position() + 1
+        heads: dict[str, _Head] = {}
+        moves: dict[int, tuple[int, bytes, str, int]] = {}
+        rows: list[_EventRow] = []
+        for batch in batches:
+            stream = batch.stream
+            stream_id, version, chain = heads.get(stream) or self._heads.get(stream) or self._find_or_add(stream)
+            if version != batch.expected_version:
+                raise WrongExpectedVersion(stream, batch.expected_version, version)
+            chain = next_chain(chain, batch)
+            pending = " ".join(batch.pending)
+            rows += _event_rows(batch, stream_id, position, chain, pending)
+            version += len(batch.events)
+            heads[stream] = (stream_id, version, chain)
+            moves[stream_id] = (version, chain, pending, stream_id)
+            appended.append(Appended(stream=stream, position=position, version=version, chain=chain))
+            position += len(batch.events)
+        self._execute_for_each(_ADD_EVENT, rows)
+        self._execute_for_each(_MOVE_HEAD, list(moves.values()))
+        self._connection.executemany(_ADD_PAYLOAD, payloads.items())
+        return heads
+
+    def _last_position(self) -> int:
+        """Return the highest position ever given, after a look at whether the log is still ours."""
+        incarnation, position = self._connection.execute(_OWN_LOG).fetchone()
+        if incarnation != self._incarnation:
+            raise LogInUse(str(self._log), pid=None, host=None)
+        return int(position)
+
+    def _find_or_add(self, stream: str) -> _Head:
+        """Return the stored end of a stream; one that is new begins here, at version 0."""
+        row: _Head | None = self._connection.execute(_FIND_HEAD, (stream,)).fetchone()
+        if row is not None:
+            return row
+        chain = first_chain(stream)
+        stream_id = self._connection.execute(_ADD_STREAM, (stream, chain)).lastrowid
+        assert stream_id is not None
+        return stream_id, 0, chain
+
+    def _watch_wal(self) -> None:
+        """Say so, now and then, if the WAL grows without end, which costs disk and makes every read slower."""
+        self._appends += 1
+        if self._appends % APPENDS_PER_LOOK_AT_WAL:
+            return
+        size = self._wal.stat().st_size
+        if size > WAL_BYTES_EXPECTED_MAX:
+            _logger.warning(
+                "the WAL of %s has grown to %d bytes: some reader stays open and keeps it from being cut back",
+                self._log,
+                size,
+            )
+
+    def _execute_for_each(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        changed = self._connection.executemany(statement, rows).rowcount if rows else 0
+        if changed != len(rows):
+            raise sqlite3.IntegrityError(f"{changed} rows changed where {len(rows)} were to change")
+
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """Keep the snapshot in place of an earlier one, without a wait for the disk.
+
+        Raises:
+            LogInUse: the log has a newer owner; nothing was written.
+            PersistenceError: SQLite failed; the snapshot may be missing, or the earlier one may be there.
+        """
+        connection = self._connection
+        row = (snapshot.version, snapshot.chain, snapshot.fold_version, snapshot.state, snapshot.stream)
+        try:
+            # Losing a cache with the power is no loss, so this commit alone is not synchronised.
+            (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
+            connection.execute("PRAGMA synchronous = NORMAL")
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                self._last_position()
+                connection.execute(_KEEP_SNAPSHOT, row)
+                connection.execute("COMMIT")
+            except BaseException:
+                self._forget_and_roll_back()
+                raise
+            finally:
+                connection.execute(f"PRAGMA synchronous = {synchronous}")
+        except sqlite3.Error as error:
+            failed = f"the snapshot of stream {snapshot.stream!r} could not be kept in {self._log}"
+            raise persistence_error(error, failed, outcome_unknown=True) from error
+
+    def checkpoint(self) -> None:
+        """Copy the WAL into the log and empty it, as far as readers let us; do not wait for them."""
+        self._connection.execute("PRAGMA busy_timeout = 0")
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _raise_unless_in(
+        self, error: sqlite3.Error, batches: Sequence[EncodedBatch], appended: Sequence[Appended] | None
+    ) -> None:
+        """Return if the append is in the log in spite of the error, else raise what is known about it.
+
+        Args:
+            error: what SQLite said.
+            batches: what was to be appended.
+            appended: where the batches are if the COMMIT that failed took effect; None before the COMMIT.
+        """
+        outcome: _Outcome
+        try:
+            self._forget_and_roll_back()
+            outcome = "out" if appended is None else self._outcome(batches, appended)
+        except sqlite3.Error:
+            outcome = "unknown"
+        if primary_code(error) == sqlite3.SQLITE_IOERR:
+            # After a failed write or sync the operating system may have dropped pages that it said were written, so
+            # what this connection reads proves nothing; only the reopened file does.
+            outcome = "unknown"
+        if outcome == "in":
+            return
+        streams = ", ".join(sorted({str(batch.stream) for batch in batches})[:5]) or "payloads only"
+        raise persistence_error(
+            error, f"the append to {self._log} ({streams}) failed", outcome_unknown=outcome == "unknown"
+        ) from error
+
+    def _outcome(self, batches: Sequence[EncodedBatch], appended: Sequence[Appended]) -> _Outcome:
+        """Read the ends of the streams again to tell what became of a COMMIT that failed."""
+        before: dict[str, int] = {}
+        for batch in batches:
+            before.setdefault(batch.stream, batch.expected_version)
+        after = {place.stream: (place.version, place.chain) for place in appended}
+        found = {stream: self._stored_end(stream) for stream in before}
+        if not batches:
+            return "unknown"
+        if found == after:
+            return "in"
+        return "out" if all(found[stream][0] == version for stream, version in before.items()) else "unknown"
+
+    def _stored_end(self, stream: str) -> tuple[int, bytes]:
+        row = self._connection.execute(_FIND_HEAD, (stream,)).fetchone()
+        return (row[1], row[2]) if row is not None else (0, first_chain(stream))
+
+    def _forget_and_roll_back(self) -> None:
+        self._heads.clear()
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+def _event_rows(batch: EncodedBatch, stream_id: int, position: int, chain: bytes, pending: str) -> list[_EventRow]:
+    first = batch.expected_version + 1
+    at = batch.at
+    own = batch.stream + "@"
+    correlation = _shortened(batch.correlation, own)
+    causation = _shortened(batch.causation, own)
+    data = batch.events[0].decode()
+    rows: list[_EventRow] = [(position, stream_id, first, first, at, data, correlation, causation, chain, pending)]
+    for index in range(1, len(batch.events)):
+        data = batch.events[index].decode()
+        rows.append((position + index, stream_id, first + index, first, at, data, None, None, None, None))
+    return rows
+
+
+def _shortened(reference: str | None, own: str) -> str | None:
+    """Return a reference as the log keeps it: from the `@` on where it is to the stream whose references begin so."""
+    return reference[len(own) - 1 :] if reference is not None and reference.startswith(own) else reference

@@ -1,0 +1,135 @@
+"""What is read from a log: each function is one short read of whole, committed batches, in the reading thread.
+
+Read `schema.sql` first. The connection gives texts as bytes, so that the JSON of an event is not decoded only to be
+encoded again. A read ends before it returns: a cursor left open would keep the WAL from ever being cut back.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Final
+
+from refold.events.ids import EventRef, PayloadHash, StreamName
+from refold.events.records import Snapshot, StoredEvent, StreamHead
+from refold.stores.append_rules import INTEGER_MAX, INTEGER_MIN
+
+READ_STREAM: Final = """
+    SELECT position, version, batch, at, data, correlation, causation, chain, pending FROM events
+    WHERE stream = (SELECT id FROM streams WHERE name = CAST(? AS TEXT)) AND version > ? ORDER BY version LIMIT ?
+"""
+READ_ALL: Final = """
+    SELECT position, events.version, batch, at, data, correlation, causation, events.chain, events.pending, name
+    FROM events JOIN streams ON streams.id = events.stream WHERE position > ? ORDER BY position LIMIT ?
+"""
+_HEAD: Final = "SELECT name, version, chain, pending FROM streams WHERE name = CAST(? AS TEXT)"
+
+# No name holds the byte 0xFF, so the names that begin with a prefix are those from it up to it and that byte.
+LIST_STREAMS: Final = """
+    SELECT name, version, chain, pending FROM streams
+    WHERE name > CAST(? AS TEXT) AND name >= CAST(? AS TEXT) AND name < CAST(? AS TEXT) ORDER BY name LIMIT ?
+"""
+LIST_STREAMS_WITH_PENDING: Final = LIST_STREAMS.replace("WHERE", "WHERE pending <> '' AND")
+_READ_PAYLOAD: Final = "SELECT data FROM payloads WHERE hash = CAST(? AS TEXT)"
+_LOAD_SNAPSHOT: Final = """
+    SELECT snapshots.version, snapshots.chain, fold_version, state FROM snapshots
+    WHERE stream = (SELECT id FROM streams WHERE name = CAST(? AS TEXT))
+"""
+
+_EventRow = tuple[int, int, int, int, bytes, bytes | None, bytes | None, bytes | None, bytes | None]
+
+
+def read_stream(
+    connection: sqlite3.Connection, stream: str, after_version: int, limit: int | None
+) -> list[StoredEvent]:
+    """Return the events of one stream after a version, oldest first."""
+    rows = connection.execute(READ_STREAM, (_text(stream), _bounded(after_version), _limit(limit))).fetchall()
+    name = StreamName(stream)
+    return [_stored_event(name, row) for row in rows]
+
+
+def read_all(connection: sqlite3.Connection, after_position: int, limit: int) -> list[StoredEvent]:
+    """Return the events of all streams after a position, in order of position."""
+    rows = connection.execute(READ_ALL, (_bounded(after_position), _limit(limit))).fetchall()
+    return [_stored_event(StreamName(row[9].decode()), row[:9]) for row in rows]
+
+
+def head(connection: sqlite3.Connection, stream: str) -> StreamHead | None:
+    """Return the end of one stream, or None if there is no such stream."""
+    row = connection.execute(_HEAD, (_text(stream),)).fetchone()
+    return _stream_head(*row) if row is not None else None
+
+
+def list_streams(
+    connection: sqlite3.Connection, prefix: str, after: str, limit: int | None, with_pending: bool
+) -> list[StreamHead]:
+    """Return the ends of streams in order of name."""
+    statement = LIST_STREAMS_WITH_PENDING if with_pending else LIST_STREAMS
+    first = _text(prefix)
+    rows = connection.execute(statement, (_text(after), first, first + b"\xff", _limit(limit))).fetchall()
+    return [_stream_head(*row) for row in rows]
+
+
+def read_payloads(connection: sqlite3.Connection, hashes: Sequence[PayloadHash]) -> dict[PayloadHash, bytes]:
+    """Return the payloads that are stored, of those asked for."""
+    found: dict[PayloadHash, bytes] = {}
+    for wanted in hashes:
+        row = connection.execute(_READ_PAYLOAD, (_text(wanted),)).fetchone()
+        if row is not None:
+            found[wanted] = row[0]
+    return found
+
+
+def load_snapshot(connection: sqlite3.Connection, stream: str) -> Snapshot | None:
+    """Return the stream's snapshot, or None."""
+    row = connection.execute(_LOAD_SNAPSHOT, (_text(stream),)).fetchone()
+    if row is None:
+        return None
+    version, chain, fold_version, state = row
+    return Snapshot(stream=StreamName(stream), version=version, chain=chain, fold_version=fold_version, state=state)
+
+
+def _stored_event(stream: StreamName, row: _EventRow) -> StoredEvent:
+    position, version, batch, at, data, correlation, causation, chain, pending = row
+    if version != batch:
+        return StoredEvent(position=position, stream=stream, version=version, batch=batch, at=at, data=data)
+    return StoredEvent(
+        position=position,
+        stream=stream,
+        version=version,
+        batch=batch,
+        at=at,
+        data=data,
+        correlation=_lengthened(correlation, stream),
+        causation=_lengthened(causation, stream),
+        chain=chain,
+        pending=_keys(pending),
+    )
+
+
+def _stream_head(name: bytes, version: int, chain: bytes, pending: bytes) -> StreamHead:
+    return StreamHead(stream=StreamName(name.decode()), version=version, chain=chain, pending=_keys(pending))
+
+
+def _keys(pending: bytes | None) -> tuple[str, ...]:
+    return tuple(pending.decode().split(" ")) if pending else ()
+
+
+def _lengthened(reference: bytes | None, stream: str) -> EventRef | None:
+    """Return a reference as it was given: with the stream's name where the log keeps it without."""
+    if reference is None:
+        return None
+    text = reference.decode()
+    return EventRef(stream + text if text.startswith("@") else text)
+
+
+def _text(name: str) -> bytes:
+    """Return a name for `CAST(? AS TEXT)`; one with a lone surrogate, which no stream has, is found nowhere."""
+    return name.encode("utf-8", "surrogatepass")
+
+
+def _bounded(number: int) -> int:
+    """Return the 64-bit integer nearest to a number; no version and no position lies beyond."""
+    return max(INTEGER_MIN, min(number, INTEGER_MAX))
+
+
+def _limit(limit: int | None) -> int:
+    return INTEGER_MAX if limit is None else _bounded(limit)

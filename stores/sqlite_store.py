@@ -1,0 +1,234 @@
+"""The event store in one SQLite file.
+
+Read `refold.stores.event_store` for the contract and `schema.sql` for the tables. Around them: `sqlite_file` looks at
+a file before it is touched and makes new ones, and `log_ownership` lets one runtime write. `writing_side` and
+`reading_side` each have a connection and its thread, in which `sqlite_append` and `sqlite_read` run, one hop per call.
+
+The rule it protects: what was acknowledged is in the file, and after anything that leaves this in doubt (an I/O error,
+an append that hangs) nothing is written before the file was closed, opened and examined again.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from refold.events.errors import ConfigError, LogFormatError, PersistenceError
+from refold.events.ids import PayloadHash
+from refold.events.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
+from refold.stores import sqlite_file, sqlite_read
+from refold.stores.append_rules import FaultPoint, check_append, check_limit, check_snapshot, no_fault
+from refold.stores.log_ownership import LogOwnership
+from refold.stores.reading_side import ReadingSide, source_of_owner, source_of_reader
+from refold.stores.sqlite_connection import settled
+from refold.stores.sqlite_file import Durability
+from refold.stores.writing_side import WritingSide
+
+WAIT_FOR_LOG_S: Final = 30.0
+"""Seconds that opening waits for the runtime before to release the log, as in a rolling deploy."""
+
+APPEND_TIMEOUT_S: Final = 30.0
+"""Seconds after which an append counts as hanging."""
+
+
+class SQLiteStore:
+    """An `EventStore` in one file; make it with `open`, and close it, or use it as `async with await open(...)`."""
+
+    def __init__(self, log: Path, reading: ReadingSide, writing: WritingSide | None, timeout_s: float) -> None:
+        self._log = log
+        self._reading = reading
+        self._writing = writing
+        self._timeout_s = timeout_s
+        self._pid = os.getpid()
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        durability: Durability = "full",
+        wait_for_log_s: float = WAIT_FOR_LOG_S,
+        append_timeout_s: float = APPEND_TIMEOUT_S,
+        fault: FaultPoint = no_fault,
+    ) -> Self:
+        """Open a log, for writing as its only owner, or for reading beside an owner.
+
+        For writing, a missing or empty file becomes a new log with mode 0600.
+
+        Args:
+            path: the file.
+            read_only: never write or make anything; appends raise. Works while another process owns the log.
+            durability: `"full"`: what was acknowledged survives power loss. `"normal"`: it survives the death of
+                the process.
+            wait_for_log_s: how long to wait for another owner to release the log.
+            append_timeout_s: an append that takes longer counts as hanging: its outcome is unknown, and the file is
+                opened anew before the next.
+            fault: called in the writing thread at the named points of each append; for rehearsal.
+
+        Raises:
+            LogInUse: another runtime owns the log.
+            LogFormatError: the file is not a log, is damaged, or comes from a newer Refold; it was left untouched.
+            PersistenceError: the file or its folder cannot be used; the message says which and why.
+            ConfigError: the path names no file, or this system cannot have logs.
+        """
+        if os.fspath(path) in ("", ":memory:"):
+            raise ConfigError(f"{os.fspath(path)!r} names no file; use InMemoryStore for a log in memory")
+        sqlite_file.require_sqlite()
+        if read_only:
+            return await cls._open_for_reading(sqlite_file.resolved(path), append_timeout_s)
+        log = sqlite_file.absolute(path)
+        if sqlite_file.look_at(log) == "file":
+            await sqlite_file.examine(log)
+        sqlite_file.require_access(log, writing=True)
+        ownership = await LogOwnership.acquire(log, wait_s=wait_for_log_s)
+        reading = ReadingSide(log, source_of_owner)
+        writing = WritingSide(log, ownership, durability, append_timeout_s, fault)
+        store = cls(log, reading, writing, append_timeout_s)
+        try:
+            if sqlite_file.look_at(log) != "file":
+                await sqlite_file.create(log)
+            await writing.open_anew()
+            await reading.connect()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    @classmethod
+    async def _open_for_reading(cls, log: Path, timeout_s: float) -> Self:
+        match sqlite_file.look_at(log):
+            case "missing":
+                raise PersistenceError(f"the log {log} does not exist")
+            case "empty":
+                raise LogFormatError(f"{log} is empty, so it is no log")
+            case "file":
+                sqlite_file.require_access(log, writing=False)
+        await sqlite_file.examine(log)
+        reading = ReadingSide(log, source_of_reader)
+        await reading.connect()
+        return cls(log, reading, None, timeout_s)
+
+    @property
+    def name(self) -> str:
+        return str(self._log)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def append(
+        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
+    ) -> list[Appended]:
+        writing = self._require_writing()
+        kept = payloads or {}
+        check_append(batches, kept)
+        if not batches and not kept:
+            return []
+        return await writing.write(lambda writer: writer.append(batches, kept), f"the append to {self._log} failed")
+
+    async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
+        self._require_open()
+        check_limit(limit)
+        return await self._reading.read(
+            lambda connection: sqlite_read.read_stream(connection, stream, after_version, limit),
+            f"stream {stream!r} of {self._log} cannot be read",
+        )
+
+    async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
+        self._require_open()
+        check_limit(limit)
+        return await self._reading.read(
+            lambda connection: sqlite_read.read_all(connection, after_position, limit),
+            f"the log {self._log} cannot be read after position {after_position}",
+        )
+
+    async def head(self, stream: str) -> StreamHead | None:
+        self._require_open()
+        return await self._reading.read(
+            lambda connection: sqlite_read.head(connection, stream),
+            f"the end of stream {stream!r} of {self._log} cannot be read",
+        )
+
+    async def list_streams(
+        self, *, prefix: str = "", after: str = "", limit: int | None = None, with_pending: bool = False
+    ) -> list[StreamHead]:
+        self._require_open()
+        check_limit(limit)
+        return await self._reading.read(
+            lambda connection: sqlite_read.list_streams(connection, prefix, after, limit, with_pending),
+            f"the streams of {self._log} cannot be listed",
+        )
+
+    async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
+        self._require_open()
+        wanted = list(hashes)
+        return await self._reading.read(
+            lambda connection: sqlite_read.read_payloads(connection, wanted),
+            f"payloads of {self._log} cannot be read",
+        )
+
+    async def save_snapshot(self, snapshot: Snapshot) -> None:
+        writing = self._require_writing()
+        check_snapshot(snapshot)
+        await writing.write(
+            lambda writer: writer.save_snapshot(snapshot),
+            f"the snapshot of stream {snapshot.stream!r} could not be kept in {self._log}",
+        )
+
+    async def load_snapshot(self, stream: str) -> Snapshot | None:
+        self._require_open()
+        return await self._reading.read(
+            lambda connection: sqlite_read.load_snapshot(connection, stream),
+            f"the snapshot of stream {stream!r} of {self._log} cannot be read",
+        )
+
+    async def reopen(self) -> None:
+        """Close the file, open it and examine it again; a store does so by itself after a write in doubt.
+
+        Raises:
+            LogFormatError: the file is not the log that it was.
+            PersistenceError: the file cannot be opened, or a write that hangs still holds it.
+        """
+        writing = self._require_writing()
+        await self._reading.disconnect(timeout_s=self._timeout_s)
+        await writing.open_anew()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if os.getpid() != self._pid:
+            # A forked child has none of the threads, and SQLite must not close its parent's connections there.
+            return
+        await settled(asyncio.ensure_future(self._close()))
+
+    async def _close(self) -> None:
+        # The reader first: it would keep the WAL from being emptied, and the last to close must be who may remove it.
+        try:
+            await self._reading.disconnect(timeout_s=self._timeout_s)
+        finally:
+            if self._writing is not None:
+                await self._writing.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise PersistenceError(f"the log {self._log} is closed; open it again")
+        if os.getpid() != self._pid:
+            raise PersistenceError(
+                f"the log {self._log} was opened by process {self._pid}, from which this process {os.getpid()} was "
+                "forked; open logs after forking, in the process that uses them"
+            )
+
+    def _require_writing(self) -> WritingSide:
+        self._require_open()
+        if self._writing is None:
+            raise PersistenceError(f"the log {self._log} is open for reading only; open it without read_only=True")
+        return self._writing

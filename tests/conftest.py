@@ -1,0 +1,14 @@
+"""What holds for every test run: asyncio's debug mode, and how hypothesis searches."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+# pytest's asyncio_debug reaches the loops that pytest makes; this reaches those of the code under test and of the
+# processes that it starts.
+os.environ["PYTHONASYNCIODEBUG"] = "1"
+
+# No wall clock decides whether a test passes. Elsewhere examples are drawn anew in each run; a CI run repeats itself.
+settings.register_profile("everyday", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", parent=settings.get_profile("everyday"), derandomize=True, database=None)
+settings.load_profile("ci" if os.environ.get("CI") else "everyday")

@@ -1,0 +1,238 @@
+"""Random lives of a session: whatever arrives in whatever order, the invariants hold and the log says it all."""
+
+from typing import Literal, get_args
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from refold.events.configuration import AgentConfig
+from refold.events.content import (
+    AnswerContent,
+    Block,
+    ErrorKind,
+    ImageBlock,
+    Message,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UserContent,
+    tool_uses,
+)
+from refold.events.core import Recorded, WaitUntil, plan
+from refold.events.errors import CommandRejected
+from refold.events.ids import RunId, ToolCallId
+from refold.events.invariants import check_events, check_state
+from refold.events.model import RequestReference, StopReason, Usage
+from refold.events.session_commands import (
+    CancelRun,
+    DecideApproval,
+    ImportHistory,
+    RecordModelFailure,
+    RecordModelResponse,
+    RecordTimer,
+    RecordToolResult,
+    ResumeRun,
+    SendInput,
+    SessionCommand,
+)
+from refold.events.session_core import SESSION_CORE, fold
+from refold.events.session_decisions import CallModel, RunTool, pending
+from refold.events.session_events import ModelResponded, RunStarted, SessionEvent, Verdict
+from refold.events.session_state import SessionState
+
+from tests.events.conftest import STREAM, TOOL_NAMES, Session, configuration, encoded, say
+
+CONFIGURATIONS = (
+    AgentConfig(model="test-model", max_turns=6),
+    AgentConfig(model="test-model", max_turns=3, run_timeout_s=60.0, resumes_max=1),
+)
+
+STEPS_TO_END = 500
+"""A run that everything is done for must end within so many steps."""
+
+texts = st.sampled_from(["Hello", "More", "", "  ", "\0", "é😀"])
+keys = st.none() | st.sampled_from(["k1", "k2", "k3"])
+kinds: st.SearchStrategy[ErrorKind | None] = st.none() | st.sampled_from(get_args(ErrorKind))
+verdicts: st.SearchStrategy[Literal["allow", "ask", "deny", "invalid_arguments", "not_found"]] = st.sampled_from(
+    ["allow", "allow", "allow", "ask", "deny", "invalid_arguments", "not_found"]
+)
+text_blocks = st.builds(lambda text: TextBlock(text=text), texts)
+images = st.just(ImageBlock(media_type="image/png", data=b"\x89PNG"))
+thoughts = st.sampled_from([ThinkingBlock(thinking="hm", signature="s"), ThinkingBlock(thinking="")])
+tool_names = st.sampled_from([*TOOL_NAMES, "unheard_of"])
+uses = st.builds(
+    lambda name, n: ToolUseBlock(id=ToolCallId("theirs"), name=name, input={"n": n}), tool_names, st.integers(0, 9)
+)
+stop_reasons: st.SearchStrategy[StopReason] = st.sampled_from(get_args(StopReason))
+user_contents: st.SearchStrategy[list[UserContent]] = st.lists(text_blocks | images, max_size=2)
+answers: st.SearchStrategy[list[AnswerContent]] = st.lists(text_blocks | thoughts | uses | uses, max_size=5)
+picks = st.integers(0, 30)
+
+given_ids = st.sampled_from([ToolCallId("a"), ToolCallId("b"), ToolCallId("call_3_0")])
+given_uses = st.builds(lambda call: ToolUseBlock(id=call, name="look", input={}), given_ids)
+given_results = st.builds(
+    lambda call, text, failed: ToolResultBlock(tool_use_id=call, content=(TextBlock(text=text),), is_error=failed),
+    given_ids,
+    texts,
+    st.booleans(),
+)
+messages = st.builds(
+    Message,
+    st.sampled_from(["user", "assistant"]),
+    st.lists(text_blocks | given_uses | given_results | thoughts, max_size=4).map(
+        lambda blocks: tuple[Block, ...](blocks)
+    ),
+)
+
+
+class SessionLife(RuleBasedStateMachine):
+    """Everything that can be told to a session, in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.session = Session()
+
+    @initialize(config=st.sampled_from(CONFIGURATIONS))
+    def open(self, config: AgentConfig) -> None:
+        self.session = Session(configuration(config))
+
+    def tell(self, command: SessionCommand) -> None:
+        """Tell it twice, to the session and to a deep copy of it: both must do the same."""
+        session = self.session
+        before = encoded(session.state)
+        twin = msgspec.json.decode(before, type=SessionState)
+        assert twin == session.state
+        refused, refusal = "", ""
+        try:
+            planned = plan(SESSION_CORE, twin, command, session.now + 1_000)
+        except CommandRejected as error:
+            refused = str(error)
+        else:
+            twin = twin if isinstance(planned, Recorded) else planned.state
+        try:
+            session.tell_or_recorded(command)
+        except CommandRejected as error:
+            refusal = str(error)
+            assert encoded(session.state) == before
+        assert refused == refusal
+        assert encoded(twin) == encoded(session.state)
+        assert pending(twin) == session.pending == pending(session.state)
+
+    def a_run(self, pick: int) -> RunId:
+        """Return a run that is, was, will be, or never existed."""
+        known = [event.run for event in self.session.log if type(event) is RunStarted]
+        return [*known, RunId("run_3"), RunId("run_999")][pick % (len(known) + 2)]
+
+    def a_call(self, pick: int) -> ToolCallId:
+        """Return a call, mostly one of the turn under way, or one that never existed."""
+        if self.session.state.turn is not None and pick % 4:
+            return self.session.calls[pick % len(self.session.calls)]
+        called = [
+            use.id for event in self.session.log if type(event) is ModelResponded for use in tool_uses(event.content)
+        ]
+        return [*called, ToolCallId("call_999_0")][pick % (len(called) + 1)]
+
+    @rule(content=user_contents, key=keys, cancelled=st.sampled_from([False, False, False, True]))
+    def send(self, content: list[UserContent], key: str | None, cancelled: bool) -> None:
+        self.tell(SendInput(content=tuple(content), key=key, cancelled=cancelled))
+
+    @rule(content=answers, words=st.lists(verdicts, min_size=5, max_size=5), stop=stop_reasons)
+    def answer(
+        self,
+        content: list[AnswerContent],
+        words: list[Literal["allow", "ask", "deny", "invalid_arguments", "not_found"]],
+        stop: StopReason,
+    ) -> None:
+        run = self.session.state.run
+        calls = sum(type(block) is ToolUseBlock for block in content)
+        self.tell(
+            RecordModelResponse(
+                run=run.id if run is not None else RunId("run_999"),
+                turn=run.turns if run is not None else 1,
+                content=tuple(content),
+                stop_reason=stop,
+                usage=Usage(input_tokens=2),
+                request=RequestReference(configured=2, messages=1),
+                verdicts=tuple(Verdict(verdict=word) for word in words[:calls]),
+            )
+        )
+
+    @rule(kind=st.sampled_from(["server", "agent_loop"]), retryable=st.booleans())
+    def fail_model(self, kind: str, retryable: bool) -> None:
+        run = self.session.state.run
+        self.tell(
+            RecordModelFailure(
+                run=run.id if run is not None else RunId("run_999"),
+                turn=run.turns if run is not None else 1,
+                kind=kind,
+                message="",
+                retryable=retryable,
+            )
+        )
+
+    @rule(pick=picks, text=texts, kind=kinds)
+    def result(self, pick: int, text: str, kind: ErrorKind | None) -> None:
+        self.tell(RecordToolResult(call=self.a_call(pick), content=(TextBlock(text=text),), kind=kind))
+
+    @rule(pick=picks, allowed=st.booleans(), reason=texts, key=keys)
+    def decide(self, pick: int, allowed: bool, reason: str, key: str | None) -> None:
+        self.tell(DecideApproval(call=self.a_call(pick), allowed=allowed, reason=reason, key=key))
+
+    @rule(pick=st.none() | picks, key=keys)
+    def cancel(self, pick: int | None, key: str | None) -> None:
+        self.tell(CancelRun(run=None if pick is None else self.a_run(pick), key=key))
+
+    @rule(tools=st.sets(tool_names), asked=st.booleans())
+    def crash(self, tools: set[str], asked: bool) -> None:
+        self.session.restart()
+        self.tell(ResumeRun(tools=tuple(sorted(tools)), asked=asked))
+
+    @rule(pick=picks)
+    def fire(self, pick: int) -> None:
+        waits = [effect.key for effect in self.session.pending if isinstance(effect, WaitUntil)]
+        self.tell(RecordTimer(timer=[*waits, "deadline:run_3"][pick % (len(waits) + 1)]))
+
+    @rule(given=st.lists(messages, min_size=1, max_size=5), key=keys)
+    def import_history(self, given: list[Message], key: str | None) -> None:
+        self.tell(ImportHistory(messages=tuple(given), key=key))
+
+    def teardown(self) -> None:
+        session = self.session
+        finish(session)
+        session.send("One more")
+        finish(session)
+        session.restart()
+        session.replay()
+        assert check_events(session.log, STREAM) == []
+        state = SessionState()
+        for event in session.log:
+            state = fold((event,), state)
+            assert check_state(state, STREAM) == []
+
+
+def finish(session: Session) -> None:
+    """Do all the work that is asked for, and deny what waits for a person: then every run must end."""
+    for _ in range(STEPS_TO_END):
+        run = session.state.run
+        if run is None:
+            break
+        effects = [effect for effect in session.pending if not isinstance(effect, WaitUntil)]
+        if run.parked:
+            session.tell(ResumeRun(tools=TOOL_NAMES, asked=True))
+        elif not effects:
+            assert session.state.turn is not None
+            waiting = [call.id for call in session.state.turn.calls if call.approval == "requested" and not call.result]
+            session.decide(waiting[0], allowed=False)
+        elif isinstance(effects[0], RunTool):
+            session.result(effects[0].call)
+        else:
+            assert isinstance(effects[0], CallModel)
+            session.answer(say("Done."))
+    assert session.state.run is None
+    assert session.state.queue == []
+
+
+TestSessionLife = SessionLife.TestCase
+TestSessionLife.settings = settings(max_examples=150, stateful_step_count=40)

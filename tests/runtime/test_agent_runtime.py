@@ -1,0 +1,480 @@
+"""An agent's life through the public API: configuration, sessions, turns, outcomes, events."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from refold import (
+    Agent,
+    AgentConfig,
+    AgentRuntime,
+    CancellationToken,
+    Cancelled,
+    CommandRejected,
+    Completed,
+    ConfigError,
+    Failed,
+    ModelRequest,
+    ProviderError,
+    ScriptedProvider,
+    ToolContext,
+    ToolError,
+    ToolResultBlock,
+    ToolUseBlock,
+    say,
+    tool,
+    use,
+)
+from refold.events.session_events import RunStarted
+from refold.stores import InMemoryStore
+
+CONFIG = AgentConfig(model="test-model", system_prompt="Be brief.")
+
+
+@tool(tier="observe", effect="pure")
+async def weather(city: str, days: int = 1) -> str:
+    """Forecast for a city."""
+    return f"{city}: sunny for {days} days"
+
+
+@tool(tier="act")
+def note(text: str) -> str:
+    """Write something down."""
+    return f"noted {text}"
+
+
+def scripted(*script: Any, tools: Any = (weather, note), **options: Any) -> tuple[AgentRuntime, ScriptedProvider]:
+    provider = ScriptedProvider(script)
+    return AgentRuntime(CONFIG, provider=provider, tools=tools, **options), provider
+
+
+async def event_types(session: Any) -> list[str]:
+    return [type(recorded.event).__name__ async for recorded in session.events()]
+
+
+async def test_a_run_with_one_tool_call_completes_with_the_final_text() -> None:
+    runtime, provider = scripted(use("weather", {"city": "Lisbon"}, id="toolu_a"), say("Sunny."))
+    async with runtime:
+        session = await runtime.session("alice")
+        result = await session.send("Weather in Lisbon?")
+        history = await session.history()
+
+    assert result.outcome == Completed()
+    assert result.text == "Sunny."
+    assert result.turns == 2
+    assert [message.role for message in history] == ["user", "assistant", "user", "assistant"]
+    call = history[1].content[0]
+    assert isinstance(call, ToolUseBlock)
+    assert (call.name, call.input, call.provider_id) == ("weather", {"city": "Lisbon"}, "toolu_a")
+    answer = history[2].content[0]
+    assert isinstance(answer, ToolResultBlock)
+    assert (answer.tool_use_id, answer.text, answer.is_error) == (call.id, "Lisbon: sunny for 1 days", False)
+    assert list(provider.requests[1].messages) == history[:3]
+    assert [spec.name for spec in provider.requests[0].tools] == ["note", "weather"]
+    assert provider.requests[0].system_prompt == "Be brief."
+
+
+async def test_an_input_one_tool_and_a_final_answer_take_four_commits() -> None:
+    store = _CountingStore()
+    runtime, _ = scripted(use("weather", {"city": "Lisbon"}), say("Sunny."), log=store)
+    async with runtime:
+        session = await runtime.session("alice")
+        await session.send("Weather in Lisbon?")
+
+    assert store.batches_of("session/alice") == [
+        ["opened", "agent_configured", "input_queued", "run_started", "model_requested"],
+        ["model_responded", "tool_call_started"],
+        ["tool_call_completed", "model_requested"],
+        ["model_responded", "run_completed"],
+    ]
+
+
+async def test_parallel_calls_take_one_commit_for_the_answer_and_one_for_each_result() -> None:
+    store = _CountingStore()
+    runtime, _ = scripted([use("weather", {"city": "A"}), use("weather", {"city": "B"})], say("Both."), log=store)
+    async with runtime:
+        session = await runtime.session("alice")
+        await session.send("Both?")
+
+    assert store.batches_of("session/alice")[1:] == [
+        ["model_responded", "tool_call_started", "tool_call_started"],
+        ["tool_call_completed"],
+        ["tool_call_completed", "model_requested"],
+        ["model_responded", "run_completed"],
+    ]
+
+
+async def test_a_second_input_on_an_idle_session_takes_one_commit_and_opens_nothing_again() -> None:
+    store = _CountingStore()
+    runtime, _ = scripted(say("One."), say("Two."), log=store)
+    async with runtime:
+        session = await runtime.session("alice")
+        await session.send("first")
+        await session.send("second")
+
+    assert store.batches_of("session/alice")[2:] == [
+        ["input_queued", "run_started", "model_requested"],
+        ["model_responded", "run_completed"],
+    ]
+
+
+async def test_observing_tools_run_beside_each_other_and_acting_tools_alone_and_in_order() -> None:
+    running: list[str] = []
+    most: list[int] = []
+    both = asyncio.Event()
+
+    @tool(tier="observe")
+    async def look(name: str) -> str:
+        """Look."""
+        running.append(name)
+        most.append(len(running))
+        if len(running) == 2:
+            both.set()
+        await both.wait()
+        running.remove(name)
+        return name
+
+    @tool(tier="act")
+    async def act(name: str) -> str:
+        """Act."""
+        running.append(name)
+        most.append(len(running))
+        await asyncio.sleep(0)
+        running.remove(name)
+        return name
+
+    runtime, _ = scripted(
+        [use("look", {"name": "a"}), use("look", {"name": "b"}), use("act", {"name": "c"}), use("act", {"name": "d"})],
+        say("done"),
+        tools=[look, act],
+    )
+    async with runtime:
+        session = await runtime.session()
+        await session.send("go")
+        history = await session.history()
+
+    assert most == [1, 2, 1, 1]
+    assert [block.text for block in history[2].content if isinstance(block, ToolResultBlock)] == ["a", "b", "c", "d"]
+
+
+async def test_an_agent_without_configuration_is_refused_at_construction() -> None:
+    with pytest.raises(ConfigError, match="AgentConfig"):
+        AgentRuntime()  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="provider"):
+        AgentRuntime(CONFIG)  # type: ignore[call-overload]
+    with pytest.raises(ConfigError, match="no option 'durable'"):
+        AgentRuntime(CONFIG, provider=ScriptedProvider([]), durable=True)  # type: ignore[call-overload]
+
+
+async def test_an_agent_description_can_be_run_and_names_its_sessions_agent() -> None:
+    agent = Agent(name="forecaster", config=CONFIG, provider=ScriptedProvider([say("hi")]), tools=[weather])
+    async with AgentRuntime(agent) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("hello")).text == "hi"
+        assert (await session.state_at()).agent == "forecaster"
+
+
+async def test_reaching_max_turns_fails_and_names_the_number() -> None:
+    config = AgentConfig(model="m", max_turns=2)
+    provider = ScriptedProvider([use("weather", {"city": "x"})] * 5)
+    async with AgentRuntime(config, provider=provider, tools=[weather]) as runtime:
+        session = await runtime.session("s")
+        result = await session.send("loop")
+
+    assert isinstance(result.outcome, Failed)
+    assert result.outcome.error.kind == "max_turns"
+    assert "Max turns (2) reached, stopping forcibly" in result.outcome.error.message
+    assert len(provider.requests) == 2
+
+
+async def test_an_unknown_id_with_restore_is_an_error_that_names_it() -> None:
+    runtime, _ = scripted(say("hi"))
+    async with runtime:
+        with pytest.raises(ConfigError, match="'nobody'"):
+            await runtime.session("nobody", restore=True)
+        session = await runtime.session("somebody")
+        await session.send("hello")
+        again = await runtime.session("somebody", restore=True)
+        assert len(await again.history()) == 2
+        assert await runtime.sessions() == ["somebody"]
+
+
+async def test_a_session_without_an_id_gets_one_from_the_injected_source() -> None:
+    runtime, _ = scripted(session_ids=lambda: "made-1")
+    async with runtime:
+        assert (await runtime.session()).id == "made-1"
+
+
+async def test_on_event_sees_every_event_of_its_run_in_order() -> None:
+    runtime, _ = scripted(use("weather", {"city": "x"}), say("one"), say("two"))
+    seen: list[Any] = []
+    async with runtime:
+        session = await runtime.session("s")
+        await session.send("first", on_event=seen.append)
+        first = list(seen)
+        await session.send("second")
+        recorded = [item async for item in session.events()]
+
+    assert first == recorded[2 : 2 + len(first)]
+    assert [type(item.event).__name__ for item in first] == [
+        "InputQueued",
+        "RunStarted",
+        "ModelRequested",
+        "ModelResponded",
+        "ToolCallStarted",
+        "ToolCallCompleted",
+        "ModelRequested",
+        "ModelResponded",
+        "RunCompleted",
+    ]
+    assert seen == first
+
+
+async def test_an_exception_in_on_event_cancels_the_run_and_is_the_callers_error() -> None:
+    parked = asyncio.Event()
+
+    @tool(tier="observe")
+    async def wait() -> str:
+        """Wait for ever."""
+        await parked.wait()
+        return "never"
+
+    def handler(recorded: Any) -> None:
+        if type(recorded.event).__name__ == "ToolCallStarted":
+            raise LookupError("mine")
+
+    runtime, _ = scripted(use("wait"), say("next"), tools=[wait])
+    async with runtime:
+        session = await runtime.session("s")
+        with pytest.raises(LookupError, match="mine"):
+            await session.send("go", on_event=handler)
+        assert (await event_types(session))[-1] == "RunCancelled"
+        assert (await session.send("again")).text == "next"
+
+
+async def test_a_tool_that_fails_gives_the_model_an_error_with_its_kind_and_the_run_goes_on() -> None:
+    @tool
+    async def fails(how: str) -> str:
+        """Fail."""
+        if how == "transient":
+            raise ToolError("try later", kind="transient")
+        if how == "system exit":
+            raise SystemExit(3)
+        raise ValueError("broken \ud800")
+
+    runtime, _ = scripted(
+        [use("fails", {"how": "transient"}), use("fails", {"how": "permanent"}), use("nothing")],
+        say("sorry"),
+        tools=[fails],
+    )
+    async with runtime:
+        session = await runtime.session("s")
+        result = await session.send("go")
+        results = [block for block in (await session.history())[2].content if isinstance(block, ToolResultBlock)]
+
+    assert result.text == "sorry"
+    assert [(block.is_error, block.kind) for block in results] == [
+        (True, "transient"),
+        (True, "permanent"),
+        (True, "not_found"),
+    ]
+    assert results[0].text == "try later"
+    assert "ValueError: broken \ufffd" in results[1].text
+
+
+async def test_a_tool_context_names_the_call_and_carries_the_applications_own_object() -> None:
+    seen: list[ToolContext[Any]] = []
+
+    @tool
+    async def look(context: ToolContext[dict[str, int]], thing: str) -> str:
+        """Look."""
+        seen.append(context)
+        return str(context.deps["n"])
+
+    runtime, provider = scripted(use("look", {"thing": "x"}), say("ok"), tools=[look], deps={"n": 7})
+    async with runtime:
+        session = await runtime.session("s")
+        await session.send("go")
+        history = await session.history()
+
+    call = history[1].content[0]
+    assert isinstance(call, ToolUseBlock)
+    assert (seen[0].call, seen[0].session) == (call.id, "s")
+    assert seen[0].idempotency_key == f"s/{call.id}"
+    assert history[2].content[0].text == "7"  # type: ignore[union-attr]
+    assert "context" not in str(provider.requests[0].tools[0].input_schema)
+
+
+async def test_a_provider_that_fails_ends_the_run_as_failed_and_the_next_input_runs() -> None:
+    runtime, _ = scripted(ProviderError("overloaded", kind="overloaded", status=529, retryable=True), say("back"))
+    async with runtime:
+        session = await runtime.session("s")
+        failed = await session.send("one")
+        completed = await session.send("two")
+
+    assert isinstance(failed.outcome, Failed)
+    assert failed.outcome.error.kind == "provider"
+    assert "overloaded" in failed.outcome.error.message
+    assert completed.text == "back"
+
+
+async def test_a_provider_that_raises_anything_ends_its_run_only() -> None:
+    def broken(request: ModelRequest) -> str:
+        raise RuntimeError("not a provider error")
+
+    runtime, _ = scripted(broken, say("fine"))
+    async with runtime:
+        session = await runtime.session("s")
+        failed = await session.send("one")
+        assert isinstance(failed.outcome, Failed)
+        assert failed.outcome.error.kind == "agent_loop"
+        assert "not a provider error" in failed.outcome.error.message
+        assert (await session.send("two")).text == "fine"
+
+
+async def test_inputs_of_one_session_run_one_after_another_in_order() -> None:
+    runtime, provider = scripted(say("a"), say("b"), say("c"))
+    async with runtime:
+        session = await runtime.session("s")
+        results = await asyncio.gather(*(session.send(text) for text in ("1", "2", "3")))
+        texts = [message.text for message in await session.history()]
+
+    assert [result.text for result in results] == ["a", "b", "c"]
+    assert texts == ["1", "a", "2", "b", "3", "c"]
+
+
+async def test_two_sessions_at_once_share_nothing() -> None:
+    def echo(request: ModelRequest) -> str:
+        return f"heard {request.messages[-1].text}"
+
+    runtime, _ = scripted(*[echo] * 20)
+    async with runtime:
+        sessions = [await runtime.session(f"s{number}") for number in range(10)]
+        for _ in range(2):
+            results = await asyncio.gather(*(session.send(f"I am {session.id}") for session in sessions))
+            assert [result.text for result in results] == [f"heard I am {session.id}" for session in sessions]
+        for session in sessions:
+            assert {message.text for message in await session.history()} == {
+                f"I am {session.id}",
+                f"heard I am {session.id}",
+            }
+
+
+async def test_the_same_key_is_the_same_run_and_with_another_content_it_is_refused() -> None:
+    runtime, provider = scripted(say("first"), say("second"))
+    async with runtime:
+        session = await runtime.session("s")
+        one = await session.send("pay", key="req-17")
+        two = await session.send("pay", key="req-17")
+        assert one == two
+        with pytest.raises(CommandRejected, match="req-17"):
+            await session.send("pay more", key="req-17")
+        assert len(provider.requests) == 1
+        assert (await session.send("pay", key="req-18")).text == "second"
+
+
+async def test_two_callers_with_one_key_wait_for_one_run() -> None:
+    runtime, provider = scripted(say("only"))
+    async with runtime:
+        session = await runtime.session("s")
+        results = await asyncio.gather(*(session.send("go", key="k") for _ in range(3)))
+    assert [result.text for result in results] == ["only"] * 3
+    assert len(provider.requests) == 1
+
+
+async def test_the_first_outcome_of_a_key_is_given_after_a_restart(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    runtime, _ = scripted(say("first"), say("later"), log=log)
+    async with runtime:
+        session = await runtime.session("s")
+        before = await session.send("pay", key="k")
+        await session.send("something else")
+    again, provider = scripted(log=log)
+    async with again:
+        session = await again.session("s")
+        assert await session.send("pay", key="k") == before
+    assert provider.requests == []
+
+
+async def test_answers_can_be_streamed_and_give_the_same_result() -> None:
+    config = AgentConfig(model="m", streaming=True)
+    provider = ScriptedProvider([use("weather", {"city": "Lisbon"}), say("Sunny, and warm for the season.")])
+    async with AgentRuntime(config, provider=provider, tools=[weather]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("?")).text == "Sunny, and warm for the season."
+
+
+async def test_every_run_records_which_code_and_configuration_decided() -> None:
+    runtime, _ = scripted(say("hi"), app_version="shop 3.1")
+    async with runtime:
+        session = await runtime.session("s")
+        await session.send("hello")
+        started = [item.event async for item in session.events() if isinstance(item.event, RunStarted)][0]
+
+    assert started.code.app == "shop 3.1"
+    assert started.code.core == 1
+    assert len(started.fingerprint) == 16
+
+
+async def test_events_carry_causes_that_lead_back_to_the_input() -> None:
+    runtime, _ = scripted(use("weather", {"city": "x"}), say("ok"))
+    async with runtime:
+        session = await runtime.session("s")
+        await session.send("go")
+        events = {f"session/s@{item.version}": item async for item in session.events()}
+
+    last = events[f"session/s@{len(events)}"]
+    chain = [last]
+    while chain[-1].causation is not None:
+        chain.append(events[chain[-1].causation])
+    assert [type(item.event).__name__ for item in chain] == [
+        "RunCompleted",
+        "ModelResponded",
+        "ModelRequested",
+        "ToolCallCompleted",
+        "ToolCallStarted",
+        "ModelResponded",
+        "ModelRequested",
+        "InputQueued",
+    ]
+    assert {item.correlation for item in chain} == {"session/s@3"}
+
+
+async def test_a_cancelled_token_before_the_run_makes_no_model_call_and_keeps_the_message() -> None:
+    runtime, provider = scripted(say("next"))
+    token = CancellationToken()
+    token.cancel()
+    async with runtime:
+        session = await runtime.session("s")
+        result = await session.send("never mind", cancel=token)
+        assert result.outcome == Cancelled()
+        assert provider.requests == []
+        assert [message.text for message in await session.history()] == ["never mind"]
+        assert (await session.send("go on")).text == "next"
+
+
+class _CountingStore(InMemoryStore):
+    """Keeps the types of the events of each append, stream by stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._appends: list[dict[str, list[str]]] = []
+
+    async def append(self, batches: Any, payloads: Any = None) -> Any:
+        appended = await super().append(batches, payloads)
+        types: dict[str, list[str]] = {}
+        for batch in batches:
+            types.setdefault(batch.stream, []).extend(_type_name(event) for event in batch.events)
+        self._appends.append(types)
+        return appended
+
+    def batches_of(self, stream: str) -> list[list[str]]:
+        return [types[stream] for types in self._appends if stream in types]
+
+
+def _type_name(event: bytes) -> str:
+    tag: str = msgspec.json.decode(event)["type"]
+    return tag.split(".")[1]

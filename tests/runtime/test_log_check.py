@@ -1,0 +1,318 @@
+"""`check_log`: each kind of damage is found, named with its place, and raises nothing."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pytest
+from refold.events.errors import LogFormatError, PersistenceError
+from refold.events.ids import PayloadHash, RunId, StreamName
+from refold.events.records import StoredEvent, StreamHead
+from refold.events.session_core import SESSION_CODEC
+from refold.events.session_events import RunCompleted
+from refold.log_check import CheckReport, NotDecoded, check_log
+from refold.stores import InMemoryStore, SQLiteStore
+from refold.stream_problems import Problem
+
+ALICE = "stream = (SELECT id FROM streams WHERE name = 'session/alice')"
+
+
+def checked(path: Path) -> CheckReport:
+    return asyncio.run(check_log(path))
+
+
+def kinds(report: CheckReport) -> list[str]:
+    assert report.problems_found == len(report.problems)
+    assert report.sound == (not report.problems)
+    return [problem.kind for problem in report.problems]
+
+
+def only(report: CheckReport) -> Problem:
+    assert len(kinds(report)) == 1, report.problems
+    return report.problems[0]
+
+
+def test_a_log_as_it_was_written_is_sound(log_file: Path) -> None:
+    report = checked(log_file)
+    assert report.problems == ()
+    assert (report.streams, report.batches, report.events, report.payloads) == (3, 15, 28, 2)
+
+
+async def test_an_empty_store_is_sound() -> None:
+    report = await check_log(InMemoryStore())
+    assert (report.sound, report.streams, report.events) == (True, 0, 0)
+
+
+def test_a_changed_event_breaks_the_chain_of_its_batch_only(tampered) -> None:
+    path = tampered(f"UPDATE events SET data = replace(data, 'Lisbon', 'Madrid') WHERE version = 3 AND {ALICE}")
+    problem = only(checked(path))
+    assert (problem.kind, problem.stream, problem.version) == ("chain", "session/alice", 3)
+    assert str(problem).startswith("session/alice@3: the batch of versions 3 to 5 is not what was appended")
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("pending", "''"), ("correlation", "'session/bob@3'"), ("causation", "'@1'")]
+)
+def test_every_column_of_a_batch_is_part_of_the_chain(tampered, column: str, value: str) -> None:
+    problem = only(checked(tampered(f"UPDATE events SET {column} = {value} WHERE version = 3 AND {ALICE}")))
+    assert (problem.kind, problem.version) == ("chain", 3)
+
+
+def test_a_changed_digest_is_found_in_its_batch_and_in_the_next(tampered) -> None:
+    report = checked(tampered(f"UPDATE events SET chain = x'00' WHERE version = 6 AND {ALICE}"))
+    assert [(problem.kind, problem.version) for problem in report.problems] == [("chain", 6), ("chain", 8)]
+
+
+def test_a_missing_digest_is_found(tampered) -> None:
+    problem = only(checked(tampered(f"UPDATE events SET chain = NULL WHERE version = 3 AND {ALICE}")))
+    assert (problem.kind, problem.version, "no digest" in problem.message) == ("chain", 3, True)
+
+
+def test_events_cannot_change_streams(tampered) -> None:
+    path = tampered("UPDATE streams SET name = 'session/mallory' WHERE name = 'session/alice'")
+    assert ("chain", 1) in [(problem.kind, problem.version) for problem in checked(path).problems]
+
+
+def test_a_missing_batch_is_a_gap_and_breaks_the_chain(tampered) -> None:
+    report = checked(tampered(f"DELETE FROM events WHERE version IN (6, 7) AND {ALICE}"))
+    assert [(problem.kind, problem.version) for problem in report.problems] == [("version", 8), ("chain", 8)]
+    assert report.problems[0].message == "comes after version 5: events are missing"
+
+
+def test_a_missing_beginning_is_a_gap(tampered) -> None:
+    report = checked(tampered(f"DELETE FROM events WHERE version = 1 AND {ALICE}"))
+    assert [(problem.kind, problem.version) for problem in report.problems] == [("version", 2), ("chain", 2)]
+
+
+def test_a_batch_without_its_stimulus_is_found(tampered) -> None:
+    report = checked(tampered(f"DELETE FROM events WHERE version = 3 AND {ALICE}"))
+    assert ("batch", 4) in [(problem.kind, problem.version) for problem in report.problems]
+
+
+def test_an_event_that_says_it_is_of_another_batch_is_found(tampered) -> None:
+    report = checked(tampered(f"UPDATE events SET batch = 4 WHERE version = 5 AND {ALICE}"))
+    assert ("batch", 5) in [(problem.kind, problem.version) for problem in report.problems]
+
+
+def test_a_cut_end_is_found_by_the_list_of_streams(tampered) -> None:
+    problem = only(checked(tampered(f"DELETE FROM events WHERE version >= 10 AND {ALICE}")))
+    assert (problem.kind, problem.stream, problem.version) == ("head", "session/alice", 0)
+    assert problem.message == "ends at version 11 according to the list of streams, at 9 here"
+    assert str(problem).startswith("session/alice: ends at version 11")
+
+
+def test_a_listed_end_that_is_too_early_is_found(tampered) -> None:
+    report = checked(tampered("UPDATE streams SET version = 9 WHERE name = 'session/alice'"))
+    assert set(kinds(report)) == {"head"}
+    assert "ends at version 9 according to the list of streams, at 11 here" in [p.message for p in report.problems]
+
+
+def test_a_listed_end_inside_of_a_batch_is_found(tampered) -> None:
+    report = checked(tampered("UPDATE streams SET version = 4 WHERE name = 'session/alice'"))
+    assert any("where no batch ends" in problem.message for problem in report.problems)
+
+
+@pytest.mark.parametrize(("column", "value"), [("chain", "x'00'"), ("pending", "'model:5'")])
+def test_a_listed_end_with_other_content_is_found(tampered, column: str, value: str) -> None:
+    problem = only(checked(tampered(f"UPDATE streams SET {column} = {value} WHERE name = 'session/alice'")))
+    assert (problem.kind, problem.stream) == ("head", "session/alice")
+
+
+def test_time_that_goes_back_is_found(tampered) -> None:
+    report = checked(tampered(f"UPDATE events SET at = at - 2000000 WHERE version IN (8, 9) AND {ALICE}"))
+    assert [(problem.kind, problem.version) for problem in report.problems] == [("time", 8), ("chain", 8)]
+
+
+def test_an_event_with_another_time_than_its_batch_is_found(tampered) -> None:
+    problem = only(checked(tampered(f"UPDATE events SET at = at + 1 WHERE version = 5 AND {ALICE}")))
+    assert (problem.kind, problem.version) == ("time", 5)
+
+
+def test_a_position_out_of_order_is_found(tampered) -> None:
+    report = checked(tampered(f"UPDATE events SET position = 1000 WHERE version = 2 AND {ALICE}"))
+    assert [(problem.kind, problem.version) for problem in report.problems] == [("position", 3)]
+
+
+@pytest.mark.parametrize(
+    "data", ["", "{", "null", "[]", '{"type":7}', '{"type":"session.input_queued.v1","content":7}', "[" * 5_000]
+)
+def test_an_event_that_cannot_be_decoded_is_named(tampered, data: str) -> None:
+    report = checked(tampered(f"UPDATE events SET data = '{data}' WHERE version = 3 AND {ALICE}"))
+    assert [(problem.kind, problem.version) for problem in report.problems] == [("chain", 3), ("event", 3)]
+    assert "session/alice@3" in report.problems[1].message
+    assert report.problems[1].position == 3
+
+
+def test_an_unknown_type_is_named_with_its_place(tampered) -> None:
+    path = tampered(f"UPDATE events SET data = replace(data, '.v1', '.v99') WHERE version = 3 AND {ALICE}")
+    problem = checked(path).problems[1]
+    assert (problem.kind, problem.version) == ("event", 3)
+    assert "'session.input_queued.v99'" in problem.message
+
+
+def test_text_that_is_no_unicode_is_a_problem_of_its_stream_and_hides_no_other(tampered) -> None:
+    report = checked(
+        tampered(
+            f"UPDATE events SET pending = CAST(x'ff' AS TEXT) WHERE version = 3 AND {ALICE}",
+            "DELETE FROM payloads",
+        )
+    )
+    found = [(problem.kind, problem.stream) for problem in report.problems]
+    assert ("unreadable", "session/alice") in found
+    assert ("payload", "session/bob") in found
+
+
+def test_a_missing_payload_is_named_once_where_it_is_first_needed(tampered) -> None:
+    report = checked(tampered("DELETE FROM payloads"))
+    assert [(problem.kind, problem.stream, problem.version) for problem in report.problems] == [
+        ("payload", "session/alice", 2),
+        ("payload", "session/alice", 2),
+    ]
+    assert all("is missing" in problem.message for problem in report.problems)
+
+
+def test_a_changed_payload_is_named(tampered) -> None:
+    problem = only(checked(tampered("UPDATE payloads SET data = data || x'20' WHERE rowid = 1")))
+    assert (problem.kind, "hash to something else" in problem.message) == ("payload", True)
+
+
+def test_a_large_tool_result_is_a_payload_that_is_checked(tmp_path: Path, builder) -> None:
+    async def build() -> CheckReport:
+        async with await SQLiteStore.open(tmp_path / "large.db") as store:
+            await type(builder)(store).weather_session("alice", result="x" * 100_000)
+            return await check_log(store)
+
+    report = asyncio.run(build())
+    assert (report.sound, report.payloads) == (True, 3)
+
+
+async def test_events_that_cannot_have_happened_break_an_invariant(builder) -> None:
+    await builder.weather_session("alice")
+    await builder.append(StreamName("session/alice"), [SESSION_CODEC.encode(RunCompleted(run=RunId("run_3")))])
+    report = await check_log(builder.store)
+    assert set(kinds(report)) == {"invariant"}
+    assert {problem.version for problem in report.problems} == {12}
+    assert any(problem.message.startswith("INV2: ") for problem in report.problems)
+
+
+async def test_invariants_are_not_judged_after_an_event_that_cannot_be_read(builder) -> None:
+    await builder.open("alice")
+    run = RunCompleted(run=RunId("run_3"))
+    await builder.append(StreamName("session/alice"), [b"{}", SESSION_CODEC.encode(run)])
+    assert kinds(await check_log(builder.store)) == ["event"]
+
+
+async def test_streams_of_unknown_kinds_are_checked_as_far_as_they_can_be(builder) -> None:
+    await builder.append(StreamName("order/1"), [b'{"type":"order.placed.v1"}'])
+    report = await check_log(builder.store)
+    assert report.sound
+    assert report.not_decoded == (NotDecoded(kind="order", streams=1),)
+    await builder.append(StreamName("order/1"), [b"nonsense"])
+    assert [(p.kind, p.version) for p in (await check_log(builder.store)).problems] == [("event", 2)]
+
+
+async def test_streams_of_tools_and_of_the_runtime_are_decoded(builder) -> None:
+    await builder.append(StreamName("tool/weather"), [b'{"type":"tool.call_abandoned.v1","started":"session/a@7"}'])
+    await builder.append(StreamName("runtime/log"), [b'{"type":"runtime.exploded.v1"}'])
+    report = await check_log(builder.store)
+    assert report.not_decoded == ()
+    assert only(report).stream == "runtime/log"
+
+
+async def test_a_thousand_problems_are_kept_and_all_are_counted(builder) -> None:
+    await builder.append(StreamName("order/1"), [b"nonsense"] * 1_200)
+    report = await check_log(builder.store)
+    assert (report.problems_found, len(report.problems), report.sound) == (1_200, 1_000, False)
+
+
+def test_a_file_that_is_no_log_raises(tmp_path: Path) -> None:
+    with pytest.raises(PersistenceError, match="does not exist"):
+        checked(tmp_path / "nothing.db")
+    (tmp_path / "text.db").write_text("hello, world, this is not a database")
+    with pytest.raises(LogFormatError):
+        checked(tmp_path / "text.db")
+
+
+class GrowingStore(InMemoryStore):
+    """Appends another batch to alice's stream whenever the list of streams has been read."""
+
+    builder = None
+
+    async def list_streams(
+        self, *, prefix: str = "", after: str = "", limit: int | None = None, with_pending: bool = False
+    ) -> list[StreamHead]:
+        heads = await super().list_streams(prefix=prefix, after=after, limit=limit, with_pending=with_pending)
+        assert self.builder is not None
+        await self.builder.send("alice", "one more")
+        await self.builder.open(f"session {len(heads)}")
+        return heads
+
+
+async def test_a_log_that_grows_under_the_check_is_sound(builder) -> None:
+    store = GrowingStore()
+    store.builder = type(builder)(store)
+    await store.builder.open("alice")
+    report = await check_log(store)
+    assert report.problems == ()
+    assert report.events > 2
+
+
+class BrokenStore(InMemoryStore):
+    """Cannot do one of the things that a check needs."""
+
+    broken = ""
+
+    async def list_streams(
+        self, *, prefix: str = "", after: str = "", limit: int | None = None, with_pending: bool = False
+    ) -> list[StreamHead]:
+        if self.broken == "list":
+            raise PersistenceError("the streams are gone")
+        return await super().list_streams(prefix=prefix, after=after, limit=limit, with_pending=with_pending)
+
+    async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
+        if self.broken == "all":
+            raise PersistenceError("the log is gone")
+        return await super().read_all(after_position=after_position, limit=limit)
+
+    async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
+        if self.broken == "stream" and stream == "session/alice":
+            raise PersistenceError("a page is gone")
+        return await super().read_stream(stream, after_version=after_version, limit=limit)
+
+    async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
+        if self.broken == "payloads":
+            raise PersistenceError("the payloads are gone")
+        return await super().read_payloads(hashes)
+
+
+@pytest.mark.parametrize(
+    ("broken", "streams"),
+    [("list", ["", "session/alice"]), ("all", [""]), ("stream", ["session/alice"]), ("payloads", ["session/alice"])],
+)
+async def test_what_cannot_be_read_is_a_problem_and_the_rest_is_checked(
+    builder, broken: str, streams: Sequence[str]
+) -> None:
+    store = BrokenStore()
+    await type(builder)(store).open("alice")
+    store.broken = broken
+    report = await check_log(store)
+    assert "unreadable" in kinds(report)
+    assert {problem.stream for problem in report.problems} <= set(streams)
+
+
+async def test_a_stream_that_the_list_of_streams_lacks_is_found(builder) -> None:
+    class Forgetful(InMemoryStore):
+        async def list_streams(
+            self, *, prefix: str = "", after: str = "", limit: int | None = None, with_pending: bool = False
+        ) -> list[StreamHead]:
+            return []
+
+        async def head(self, stream: str) -> StreamHead | None:
+            return None
+
+    store = Forgetful()
+    await type(builder)(store).append(StreamName("session/alice"), [b"{}"] * 3)
+    problem = only(await check_log(store))
+    assert (problem.kind, problem.stream) == ("head", "session/alice")
+
+

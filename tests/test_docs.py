@@ -1,0 +1,181 @@
+"""The documentation is true: every Python block of README.md and of docs/ runs, in an empty folder.
+
+How a block's fence opens says how it runs:
+
+    ```python              by itself, as if pasted into a new file; `await` is allowed at the top level
+    ```python continues    after the blocks above it, down from the last one that runs by itself, with their names
+    ```python not-run      never (it needs a key, a network or another package), but it must compile
+
+A block has no `>>>` prompts. What it promises it may say with `assert`.
+"""
+
+import ast
+import asyncio
+import inspect
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+README = ROOT / "README.md"
+DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+
+FENCE = re.compile(
+    r"^(?P<indent> *)(?P<ticks>`{3,})(?P<words>[^`\n]*)\n(?P<body>.*?)^(?P=indent)(?P=ticks)`* *$", re.M | re.S
+)
+WAYS_TO_RUN: list[list[str]] = [[], ["continues"], ["not-run"]]
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced Python block of a document."""
+
+    document: Path
+    line: int
+    """Line of the document on which its code begins."""
+    code: str
+    way: list[str]
+    """What follows `python` on the fence."""
+
+    def __str__(self) -> str:
+        return f"{self.document.name}:{self.line}"
+
+    def compiled(self) -> CodeType:
+        """Return its code, with the document's own line numbers for tracebacks."""
+        source = "\n" * (self.line - 1) + self.code
+        code = compile(source, self.document, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        assert isinstance(code, CodeType)
+        return code
+
+
+def python_blocks(text: str, document: Path) -> list[Block]:
+    blocks: list[Block] = []
+    for fence in FENCE.finditer(text):
+        language, *way = fence["words"].split() or [""]
+        if language in {"python", "py"}:
+            code = re.sub(f"^{fence['indent']}", "", fence["body"], flags=re.M)
+            blocks.append(Block(document, text.count("\n", 0, fence.start("body")) + 1, code, way))
+    return blocks
+
+
+def stories(blocks: list[Block]) -> list[list[Block]]:
+    """Return the blocks that run, each that runs by itself together with those that continue it."""
+    found: list[list[Block]] = []
+    for block in blocks:
+        match block.way:
+            case []:
+                found.append([block])
+            case ["continues"]:
+                assert found, f"{block} continues nothing"
+                assert found[-1][0].document == block.document, f"{block} continues nothing"
+                found[-1].append(block)
+            case _:
+                continue
+    return found
+
+
+def run(story: list[Block], monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Run a story as `__main__` in `folder`, on one event loop; a block without `await` runs outside of the loop."""
+    module = ModuleType("__main__")
+    # Decorators and type hints look their module up by its name.
+    monkeypatch.setitem(sys.modules, "__main__", module)
+    monkeypatch.chdir(folder)
+    with asyncio.Runner() as runner:
+        for block in story:
+            code = block.compiled()
+            if code.co_flags & inspect.CO_COROUTINE:
+                runner.run(eval(code, module.__dict__))
+            else:
+                exec(code, module.__dict__)
+
+
+BLOCKS = [
+    block for path in DOCUMENTS if path.exists() for block in python_blocks(path.read_text(encoding="utf-8"), path)
+]
+
+
+def test_there_is_a_readme_with_code() -> None:
+    assert README.exists(), "README.md is missing; it is what people read first"
+    assert [block for block in BLOCKS if block.document == README], "README.md shows no Python"
+
+
+def test_the_readme_shows_the_commands_that_ci_runs() -> None:
+    commands = re.findall(
+        r"^ *(python3 -m venv \.venv && .+)$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.M
+    )
+    assert [command.split()[-1] for command in commands] == ["demo", ".venv/bin/pytest"]
+    readme = README.read_text(encoding="utf-8")
+    assert [command for command in commands if command not in readme] == []
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_a_block_says_how_it_runs_and_compiles(block: Block) -> None:
+    assert block.way in WAYS_TO_RUN, f"{block}: write ```python, ```python continues or ```python not-run"
+    assert block.compiled()
+
+
+@pytest.mark.parametrize("story", stories(BLOCKS), ids=lambda story: str(story[0]))
+def test_documented_code_runs(story: list[Block], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run(story, monkeypatch, tmp_path)
+
+
+SAMPLE = """
+```python
+from dataclasses import dataclass
+
+@dataclass
+class Found:
+    where: "str"
+
+seen = Found("by itself")
+```
+
+1. in a list:
+
+   ```python continues
+   import asyncio
+
+   await asyncio.sleep(0)
+   loop = asyncio.get_running_loop()
+   if __name__ == "__main__":
+       seen.where += ", continued in a list"
+   ```
+
+```sh
+exit 1
+```
+
+```python continues
+async def main():
+    raise RuntimeError(f"{seen.where}, and failed")
+
+asyncio.run(main())
+```
+
+```python not-run
+import nothing_of_that_name
+```
+"""
+
+
+def test_blocks_run_in_order_with_shared_names_and_the_documents_line_numbers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    [story] = stories(python_blocks(SAMPLE, Path("SAMPLE.md")))
+    with pytest.raises(RuntimeError, match="by itself, continued in a list, and failed") as raised:
+        run(story, monkeypatch, tmp_path)
+    place = raised.traceback[-1]
+    assert str(place.path).endswith("SAMPLE.md")
+    assert "raise RuntimeError" in SAMPLE.splitlines()[place.lineno]
+
+
+@pytest.mark.parametrize(
+    "text", ["```python continues\nx = 1\n```\n", "```python not-run\nx = 1\n```\n```python continues\n```\n"]
+)
+def test_a_block_must_have_something_to_continue(text: str) -> None:
+    with pytest.raises(AssertionError, match="continues nothing"):
+        stories(python_blocks(text, Path("SAMPLE.md")))

@@ -1,0 +1,269 @@
+"""The rules of the house that a program can check: who may import whom, sizes, names, and no error swallowed.
+
+Everything here reads source text, so it needs no install; only the tests of what an import loads run Python.
+"""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+LAYERS = ("events", "stores", "actors", "runtime", "scenarios")
+"""From the left to the right: a layer imports itself and what stands before it."""
+
+PURE_MODULES = {
+    "abc",
+    "base64",
+    "bisect",
+    "collections",
+    "copy",
+    "dataclasses",
+    "enum",
+    "functools",
+    "hashlib",
+    "heapq",
+    "itertools",
+    "json",
+    "math",
+    "msgspec",
+    "operator",
+    "re",
+    "string",
+    "struct",
+    "types",
+    "typing",
+    "unicodedata",
+}
+"""All that `events` may import from outside: nothing here reads a clock, a random source, a file or the process."""
+
+IMPURE_BUILTINS = {"__import__", "breakpoint", "compile", "eval", "exec", "hash", "id", "input", "open", "print"}
+"""What `events` may not call; `hash` and `id` differ from one process to the next."""
+
+AT_HOME_IN = {
+    "aiosqlite": ("stores/",),
+    "sqlite3": ("stores/",),
+    "httpx": ("runtime/",),
+    "rich": ("runtime/",),
+    "typer": ("runtime/",),
+    "argparse": ("runtime/",),
+    "datetime": ("runtime/",),
+    "secrets": ("runtime/",),
+    "uuid": ("runtime/",),
+    "time": ("actors/clock.py", "runtime/"),
+    "random": ("runtime/", "scenarios/"),
+    "hypothesis": ("scenarios/",),
+}
+"""Modules that may be imported only in some places: SQL is the stores' business; clock and randomness are injected."""
+
+HEAVY_MODULES = {"httpx", "hypothesis", "networkx", "numpy", "rich", "typer"}
+"""What `import refold` must not load."""
+
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+VAGUE_WORDS = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
+
+MODULES = [path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))]
+BROAD_ERRORS = {"BaseException", "Exception"}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def layer_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0]
+
+
+every_module = pytest.mark.parametrize("path", MODULES, ids=name_of)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and the dotted name of everything imported, also inside functions and under TYPE_CHECKING.
+
+    `from a.b import c` gives `a.b.c`, which may be a module or a name in one. A relative import keeps its dots.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = "." * node.level + (node.module or "")
+            yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
+
+
+def imported_layer(name: str) -> str | None:
+    """Return the layer that an imported name belongs to, or None if it is not ours."""
+    package, _, rest = name.partition(".")
+    if package != "refold":
+        return None
+    layer = rest.partition(".")[0]
+    return layer if layer in LAYERS and layer != "runtime" else "runtime"
+
+
+def imports_against_the_direction(tree: ast.Module, layer: str) -> list[str]:
+    allowed = LAYERS[: LAYERS.index(layer) + 1]
+    return [
+        f"line {line}: {name}"
+        for line, name in imports(tree)
+        if name.startswith(".") or (imported_layer(name) or layer) not in allowed
+    ]
+
+
+def swallowed_errors(tree: ast.Module) -> list[str]:
+    """Return the handlers that do nothing, and the `contextlib.suppress` of everything."""
+    found: list[str] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.ExceptHandler(body=body) if all(is_empty_statement(statement) for statement in body):
+                found.append(f"line {node.lineno}: except that does nothing")
+            case ast.Call(func=ast.Name(id="suppress") | ast.Attribute(attr="suppress"), args=arguments):
+                if BROAD_ERRORS & {ast.unparse(argument) for argument in arguments}:
+                    found.append(f"line {node.lineno}: {ast.unparse(node)}")
+            case _:
+                continue
+    return found
+
+
+def is_empty_statement(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Pass() | ast.Continue() | ast.Expr(value=ast.Constant()):
+            return True
+        case _:
+            return False
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the names of all modules that a fresh interpreter holds after `statement`."""
+    program = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+    # -I: neither the current folder nor the user's environment decides what is found.
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout))
+
+
+def test_every_layer_has_modules() -> None:
+    assert {layer_of(path) for path in MODULES} == set(LAYERS)
+
+
+@every_module
+def test_imports_point_one_way(path: Path) -> None:
+    assert imports_against_the_direction(tree_of(path), layer_of(path)) == []
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import refold.stores.event_store",
+        "from refold.actors import Actor",
+        "from refold import stores",
+        "from refold import AgentRuntime",
+        "import refold",
+        "from .errors import RefoldError",
+        "def later():\n    from refold.scenarios.faults import Crash",
+    ],
+)
+def test_an_import_against_the_direction_is_found(statement: str) -> None:
+    assert len(imports_against_the_direction(ast.parse(statement), "events")) == 1
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) == "events"], ids=name_of)
+def test_events_import_only_what_is_pure(path: Path) -> None:
+    outside = {name.partition(".")[0] for _, name in imports(tree_of(path)) if imported_layer(name) is None}
+    # A layer's front door loads its modules when they are first used.
+    lazy_loading = {"importlib"} if path.name == "__init__.py" else set[str]()
+    assert outside <= PURE_MODULES | lazy_loading
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) == "events"], ids=name_of)
+def test_events_call_nothing_impure(path: Path) -> None:
+    called = {
+        node.func.id
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert called.isdisjoint(IMPURE_BUILTINS)
+
+
+@every_module
+def test_modules_with_a_home_are_imported_only_there(path: Path) -> None:
+    strays = [
+        f"line {line}: {name}"
+        for line, name in imports(tree_of(path))
+        if not name_of(path).startswith(AT_HOME_IN.get(name.partition(".")[0], ""))
+    ]
+    assert strays == []
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("statement", ["import {}", "from {} import *"])
+def test_a_layer_and_all_its_public_names_load_none_to_its_right(statement: str, layer: str) -> None:
+    loaded = loaded_by(statement.format("refold" if layer == "runtime" else f"refold.{layer}"))
+    # The package `refold` is every layer's parent; its own modules are the runtime.
+    layers = {imported_layer(name) for name in loaded - {"refold"}} - {None}
+    assert layers <= set(LAYERS[: LAYERS.index(layer) + 1])
+
+
+def test_importing_refold_is_light() -> None:
+    assert {name.partition(".")[0] for name in loaded_by("import refold")}.isdisjoint(HEAVY_MODULES)
+
+
+@every_module
+def test_a_module_holds_one_idea(path: Path) -> None:
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MODULE_LINES_MAX
+
+
+@every_module
+def test_functions_fit_on_a_page(path: Path) -> None:
+    too_long = [
+        f"line {node.lineno}: {node.name}"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (node.end_lineno or node.lineno) - node.lineno + 1 > FUNCTION_LINES_MAX
+    ]
+    assert too_long == []
+
+
+@every_module
+def test_a_module_is_named_for_what_it_holds(path: Path) -> None:
+    words = {word for part in path.relative_to(ROOT).with_suffix("").parts for word in part.split("_")}
+    assert words.isdisjoint(VAGUE_WORDS)
+
+
+@every_module
+def test_a_module_opens_with_a_docstring(path: Path) -> None:
+    assert ast.get_docstring(tree_of(path))
+
+
+@every_module
+def test_no_error_is_swallowed(path: Path) -> None:
+    assert swallowed_errors(tree_of(path)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "try:\n    work()\nexcept ValueError:\n    pass",
+        "for item in items:\n    try:\n        work(item)\n    except OSError:\n        continue",
+        "try:\n    work()\nexcept KeyError:\n    ...",
+        "with contextlib.suppress(Exception):\n    work()",
+        "with suppress(OSError, BaseException):\n    work()",
+    ],
+)
+def test_a_swallowed_error_is_found(source: str) -> None:
+    assert len(swallowed_errors(ast.parse(source))) == 1
+
+
+def test_an_answered_error_is_accepted() -> None:
+    source = "try:\n    work()\nexcept KeyError:\n    count += 1\nwith suppress(FileNotFoundError):\n    path.unlink()"
+    assert swallowed_errors(ast.parse(source)) == []
