@@ -44,7 +44,7 @@ Work = Coroutine[Any, Any, None]
 
 
 class _Interrupted(BaseException):
-    """`request_stop(now=True)` has cancelled what the cell was waiting for; STOP is next in its mailbox."""
+    """The cell waits no longer, since `request_stop(now=True)` was called; STOP is next in its mailbox."""
 
 
 class ActorCell(Mailbox):
@@ -55,6 +55,7 @@ class ActorCell(Mailbox):
         "_factory",
         "_interrupted",
         "_restarts_s",
+        "_stop_now",
         "_task",
         "_waits",
         "actor",
@@ -87,7 +88,8 @@ class ActorCell(Mailbox):
         self._factory = factory
         self._task: asyncio.Task[None] | None = None  # held here, since the loop holds tasks weakly
         self._waits = False  # its handlers are async: activations go straight to a task
-        self._interrupted = False
+        self._stop_now = False  # nothing that can be interrupted is to be waited for any more
+        self._interrupted = False  # the task was cancelled for that reason
         self._dependents: Dependents | None = None
         self._restarts_s: list[float] | None = None
 
@@ -104,6 +106,7 @@ class ActorCell(Mailbox):
             reply.settle(True)
             return reply
         if now:
+            self._stop_now = True
             self._refuse_queued("it was stopped before it handled the message; nothing was done")
         self.put(STOP, reply)
         if now and self.handling is not None and self.handling.interruptible and not self._interrupted:
@@ -217,6 +220,9 @@ class ActorCell(Mailbox):
 
     async def _wait(self, hook: Coroutine[Any, Any, R], *, interruptible: bool = True) -> R:
         """Await a hook, visible to the search for circles and, if so wished, open to `request_stop(now=True)`."""
+        if self._stop_now and interruptible:
+            hook.close()
+            raise _Interrupted
         handling = self.handling = Handling(self)
         if not interruptible:
             handling.interruptible = False
@@ -289,8 +295,6 @@ class ActorCell(Mailbox):
                 reason = f"it failed too often and was stopped; the last failure was {describe(error)}"
                 self.system.remember_failed(self.address, reason)
                 self._close(reason)
-                return
-            if self._queue and self._queue[0][0] is STOP:
                 return
             try:
                 await self._wait(self.system.clock.sleep(pause_s))

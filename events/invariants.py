@@ -78,11 +78,11 @@ class SessionChecker:
         if state.messages is not self._messages:
             self._messages, self._read, self._rules = state.messages, 0, HistoryRules()
         new = state.messages[self._read :]
+        after_pause = self._paused or type(event) is not ModelResponded
         for message in new:
-            is_answer = type(event) is ModelResponded
-            findings.extend(self._rules.add(message, after_pause=self._paused or not is_answer))
+            findings.extend(self._rules.add(message, after_pause=after_pause))
         self._read += len(new)
-        if type(event) is ModelResponded:
+        if type(event) is ModelResponded and new:
             self._paused = event.stop_reason == "pause_turn"
         if state.turn is not self._turn or new:
             findings.extend(_turn_findings(state.turn, self._rules))

@@ -1,6 +1,8 @@
-"""What a Google-style docstring tells of a tool: its first paragraph, and the "Args:" section by parameter."""
+"""What a Google-style docstring tells of a tool: its first paragraph, and the "Args:" section by parameter.
 
-import inspect
+Docstrings are given as `inspect.getdoc` cleans them.
+"""
+
 import re
 
 from refold.events.cleaning import clean_text
@@ -23,10 +25,13 @@ def first_paragraph(docstring: str | None) -> str:
 def parameter_descriptions(docstring: str | None) -> dict[str, str]:
     """Return what the "Args:" section says, each as one line, by parameter."""
     lines = iter(_lines(docstring))
+    before = False
     for line in lines:
         if line.strip() in ARGUMENT_HEADINGS:
-            section_indent = _indent(line)
+            # Cleaning a docstring that begins with its section takes the indentation of what follows.
+            section_indent = _indent(line) if before else -1
             break
+        before = True
     else:
         return {}
     described: dict[str, list[str]] = {}
@@ -47,7 +52,7 @@ def parameter_descriptions(docstring: str | None) -> dict[str, str]:
 
 
 def _lines(docstring: str | None) -> list[str]:
-    return inspect.cleandoc(clean_text(docstring)).splitlines() if docstring else []
+    return clean_text(docstring).splitlines() if docstring else []
 
 
 def _indent(line: str) -> int:

@@ -95,7 +95,7 @@ class InputSchema:
             if all(problems):
                 return "; or: ".join(str(problem) for problem in problems)
         kind = json_type(value)
-        accepted = _accepted(schema)
+        accepted = _accepted(schema) if "type" in schema else JSON_TYPES
         if kind not in accepted:
             return f"Expected `{' | '.join(sorted(accepted))}`, got `{kind}` - at `{path}`"
         choices = _choices(schema)

@@ -146,8 +146,6 @@ def configured(*, core: int = 1, **settings: object) -> tuple[AgentConfiguration
     )
 
 
-BuildLog = Callable[[LogBuilder], "asyncio.Future[None]"]
-
 
 @pytest.fixture
 def builder() -> LogBuilder:
@@ -186,3 +184,9 @@ def tampered(log_file: Path, tmp_path: Path) -> Callable[..., Path]:
         return copy
 
     return tamper
+
+
+@pytest.fixture
+def configuration_with() -> Callable[..., AgentConfiguration]:
+    """Make the test agent's configuration with other settings."""
+    return lambda **settings: configured(**settings)[0]

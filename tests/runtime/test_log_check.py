@@ -172,7 +172,7 @@ def test_a_missing_payload_is_named_once_where_it_is_first_needed(tampered) -> N
 
 
 def test_a_changed_payload_is_named(tampered) -> None:
-    problem = only(checked(tampered("UPDATE payloads SET data = data || x'20' WHERE rowid = 1")))
+    problem = only(checked(tampered("UPDATE payloads SET data = CAST(data || ' ' AS BLOB) WHERE rowid = 1")))
     assert (problem.kind, "hash to something else" in problem.message) == ("payload", True)
 
 
