@@ -116,6 +116,11 @@ class AgentRuntime:
             raise ConfigError("the runtime is not open; use it inside `async with`")
         return self._system
 
+    @property
+    def commits(self) -> int:
+        """Transactions that were written to the log since the runtime opened."""
+        return self._journal.commits if self._journal is not None else 0
+
     def require_open(self) -> None:
         """Do nothing while the runtime takes commands.
 

@@ -1,0 +1,144 @@
+"""One turn with one tool, durable FULL, beside the same events written by hand in the same number of commits.
+
+Run: python -P benchmarks/one_turn.py [turns]
+
+By hand means: the same JSON, the same tables, four transactions a turn, each one hop through an aiosqlite connection,
+and nothing else. The bare line makes the same commits inline, with no second thread.
+"""
+
+import asyncio
+import json
+import sqlite3
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import aiosqlite
+
+from refold import AgentConfig, AgentRuntime, ModelRequest, ScriptedProvider, say, tool, use
+from refold.stores import SQLiteStore
+
+EVENTS = 9
+"""Events of one turn with one tool."""
+
+Rows = list[tuple[int, int, int, int, str]]
+
+
+@tool(tier="observe", effect="pure")
+async def weather(city: str) -> str:
+    """Forecast for a city."""
+    return f"{city}: sunny"
+
+
+def model(request: ModelRequest) -> object:
+    """Ask for the tool after an input, and answer after its result."""
+    return say("Sunny.") if request.messages[-1].text == "" else use("weather", {"city": "Lisbon"})
+
+
+async def through_refold(log: Path, turns: int) -> tuple[list[float], float]:
+    """Return the milliseconds of each turn, and commits per turn."""
+    provider = ScriptedProvider([model] * (2 * turns + 20))  # type: ignore[list-item]
+    async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[weather], log=log) as runtime:
+        session = await runtime.session("s")
+        for _ in range(10):
+            await session.send("Weather in Lisbon?")
+        before = runtime.commits
+        times = []
+        for _ in range(turns):
+            start = time.perf_counter()
+            await session.send("Weather in Lisbon?")
+            times.append((time.perf_counter() - start) * 1000)
+        return times, (runtime.commits - before) / turns
+
+
+async def batches_of(log: Path) -> list[Rows]:
+    """Return what the runtime wrote for one turn, batch by batch."""
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        stored = await store.read_stream("session/s")
+    batches: list[Rows] = []
+    for item in stored[-EVENTS:]:
+        if item.version == item.batch:
+            batches.append([])
+        batches[-1].append((1, item.version, item.batch, item.at, item.data.decode()))
+    return batches
+
+
+def make(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(
+            "CREATE TABLE events (position INTEGER PRIMARY KEY, stream INTEGER NOT NULL, version INTEGER NOT NULL, "
+            "batch INTEGER NOT NULL, time INTEGER NOT NULL, data TEXT NOT NULL, UNIQUE (stream, version))"
+        )
+    connection.close()
+
+
+INSERT = "INSERT INTO events (stream, version, batch, time, data) VALUES (?, ?, ?, ?, ?)"
+
+
+def commit(connection: sqlite3.Connection, rows: Rows, shift: int) -> None:
+    """Write one batch in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    connection.executemany(INSERT, [(stream, version + shift, *rest) for stream, version, *rest in rows])
+    connection.execute("COMMIT")
+
+
+async def by_hand(path: Path, batches: list[Rows], turns: int) -> list[float]:
+    make(path)
+    times = []
+    async with aiosqlite.connect(path, isolation_level=None) as connection:
+        await connection.execute("PRAGMA synchronous=FULL")
+        for turn in range(turns):
+            start = time.perf_counter()
+            for rows in batches:
+                await connection._execute(commit, connection._conn, rows, turn * EVENTS)
+            times.append((time.perf_counter() - start) * 1000)
+    return times
+
+
+def inline(path: Path, batches: list[Rows], turns: int) -> list[float]:
+    make(path)
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous=FULL")
+    times = []
+    for turn in range(turns):
+        start = time.perf_counter()
+        for rows in batches:
+            commit(connection, rows, turn * EVENTS)
+        times.append((time.perf_counter() - start) * 1000)
+    connection.close()
+    return times
+
+
+def main() -> None:
+    """Measure, three rounds, and print the medians."""
+    turns = int(sys.argv[1]) if len(sys.argv) > 1 else 500
+    rounds = []
+    for _ in range(3):
+        with tempfile.TemporaryDirectory() as folder:
+            times, commits = asyncio.run(through_refold(Path(folder, "refold.db"), turns))
+            batches = asyncio.run(batches_of(Path(folder, "refold.db")))
+            hand = asyncio.run(by_hand(Path(folder, "hand.db"), batches, turns))
+            bare = inline(Path(folder, "bare.db"), batches, turns)
+        rounds.append((statistics.median(times), statistics.median(hand), statistics.median(bare), commits))
+    refold_ms, hand_ms, bare_ms, commits = (statistics.median(column) for column in zip(*rounds, strict=True))
+    print(
+        json.dumps(
+            {
+                "turn_ms": round(refold_ms, 3),
+                "by_hand_ms": round(hand_ms, 3),
+                "inline_ms": round(bare_ms, 3),
+                "ratio_to_by_hand": round(refold_ms / hand_ms, 2),
+                "commits_per_turn": commits,
+                "turns": turns,
+                "durability": "full",
+            },
+            indent=2,
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()
