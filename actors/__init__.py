@@ -15,17 +15,23 @@ if TYPE_CHECKING:
     from refold.actors.clock import Clock as Clock
     from refold.actors.clock import ManualClock as ManualClock
     from refold.actors.clock import SystemClock as SystemClock
+    from refold.actors.clock import Timer as Timer
     from refold.actors.errors import ActorStopped as ActorStopped
     from refold.actors.errors import AskCycle as AskCycle
     from refold.actors.errors import AskTimeout as AskTimeout
     from refold.actors.errors import WouldDeadlock as WouldDeadlock
     from refold.actors.event_sourced import EventSourcedActor as EventSourcedActor
+    from refold.actors.future import ActorFuture as ActorFuture
     from refold.actors.journal import Journal as Journal
     from refold.actors.supervision import ActorFailure as ActorFailure
+    from refold.actors.thread_pool import LateOutcome as LateOutcome
+    from refold.actors.thread_pool import ThreadPool as ThreadPool
+    from refold.actors.thread_pool import ThreadWork as ThreadWork
 
 __all__ = [
     "Actor",
     "ActorFailure",
+    "ActorFuture",
     "ActorRef",
     "ActorStopped",
     "ActorSystem",
@@ -35,13 +41,18 @@ __all__ = [
     "Clock",
     "EventSourcedActor",
     "Journal",
+    "LateOutcome",
     "ManualClock",
     "SystemClock",
+    "ThreadPool",
+    "ThreadWork",
+    "Timer",
     "WouldDeadlock",
 ]
 
 _MODULES = {
     "Actor": "actor",
+    "ActorFuture": "future",
     "ActorFailure": "supervision",
     "ActorRef": "actor_ref",
     "ActorStopped": "errors",
@@ -51,8 +62,12 @@ _MODULES = {
     "CancellationToken": "cancellation",
     "Clock": "clock",
     "EventSourcedActor": "event_sourced",
+    "LateOutcome": "thread_pool",
     "Journal": "journal",
     "ManualClock": "clock",
+    "Timer": "clock",
+    "ThreadWork": "thread_pool",
+    "ThreadPool": "thread_pool",
     "SystemClock": "clock",
     "WouldDeadlock": "errors",
 }

@@ -29,7 +29,18 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 
-class Actor(pykka.Actor):
+if TYPE_CHECKING:
+
+    class _PykkaActor:
+        """`pykka.Actor` without the types of its hooks, which say that no hook may be `async def`."""
+
+        def _handle_receive(self, message: Any) -> Any: ...
+
+else:
+    _PykkaActor = pykka.Actor
+
+
+class Actor(_PykkaActor):
     """One message at a time, in the order of arrival; override `on_receive`, and the other hooks as needed.
 
     A message is passed by reference: send frozen Structs, so that nothing a receiver does is visible to the sender.
@@ -64,12 +75,12 @@ class Actor(pykka.Actor):
         return self._cell.system.ref(self._cell.address)
 
     @property
-    def actor_urn(self) -> str:  # type: ignore[override]
+    def actor_urn(self) -> str:
         """The address, under pykka's name for it."""
         return self._cell.address
 
     @property
-    def actor_stopped(self) -> threading.Event:  # type: ignore[override]
+    def actor_stopped(self) -> threading.Event:
         """An event that says whether this instance is over; made when asked for, so ask again, do not keep it."""
         event = threading.Event()
         if self._cell.actor is not self:

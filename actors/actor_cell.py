@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-MESSAGES_PER_TURN = 64
-"""Messages one actor handles before the loop's other work has its turn."""
+MESSAGES_PER_ACTIVATION = 64
+"""Messages that one actor handles before the rest of the loop goes on."""
 
 
 _SPECIAL: Final = frozenset((Signal, ProxyCall, ProxyGetAttr, ProxySetAttr))
@@ -107,7 +107,7 @@ class ActorCell(Mailbox):
             return reply
         if now:
             self._stop_now = True
-            self._refuse_queued("it was stopped before it handled the message; nothing was done")
+            self._refuse_messages("it was stopped before it handled the message; nothing was done")
         self.put(STOP, reply)
         if now and self.handling is not None and self.handling.interruptible and not self._interrupted:
             task = self._task
@@ -125,18 +125,18 @@ class ActorCell(Mailbox):
             self.system.loop.call_soon(self._activate, context=self.system.context.copy())
 
     def _activate(self) -> None:
-        """Handle messages until none is left, one has to wait, or others have to have their turn."""
+        """Handle messages until none is left, one has to wait, or the rest of the loop has waited long enough."""
         actor, queue = self.actor, self._queue
         if actor is None:
             self._continue_in_task()
             return
-        for _ in range(MESSAGES_PER_TURN):
+        for _ in range(MESSAGES_PER_ACTIVATION):
             if not queue:
                 self._rest()
                 return
             message, reply = queue.popleft()
             if type(message) in _SPECIAL or (reply is not None and reply.withdrawn):
-                self._continue_in_task(self._take_special(message, reply))
+                self._continue_in_task(self._take_special(message, reply), reply)
                 return
             try:
                 result = actor.on_receive(message)
@@ -144,30 +144,35 @@ class ActorCell(Mailbox):
                 self._end_by(error, reply)
                 raise
             except BaseException as error:  # noqa: BLE001 - the actor's border
-                self._continue_in_task(self._contain(error, reply))
+                self._continue_in_task(self._contain(error, reply), reply)
                 return
             if isinstance(result, CoroutineType):
                 self._waits = True
-                self._continue_in_task(self._conclude(result, reply))
+                self._continue_in_task(self._conclude(result, reply), reply)
                 return
             if reply is not None:
                 reply.settle(result)
         self._schedule()
 
-    def _continue_in_task(self, first: Work | None = None) -> None:
+    def _continue_in_task(self, first: Work | None = None, reply: Reply | None = None) -> None:
         """Let a task do what comes first and has to wait, and go on with the mailbox from there."""
         system = self.system
-        self._task = system.loop.create_task(self._run(first), name=self.address, context=system.context.copy())
+        self._task = system.loop.create_task(self._run(first, reply), name=self.address, context=system.context.copy())
 
-    async def _run(self, first: Work | None) -> None:
-        """Handle messages until none is left; what has to wait does so here."""
+    async def _run(self, first: Work | None, reply: Reply | None) -> None:
+        """Handle messages until none is left; what has to wait does so here.
+
+        Args:
+            first: what is left to do for a message that was already taken.
+            reply: where the answer to that message goes.
+        """
         try:
             if first is not None:
                 await first
             handled = 0
             while self._queue:
                 handled += 1
-                if handled % MESSAGES_PER_TURN == 0:
+                if handled % MESSAGES_PER_ACTIVATION == 0:
                     await asyncio.sleep(0)
                 message, reply = self._queue.popleft()
                 actor = self.actor
@@ -184,7 +189,7 @@ class ActorCell(Mailbox):
                     if reply is not None:
                         reply.settle(result)
         except BaseException as error:
-            self._end_by(error, None)
+            self._end_by(error, reply)
             raise
         self._task = None
         self._rest()
@@ -243,11 +248,11 @@ class ActorCell(Mailbox):
 
     async def _contain(self, error: BaseException, reply: Reply | None) -> None:
         """Answer for a handler that raised: a refusal ends here, a failure restarts the actor."""
-        if isinstance(error, _Interrupted) or self._passes(error):
+        if self._passes(error):
+            raise error
+        if isinstance(error, _Interrupted):
             if reply is not None:
                 reply.settle(error=ActorStopped(self.address, "it was stopped while it handled the message"))
-            if not isinstance(error, _Interrupted):
-                raise error
             return
         if reply is not None:
             reply.settle(error=self._for_asker(error))
@@ -313,11 +318,12 @@ class ActorCell(Mailbox):
         reason = f"its event loop or task was ended by {describe(error)}"
         if reply is not None:
             reply.settle(error=ActorStopped(self.address, reason))
+        if self._task is not None and not isinstance(error, CancelledError):
+            self._task.add_done_callback(asyncio.Task.exception)  # it is on its way to the loop: no second report
         self.abandon(reason)
 
     def abandon(self, reason: str) -> None:
         """Give this life of the address up, whatever it is doing."""
-        self.open = False
         if self._dependents is not None:
             self._dependents.cancel_tasks()
         if self._task is not None and self._task is not asyncio.current_task():
@@ -344,15 +350,16 @@ class ActorCell(Mailbox):
         """Start for a caller who waits, and who gets the error if it fails."""
         try:
             await self._begin()
-        except BaseException as error:
-            interrupted = isinstance(error, _Interrupted)
-            reason = "it was stopped while it started" if interrupted else f"it did not start: {describe(error)}"
-            if reply is not None:
-                reply.settle(error=ActorStopped(self.address, reason) if interrupted else self._for_asker(error))
+        except BaseException as raised:
+            error = raised
             if self._passes(error):
                 raise
             await self._end_dependents(now=True)
-            self._close(reason)
+            if isinstance(error, _Interrupted):
+                error = ActorStopped(self.address, "it was stopped while it started")
+            self._close(f"it did not start: {describe(error)}")
+            if reply is not None:
+                reply.settle(error=self._for_asker(error))
         else:
             if reply is not None:
                 reply.settle(True)
@@ -387,13 +394,14 @@ class ActorCell(Mailbox):
         """End this life of the address: what is queued goes to the next life, or is answered."""
         if self.closed:
             return
+        self.open = False
         self.closed = True
         self.actor = None
         if self.parent is not None and self.parent._dependents is not None:
             self.parent._dependents.children.pop(self.address, None)
         heir = self.system.replace(self)
         if heir is None:
-            self._refuse_queued(reason)
+            self._refuse_all(reason)
         else:
             self._hand_over(heir)
 

@@ -171,7 +171,7 @@ class ActorSystem:
     def unreachable_because(self, address: str) -> str | None:
         """Return why nobody would take a message for the address, or None if somebody would."""
         cell = self._cells.get(address)
-        if cell is not None and not (not cell.open and (self._closing or self._factory(address) is None)):
+        if cell is not None and (cell.open or (self._factory(address) is not None and not self._closing)):
             return None
         if address in self._failed:
             return f"{self._failed[address]}. system.forgive({address!r}) lets it start again"

@@ -11,13 +11,24 @@ from typing import overload
 
 import msgspec
 
-from refold.events.content import Message
+from refold.events.content import Message, ToolUseBlock
 from refold.events.ids import PayloadHash
 from refold.events.payloads import restored, stored_hashes
 
 ReadPayloads = Callable[[Iterable[PayloadHash]], Awaitable[dict[PayloadHash, bytes]]]
 
 _encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Message)
+
+
+def own_copy(message: Message) -> Message:
+    """Return `message` for a reader outside: what it does to the arguments of a call changes nothing here.
+
+    Everything else in a message is immutable.
+    """
+    if not any(type(block) is ToolUseBlock for block in message.content):
+        return message
+    return _decoder.decode(_encode(message))
 
 
 class HistoryView(Sequence[Message]):
@@ -90,7 +101,8 @@ class Conversation:
         fresh = source[len(self._messages) : length]
         hashes = stored_hashes(fresh)
         payloads = await self._read_payloads(hashes) if hashes else {}
+        whole = [restored(message, payloads) for message in fresh]  # All or none of them: a payload may be missing.
         for message in fresh:
             self._digest.update(_encode(message))
-            self._messages.append(restored(message, payloads))
+        self._messages += map(own_copy, whole)
         return HistoryView(self._messages, length), self._digest.hexdigest()

@@ -36,6 +36,7 @@ class Dependents:
         )
         self._tasks[task] = None
         task.add_done_callback(self._ended)
+        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it would warn of that
         return task
 
     def cancel_tasks(self) -> None:

@@ -7,7 +7,6 @@ rebuilt from the log; and no effect of a state begins before the effects that we
 grace period is over.
 """
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -15,7 +14,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from refold.actors.actor import Actor
-from refold.actors.clock import Clock, Timer
+from refold.actors.clock import Timer
+from refold.actors.effects import EffectEnded, EffectsInFlight, StreamEffects
 from refold.actors.errors import ActorStopped
 from refold.actors.journal import Journal
 from refold.events.codec import EventCodec, RecordedEvent
@@ -23,7 +23,7 @@ from refold.events.core import Core, Effect, Plan, Recorded, WaitUntil, evolve_a
 from refold.events.errors import CommandRejected, PersistenceError, WrongExpectedVersion
 from refold.events.event import Event
 from refold.events.ids import EventRef, PayloadHash, StreamName, event_ref
-from refold.events.records import Appended, EncodedBatch
+from refold.events.records import Appended, EncodedBatch, StoredEvent
 
 S = TypeVar("S")
 C = TypeVar("C")
@@ -50,16 +50,6 @@ class Performed(msgspec.Struct, frozen=True):
     """False where the same command had been recorded before, or nothing was to be done."""
 
 
-class EffectEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """An effect is over: what it brought, as a command, or nothing if it was cancelled in time."""
-
-    key: str
-    command: object | None = None
-    payloads: Mapping[PayloadHash, bytes] = {}
-    attempt: int = 0
-    """How often its result was refused by the log."""
-
-
 class WithPayloads(msgspec.Struct, frozen=True):
     """A command whose large content goes to the payloads."""
 
@@ -73,51 +63,10 @@ class GraceOver(msgspec.Struct, frozen=True):
     round: int
 
 
-class EffectsInFlight:
-    """Which effects of which streams run in this process.
+class OfferResult(msgspec.Struct, frozen=True):
+    """Offer the result of an effect to the log again, which refused it."""
 
-    It outlives an actor's instance, so that an actor that was restarted in the middle of an effect does not begin
-    the effect a second time, and waits for its result.
-    """
-
-    def __init__(self) -> None:
-        self.draining = False
-        """Set once no further effect is to begin."""
-        self._by_stream: dict[str, dict[str, Effect]] = {}
-        self._idle: asyncio.Future[None] | None = None
-
-    def of(self, stream: str) -> dict[str, Effect]:
-        """Return the effects of one stream by key, to be read and changed."""
-        return self._by_stream.setdefault(stream, {})
-
-    def forget(self, stream: str) -> None:
-        """Drop a stream that has no effects."""
-        if not self._by_stream.get(stream):
-            self._by_stream.pop(stream, None)
-
-    def count(self) -> int:
-        """Return how many effects run, waits not counted."""
-        running = (effect for effects in self._by_stream.values() for effect in effects.values())
-        return sum(not isinstance(effect, WaitUntil) for effect in running)
-
-    async def drain(self, clock: Clock, grace_s: float) -> None:
-        """Let no further effect begin, and return when none runs any more, or after `grace_s` seconds."""
-        self.draining = True
-        if not self.count():
-            return
-        self._idle = asyncio.get_running_loop().create_future()
-        timer = clock.call_later(grace_s, self._wake)
-        await self._idle
-        timer.cancel()
-
-    def ended(self) -> None:
-        """Note that an effect has ended, its result recorded."""
-        if self.draining and not self.count():
-            self._wake()
-
-    def _wake(self) -> None:
-        if self._idle is not None and not self._idle.done():
-            self._idle.set_result(None)
+    key: str
 
 
 class EventSourcedActor(Actor, Generic[S, C, E]):
@@ -150,12 +99,13 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         self.time = 0
         """Of the last event, microseconds since the epoch."""
         self._in_flight = in_flight if in_flight is not None else EffectsInFlight()
-        self._running: dict[str, Effect] = {}
-        self._cancelled: dict[str, Effect] = {}
+        self._effects = StreamEffects()
+        self._held: set[str] = set()
         self._grace: Timer | None = None
         self._grace_round = 0
         self._grace_s = cancel_grace_s
         self._stale = False
+        self._published = 0
         self._timers: dict[str, Timer] = {}
 
     # What subclasses say
@@ -181,15 +131,19 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
     def settled(self) -> None:
         """See that the state is durable and nothing of an earlier state is in flight any more."""
 
-    def recovery(self) -> Sequence[C]:
-        """Return the commands that let work go on which an earlier process left; asked for at most once a start."""
+    def recovery(self) -> Sequence[C] | None:
+        """Return the commands that let work go on which an earlier process left; None = it waits for one that does."""
         return ()
+
+    def resumes(self, command: C) -> bool:
+        """Tell whether `command` lets work go on that has waited since the start."""
+        return False
 
     def preparation(self, command: C) -> Sequence[C]:
         """Return commands to be performed just before `command`, in the same transaction."""
         return ()
 
-    def unrecordable(self, command: C, error: CommandRejected) -> C | None:
+    def unrecordable(self, command: C, reason: str) -> C | None:
         """Return what to record instead of an effect's result that was refused; None = nothing."""
         return None
 
@@ -200,48 +154,89 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         """The stream that the state is folded from: the actor's address."""
         return StreamName(self.address)
 
-    async def on_start(self) -> None:  # type: ignore[override]
+    async def on_start(self) -> None:
         """Fold the state from the log, and let work go on that an earlier process left."""
-        self._running = self._in_flight.of(self.stream)
-        await self.rebuild()
-        if any(effect.key not in self._running for effect in self.core.pending(self.state)):
+        self._effects = self._in_flight.of(self.stream)
+        await self._fold()
+        self._published = self.core.version(self.state)
+        wanted = self.core.pending(self.state)
+        if wanted and not self._effects.carried_out():
             recovery = self.recovery()
-            if recovery:
+            if recovery is None:
+                self._held = {effect.key for effect in wanted}
+            elif recovery:
                 await self.perform(recovery)
+        for message in self._effects.unrecorded.values():
+            self._offer_later(message)
         self._reconcile()
 
-    async def on_stop(self) -> None:  # type: ignore[override]
+    async def on_stop(self) -> None:
         """Let go of timers, and of effects that run nowhere else."""
+        self._let_go()
+
+    def on_failure(self, *_error: object) -> None:
+        """Let go as at a stop: the next instance sets its own timers."""
+        self._let_go()
+
+    def _let_go(self) -> None:
         if self._grace is not None:
             self._grace.cancel()
         for key, timer in self._timers.items():
             timer.cancel()
-            self._running.pop(key, None)
+            if isinstance(self._effects.running.get(key), WaitUntil):
+                del self._effects.running[key]
         self._in_flight.forget(self.stream)
 
     async def rebuild(self) -> None:
-        """Fold the state again from the log.
+        """Fold the state again from the log, and publish what is in it and was not known to be.
 
         Raises:
             PersistenceError: the log cannot be read.
         """
+        stored = await self._fold()
+        unknown = [item for item in stored if item.version > self._published]
+        if unknown:
+            self._published = unknown[-1].version
+            self.published(self.codec.recorded(unknown))
+
+    async def _fold(self) -> list[StoredEvent]:
+        self._stale = True
         stored = await self.journal.store.read_stream(self.stream)
         self.state = evolve_all(self.core, self.codec.decode_all(stored))
         self.time = stored[-1].at if stored else 0
         self._stale = False
+        return stored
+
+    async def require_durable_state(self) -> None:
+        """See to it that `state` is as the log says, whatever failed before.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        if self._stale:
+            await self.rebuild()
 
     async def on_receive(self, message: Any) -> Any:
         """Handle a command, or the end of an effect."""
         kind = type(message)
         if kind is EffectEnded:
             return await self._effect_ended(message)
+        if kind is OfferResult:
+            return await self._offer_again(message.key)
         if kind is GraceOver:
-            return self._grace_over(message)
-        if kind is WithPayloads:
-            command, payloads = message.command, message.payloads
-        else:
-            command, payloads = message, None
-        performed = await self.perform([*self.preparation(command), command], payloads=payloads)
+            return await self._grace_over(message)
+        for key in list(self._effects.unrecorded):  # It ended before this message came.
+            await self._offer_again(key)
+        await self.require_durable_state()
+        command, payloads = (message.command, message.payloads) if kind is WithPayloads else (message, None)
+        try:
+            performed = await self.perform([*self.preparation(command), command], payloads=payloads)
+        except PersistenceError:
+            if not self._stale:
+                self._reconcile()  # What the log holds all the same goes on.
+            raise
+        if self.resumes(command):
+            self._held.clear()
         self._reconcile()
         return performed
 
@@ -274,8 +269,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
     async def _perform_once(
         self, commands: Sequence[C], payloads: Mapping[PayloadHash, bytes] | None, effect: Effect | None
     ) -> Performed:
-        if self._stale:
-            await self.rebuild()
+        await self.require_durable_state()
         batches: list[EncodedBatch] = []
         plans: list[Plan[S, E]] = []
         performed = Performed(0, False)
@@ -295,11 +289,18 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
             appended = await self.journal.append(batches, payloads)
         except BaseException as error:
             if not isinstance(error, CommandRejected) or self.core.version(self.state) != version:
-                self._stale = True
-                await self.rebuild()
+                await self._rebuild_after(error)
             raise
+        self._published = self.core.version(self.state)
         self.published(self._recorded(batches, plans, appended))
         return performed
+
+    async def _rebuild_after(self, error: BaseException) -> None:
+        self._stale = True
+        try:
+            await self.rebuild()
+        except PersistenceError as unreadable:  # The next message tries again; this one has an error of its own.
+            log.warning("%s cannot be read again after %s: %s", self.stream, type(error).__name__, unreadable)
 
     def _now(self) -> int:
         self.time = max(self.system.clock.now_us(), self.time)
@@ -339,45 +340,79 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
             )
         return recorded
 
+    def goes_on(self) -> bool:
+        """Tell whether there is work in flight, all of it in this process."""
+        wanted = self.core.pending(self.state)
+        return bool(wanted) and all(effect.key in self._effects.running for effect in wanted)
+
     # Effects
 
     async def _effect_ended(self, message: EffectEnded) -> None:
-        effect = self._running.get(message.key) or self._cancelled.get(message.key)
+        key, effects = message.key, self._effects
         if message.command is not None:
+            version = self.core.version(self.state)
             try:
-                await self._record_result(message, effect)
+                await self.require_durable_state()
+                version = self.core.version(self.state)
+                await self._record_result(message, effects.running.get(key) or effects.cancelled.get(key))
             except PersistenceError as error:
-                # The work is done and must not be done again: it stays marked as running until it is recorded.
-                log.warning("%s: the result of %s is not recorded yet: %s", self.address, message.key, error)
-                again = msgspec.structs.replace(message, attempt=message.attempt + 1)
-                self._tell_later(RECORD_RETRY_S * 2 ** min(message.attempt, 5), again)
-                return
-        self._running.pop(message.key, None)
-        self._cancelled.pop(message.key, None)
-        self._timers.pop(message.key, None)
+                if self._stale or self.core.version(self.state) == version:
+                    # The work is done and must not be done again: it stays marked as running until it is recorded.
+                    log.warning("%s: the result of %s is not recorded yet: %s", self.address, key, error)
+                    effects.unrecorded[key] = msgspec.structs.replace(message, attempt=message.attempt + 1)
+                    self._offer_later(effects.unrecorded[key])
+                    return
+        effects.unrecorded.pop(key, None)
+        effects.running.pop(key, None)
+        effects.cancelled.pop(key, None)
+        self._forget_timer(key)
         self._reconcile()
         self._in_flight.ended()
+
+    async def _offer_again(self, key: str) -> None:
+        message = self._effects.unrecorded.get(key)
+        if message is not None:
+            await self._effect_ended(message)
+
+    def _offer_later(self, message: EffectEnded) -> None:
+        key = message.key
+        self._forget_timer(key)
+        self._timers[key] = self._tell_later(RECORD_RETRY_S * 2 ** min(message.attempt - 1, 5), OfferResult(key))
+
+    def _forget_timer(self, key: str) -> None:
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
 
     async def _record_result(self, message: EffectEnded, effect: Effect | None) -> None:
         command: Any = message.command
         try:
             await self.perform([command], payloads=message.payloads, effect=effect)
+        except PersistenceError:
+            raise
         except CommandRejected as error:
             log.warning("%s: the result of %s is refused: %s", self.address, message.key, error)
-            instead = self.unrecordable(command, error)
-            if instead is not None:
-                await self.perform([instead], effect=effect)
+            await self._record_instead(command, str(error), effect)
+        except Exception as error:  # A result of a shape that nobody foresaw: its effect has ended all the same.
+            log.exception("%s: the result of %s cannot be understood", self.address, message.key)
+            await self._record_instead(command, type(error).__name__, effect)
+
+    async def _record_instead(self, command: C, reason: str, effect: Effect | None) -> None:
+        instead = self.unrecordable(command, reason)
+        if instead is not None:
+            await self.perform([instead], effect=effect)
 
     def _reconcile(self) -> None:
         wanted = {effect.key: effect for effect in self.core.pending(self.state)}
-        for key in [key for key in self._running if key not in wanted]:
-            effect = self._running.pop(key)
+        running, cancelled = self._effects.running, self._effects.cancelled
+        for key in [key for key in running if key not in wanted]:
+            effect = running.pop(key)
             if isinstance(effect, WaitUntil):
-                self._timers.pop(key).cancel()
+                self._forget_timer(key)
             else:
+                cancelled[key] = effect
                 self.cancel(effect)
-                self._cancelled[key] = effect
-        if self._cancelled:
+        if cancelled:
             if self._grace is None:
                 self._grace = self._tell_later(self._grace_s, GraceOver(self._grace_round))
             return
@@ -386,8 +421,8 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
             self._grace = None
             self._grace_round += 1
         for key, effect in wanted.items():
-            if key not in self._running and not self._in_flight.draining:
-                self._running[key] = effect
+            if key not in running and key not in self._held and not self._in_flight.draining:
+                running[key] = effect
                 if isinstance(effect, WaitUntil):
                     self._set_timer(effect)
                 else:
@@ -410,10 +445,16 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         ended = EffectEnded(key=effect.key, command=self.due(effect))
         self._timers[effect.key] = self._tell_later(delay_s, ended)
 
-    def _grace_over(self, message: GraceOver) -> None:
+    async def _grace_over(self, message: GraceOver) -> None:
         if message.round != self._grace_round:
             return
-        for effect in self._cancelled.values():
+        try:
+            await self.require_durable_state()
+        except PersistenceError:
+            self._grace = self._tell_later(RECORD_RETRY_S, message)
+            return
+        for effect in self._effects.cancelled.values():
             self.abandon(effect)
-        self._cancelled.clear()
+        self._effects.cancelled.clear()
         self._reconcile()
+        self._in_flight.ended()

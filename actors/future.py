@@ -11,6 +11,7 @@ to produce the outcome.
 import asyncio
 import contextlib
 import functools
+import math
 import queue
 import sys
 import threading
@@ -173,15 +174,14 @@ class ActorFuture(pykka.Future[T]):
         event = threading.Event()
         if not self._add_waiter(event):
             return
-        remaining_s = timeout
-        while not event.wait(LOOP_CHECK_S if remaining_s is None else min(LOOP_CHECK_S, remaining_s)):
+        remaining_s = math.inf if timeout is None else timeout
+        while not event.wait(0 if loop is not None and loop.is_closed() else min(LOOP_CHECK_S, remaining_s)):
+            remaining_s -= LOOP_CHECK_S
             if loop is not None and loop.is_closed():
                 self.settle(error=ActorStopped(self._name(), "the event loop was closed before it answered"))
-            elif remaining_s is not None:
-                remaining_s -= LOOP_CHECK_S
-                if remaining_s <= 0:
-                    self._remove_waiter(event)
-                    raise AskTimeout(self._name(), timeout or 0)
+            elif remaining_s <= 0:
+                self._remove_waiter(event)
+                raise AskTimeout(self._name(), timeout or 0)
 
     def _add_waiter(self, waiter: asyncio.Future[None] | threading.Event) -> bool:
         with _settling:

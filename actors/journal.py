@@ -22,17 +22,28 @@ GROUP_BYTES_MAX = 8 * 1024 * 1024
 
 
 class _Waiting:
-    __slots__ = ("batches", "outcome", "payloads")
+    """One append that waits for its turn, and what comes of it."""
 
-    def __init__(
-        self,
-        batches: Sequence[EncodedBatch],
-        payloads: Mapping[PayloadHash, bytes],
-        outcome: "asyncio.Future[list[Appended]]",
-    ) -> None:
+    __slots__ = ("appended", "batches", "failure", "payloads", "wake")
+
+    def __init__(self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes]) -> None:
         self.batches = batches
         self.payloads = payloads
-        self.outcome = outcome
+        self.appended: list[Appended] | None = None
+        self.failure: PersistenceError | None = None
+        self.wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settled(self) -> bool:
+        """Return whether the outcome is known."""
+        return self.appended is not None or self.failure is not None
+
+    def settle(self, appended: list[Appended] | None, failure: PersistenceError | None = None) -> None:
+        """Set the outcome, unless there is one already, and wake the caller."""
+        if self.settled():
+            return
+        self.appended, self.failure = appended, failure
+        if not self.wake.done():
+            self.wake.set_result(None)
 
 
 class Journal:
@@ -64,25 +75,23 @@ class Journal:
         if self._closed:
             raise PersistenceError(f"the runtime of {self.store.name} is closed; nothing more can be appended")
         loop = asyncio.get_running_loop()
-        entry = _Waiting(batches, payloads or {}, loop.create_future())
+        entry = _Waiting(batches, payloads or {})
         self._waiting.append(entry)
         if self._writer is None:
             self._writer = loop.create_task(self._write(), name="journal")
         cancelled: asyncio.CancelledError | None = None
-        while True:
+        while not entry.settled():
             try:
-                appended = await entry.outcome
+                await entry.wake
             except asyncio.CancelledError as error:
                 cancelled = error
-                entry.outcome = loop.create_future()  # The old one went with the caller; the outcome comes here.
-            except PersistenceError:
-                if cancelled is None:
-                    raise
-                raise cancelled from None
-            else:
-                if cancelled is None:
-                    return appended
-                raise cancelled
+                entry.wake = loop.create_future()  # The cancellation took the other one with it.
+        if cancelled is not None:
+            raise cancelled
+        if entry.failure is not None:
+            raise entry.failure
+        assert entry.appended is not None
+        return entry.appended
 
     async def close(self) -> None:
         """Wait for the appends that were accepted, and accept no more. The store stays open."""
@@ -91,13 +100,17 @@ class Journal:
             await asyncio.wait([self._writer])
 
     async def _write(self) -> None:
+        group: list[_Waiting] = []
         try:
             while self._waiting:
-                await self._write_group(self._next_group())
+                group = self._next_group()
+                await self._write_group(group)
         finally:
             self._writer = None
-            while self._waiting:  # Only where the loop is being torn down under us.
-                _settle(self._waiting.popleft(), PersistenceError(f"{self.store.name} is being closed"))
+            closing = PersistenceError(f"{self.store.name} is being closed", outcome_unknown=True)
+            for entry in (*group, *self._waiting):  # Only where the loop is being torn down under us.
+                entry.settle(None, closing)
+            self._waiting.clear()
 
     def _next_group(self) -> list[_Waiting]:
         group: list[_Waiting] = []
@@ -115,38 +128,31 @@ class Journal:
         payloads = {name: data for entry in group for name, data in entry.payloads.items()}
         try:
             appended = await self.store.append(batches, payloads)
-        except (WrongExpectedVersion, ValueError) as error:
+            if len(appended) != len(batches):
+                raise RuntimeError(f"it gave {len(appended)} places for {len(batches)} batches")
+        except (WrongExpectedVersion, ValueError, TypeError) as error:
             if len(group) == 1:
-                _settle(group[0], error)
+                group[0].settle(None, self._failure(error, outcome_unknown=False))
                 return
             for entry in group:  # Nothing was written: each by itself, so that only the refused one fails.
                 await self._write_group([entry])
-        except asyncio.CancelledError:
-            for entry in group:
-                _settle(entry, PersistenceError(f"{self.store.name} is being closed", outcome_unknown=True))
-            raise
         except Exception as error:  # noqa: BLE001 - A store is user code: its errors end at those who wait.
-            failure = (
-                error
-                if isinstance(error, PersistenceError)
-                else PersistenceError(f"the store {self.store.name} failed: {error!r}", outcome_unknown=True)
-            )
-            failure.__cause__ = failure.__cause__ or (error if error is not failure else None)
+            failure = self._failure(error, outcome_unknown=True)
             for entry in group:
-                _settle(entry, failure)
+                entry.settle(None, failure)
         else:
             self.commits += 1
             start = 0
             for entry in group:
                 end = start + len(entry.batches)
-                _settle(entry, appended[start:end])
+                entry.settle(appended[start:end])
                 start = end
 
-
-def _settle(entry: _Waiting, outcome: list[Appended] | BaseException) -> None:
-    if entry.outcome.done():
-        return
-    if isinstance(outcome, BaseException):
-        entry.outcome.set_exception(outcome)
-    else:
-        entry.outcome.set_result(outcome)
+    def _failure(self, error: Exception, *, outcome_unknown: bool) -> PersistenceError:
+        if isinstance(error, PersistenceError):
+            return error
+        failure = PersistenceError(
+            f"the store {self.store.name} failed: {type(error).__name__}: {error}", outcome_unknown=outcome_unknown
+        )
+        failure.__cause__ = error
+        return failure

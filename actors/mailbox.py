@@ -73,13 +73,27 @@ class Mailbox:
             elif reply is not None:
                 reply.settle(True)
 
-    def _refuse_queued(self, reason: str) -> None:
+    def _refuse_messages(self, reason: str) -> None:
+        """Answer users' messages with ActorStopped; signals stay."""
+        for _ in range(len(self._queue or ())):
+            assert self._queue is not None
+            message, reply = self._queue.popleft()
+            if type(message) is Signal:
+                self._queue.append((message, reply))
+            else:
+                self._refuse(message, reply, reason)
+
+    def _refuse_all(self, reason: str) -> None:
         """Answer everything that waits with ActorStopped, except what only wanted the stop."""
         while self._queue:
             message, reply = self._queue.popleft()
-            if reply is None:
-                self.system.report_undelivered(self.address, message, reason)
-            elif message is STOP:
+            if message is STOP and reply is not None:
                 reply.settle(True)
             else:
-                reply.settle(error=ActorStopped(self.address, reason))
+                self._refuse(message, reply, reason)
+
+    def _refuse(self, message: object, reply: Reply | None, reason: str) -> None:
+        if reply is not None:
+            reply.settle(error=ActorStopped(self.address, reason))
+        else:
+            self.system.report_undelivered(self.address, message, reason)

@@ -14,10 +14,12 @@ import msgspec
 from refold.actors.actor import Actor
 from refold.actors.actor_ref import ActorRef
 from refold.actors.conversation import Conversation
-from refold.actors.event_sourced import EffectEnded
+from refold.actors.effects import EffectEnded
+from refold.actors.errors import ActorStopped
+from refold.actors.given_content import checked_response
 from refold.actors.protocols import Provider, SessionObserver, ToolRunner
+from refold.actors.tool_results import text_of_error
 from refold.events.answers import recorded_answer
-from refold.events.cleaning import clean_text
 from refold.events.configuration import AgentConfiguration, ToolSpec
 from refold.events.content import Message
 from refold.events.errors import LogFormatError, ProviderError
@@ -60,6 +62,16 @@ class CancelModelCall(msgspec.Struct, frozen=True, kw_only=True):
     key: str
 
 
+class _Calling:
+    """One call under way."""
+
+    def __init__(self, message: StartModelCall) -> None:
+        self.message = message
+        self.task: asyncio.Task[None] | None = None
+        self.begun = False
+        self.cancelled = False
+
+
 class ModelActor(Actor):
     """Carries out model calls."""
 
@@ -68,7 +80,7 @@ class ModelActor(Actor):
         self._tools = tools
         self._store = store
         self._observer = observer
-        self._calls: dict[tuple[SessionId, str], asyncio.Task[None]] = {}
+        self._calls: dict[tuple[SessionId, str], _Calling] = {}
         self._parts: dict[tuple[PayloadHash, PayloadHash], tuple[str, tuple[ToolSpec, ...]]] = {}
 
     def on_receive(self, message: object) -> None:
@@ -77,34 +89,46 @@ class ModelActor(Actor):
             case StartModelCall():
                 place = (message.session, message.key)
                 if place not in self._calls:
-                    self._calls[place] = self.spawn(self._carry_out(message), name=message.key)
+                    calling = self._calls[place] = _Calling(message)
+                    calling.task = self.spawn(self._carry_out(calling), name=message.key)
             case CancelModelCall(session=session, key=key):
-                call = self._calls.pop((session, key), None)
-                if call is not None:
-                    call.cancel()
+                running = self._calls.get((session, key))
+                if running is not None:
+                    running.cancelled = True
+                    if running.begun and running.task is not None:
+                        running.task.cancel()
 
-    async def _carry_out(self, message: StartModelCall) -> None:
-        place = (message.session, message.key)
+    async def _carry_out(self, calling: _Calling) -> None:
+        message = calling.message
         ended = EffectEnded(key=message.key)
+        calling.begun = True
         try:
-            ended = await self._call(message)
+            if not calling.cancelled:
+                ended = await self._call(message)
         except asyncio.CancelledError:
-            if place in self._calls:  # Not by the session: this actor stops, and the call stays open as after a crash.
-                raise
+            if not calling.cancelled:
+                if not self.actor_ref.is_alive():
+                    raise  # This actor stops, and the call stays open as after a crash.
+                ended = self._failed(message, RuntimeError("the provider let out a CancelledError of its own"), None)
         finally:
-            self._calls.pop(place, None)
-        message.reply_to.tell(ended)
+            del self._calls[message.session, message.key]
+        try:
+            message.reply_to.tell(ended)
+        except ActorStopped as error:  # As after a crash: the next start makes the call again.
+            log.info("the end of model call %s of session %s came too late: %s", message.key, message.session, error)
 
     async def _call(self, message: StartModelCall) -> EffectEnded:
         reference: RequestReference | None = None
         try:
             request, reference = await self._request(message)
-            response = await self._answer(message, request)
+            response = checked_response(await self._answer(message, request))
             answer = recorded_answer(response, self._tools.check)
         except ProviderError as error:
             return self._failed(message, error, reference)
-        except Exception as error:  # noqa: BLE001 - User code (a provider, a validator) fails its call, nothing else.
-            log.warning("model call %s of session %s failed: %r", message.key, message.session, error)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - User code (a provider, a validator) fails its call, nothing else.
+            log.warning("model call %s of session %s failed: %s", message.key, message.session, _said(error))
             return self._failed(message, error, reference)
         command: SessionCommand = RecordModelResponse(
             run=message.run,
@@ -144,7 +168,7 @@ class ModelActor(Actor):
             self._parts[place] = (payloads[configuration.system_prompt].decode(), specs)
         return self._parts[place]
 
-    async def _answer(self, message: StartModelCall, request: ModelRequest) -> ModelResponse:
+    async def _answer(self, message: StartModelCall, request: ModelRequest) -> object:
         if not message.configuration.streaming:
             return await self._provider.complete(request)
         response: ModelResponse | None = None
@@ -158,17 +182,20 @@ class ModelActor(Actor):
             raise ProviderError("the stream ended without a complete answer", kind="malformed", retryable=True)
         return response
 
-    def _failed(self, message: StartModelCall, error: Exception, reference: RequestReference | None) -> EffectEnded:
-        text = clean_text(f"{type(error).__name__}: {error}")[:MESSAGE_CHARACTERS_MAX]
+    def _failed(self, message: StartModelCall, error: BaseException, reference: RequestReference | None) -> EffectEnded:
         provider = error if isinstance(error, ProviderError) else None
         command = RecordModelFailure(
             run=message.run,
             turn=message.turn,
             kind=provider.kind if provider is not None else "agent_loop",
-            message=text,
+            message=_said(error)[:MESSAGE_CHARACTERS_MAX],
             status=provider.status if provider is not None else None,
             retryable=provider.retryable if provider is not None else False,
             retry_after_s=provider.retry_after_s if provider is not None else None,
             request=reference,
         )
         return EffectEnded(key=message.key, command=command)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {text_of_error(error)}"

@@ -21,6 +21,9 @@ from refold.actors.clock import Clock
 from refold.actors.errors import ActorStopped, AskCycle, AskTimeout
 from refold.actors.future import ActorFuture, ExcInfo
 
+TIMER_RESOLUTION_S = 1e-6
+"""A deadline nearer than this has come: timers do not fire more exactly."""
+
 
 class Answerer(Protocol):
     """Who is to answer: as much of an actor cell as waiting needs to know."""
@@ -171,10 +174,11 @@ class OpenAsks:
 
     def _expire(self, timeout_s: float) -> None:
         lane = self._lanes[timeout_s]
-        now_s = self._clock.monotonic_s() + 1e-6  # what is due within the resolution of timers is due
+        now_s = self._clock.monotonic_s()
         for reply in list(lane):
-            if reply.deadline_s > now_s:
-                self._clock.call_later(reply.deadline_s - now_s, lambda: self._expire(timeout_s))
+            remaining_s = reply.deadline_s - now_s
+            if remaining_s > TIMER_RESOLUTION_S:
+                self._clock.call_later(remaining_s, lambda: self._expire(timeout_s))
                 return
             reply.settle(error=AskTimeout(reply.address, timeout_s))
         del self._lanes[timeout_s]

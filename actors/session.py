@@ -11,7 +11,9 @@ from typing import assert_never
 import msgspec
 
 from refold.actors.conversation import Conversation
-from refold.actors.event_sourced import EffectsInFlight, EventSourcedActor
+from refold.actors.effects import EffectsInFlight
+from refold.actors.errors import ActorStopped
+from refold.actors.event_sourced import EventSourcedActor, Performed
 from refold.actors.journal import Journal
 from refold.actors.model import MODEL_KIND, CancelModelCall, StartModelCall
 from refold.actors.protocols import SessionObserver
@@ -20,7 +22,6 @@ from refold.events.codec import RecordedEvent
 from refold.events.configuration import AgentConfiguration
 from refold.events.content import TextBlock
 from refold.events.core import WaitUntil
-from refold.events.errors import CommandRejected
 from refold.events.ids import SessionId, event_ref, kind_and_identifier
 from refold.events.session_commands import (
     Configure,
@@ -90,7 +91,10 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         if type(message) is WakeSession:
             return None
         if type(message) is ReadSession:
+            await self.require_durable_state()
             return message.question(self.state)
+        if type(message) is ResumeRun and self.goes_on():
+            return Performed(0, False)
         return await super().on_receive(message)
 
     def preparation(self, command: SessionCommand) -> Sequence[SessionCommand]:
@@ -105,12 +109,16 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
             return ()
         return (Configure(configuration=configuration),)
 
-    def recovery(self) -> Sequence[SessionCommand]:
-        """Let the open run go on in this process, with today's configuration."""
+    def recovery(self) -> Sequence[SessionCommand] | None:
+        """Let the open run go on in this process, with today's configuration; or wait for somebody who asks for it."""
         if not self._setting.auto_resume:
-            return ()
+            return None
         resume = ResumeRun(tools=self._setting.tools)
         return (*self.preparation(resume), resume)
+
+    def resumes(self, command: SessionCommand) -> bool:
+        """Tell whether somebody asked for the open run to go on."""
+        return isinstance(command, ResumeRun)
 
     def published(self, events: Sequence[RecordedEvent[SessionEvent]]) -> None:
         """Tell the observer."""
@@ -127,33 +135,30 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
                 configuration = self.state.configuration
                 assert configuration is not None
                 assert self.state.run is not None
-                self.system.ref(f"{MODEL_KIND}/{configuration.agent}").tell(
-                    StartModelCall(
-                        key=effect.key,
-                        session=self.session,
-                        reply_to=self.actor_ref,
-                        run=self.state.run.id,
-                        turn=effect.turn,
-                        configured=self.state.configured,
-                        configuration=configuration,
-                        source=self.state.messages,
-                        length=len(self.state.messages),
-                        conversation=self._conversation,
-                    )
+                message: object = StartModelCall(
+                    key=effect.key,
+                    session=self.session,
+                    reply_to=self.actor_ref,
+                    run=self.state.run.id,
+                    turn=effect.turn,
+                    configured=self.state.configured,
+                    configuration=configuration,
+                    source=self.state.messages,
+                    length=len(self.state.messages),
+                    conversation=self._conversation,
                 )
             case RunTool():
-                self.system.ref(f"{TOOL_KIND}/{effect.name}").tell(
-                    StartToolCall(
-                        key=effect.key,
-                        session=self.session,
-                        reply_to=self.actor_ref,
-                        call=effect.call,
-                        arguments=effect.input,
-                        started=event_ref(self.stream, effect.causation),
-                    )
+                message = StartToolCall(
+                    key=effect.key,
+                    session=self.session,
+                    reply_to=self.actor_ref,
+                    call=effect.call,
+                    arguments=effect.input,
+                    started=event_ref(self.stream, effect.causation),
                 )
             case _:
                 assert_never(effect)
+        self._order(effect, message)
 
     def due(self, effect: WaitUntil) -> SessionCommand:
         """Return what to record when a time has come."""
@@ -163,12 +168,9 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         """Ask whoever carries the effect out to end it."""
         match effect:
             case CallModel():
-                assert self.state.configuration is not None
-                self.system.ref(f"{MODEL_KIND}/{self.state.configuration.agent}").tell(
-                    CancelModelCall(session=self.session, key=effect.key)
-                )
+                self._order(effect, CancelModelCall(session=self.session, key=effect.key))
             case RunTool():
-                self.system.ref(f"{TOOL_KIND}/{effect.name}").tell(CancelToolCall(session=self.session, key=effect.key))
+                self._order(effect, CancelToolCall(session=self.session, key=effect.key))
             case _:
                 assert_never(effect)
 
@@ -176,16 +178,31 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         """Note on the tool's stream that a call of it goes on by itself."""
         log.warning("%s: %s ignored its cancellation and is abandoned", self.address, effect.key)
         if isinstance(effect, RunTool):
-            self.system.ref(f"{TOOL_KIND}/{effect.name}").tell(AbandonToolCall(session=self.session, key=effect.key))
+            self._order(effect, AbandonToolCall(session=self.session, key=effect.key))
 
-    def unrecordable(self, command: SessionCommand, error: CommandRejected) -> SessionCommand | None:
+    def _order(self, effect: CallModel | RunTool, message: object) -> None:
+        """Tell the actor that carries an effect out; where it is gone for good, the effect stays as after a crash."""
+        if isinstance(effect, RunTool):
+            address = f"{TOOL_KIND}/{effect.name}"
+        else:
+            assert self.state.configuration is not None
+            address = f"{MODEL_KIND}/{self.state.configuration.agent}"
+        try:
+            self.system.ref(address).tell(message)
+        except ActorStopped as error:
+            log.warning("%s: a %s came to nothing: %s", self.address, type(message).__name__, error)
+
+    def unrecordable(self, command: SessionCommand, reason: str) -> SessionCommand | None:
         """Return the failure to record where the result of an effect cannot be."""
         match command:
             case RecordToolResult(call=call):
-                text = f"The tool's result cannot be recorded: {error}"
+                text = f"The tool's result cannot be recorded: {reason}"
                 return RecordToolResult(call=call, content=(TextBlock(text=text),), kind="permanent")
             case RecordModelResponse(run=run, turn=turn):
-                text = f"the model's answer cannot be recorded: {error}"
+                text = f"the model's answer cannot be recorded: {reason}"
                 return RecordModelFailure(run=run, turn=turn, kind="malformed", message=text)
+            case RecordModelFailure(run=run, turn=turn):
+                text = f"the model call failed, and how cannot be recorded: {reason}"
+                return RecordModelFailure(run=run, turn=turn, kind="agent_loop", message=text)
             case _:
                 return None

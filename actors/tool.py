@@ -15,14 +15,16 @@ import msgspec
 from refold.actors.actor_ref import ActorRef
 from refold.actors.cancellation import CancellationToken
 from refold.actors.clock import Timer
-from refold.actors.event_sourced import EffectEnded, EventSourcedActor
+from refold.actors.effects import EffectEnded
+from refold.actors.errors import ActorStopped
+from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.journal import Journal
 from refold.actors.protocols import SessionObserver, ToolRunner
 from refold.actors.tool_context import ToolContext
 from refold.actors.tool_results import failure, result_content
 from refold.events.cleaning import Unrecordable
-from refold.events.content import ErrorKind, JsonObject, ResultContent, TextBlock
-from refold.events.errors import PersistenceError
+from refold.events.content import CRASHED_TEXT, ErrorKind, JsonObject, ResultContent, TextBlock
+from refold.events.errors import CommandRejected, PersistenceError
 from refold.events.ids import EventRef, PayloadHash, SessionId, ToolCallId, kind_and_identifier
 from refold.events.session_commands import RecordToolResult
 from refold.events.tool_core import TOOL_CODEC, TOOL_CORE, AbandonCall, DefineTool, ToolCommand, ToolState
@@ -70,6 +72,12 @@ class _Running:
         self.told = False
         """Whether the session has been told that the call is over."""
 
+    def stop_timers(self) -> None:
+        """Wait for nothing any more."""
+        for timer in (self.silence, self.patience):
+            if timer is not None:
+                timer.cancel()
+
 
 class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
     """Runs one tool.
@@ -109,30 +117,47 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         match message:
             case StartToolCall():
                 self._start(message)
-                await self._define()
+                self._define()
             case CancelToolCall(session=session, key=key):
                 running = self._calls.get((session, key))
                 if running is not None:
-                    self._cancel(running)
+                    self._cancel(running, "the run was cancelled")
             case AbandonToolCall(session=session, key=key):
                 running = self._calls.get((session, key))
                 if running is not None:
                     await self._note(AbandonCall(running.message.started))
+            case DefineTool():
+                await self._note(message)
             case _:
                 return await super().on_receive(message)
         return None
 
-    async def _define(self) -> None:
-        """Record once in a life what the tool is; no call waits for it."""
+    async def on_start(self) -> None:
+        """Fold what is known of the tool; its calls run even where that cannot be read."""
+        try:
+            await super().on_start()
+        except PersistenceError as error:
+            log.warning("%s cannot be read: %s", self.address, error)
+
+    def on_failure(self, *_error: object) -> None:
+        """End the calls that run as far as their sessions are concerned: what becomes of them is not known."""
+        super().on_failure()
+        for running in self._calls.values():
+            if not running.told:
+                self._tell(running, (TextBlock(text=CRASHED_TEXT),), "crashed")
+
+    def _define(self) -> None:
+        """Have it recorded once in a life what the tool is, behind the calls that wait already."""
         spec = self._runner.spec(self.tool)
         if not self._defined and spec is not None:
             self._defined = True
-            await self._note(DefineTool(spec))
+            self.actor_ref.tell(DefineTool(spec))
 
     async def _note(self, command: ToolCommand) -> None:
+        """Record a fact about the tool that is evidence only: no call depends on it."""
         try:
             await self.perform([command])
-        except PersistenceError as error:
+        except (PersistenceError, CommandRejected) as error:
             log.warning("%s: %s is not recorded: %s", self.address, type(command).__name__, error)
 
     def _start(self, message: StartToolCall) -> None:
@@ -143,42 +168,45 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         running.task = self.spawn(self._run(running, place), name=f"{message.session}/{message.call}")
 
     async def _run(self, running: _Running, place: tuple[SessionId, str]) -> None:
-        message = running.message
-        spec = self._runner.spec(self.tool)
         try:
-            if spec is None:
+            if running.token.cancelled:  # Before it began.
+                self._tell_cancelled(running)
+            elif self._runner.spec(self.tool) is None:
                 text = f"There is no tool {self.tool!r} in this process."
                 self._tell(running, (TextBlock(text=text),), "not_found")
-                return
-            self._listen(running, spec.timeout_s)
-            running.context = ToolContext(
-                call=message.call,
-                session=message.session,
-                deps=self._deps,
-                cancel=running.token,
-                report=lambda report: self._progressed(running, report),
-            )
-            value = await self._runner.run(self.tool, message.arguments, running.context)
-            content, payloads = result_content(value)
-            self._tell(running, content, None, payloads)
+            else:
+                content, payloads = result_content(await self._body(running))
+                self._tell(running, content, None, payloads)
         except asyncio.CancelledError:
             if running.token.cancelled:
                 self._tell_cancelled(running)
-            elif running.task is not None and running.task.cancelling():
+            elif running.told or not self.actor_ref.is_alive():
                 raise  # This actor stops, and the call stays open as after a crash.
             else:
                 self._tell(running, *failure(RuntimeError("the tool let out a CancelledError of its own")))
         except Unrecordable as error:
             text = f"The tool ran, and its result cannot be recorded: {error}"
             self._tell(running, (TextBlock(text=text),), "permanent")
-        except Exception as error:  # noqa: BLE001 - The tool's own failure is a result that the model sees.
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - The border to user code: its failure is a result for the model.
             self._tell(running, *failure(error))
         finally:
-            for timer in (running.silence, running.patience):
-                if timer is not None:
-                    timer.cancel()
+            running.stop_timers()
             if self._calls.get(place) is running:
                 del self._calls[place]
+
+    async def _body(self, running: _Running) -> object:
+        message = running.message
+        running.context = ToolContext(
+            call=message.call,
+            session=message.session,
+            deps=self._deps,
+            cancel=running.token.child(),
+            report=lambda report: self._progressed(running, report),
+        )
+        self._listen(running)
+        return await self._runner.run(self.tool, message.arguments, running.context)
 
     def _tell(
         self,
@@ -187,31 +215,40 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         kind: ErrorKind | None,
         payloads: Mapping[PayloadHash, bytes] | None = None,
     ) -> None:
-        running.told = True
         command = RecordToolResult(call=running.message.call, content=content, kind=kind)
-        running.message.reply_to.tell(EffectEnded(key=running.message.key, command=command, payloads=payloads or {}))
+        self._tell_end(running, EffectEnded(key=running.message.key, command=command, payloads=payloads or {}))
 
     def _tell_cancelled(self, running: _Running) -> None:
         if not running.told:
-            running.told = True
-            running.message.reply_to.tell(EffectEnded(key=running.message.key))
+            self._tell_end(running, EffectEnded(key=running.message.key))
 
-    def _cancel(self, running: _Running) -> None:
+    def _tell_end(self, running: _Running, ended: EffectEnded) -> None:
+        running.told = True
+        try:
+            running.message.reply_to.tell(ended)
+        except ActorStopped as error:  # As after a crash: the log says what is to be done at the next start.
+            log.info("%s: the end of %s came too late: %s", self.address, running.message.call, error)
+
+    def _cancel(self, running: _Running, reason: str) -> None:
         """Show the token first; a body that does not watch it, or watches for too long, has its task cancelled."""
-        running.token.cancel("the run was cancelled")
+        running.stop_timers()
+        running.token.cancel(reason)
         task = running.task
-        if task is None:
-            return
-        if running.context is not None and running.context.watches_cancel:
+        if task is None or running.context is None:
+            return  # It has not begun, and will see its token when it does.
+        if running.context.watches_cancel:
             running.patience = self.system.clock.call_later(self._patience_s, task.cancel)
         else:
             task.cancel()
 
-    def _listen(self, running: _Running, timeout_s: float) -> None:
-        """Begin to wait for a sign of life, at most `timeout_s` seconds."""
+    def _listen(self, running: _Running) -> None:
+        """Begin to wait for a sign of life, at most for the tool's `timeout_s`."""
+        spec = self._runner.spec(self.tool)
         if running.silence is not None:
             running.silence.cancel()
-        running.silence = self.system.clock.call_later(timeout_s, lambda: self._timed_out(running, timeout_s))
+        if spec is not None:
+            timeout_s = spec.timeout_s
+            running.silence = self.system.clock.call_later(timeout_s, lambda: self._timed_out(running, timeout_s))
 
     def _timed_out(self, running: _Running, timeout_s: float) -> None:
         text = (
@@ -219,14 +256,12 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             "partial or no effect."
         )
         self._tell(running, (TextBlock(text=text),), "timeout")
-        self._cancel(running)
+        self._cancel(running, "the call gave no sign of life for too long")
 
     def _progressed(self, running: _Running, report: object) -> None:
-        spec = self._runner.spec(self.tool)
-
         def publish() -> None:
-            if spec is not None and not running.told:
-                self._listen(running, spec.timeout_s)
+            if not running.told and not running.token.cancelled:
+                self._listen(running)
             self._observer.progressed(running.message.session, running.message.call, report)
 
         self.system.loop.call_soon_threadsafe(publish)

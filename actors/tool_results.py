@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from refold.actors.given_content import checked_block
 from refold.events.cleaning import clean_json, clean_text
 from refold.events.content import ErrorKind, ImageBlock, ResultContent, TextBlock
 from refold.events.errors import ToolError
@@ -30,24 +31,32 @@ def _blocks(value: object) -> Sequence[TextBlock | ImageBlock]:
     if value is None:
         return ()
     if isinstance(value, str):
-        return (TextBlock(text=clean_text(str(value))),) if value else ()
+        return (TextBlock(text=clean_text(str.__str__(value))),) if value else ()
     if isinstance(value, TextBlock):
         return _blocks(value.text)
     if isinstance(value, ImageBlock):
-        return (value,)
+        return (checked_block(value),)
     if isinstance(value, list | tuple) and value and all(isinstance(item, TextBlock | ImageBlock) for item in value):
         return [block for item in value for block in _blocks(item)]
     return (TextBlock(text=msgspec.json.encode(clean_json(value)).decode()),)
 
 
-def failure(error: Exception) -> tuple[tuple[ResultContent, ...], ErrorKind]:
+def failure(error: BaseException) -> tuple[tuple[ResultContent, ...], ErrorKind]:
     """Return what the model is told of an error that a tool raised, and its kind.
 
     A `ToolError` says its kind. Lost connections and time-outs are transient, everything else permanent.
     """
     if isinstance(error, ToolError):
-        text, kind = str(error), error.kind
+        text, kind = text_of_error(error), error.kind
     else:
-        text = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {text_of_error(error)}"
         kind = "transient" if isinstance(error, TimeoutError | ConnectionError) else "permanent"
-    return (TextBlock(text=clean_text(text)[:ERROR_CHARACTERS_MAX] or type(error).__name__),), kind
+    return (TextBlock(text=text[:ERROR_CHARACTERS_MAX] or type(error).__name__),), kind
+
+
+def text_of_error(error: BaseException) -> str:
+    """Return an error's text, clean; where the error itself cannot say it, a text that says that."""
+    try:
+        return clean_text(str.__str__(str(error)))
+    except Exception as second:  # noqa: BLE001 - `__str__` is user code, and an error must not be lost to another.
+        return f"(its text cannot be had: {type(second).__name__})"

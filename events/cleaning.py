@@ -6,6 +6,7 @@ The rule: nothing is written that cannot be read back, and what is refused is na
 
 import math
 from collections.abc import Mapping, Sequence, Set
+from typing import cast
 
 import msgspec
 
@@ -77,12 +78,15 @@ def clean_json(value: object, path: str = "$", depth: int = 0) -> Json:
     if depth >= DEPTH_MAX:
         raise Unrecordable(path if len(path) < 200 else path[:200] + "…", f"is nested deeper than {DEPTH_MAX} levels")
     if isinstance(value, Mapping):
-        return _clean_object(value, path, depth)
+        return _clean_object(cast("Mapping[object, object]", value), path, depth)
     if isinstance(value, Set):
-        items = [clean_json(item, f"{path}[*]", depth + 1) for item in value]
+        items = [clean_json(item, f"{path}[*]", depth + 1) for item in cast("Set[object]", value)]
         return sorted(items, key=lambda item: msgspec.json.encode(item, order="sorted"))
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [clean_json(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(value)]
+        return [
+            clean_json(item, f"{path}[{place}]", depth + 1)
+            for place, item in enumerate(cast("Sequence[object]", value))
+        ]
     return _clean_other(value, path, depth)
 
 
@@ -133,17 +137,17 @@ def check_recordable(value: object, path: str, depth: int = 0, *, inside_json: b
     elif depth >= RECORDED_DEPTH_MAX:
         raise Unrecordable(path[:200], f"is nested deeper than {RECORDED_DEPTH_MAX} levels")
     elif isinstance(value, dict) and kind is dict:
-        for key, item in value.items():
-            if type(key) is not str or clean_text(key) != key:
+        for key, item in cast("dict[object, object]", value).items():
+            if not isinstance(key, str) or type(key) is not str or clean_text(key) != key:
                 raise Unrecordable(path, f"has the key {key!r:.80}; keys must be plain valid text")
             check_recordable(item, f"{path}.{key}", depth + 1, inside_json=True)
     elif isinstance(value, list) and kind is list:
-        for place, item in enumerate(value):
+        for place, item in enumerate(cast("list[object]", value)):
             check_recordable(item, f"{path}[{place}]", depth + 1, inside_json=True)
     elif inside_json or not isinstance(value, tuple | bytes | msgspec.Struct):
         raise Unrecordable(path, f"is of type {kind.__name__}, which is read back as another; use clean_json first")
     elif isinstance(value, tuple):
-        for place, item in enumerate(value):
+        for place, item in enumerate(cast("tuple[object, ...]", value)):
             check_recordable(item, f"{path}[{place}]", depth + 1)
     elif isinstance(value, msgspec.Struct):
         for field in value.__struct_fields__:

@@ -193,7 +193,9 @@ def configuration_of(
         tools: its tools, in any order.
         code: the code that will decide.
     """
-    ordered = tuple(sorted(tools, key=lambda spec: spec.name))
+    ordered = tuple(
+        msgspec.structs.replace(spec, timeout_s=float(spec.timeout_s)) for spec in sorted(tools, key=lambda it: it.name)
+    )
     prompt = config.system_prompt.encode()
     schemas = msgspec.json.encode(ordered)
     configuration = AgentConfiguration(
@@ -205,11 +207,11 @@ def configuration_of(
         code=code,
         max_turns=config.max_turns,
         max_tokens=config.max_tokens,
-        temperature=config.temperature,
+        temperature=_as_read_back(config.temperature),
         stop_sequences=config.stop_sequences,
         max_memory_recalls=config.max_memory_recalls,
         max_memory_tokens=config.max_memory_tokens,
-        run_timeout_s=config.run_timeout_s,
+        run_timeout_s=_as_read_back(config.run_timeout_s),
         resumes_max=config.resumes_max,
         streaming=config.streaming,
         protocol=config.protocol,
@@ -220,6 +222,11 @@ def configuration_of(
         msgspec.structs.replace(configuration, fingerprint=fingerprint),
         {configuration.system_prompt: prompt, configuration.tool_schemas: schemas},
     )
+
+
+def _as_read_back(number: float | None) -> float | None:
+    """Return a number as the log gives it back: 60 and 60.0 are one setting, with one fingerprint."""
+    return float(number) if number is not None else None
 
 
 def payload_hash(data: bytes) -> PayloadHash:

@@ -50,6 +50,8 @@ class _KnownCall(msgspec.Struct):
     """What has been seen of a call."""
 
     started: bool = False
+    """At least once; a call that a crash interrupted may be put to a person and start again."""
+    running: bool = False
     answered: bool = False
     waits_for_approval: bool = False
 
@@ -115,7 +117,7 @@ class OrderRules:
             case ToolApprovalRequested(run=run, call=call):
                 self._expect_open(run)
                 if (known := self._open_call(call)) is not None:
-                    known.waits_for_approval, known.started = True, False
+                    known.waits_for_approval, known.running = True, False
             case ToolCallStarted(run=run, call=call):
                 self._read_work(run, call)
                 self._read_call_started(call)
@@ -215,9 +217,9 @@ class OrderRules:
             return
         if known.waits_for_approval:
             self._find("INV1", f"{call} starts while it waits for approval")
-        if known.started:
+        if known.running:
             self._find("INV1", f"{call} starts again")
-        known.started = True
+        known.started = known.running = True
 
     def _read_result(self, call: ToolCallId, *, must_have_started: bool) -> None:
         known = self._open_call(call)

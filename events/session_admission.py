@@ -98,7 +98,7 @@ def admit(state: SessionState, command: SessionCommand) -> SessionEvent | Record
                 message=command.message,
                 status=command.status,
                 retryable=command.retryable,
-                retry_after_s=command.retry_after_s,
+                retry_after_s=float(command.retry_after_s) if command.retry_after_s is not None else None,
                 request=command.request,
             )
         case RecordToolResult():

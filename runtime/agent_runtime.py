@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import Self, Unpack, overload
 
 from refold.actors.actor_system import ActorSystem
-from refold.actors.errors import ActorStopped
-from refold.actors.event_sourced import EffectsInFlight, EventSourcedActor
+from refold.actors.effects import EffectsInFlight
+from refold.actors.errors import ActorStopped, AskTimeout
+from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.journal import Journal
 from refold.actors.model import MODEL_KIND, ModelActor
 from refold.actors.protocols import Provider
@@ -24,6 +25,7 @@ from refold.actors.supervision import ActorFailure
 from refold.actors.thread_pool import ThreadPool
 from refold.actors.tool import ToolActor
 from refold.agent import Agent
+from refold.events.cleaning import clean_text
 from refold.events.configuration import CORE_VERSION, AgentConfig, CodeIdentity, configuration_of
 from refold.events.errors import ConfigError, PersistenceError
 from refold.events.ids import AgentId, SessionId, checked_identifier, kind_and_identifier, stream_name
@@ -92,6 +94,7 @@ class AgentRuntime:
         self._system: ActorSystem | None = None
         self._journal: Journal | None = None
         self._owns_store = False
+        self._entered = False
         self._closing: asyncio.Task[None] | None = None
 
     @property
@@ -133,8 +136,9 @@ class AgentRuntime:
             raise ActorStopped(RUNTIME_STREAM, "the runtime is closed; open a new one on the same log")
 
     async def __aenter__(self) -> Self:
-        if self._store is not None:
+        if self._entered:
             raise ConfigError("this runtime has been open already; make another one")
+        self._entered = True
         try:
             self._store, self._owns_store = await _open(self.options["log"], self.options)
             await self._start(self._store)
@@ -252,14 +256,22 @@ class AgentRuntime:
             await self._release()
 
     async def _cancel_open_runs(self) -> None:
-        for head in await self.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True):
-            session = SessionId(kind_and_identifier(head.stream)[1])
-            while (run := (await Session(self, session).state_at()).run) is not None:
-                with self.hub.follow(session) as follower:
-                    await self.system.ref(head.stream).ask(
-                        CancelRun(run=run.id, reason="the runtime closes"), block=False
-                    )
-                    await follower.ended(run.id)
+        heads = await self.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
+        working = [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
+        waiting = self.hub.open_sessions()  # For a person, say: such a run has no effect in flight.
+        for session in dict.fromkeys([*working, *waiting]):
+            try:
+                await self._cancel_runs_of(session)
+            except (PersistenceError, ActorStopped, AskTimeout) as error:
+                self.log.warning("the run of session %s is not cancelled and stays open: %s", session, error)
+
+    async def _cancel_runs_of(self, session: SessionId) -> None:
+        """Cancel the run under way, and those that begin in its place."""
+        while (run := (await Session(self, session).state_at()).run) is not None:
+            with self.hub.follow(session) as follower:
+                cancel = CancelRun(run=run.id, reason="the runtime closes")
+                await self.system.ref(stream_name(SESSION_KIND, session)).ask(cancel, block=False)
+                await follower.ended(run.id)
 
     async def _release(self) -> None:
         """Let go of everything, in the reverse order of how it was taken, on every path."""
@@ -282,15 +294,17 @@ class AgentRuntime:
         kind, identifier = kind_and_identifier(failure.address)
         if failure.stopped and kind == SESSION_KIND:
             self.hub.session_failed(SessionId(identifier), f"it failed too often: {failure.message}")
+        if failure.address != RUNTIME_STREAM:
+            self._record_failure(failure)
         notify = self.options["on_failure"]
         if notify is not None:
             notify(failure)
-        if failure.address == RUNTIME_STREAM:
-            return
+
+    def _record_failure(self, failure: ActorFailure) -> None:
         fact = ActorFailed(
             address=failure.address,
-            error=failure.error_type,
-            message=failure.message[:2000],
+            error=clean_text(failure.error_type),
+            message=clean_text(failure.message)[:2000],
             restarts=failure.restarts,
             stopped=failure.stopped,
         )
@@ -311,6 +325,8 @@ def _agent(
         raise ConfigError(f"AgentRuntime needs an AgentConfig or an Agent first, not {type(given).__name__}")
     if provider is None:
         raise ConfigError("AgentRuntime needs a provider; for tests, ScriptedProvider plays a script")
+    if not callable(getattr(provider, "complete", None)):
+        raise ConfigError(f"a provider has an async method `complete`, and {type(provider).__name__} has none")
     return Agent(config=given, provider=provider, tools=tuple(tools), name=name)
 
 

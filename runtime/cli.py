@@ -3,13 +3,17 @@
 Modules that a command needs are imported when it runs, so that `refold --help` is quick.
 """
 
+import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
 
 from refold.commands.check import check
+from refold.commands.demo import demo
 from refold.commands.execution import EXIT_CODES_HELP
 from refold.commands.replay import replay
+from refold.commands.run import run
 from refold.commands.sessions import sessions
 from refold.commands.show import show
 from refold.version import VERSION
@@ -25,7 +29,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (sessions, show, replay, check):
+for command in (demo, run, sessions, show, replay, check):
     app.command(epilog=EXIT_CODES_HELP)(command)
 
 
@@ -46,4 +50,6 @@ def refold(
 
 def main() -> None:
     """Run the command with the process's arguments, and leave with its exit code."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # What the terminal's encoding lacks is shown as a question mark.
     app()

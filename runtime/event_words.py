@@ -35,6 +35,7 @@ from refold.events.session_events import (
     ToolCallStarted,
     ToolResultLate,
 )
+from refold.time_words import time_words
 
 
 def event_words(event: Event) -> str:
@@ -97,7 +98,7 @@ def _other_words(event: Event) -> str:
             tools = ", ".join(policy.name for policy in configuration.tools) or "no tools"
             return f"{configuration.agent}: {configuration.model}; {tools}"
         case HistoryImported(messages=messages):
-            return f"{len(messages)} messages"
+            return f"{len(messages)} message{'s' if len(messages) != 1 else ''}"
         case ContextPrepared(replaced=replaced):
             return f"a summary stands for the oldest {replaced} messages"
         case _:
@@ -143,7 +144,7 @@ def effect_words(effect: Effect) -> str:
         case RunTool(name=name, input=arguments):
             return call_words(name, arguments)
         case WaitUntil(due_at=due_at):
-            return f"wait until {due_at}"
+            return f"wait until {time_words(due_at)}"
         case _:
             return effect.key
 

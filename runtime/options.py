@@ -6,6 +6,7 @@ from typing import Literal, TypedDict
 
 from refold.actors.clock import Clock
 from refold.actors.supervision import ActorFailure
+from refold.events.cleaning import clean_text
 from refold.events.errors import ConfigError
 from refold.stores.event_store import EventStore
 
@@ -80,8 +81,7 @@ def checked_options(given: RuntimeOptions) -> RuntimeOptions:
     if unknown:
         raise ConfigError(f"AgentRuntime has no option {unknown[0]!r}; it has {', '.join(sorted(DEFAULTS))}")
     options: RuntimeOptions = {**DEFAULTS, **given}
-    if options["durability"] not in ("full", "normal"):
-        raise ConfigError(f'durability must be "full" or "normal", not {options["durability"]!r}')
+    _check_kinds(options)
     times: tuple[tuple[str, float, float], ...] = (
         ("wait_for_log_s", options["wait_for_log_s"], 0),
         ("cancel_grace_s", options["cancel_grace_s"], 0),
@@ -100,3 +100,31 @@ def checked_options(given: RuntimeOptions) -> RuntimeOptions:
         if isinstance(count, bool) or not isinstance(count, int) or count < least_count:
             raise ConfigError(f"{name} must be a whole number of at least {least_count}, not {count!r:.60}")
     return options
+
+
+def _check_kinds(options: RuntimeOptions) -> None:
+    app_version = options["app_version"]
+    kinds: tuple[tuple[str, object, bool, str], ...] = (
+        ("log", options["log"], _is_log(options["log"]), 'a path, ":memory:" or an event store'),
+        ("durability", options["durability"], options["durability"] in ("full", "normal"), '"full" or "normal"'),
+        ("auto_resume", options["auto_resume"], isinstance(options["auto_resume"], bool), "True or False"),
+        ("app_version", app_version, app_version is None or _is_valid_text(app_version), "valid text"),
+        ("clock", options["clock"], _has(options["clock"], "call_later"), "a Clock"),
+        ("session_ids", options["session_ids"], _has(options["session_ids"], "__call__"), "a function"),
+        ("on_failure", options["on_failure"], _has(options["on_failure"], "__call__"), "a function"),
+    )
+    for name, value, good, wanted in kinds:
+        if not good:
+            raise ConfigError(f"{name} must be {wanted}, not {value!r:.60}")
+
+
+def _is_log(value: object) -> bool:
+    return isinstance(value, str | os.PathLike) or callable(getattr(value, "read_stream", None))
+
+
+def _is_valid_text(value: object) -> bool:
+    return isinstance(value, str) and clean_text(value) == value
+
+
+def _has(value: object, method: str) -> bool:
+    return value is None or callable(getattr(value, method, None))

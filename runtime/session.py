@@ -4,21 +4,25 @@ A `Session` is a light handle on an address: make as many as you like. What is k
 """
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from refold.actors.actor_ref import ActorRef
 from refold.actors.cancellation import CancellationToken
+from refold.actors.conversation import own_copy
 from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import Performed, WithPayloads
+from refold.actors.given_content import checked_block, checked_messages
 from refold.actors.session import ReadSession
 from refold.events.cleaning import clean_text
 from refold.events.codec import RecordedEvent
 from refold.events.content import ImageBlock, Message, TextBlock, UserContent
 from refold.events.core import evolve_all
-from refold.events.errors import CommandRejected, LogFormatError
+from refold.events.errors import CommandRejected, ConfigError, LogFormatError
 from refold.events.ids import PayloadHash, RunId, SessionId, ToolCallId, stream_name
 from refold.events.payloads import restored, spill, stored_hashes
+from refold.events.records import StoredEvent
 from refold.events.session_commands import (
     CancelRun,
     DecideApproval,
@@ -79,9 +83,38 @@ class Session:
             ActorStopped: the runtime closed before the run ended; it goes on at the next start.
         """
         blocks, payloads = input_content(content)
+        if on_event is not None and inspect.iscoroutinefunction(on_event):
+            raise ConfigError("on_event must be a plain function that returns quickly, not an async one")
         cancelled = cancel is not None and cancel.cancelled
         command = SendInput(content=blocks, key=_checked_key(key), cancelled=cancelled)
         watcher = _RunWatcher(on_event) if on_event is not None else None
+        self._runtime.require_open()
+        given_up = CancellationToken()
+        work = asyncio.get_running_loop().create_task(
+            self._run_to_its_end(command, payloads, watcher, cancel, given_up), name=f"send to {self._stream}"
+        )
+        gone: asyncio.CancelledError | None = None
+        while not work.done():
+            try:
+                await asyncio.wait([work])
+            except asyncio.CancelledError as error:
+                gone = error
+                given_up.cancel()
+        if gone is not None:
+            if not work.cancelled():
+                work.exception()
+            raise gone
+        return work.result()
+
+    async def _run_to_its_end(
+        self,
+        command: SendInput,
+        payloads: dict[PayloadHash, bytes],
+        watcher: "_RunWatcher | None",
+        cancel: CancellationToken | None,
+        given_up: CancellationToken,
+    ) -> RunResult:
+        """Do as `send` says; `given_up` is cancelled when its caller is, at whatever moment that happens."""
         with self._runtime.hub.follow(self.id) as follower:
             unsubscribe = self._runtime.hub.subscribe(watcher.see, self.id) if watcher is not None else None
             try:
@@ -89,7 +122,7 @@ class Session:
                 run = run_of_input(performed.version)
                 if watcher is not None:
                     watcher.watch(run, lambda: self._tell(CancelRun(run=run, reason="on_event raised")))
-                finished = await self._wait(run, performed, follower, cancel)
+                finished = await self._wait(run, performed, follower, cancel, given_up)
             finally:
                 if unsubscribe is not None:
                     unsubscribe()
@@ -98,23 +131,31 @@ class Session:
         return await result_of(finished, self._runtime.store)
 
     async def _wait(
-        self, run: RunId, performed: Performed, follower: Follower, cancel: CancellationToken | None
+        self,
+        run: RunId,
+        performed: Performed,
+        follower: Follower,
+        cancel: CancellationToken | None,
+        given_up: CancellationToken,
     ) -> FinishedRun:
-        if not performed.new:
-            version = await self._terminal_version(run)
-            if version:
-                return await self._finished(EndedRun(version, None))
-        forget = cancel.on_cancel(lambda: self._tell(CancelRun(run=run))) if cancel is not None else None
+        forget: list[Callable[[], None]] = []
+        if cancel is not None:
+            forget.append(cancel.on_cancel(lambda: self._tell(CancelRun(run=run))))
+        if performed.new:
+            forget.append(given_up.on_cancel(lambda: self._tell(CancelRun(run=run, reason="the caller was cancelled"))))
+        else:  # Somebody else's run: it goes on without this caller.
+            task = asyncio.current_task()
+            assert task is not None
+            forget.append(given_up.on_cancel(task.cancel))
         try:
+            if not performed.new:
+                version = await self._terminal_version(run)
+                if version:
+                    return await self._finished(EndedRun(version, None))
             return await self._finished(await follower.ended(run))
-        except asyncio.CancelledError:
-            if performed.new:
-                self._tell(CancelRun(run=run, reason="the caller was cancelled"))
-                await asyncio.shield(follower.ended(run))
-            raise
         finally:
-            if forget is not None:
-                forget()
+            for take_back in forget:
+                take_back()
 
     async def _terminal_version(self, run: RunId) -> int:
         def terminal(state: SessionState) -> int:
@@ -138,7 +179,8 @@ class Session:
         with self._runtime.hub.follow(self.id) as follower:
             run = await self._read(lambda state: state.run.id if state.run is not None else None)
             wanted = run if key is None else None  # A repeated command names no run: that of its key is meant.
-            performed = await self._ask(CancelRun(run=wanted, key=_checked_key(key), reason=reason))
+            why = clean_text(reason) if reason is not None else None
+            performed = await self._ask(CancelRun(run=wanted, key=_checked_key(key), reason=why))
             if performed.new and run is not None:
                 await follower.ended(run)
 
@@ -166,11 +208,11 @@ class Session:
         """Put messages of another system at the end of the history; open calls in them get a crash result.
 
         Raises:
-            CommandRejected: a run is under way, or there is nothing to import.
+            CommandRejected: a run is under way, there is nothing to import, or something in it cannot be recorded.
         """
         kept: list[Message] = []
         payloads: dict[PayloadHash, bytes] = {}
-        for message in messages:
+        for message in checked_messages(messages):
             content, large = spill(message.content)
             kept.append(Message(message.role, content))
             payloads.update(large)
@@ -181,7 +223,7 @@ class Session:
         messages = await self._read(history)
         hashes = stored_hashes(messages)
         payloads = await self._runtime.store.read_payloads(hashes) if hashes else {}
-        return [restored(message, payloads) for message in messages]
+        return [own_copy(restored(message, payloads)) for message in messages]
 
     async def state_at(self, version: int | None = None) -> SessionState:
         """Return the state folded from the log, as of a version or as of now; it is the caller's own.
@@ -194,13 +236,26 @@ class Session:
 
     async def events(self, *, after_version: int = 0) -> AsyncIterator[RecordedEvent[SessionEvent]]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""
+        store, version = self._runtime.store, after_version
+        held: list[StoredEvent] = []
         while True:
-            stored = await self._runtime.store.read_stream(self._stream, after_version=after_version, limit=EVENTS_PAGE)
-            for recorded in SESSION_CODEC.recorded(stored):
-                yield recorded
-            if len(stored) < EVENTS_PAGE:
+            page = await store.read_stream(self._stream, after_version=version, limit=EVENTS_PAGE)
+            if (
+                page and not held and page[0].version != page[0].batch
+            ):  # What a batch goes back to is in its first event.
+                first = page[0]
+                held = await store.read_stream(
+                    self._stream, after_version=first.batch - 1, limit=first.version - first.batch
+                )
+            held += page
+            over = len(page) < EVENTS_PAGE
+            whole = held if over else [item for item in held if item.batch != held[-1].batch]
+            for recorded in SESSION_CODEC.recorded(whole):
+                if recorded.version > after_version:
+                    yield recorded
+            if over:
                 return
-            after_version = stored[-1].version
+            held, version = held[len(whole) :], page[-1].version
 
     async def _read(self, question: Callable[[SessionState], T]) -> T:
         self._runtime.require_open()
@@ -229,7 +284,7 @@ class _RunWatcher:
     """Calls a handler with the events of one run, and keeps its error."""
 
     def __init__(self, handler: Callable[[Recorded], object]) -> None:
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         self._handler = handler
         self._early: list[Recorded] | None = []
         self._run: RunId | None = None
@@ -258,8 +313,13 @@ class _RunWatcher:
             return
         if self.failure is None:
             try:
-                self._handler(recorded)
-            except Exception as error:  # noqa: BLE001 - The caller's own error: it is raised to the caller.
+                answer = self._handler(recorded)
+                if inspect.iscoroutine(answer):
+                    answer.close()
+                    raise ConfigError("on_event must be a plain function that returns quickly, not an async one")
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - The caller's own error: it is raised to the caller.
                 self.failure = error
                 if self._on_failure is not None:
                     self._on_failure()
@@ -271,15 +331,20 @@ def input_content(content: Input) -> tuple[tuple[UserContent, ...], dict[Payload
     Raises:
         CommandRejected: it is empty, or not text or blocks.
     """
-    parts = [content] if isinstance(content, str | TextBlock | ImageBlock) else list(content)
+    if isinstance(content, str | TextBlock | ImageBlock):
+        parts: Sequence[object] = [content]
+    elif isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
+        parts = content
+    else:
+        raise CommandRejected(f"an input is text or blocks, not {type(content).__name__}")
     blocks: list[TextBlock | ImageBlock] = []
-    for part in parts:
+    for place, part in enumerate(parts):
         if isinstance(part, ImageBlock):
-            blocks.append(part)
+            blocks.append(checked_block(part, f"content[{place}]"))
         elif isinstance(part, str | TextBlock):
-            text = part if isinstance(part, str) else part.text
+            text = part if isinstance(part, str) else checked_block(part, f"content[{place}]").text
             if text.strip():
-                blocks.append(TextBlock(text=clean_text(str(text))))
+                blocks.append(TextBlock(text=clean_text(str.__str__(text))))
         else:
             raise CommandRejected(f"an input is text or blocks, not {type(part).__name__}")
     if not blocks:

@@ -6,16 +6,32 @@ durable and nothing of the run is in flight any more.
 """
 
 import asyncio
+import copy
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
+import msgspec
+
 from refold.actors.errors import ActorStopped
 from refold.events.codec import RecordedEvent
+from refold.events.errors import ConfigError
 from refold.events.ids import RunId, SessionId
 from refold.events.model import Delta
-from refold.events.session_events import RunCancelled, RunCompleted, RunFailed, SessionEvent
+from refold.events.session_events import (
+    HistoryImported,
+    ModelInterrupted,
+    ModelResponded,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunResumed,
+    RunStarted,
+    SessionEvent,
+    ToolApprovalRequested,
+)
 from refold.events.session_state import FinishedRun, SessionState
 
 log = logging.getLogger("refold.session")
@@ -80,6 +96,7 @@ class SessionHub:
         self._followers: dict[SessionId, list[Follower]] = {}
         self._subscribers: dict[SessionId | None, list[Subscriber]] = {}
         self._ending: dict[SessionId, dict[RunId, int]] = {}
+        self._open: dict[SessionId, None] = {}
 
     @contextmanager
     def follow(self, session: SessionId) -> Iterator[Follower]:
@@ -93,6 +110,10 @@ class SessionHub:
             followers.remove(follower)
             if not followers and self._followers.get(session) is followers:
                 del self._followers[session]
+
+    def open_sessions(self) -> list[SessionId]:
+        """Return the sessions that have an open run which began or went on in this process, oldest first."""
+        return list(self._open)
 
     def subscribe(self, subscriber: Subscriber, session: SessionId | None = None) -> Callable[[], None]:
         """Call `subscriber` with each event of one session, or of all; return what ends that."""
@@ -111,24 +132,34 @@ class SessionHub:
         """Pass durable events on, and remember which runs they end."""
         subscribers = [*self._subscribers.get(session, ()), *self._subscribers.get(None, ())]
         for event in events:
+            shown = _own_copy(event) if subscribers else event
             for subscriber in subscribers:
-                self._call(subscriber, event)
-            if isinstance(event.event, RunCompleted | RunFailed | RunCancelled) and session in self._followers:
-                self._ending.setdefault(session, {})[event.event.run] = event.version
+                self._call(subscriber, shown)
+            if isinstance(event.event, RunStarted | RunResumed):
+                self._open[session] = None
+            elif isinstance(event.event, RunCompleted | RunFailed | RunCancelled):
+                self._open.pop(session, None)
+                if session in self._followers:
+                    self._ending.setdefault(session, {})[event.event.run] = event.version
 
     def _call(self, subscriber: Subscriber, event: Recorded) -> None:
         try:
-            subscriber(event)
-        except Exception:
+            answer = subscriber(event)
+            if inspect.iscoroutine(answer):
+                answer.close()
+                raise ConfigError(f"{subscriber!r} is async; a subscriber is a plain function that returns quickly")
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
             self.failures += 1
             log.exception("a subscriber failed on version %d of %s", event.version, event.stream)
 
     def settled(self, session: SessionId, state: SessionState) -> None:
         """Tell those who wait which runs have ended."""
-        ending = self._ending.pop(session, None)
-        if ending is None:
-            return
+        ending = self._ending.pop(session, {})
         last = state.last_run
+        if last is not None:
+            ending[last.run] = last.version  # Also where its event was published by nobody, as before a restart.
         for run, version in ending.items():
             ended = EndedRun(version, last if last is not None and last.version == version else None)
             for follower in self._followers.get(session, ()):
@@ -150,3 +181,13 @@ class SessionHub:
         """Tell all who still wait that the runtime is closed."""
         for session in list(self._followers):
             self.session_failed(session, "the runtime closed; the run is in the log and goes on at the next start")
+
+
+def _own_copy(recorded: Recorded) -> Recorded:
+    """Return an event for readers outside: what they do to the arguments of a call changes no session's state.
+
+    Everything else in an event is immutable.
+    """
+    if not isinstance(recorded.event, ModelResponded | ToolApprovalRequested | HistoryImported | ModelInterrupted):
+        return recorded
+    return msgspec.structs.replace(recorded, event=copy.deepcopy(recorded.event))

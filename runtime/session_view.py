@@ -18,7 +18,7 @@ from refold.events.records import StoredEvent, StreamHead
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND, fold
 from refold.events.session_decisions import pending
 from refold.events.session_events import InputQueued, RunCancelled, RunCompleted, RunFailed, SessionEvent
-from refold.events.session_state import Phase, SessionState, run_of_input
+from refold.events.session_state import Phase, SessionState, deadline_key, run_of_input
 from refold.log_reading import Batches, Streams, session_head
 from refold.stores.event_store import EventStore
 from refold.transcript import Entry, Transcript
@@ -90,7 +90,7 @@ async def _listed(store: EventStore, head: StreamHead, name: str) -> ListedSessi
 
 async def _status_of_head(store: EventStore, head: StreamHead, last: StoredEvent) -> SessionStatus:
     """Return a session's status from the end of its stream if that says it, else from all of its events."""
-    if head.pending:
+    if len(head.pending) > 1:  # One alone may be the wait for the deadline of a run that waits for an approval.
         return "open"
     outcome = _OUTCOMES.get(tag_of(last.data))
     if outcome is not None:
@@ -122,7 +122,7 @@ def status_of(state: SessionState) -> SessionStatus:
     asked = state.turn is not None and any(
         call.approval == "requested" and call.result is None for call in state.turn.calls
     )
-    working = any(not effect.key.startswith("deadline:") for effect in pending(state))
+    working = any(effect.key != deadline_key(state.run) for effect in pending(state))
     return "waiting" if asked and not working else "open"
 
 

@@ -26,6 +26,13 @@ E = TypeVar("E", bound=Event)
 CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RefoldError)
 """What today's code raises on a batch that it has no meaning for."""
 
+Differs = Literal["consequence", "missing", "extra", "pending", "failure"]
+"""How today's code and a recorded batch differ.
+
+`consequence`: another event, or another field. `missing`: recorded, and not decided now. `extra`: decided now, and not
+recorded. `pending`: other effects in flight after the batch. `failure`: today's code fails on it.
+"""
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -39,9 +46,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the stimulus that was fed to today's code."""
     position: int
     """Of that stimulus."""
-    differs: Literal["consequence", "missing", "extra", "pending", "failure"]
-    """`consequence`: another event, or another field. `missing`: recorded, and not decided now. `extra`: decided now,
-    and not recorded. `pending`: other effects in flight after the batch. `failure`: today's code fails on it."""
+    differs: Differs
     difference: Difference
     """Its path begins at the batch: `consequences[1].turn`, `pending[0]`; left is recorded, right is now."""
     recorded: Json = NOTHING
@@ -162,7 +167,7 @@ class CoreReplay(Generic[S, E]):
         self,
         batch: Sequence[StoredEvent],
         consequence: int,
-        differs: Literal["consequence", "missing", "extra", "pending", "failure"],
+        differs: Differs,
         difference: Difference,
         *,
         recorded: Json = NOTHING,

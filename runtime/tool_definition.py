@@ -3,6 +3,7 @@
 Every error is a `ConfigError` that names the tool and what to change.
 """
 
+import functools
 import inspect
 import math
 import re
@@ -25,8 +26,9 @@ of a ValueError or ToolError that it raises, tells the model what is wrong with 
 
 def name_of(function: object) -> str:
     """Return the name that a function has by itself; of an object with `__call__`, that of its class."""
-    inner = getattr(function, "func", function)
-    return str(getattr(inner, "__name__", type(inner).__name__))
+    while isinstance(function, functools.partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def docstring_of(function: AnyFunction) -> str | None:

@@ -9,7 +9,7 @@ from refold.events.cleaning import clean_text
 
 ARGUMENT_HEADINGS = frozenset({"Args:", "Arguments:", "Parameters:"})
 
-_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\([^)]*\))?\s*:\s*(.*)")
+_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:\s*(.*)")
 
 
 def first_paragraph(docstring: str | None) -> str:
@@ -24,20 +24,16 @@ def first_paragraph(docstring: str | None) -> str:
 
 def parameter_descriptions(docstring: str | None) -> dict[str, str]:
     """Return what the "Args:" section says, each as one line, by parameter."""
-    lines = iter(_lines(docstring))
-    before = False
-    for line in lines:
-        if line.strip() in ARGUMENT_HEADINGS:
-            # Cleaning a docstring that begins with its section takes the indentation of what follows.
-            section_indent = _indent(line) if before else -1
-            break
-        before = True
-    else:
+    lines = _lines(docstring)
+    heading = next((place for place, line in enumerate(lines) if line.strip() in ARGUMENT_HEADINGS), None)
+    if heading is None:
         return {}
+    # Cleaning a docstring that begins with its section takes the indentation of what follows.
+    section_indent = _indent(lines[heading]) if heading > 0 else -1
     described: dict[str, list[str]] = {}
     entry_indent: int | None = None
     current: list[str] = []
-    for line in lines:
+    for line in lines[heading + 1 :]:
         if not line.strip():
             continue
         if _indent(line) <= section_indent:

@@ -6,7 +6,7 @@ same request to a model. Tools may be registered and removed while sessions run;
 
 import difflib
 from collections.abc import Callable, Iterable, Iterator
-from typing import get_args
+from typing import cast, get_args
 
 from refold.actors.thread_pool import ThreadPool
 from refold.actors.tool_context import ToolContext
@@ -62,7 +62,7 @@ class ToolRegistry:
         Raises:
             ConfigError: there is a tool of that name, or `item` cannot be one.
         """
-        new = item if isinstance(item, Tool) else tool(item)
+        new = cast("AnyTool", item) if isinstance(item, Tool) else tool(item)
         old = self._tools.get(new.name)
         if old is not None:
             raise ConfigError(
@@ -142,7 +142,7 @@ class ToolRegistry:
         if not self._names:
             return "; there are no tools."
         folded = {known.casefold(): known for known in self._names}
-        close = difflib.get_close_matches(name.casefold(), folded, n=3)
+        close = difflib.get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)
         if close:
             return f"; did you mean {' or '.join(folded[match] for match in close)}?"
         more = len(self._names) - NAMES_LISTED_MAX

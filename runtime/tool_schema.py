@@ -6,6 +6,7 @@ only where the schema leaves no other meaning, so text that looks like JSON stay
 """
 
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import msgspec
 
@@ -36,14 +37,14 @@ class InputSchema:
             copy = clean_json(schema)
         except Unrecordable as error:
             raise ConfigError(f"the input schema of the tool {tool!r} is not JSON: {error}") from None
-        if not isinstance(copy, dict) or copy.setdefault("type", "object") != "object":
+        if not is_object(copy) or copy.setdefault("type", "object") != "object":
             raise ConfigError(f'the input schema of the tool {tool!r} must be a dict with "type": "object"')
         properties, required = copy.get("properties", {}), copy.get("required", [])
-        if not isinstance(properties, dict) or not all(isinstance(item, dict | bool) for item in properties.values()):
+        if not is_object(properties) or not all(isinstance(item, dict | bool) for item in properties.values()):
             raise ConfigError(
                 f'"properties" in the input schema of the tool {tool!r} must be a dict of schemas by name'
             )
-        if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        if not is_array(required) or not all(isinstance(name, str) for name in required):
             raise ConfigError(f'"required" in the input schema of the tool {tool!r} must be a list of names')
         self.schema: JsonObject = copy
 
@@ -54,7 +55,7 @@ class InputSchema:
         fraction becomes an integer where only integers fit, since some providers send every number as a float.
         """
         repaired = self._repaired(arguments, self.schema, 0)
-        assert isinstance(repaired, dict)
+        assert is_object(repaired)
         return repaired
 
     def problem(self, arguments: JsonObject) -> str | None:
@@ -65,11 +66,11 @@ class InputSchema:
         plain = list(self._plain(schema, frozenset()))
         if isinstance(value, str | float):
             value = _repaired_scalar(value, {kind for item in plain for kind in _accepted(item)}, depth)
-        if isinstance(value, list):
+        if is_array(value):
             arrays = [item for item in plain if "array" in _accepted(item)]
             if len(arrays) == 1 and "items" in arrays[0]:
                 return [self._repaired(item, arrays[0]["items"], depth + 1) for item in value]
-        elif isinstance(value, dict):
+        elif is_object(value):
             objects = [item for item in plain if "object" in _accepted(item)]
             if len(objects) == 1:
                 properties, others = _properties(objects[0]), objects[0].get("additionalProperties", True)
@@ -82,7 +83,7 @@ class InputSchema:
         """Return what does not fit; `seen` are the references followed for this very value."""
         if schema is False:
             return f"Nothing is accepted - at `{path}`"
-        if not isinstance(schema, dict):
+        if not is_object(schema):
             return None
         reference = schema.get("$ref")
         if isinstance(reference, str):
@@ -102,9 +103,9 @@ class InputSchema:
         if choices is not None and not any(_same(value, choice) for choice in choices):
             shown = ", ".join(msgspec.json.encode(choice).decode() for choice in choices)
             return f"Expected one of {shown:.500} - at `{path}`"
-        if isinstance(value, dict):
+        if is_object(value):
             return self._object_problem(value, schema, path)
-        if isinstance(value, list) and "items" in schema:
+        if is_array(value) and "items" in schema:
             problems = [
                 self._problem(item, schema["items"], f"{path}[{place}]", frozenset())
                 for place, item in enumerate(value)
@@ -115,7 +116,7 @@ class InputSchema:
     def _object_problem(self, value: JsonObject, schema: JsonObject, path: str) -> str | None:
         properties, others = _properties(schema), schema.get("additionalProperties", True)
         required = schema.get("required")
-        names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+        names = [name for name in required if isinstance(name, str)] if is_array(required) else []
         unknown = others is False and "patternProperties" not in schema
         problem = names_problem(value, known=list(properties), required=names, unknown_refused=unknown)
         if problem is not None:
@@ -128,7 +129,7 @@ class InputSchema:
 
     def _plain(self, schema: Json, seen: frozenset[str]) -> Iterator[JsonObject]:
         """Yield the schemas that `schema` offers as alternatives, its references followed."""
-        if not isinstance(schema, dict):
+        if not is_object(schema):
             yield {}
         elif isinstance(reference := schema.get("$ref"), str):
             if reference not in seen:
@@ -143,7 +144,7 @@ class InputSchema:
         """Return what a reference such as `#/$defs/Point` names, or a schema that accepts everything."""
         found: Json = self.schema if reference.startswith("#") else {}
         for part in reference.removeprefix("#").split("/")[1:]:
-            found = found.get(part.replace("~1", "/").replace("~0", "~"), {}) if isinstance(found, dict) else {}
+            found = found.get(part.replace("~1", "/").replace("~0", "~"), {}) if is_object(found) else {}
         return found
 
 
@@ -163,6 +164,16 @@ class DescribedArguments:
         if problem is not None:
             raise ToolError(problem)
         return msgspec.json.decode(msgspec.json.encode(arguments), type=dict[str, object])
+
+
+def is_object(value: Json) -> TypeGuard[JsonObject]:
+    """Return whether a JSON value is an object."""
+    return isinstance(value, dict)
+
+
+def is_array(value: Json) -> TypeGuard[list[Json]]:
+    """Return whether a JSON value is an array."""
+    return isinstance(value, list)
 
 
 def json_type(value: Json) -> str:
@@ -190,7 +201,7 @@ def names_problem(
     """Return which names are missing and which are unknown, all of them, or None."""
     missing = [f"`{name}`" for name in required if name not in arguments]
     unknown = [f"`{name:.80}`" for name in arguments if name not in known] if unknown_refused else []
-    problems = []
+    problems: list[str] = []
     if missing:
         problems.append(f"Missing required {_fields(missing)}")
     if unknown:
@@ -204,8 +215,8 @@ def _fields(names: list[str]) -> str:
 
 
 def _repaired_scalar(value: str | float, accepted: set[str], depth: int) -> Json:
-    if isinstance(value, float):
-        whole = "integer" in accepted and "number" not in accepted and value.is_integer()
+    if not isinstance(value, str):
+        whole = "integer" in accepted and "number" not in accepted and value % 1 == 0
         return int(value) if whole and abs(value) <= EXACT_FLOATS_MAX else value
     if "string" in accepted or not accepted & {"array", "object"}:
         return value
@@ -220,7 +231,7 @@ def _alternatives(schema: JsonObject) -> list[Json]:
     """Return the schemas of which one is to fit, or none if the schema itself says what fits."""
     for keyword in ("anyOf", "oneOf"):
         alternatives = schema.get(keyword)
-        if isinstance(alternatives, list):
+        if is_array(alternatives):
             return alternatives
     return []
 
@@ -230,7 +241,8 @@ def _accepted(schema: JsonObject) -> frozenset[str]:
     wanted = schema.get("type")
     if wanted is None and (choices := _choices(schema)) is not None:
         wanted = [json_type(choice) for choice in choices]
-    kinds = JSON_TYPES & ({wanted} if isinstance(wanted, str) else set(wanted) if isinstance(wanted, list) else set())
+    named = wanted if is_array(wanted) else [wanted]
+    kinds = JSON_TYPES.intersection(kind for kind in named if isinstance(kind, str))
     return kinds | {"integer"} if "number" in kinds else kinds or JSON_TYPES
 
 
@@ -238,7 +250,7 @@ def _choices(schema: JsonObject) -> list[Json] | None:
     if "const" in schema:
         return [schema["const"]]
     choices = schema.get("enum")
-    return choices if isinstance(choices, list) else None
+    return choices if is_array(choices) else None
 
 
 def _same(value: Json, choice: Json) -> bool:
@@ -248,4 +260,4 @@ def _same(value: Json, choice: Json) -> bool:
 
 def _properties(schema: JsonObject) -> JsonObject:
     properties = schema.get("properties")
-    return properties if isinstance(properties, dict) else {}
+    return properties if is_object(properties) else {}

@@ -9,7 +9,6 @@ the parameter, so that nothing of it is found only when a model calls.
 
 import functools
 import inspect
-import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from refold.events.cleaning import Unrecordable, clean_json
 from refold.events.content import JsonObject
 from refold.events.errors import ConfigError, ToolError
 from refold.tool_docstring import parameter_descriptions
-from refold.tool_schema import InputSchema, names_problem
+from refold.tool_schema import InputSchema, is_array, names_problem
 
 AnyFunction = Callable[..., object]
 
@@ -30,6 +29,9 @@ UNSUPPORTED_HINT = (
     "use types that have a JSON form: str, int, float, bool, None, list, dict, Literal, Enum, dataclass, TypedDict, "
     "msgspec.Struct, datetime, unions of different kinds of these"
 )
+
+ANY_VALUE = "Any JSON value."
+"""Describes what is annotated `object`, for which msgspec itself has no schema."""
 
 
 class Signature:
@@ -91,16 +93,20 @@ class Signature:
         self, struct: type[msgspec.Struct], annotations: Mapping[str, object], function: AnyFunction
     ) -> JsonObject:
         """Return the schema of `struct`, with defaults and descriptions, as one object schema with its `$defs`."""
-        (reference,), components = msgspec.json.schema_components([struct], ref_template="#/$defs/{name}")
+        (reference,), components = msgspec.json.schema_components(
+            [struct], schema_hook=_schema_of_object, ref_template="#/$defs/{name}"
+        )
         schema = components.pop(reference["$ref"].removeprefix("#/$defs/"))
         del schema["title"]
         described = parameter_descriptions(inspect.getdoc(entry_of(function)))
         for name, found in schema["properties"].items():
             text = _plain_description(annotations[name]) or described.get(name)
-            if text and "description" not in found:
+            if text and found.get("description", ANY_VALUE) == ANY_VALUE:
                 found["description"] = text
             if name in self._defaults:
                 found.update(_shown_default(self._defaults[name], annotations[name]))
+        for component in components.values():
+            _order_defaults(component)
         if components:
             schema["$defs"] = dict(sorted(components.items()))
         return typing.cast("JsonObject", schema)
@@ -144,8 +150,8 @@ def _signature(function: AnyFunction, tool: str) -> inspect.Signature:
 
 def _parameters(function: AnyFunction, tool: str) -> dict[str, inspect.Parameter]:
     """Return the parameters that can be given by name; what a partial has bound is not for a model to give."""
-    bound = function.keywords if isinstance(function, functools.partial) else {}
     found = _signature(function, tool).parameters
+    bound = function.keywords if isinstance(function, functools.partial) else {}
     parameters = {name: parameter for name, parameter in found.items() if name not in bound}
     for name, parameter in parameters.items():
         if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
@@ -191,7 +197,7 @@ def _locals_around(body: AnyFunction) -> dict[str, object]:
     """Return the local names of the running functions in whose file `body` is written, the innermost winning."""
     code = getattr(body, "__code__", None)
     found: dict[str, object] = {}
-    frame: types.FrameType | None = sys._getframe()
+    frame = inspect.currentframe()
     while frame is not None:
         if code is not None and frame.f_code.co_filename == code.co_filename:
             found = {**frame.f_locals, **found}
@@ -216,12 +222,26 @@ def _check_supported(annotation: object, name: str, tool: str) -> None:
     """
     try:
         msgspec.json.Decoder(typing.cast("type[object]", annotation))
-        msgspec.json.schema(annotation)
+        msgspec.json.schema(annotation, schema_hook=_schema_of_object)
     except (TypeError, ValueError, NameError, AttributeError, RecursionError) as error:
         raise ConfigError(
             f"the parameter {name!r} of the tool {tool!r} has the type {annotation!r}, which is not supported "
-            f"({str(error).splitlines()[0]}); {UNSUPPORTED_HINT}"
+            f"({(str(error).splitlines() or [type(error).__name__])[-1]}); {UNSUPPORTED_HINT}"
         ) from error
+
+
+def _schema_of_object(custom: type) -> JsonObject:
+    if custom is object:
+        return {"description": ANY_VALUE}
+    raise NotImplementedError
+
+
+def _order_defaults(schema: Mapping[str, Mapping[str, dict[str, object]]]) -> None:
+    """Give the default sets in a type's schema one order; msgspec lists them in the order of this process."""
+    for found in schema.get("properties", {}).values():
+        default = found.get("default")
+        if found.get("uniqueItems") and is_array(default):
+            default.sort(key=msgspec.json.encode)
 
 
 def _plain_description(annotation: object) -> str | None:

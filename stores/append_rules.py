@@ -71,28 +71,34 @@ def check_limit(limit: int | None) -> None:
 
 
 def _check_batch(batch: EncodedBatch) -> None:
-    _check_text(batch.stream, "a stream name")
+    stream = batch.stream
+    _check_text(stream, "a stream name")
     if not batch.events:
-        raise ValueError(f"a batch of stream {batch.stream!r} has no events")
-    _check_integer(batch.at, batch.stream, "at")
-    _check_integer(batch.expected_version, batch.stream, "expected_version")
+        raise ValueError(f"a batch of stream {stream!r} has no events")
+    _check_integer(batch.at, stream, "at")
+    _check_integer(batch.expected_version, stream, "expected_version")
     if not 0 <= batch.expected_version <= INTEGER_MAX - len(batch.events):
-        raise ValueError(f"expected_version of stream {batch.stream!r} is {batch.expected_version:,}; it cannot be")
+        raise ValueError(f"expected_version of stream {stream!r} is {batch.expected_version:,}; it cannot be")
     for key in batch.pending:
         _check_text(key, "a pending key")
         if " " in key:
-            raise ValueError(f"the pending key {key!r} of stream {batch.stream!r} holds a space")
-    for reference in (batch.correlation, batch.causation):
-        if reference is not None:
-            _check_text(reference, "an event reference")
-            if reference[0] == "@":
-                raise ValueError(f"the event reference {reference!r} of stream {batch.stream!r} names no stream")
+            raise ValueError(f"the pending key {key!r} of stream {stream!r} holds a space")
+    if batch.correlation is not None:
+        _check_reference(batch.correlation, stream)
+    if batch.causation is not None:
+        _check_reference(batch.causation, stream)
     for event in batch.events:
         _check_bytes(event, "an event")
         try:
             event.decode()
         except UnicodeDecodeError as error:
-            raise ValueError(f"an event of stream {batch.stream!r} is not valid UTF-8: {error}") from None
+            raise ValueError(f"an event of stream {stream!r} is not valid UTF-8: {error}") from None
+
+
+def _check_reference(reference: str, stream: str) -> None:
+    _check_text(reference, "an event reference")
+    if reference[0] == "@":
+        raise ValueError(f"the event reference {reference!r} of stream {stream!r} names no stream")
 
 
 def _check_text(value: object, what: str) -> None:

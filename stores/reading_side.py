@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from refold.events.errors import PersistenceError
+from refold.events.errors import LogFormatError, PersistenceError
 from refold.stores.sqlite_connection import SQLiteConnection, persistence_error
 from refold.stores.sqlite_file import file_uri, prepare_for_reading
 
@@ -77,6 +77,8 @@ class ReadingSide:
             except sqlite3.Error as error:
                 if self._source(self._log) == source:
                     raise persistence_error(error, failed) from error
+            except UnicodeDecodeError as error:
+                raise LogFormatError(f"{failed}: a text in {self._log} is not valid UTF-8; restore a backup") from error
             else:
                 if self._source(self._log) == source:
                     return result

@@ -42,13 +42,25 @@ CREATE TABLE events (
     -- SHA-256 over the chain before and this batch.
     chain BLOB,
     pending TEXT,
-    -- The tag, which the encoder writes first. Derived, so that there is one truth and no space is used; not by
-    -- json_extract(), which older SQLite refuses in the schema of a file that it is told not to trust.
-    type TEXT GENERATED ALWAYS AS (
-        CASE WHEN substr(data, 1, 9) = '{"type":"' THEN substr(data, 10, instr(substr(data, 10), '"') - 1) END
-    ) VIRTUAL,
     UNIQUE (stream, version)
 ) STRICT;
+
+-- The same for people and their tools, with names, tags and readable times. Refold itself never reads it. A view, since
+-- a generated column costs time at each insert; and without json_extract(), which older SQLite refuses in the schema of
+-- a file that it is told not to trust. The encoder writes the tag first.
+CREATE VIEW event_list AS
+SELECT
+    position,
+    name AS stream,
+    events.version,
+    batch,
+    CASE WHEN substr(data, 1, 9) = '{"type":"' THEN substr(data, 10, instr(substr(data, 10), '"') - 1) END AS type,
+    strftime('%Y-%m-%dT%H:%M:%S', at / 1000000, 'unixepoch') || printf('.%06dZ', at % 1000000) AS time,
+    data,
+    CASE WHEN correlation LIKE '@%' THEN name || correlation ELSE correlation END AS correlation,
+    CASE WHEN causation LIKE '@%' THEN name || causation ELSE causation END AS causation,
+    events.pending
+FROM events JOIN streams ON streams.id = events.stream;
 
 -- Large or repeated content, once each, under the lower-case hexadecimal SHA-256 of its bytes.
 CREATE TABLE payloads (

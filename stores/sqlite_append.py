@@ -29,9 +29,9 @@ _logger = logging.getLogger("refold.stores")
 _OWN_LOG: Final = """
     SELECT incarnation, max(removed_position, coalesce((SELECT max(position) FROM events), 0)) FROM log
 """
-_FIND_HEAD: Final = "SELECT id, version, chain FROM streams WHERE name = ?"
+_FIND_HEAD: Final = "SELECT id, version, chain, pending FROM streams WHERE name = ?"
 _ADD_STREAM: Final = "INSERT INTO streams (name, version, chain, pending) VALUES (?, 0, ?, '')"
-_MOVE_HEAD: Final = "UPDATE streams SET version = ?, chain = ?, pending = ? WHERE id = ?"
+_MOVE_HEAD: Final = "UPDATE streams SET version = ?2, chain = ?3, pending = ?4 WHERE id = ?1"
 _ADD_EVENT: Final = """
     INSERT INTO events (position, stream, version, batch, at, data, correlation, causation, chain, pending)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -43,8 +43,8 @@ _KEEP_SNAPSHOT: Final = """
 """
 
 _EventRow = tuple[int, int, int, int, int, str, str | None, str | None, bytes | None, str | None]
-_Head = tuple[int, int, bytes]
-"""The end of a stream: its id, version and chain."""
+_Head = tuple[int, int, bytes, str]
+"""The end of a stream: its id, version, chain and pending keys."""
 
 _Outcome = Literal["in", "out", "unknown"]
 
@@ -99,24 +99,23 @@ class LogWriter:
         """Insert all rows, add each batch's place to `appended`, and return the new ends of the streams."""
         position = self._last_position() + 1
         heads: dict[str, _Head] = {}
-        moves: dict[int, tuple[int, bytes, str, int]] = {}
         rows: list[_EventRow] = []
         for batch in batches:
             stream = batch.stream
-            stream_id, version, chain = heads.get(stream) or self._heads.get(stream) or self._find_or_add(stream)
+            stream_id, version, chain, _ = heads.get(stream) or self._heads.get(stream) or self._find_or_add(stream)
             if version != batch.expected_version:
                 raise WrongExpectedVersion(stream, batch.expected_version, version)
             chain = next_chain(chain, batch)
             pending = " ".join(batch.pending)
-            rows += _event_rows(batch, stream_id, position, chain, pending)
+            _add_rows(rows, batch, stream_id, position, chain, pending)
             version += len(batch.events)
-            heads[stream] = (stream_id, version, chain)
-            moves[stream_id] = (version, chain, pending, stream_id)
+            heads[stream] = (stream_id, version, chain, pending)
             appended.append(Appended(stream=stream, position=position, version=version, chain=chain))
             position += len(batch.events)
         self._execute_for_each(_ADD_EVENT, rows)
-        self._execute_for_each(_MOVE_HEAD, list(moves.values()))
-        self._connection.executemany(_ADD_PAYLOAD, payloads.items())
+        self._execute_for_each(_MOVE_HEAD, list(heads.values()))
+        if payloads:
+            self._connection.executemany(_ADD_PAYLOAD, payloads.items())
         return heads
 
     def _last_position(self) -> int:
@@ -134,7 +133,7 @@ class LogWriter:
         chain = first_chain(stream)
         stream_id = self._connection.execute(_ADD_STREAM, (stream, chain)).lastrowid
         assert stream_id is not None
-        return stream_id, 0, chain
+        return stream_id, 0, chain, ""
 
     def _watch_wal(self) -> None:
         """Say so, now and then, if the WAL grows without end, which costs disk and makes every read slower."""
@@ -236,18 +235,17 @@ class LogWriter:
             self._connection.execute("ROLLBACK")
 
 
-def _event_rows(batch: EncodedBatch, stream_id: int, position: int, chain: bytes, pending: str) -> list[_EventRow]:
-    first = batch.expected_version + 1
-    at = batch.at
+def _add_rows(
+    rows: list[_EventRow], batch: EncodedBatch, stream_id: int, position: int, chain: bytes, pending: str
+) -> None:
+    """Add a batch's events to the rows that are to be inserted."""
     own = batch.stream + "@"
-    correlation = _shortened(batch.correlation, own)
-    causation = _shortened(batch.causation, own)
-    data = batch.events[0].decode()
-    rows: list[_EventRow] = [(position, stream_id, first, first, at, data, correlation, causation, chain, pending)]
-    for index in range(1, len(batch.events)):
-        data = batch.events[index].decode()
+    correlation, causation = _shortened(batch.correlation, own), _shortened(batch.causation, own)
+    first, at, events = batch.expected_version + 1, batch.at, batch.events
+    rows.append((position, stream_id, first, first, at, events[0].decode(), correlation, causation, chain, pending))
+    for index in range(1, len(events)):
+        data = events[index].decode()
         rows.append((position + index, stream_id, first + index, first, at, data, None, None, None, None))
-    return rows
 
 
 def _shortened(reference: str | None, own: str) -> str | None:

@@ -6,6 +6,9 @@ encoded again. A read ends before it returns: a cursor left open would keep the 
 
 import sqlite3
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
 
 from refold.events.ids import EventRef, PayloadHash, StreamName
@@ -34,6 +37,7 @@ _LOAD_SNAPSHOT: Final = """
     WHERE stream = (SELECT id FROM streams WHERE name = CAST(? AS TEXT))
 """
 
+
 _EventRow = tuple[int, int, int, int, bytes, bytes | None, bytes | None, bytes | None, bytes | None]
 
 
@@ -42,14 +46,16 @@ def read_stream(
 ) -> list[StoredEvent]:
     """Return the events of one stream after a version, oldest first."""
     rows = connection.execute(READ_STREAM, (_text(stream), _bounded(after_version), _limit(limit))).fetchall()
-    name = StreamName(stream)
-    return [_stored_event(name, row) for row in rows]
+    return _stored_events(StreamName(stream), rows)
 
 
 def read_all(connection: sqlite3.Connection, after_position: int, limit: int) -> list[StoredEvent]:
     """Return the events of all streams after a position, in order of position."""
     rows = connection.execute(READ_ALL, (_bounded(after_position), _limit(limit))).fetchall()
-    return [_stored_event(StreamName(row[9].decode()), row[:9]) for row in rows]
+    events: list[StoredEvent] = []
+    for name, of_one_stream in groupby(rows, key=itemgetter(9)):
+        events += _stored_events(StreamName(name.decode()), [row[:9] for row in of_one_stream])
+    return events
 
 
 def head(connection: sqlite3.Connection, stream: str) -> StreamHead | None:
@@ -87,38 +93,43 @@ def load_snapshot(connection: sqlite3.Connection, stream: str) -> Snapshot | Non
     return Snapshot(stream=StreamName(stream), version=version, chain=chain, fold_version=fold_version, state=state)
 
 
-def _stored_event(stream: StreamName, row: _EventRow) -> StoredEvent:
-    position, version, batch, at, data, correlation, causation, chain, pending = row
-    if version != batch:
-        return StoredEvent(position=position, stream=stream, version=version, batch=batch, at=at, data=data)
-    return StoredEvent(
-        position=position,
-        stream=stream,
-        version=version,
-        batch=batch,
-        at=at,
-        data=data,
-        correlation=_lengthened(correlation, stream),
-        causation=_lengthened(causation, stream),
-        chain=chain,
-        pending=_keys(pending),
-    )
+def _stored_events(stream: StreamName, rows: Sequence[_EventRow]) -> list[StoredEvent]:
+    """Return the events of rows of one stream; one loop, since restarts read whole sessions."""
+    events: list[StoredEvent] = []
+    for position, version, batch, at, data, correlation, causation, chain, pending in rows:
+        if version != batch:
+            event = StoredEvent(position=position, stream=stream, version=version, batch=batch, at=at, data=data)
+        else:
+            event = StoredEvent(
+                position=position,
+                stream=stream,
+                version=version,
+                batch=batch,
+                at=at,
+                data=data,
+                correlation=None if correlation is None else _lengthened(correlation, stream),
+                causation=None if causation is None else _lengthened(causation, stream),
+                chain=chain,
+                pending=_keys(pending),
+            )
+        events.append(event)
+    return events
 
 
 def _stream_head(name: bytes, version: int, chain: bytes, pending: bytes) -> StreamHead:
     return StreamHead(stream=StreamName(name.decode()), version=version, chain=chain, pending=_keys(pending))
 
 
+@lru_cache(maxsize=1024)
 def _keys(pending: bytes | None) -> tuple[str, ...]:
+    """Return the keys kept as one text; few differ, and equal ones share one tuple."""
     return tuple(pending.decode().split(" ")) if pending else ()
 
 
-def _lengthened(reference: bytes | None, stream: str) -> EventRef | None:
+def _lengthened(reference: bytes, stream: str) -> EventRef:
     """Return a reference as it was given: with the stream's name where the log keeps it without."""
-    if reference is None:
-        return None
     text = reference.decode()
-    return EventRef(stream + text if text.startswith("@") else text)
+    return EventRef(stream + text if text[0] == "@" else text)
 
 
 def _text(name: str) -> bytes:

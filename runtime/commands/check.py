@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, run_command
-from refold.commands.output import console, write_json, write_paragraph
+from refold.commands.output import console, counted, write_json, write_paragraph
+from refold.commands.safe_text import one_line
 
 if TYPE_CHECKING:
     from refold.log_check import CheckReport
@@ -13,12 +14,12 @@ if TYPE_CHECKING:
 def check(log: LogArgument, as_json: JsonOption = False) -> None:
     """Check that a log is whole and unedited.
 
-    Exits 1 if it is not, and names every problem. Versions have no gaps, batches are whole, times do not go back, every event decodes, the chain of digests is
-    intact, every payload is there and hashes to its name, the list of streams agrees with the events, and the events
-    of each session could have happened (INV0 to INV4).
+    Exits 1 if it is not, and names every problem. Versions have no gaps, batches are whole, times do not go back,
+    every event decodes, the chain of digests is intact, every payload is there and hashes to its name, the list of
+    streams agrees with the events, and the events of each session could have happened (INV0 to INV4).
 
-    JSON: {log, streams, batches, events, payloads, not_decoded: [{kind, streams}], problems_found,
-    problems: [{kind, stream, version, position, message}]}.
+    JSON: {log, streams, batches, events, payloads, not_decoded: [{kind, streams}], problems_found, problems: [{kind,
+    stream, version, position, message}]}.
     """
     run_command(_check(log, as_json))
 
@@ -37,16 +38,19 @@ async def _check(log: Path, as_json: bool) -> int:
 def _write_report(report: "CheckReport") -> None:
     to = console()
     for problem in report.problems:
-        write_paragraph(to, f"{problem.kind}  {problem}", style="red")
+        write_paragraph(to, f"{problem.kind}  {one_line(str(problem))}", style="red")
     if report.problems_found > len(report.problems):
         write_paragraph(to, f"… and {report.problems_found - len(report.problems):,} more", style="red")
     for left_out in report.not_decoded:
-        write_paragraph(
-            to, f"not decoded: kind {left_out.kind!r} ({left_out.streams:,} streams); versions and chain were checked"
+        streams = counted(left_out.streams, "stream")
+        write_paragraph(to, f"not decoded: kind {left_out.kind!r} ({streams}); versions and chain were checked")
+    counts = ", ".join(
+        (
+            counted(report.streams, "stream"),
+            counted(report.batches, "batch"),
+            counted(report.events, "event"),
+            counted(report.payloads, "payload"),
         )
-    counts = (
-        f"{report.streams:,} streams, {report.batches:,} batches, {report.events:,} events, "
-        f"{report.payloads:,} payloads checked"
     )
-    verdict = "sound" if report.sound else f"{report.problems_found:,} problems"
-    write_paragraph(to, f"{verdict}: {counts}", style="bold" if report.sound else "bold red")
+    verdict = "sound" if report.sound else counted(report.problems_found, "problem")
+    write_paragraph(to, f"{verdict}: {counts} checked", style="bold" if report.sound else "bold red")

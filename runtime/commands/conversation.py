@@ -2,11 +2,12 @@
 
 from typing import TYPE_CHECKING, assert_never
 
-from refold.commands.output import duration_words, time_words, write_paragraph
+from refold.commands.output import counted, write_paragraph
 from refold.commands.safe_text import one_line
 from refold.event_words import block_words, call_words, content_words, usage_words
 from refold.events.content import ThinkingBlock
 from refold.session_view import SessionView
+from refold.time_words import duration_words, time_words
 from refold.transcript import CallEntry, Ended, Noted, Said
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def _write_call(to: "Console", call: CallEntry) -> None:
 def _write_ended(to: "Console", ended: Ended) -> None:
     why = f" ({ended.kind}): {one_line(ended.message)}" if ended.kind is not None else ""
     took = duration_words(max(ended.at - ended.started_at, 0))
-    turns = f"{ended.turns} turn{'s' if ended.turns != 1 else ''}"
+    turns = counted(ended.turns, "turn")
     line = f"  {ended.run} {ended.outcome}{why} · {turns} · {took} · {usage_words(ended.usage)}"
     style = {"completed": "dim", "failed": "bold red", "cancelled": "yellow"}[ended.outcome]
     _write_line(to, line, ended.version, style)

@@ -4,7 +4,6 @@ The rule: everything that comes from a log passes through `refold.commands.safe_
 are for terminals only; what goes into a pipe or a file has neither.
 """
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,6 +17,9 @@ if TYPE_CHECKING:
 
 PIPE_COLUMNS = 1_000
 """Width of tables that go into a pipe or a file."""
+
+LAST_COLUMN_MIN = 10
+"""The last column of a table is not made narrower than this; a terminal that is too narrow then wraps the rows."""
 
 
 def write_json(document: object) -> None:
@@ -43,13 +45,24 @@ def console() -> "Console":
 
 
 def table(*columns: str) -> "Table":
-    """Return an empty table; columns whose names begin with `#` hold numbers."""
+    """Return an empty table for cells made by `cell`; columns whose names begin with `#` hold numbers."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in columns:
         made.add_column(name.removeprefix("#"), justify="right" if name.startswith("#") else "left", no_wrap=True)
     return made
+
+
+def write_table(to: "Console", rows: "Table") -> None:
+    """Write a table; where a terminal is too narrow for it, the last column alone is cut."""
+    from rich.cells import cell_len
+
+    *others, last = rows.columns
+    needed = sum(max(cell_len(str(words)) for words in (other.header, *other.cells)) + 2 for other in others)
+    to.width = max(to.width, needed + LAST_COLUMN_MIN)
+    last.max_width = to.width - needed
+    to.print(rows)
 
 
 def write_paragraph(to: "Console", text: str, *, indent: int = 0, style: str = "") -> None:
@@ -64,25 +77,12 @@ def write_paragraph(to: "Console", text: str, *, indent: int = 0, style: str = "
             to.print(Text(" " * indent) + part if part else Text(), soft_wrap=True)
 
 
-def time_words(at: int) -> str:
-    """Return a time in microseconds since the epoch as `2026-07-01 12:00:00.000Z`."""
-    try:
-        moment = datetime.fromtimestamp(at // 1_000_000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{at} µs"
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{at % 1_000_000 // 1000:03}Z"
-
-
-def duration_words(microseconds: int) -> str:
-    """Return how long something took: `340 ms`, `1.2 s`, `5 min 3 s`."""
-    seconds = microseconds / 1e6
-    if seconds < 1:
-        return f"{microseconds / 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds // 60):,} min {int(seconds % 60)} s"
-
-
 def cell(text: object, characters_max: int = 60) -> str:
     """Return what stands in one cell of a table: safe, on one line, not longer than asked for."""
     return one_line(str(text), characters_max)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 stream`, `2,000 streams`."""
+    plural = f"{noun}es" if noun.endswith("h") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"

@@ -8,7 +8,8 @@ import msgspec
 import typer
 
 from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, run_command
-from refold.commands.output import console, write_json, write_paragraph
+from refold.commands.output import console, counted, write_json, write_paragraph
+from refold.commands.safe_text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,8 +38,9 @@ def replay(
 ) -> None:
     """Do a log again with today's code.
 
-    Exits 1 at a divergence, and shows both sides. At level core every recorded stimulus is decided again; the events that follow from it and the effects in flight
-    after it are compared with the recorded ones, field by field. No model, no tool and no code of yours runs.
+    Exits 1 at a divergence, and shows both sides. At level core every recorded stimulus is decided again; the events
+    that follow from it and the effects in flight after it are compared with the recorded ones, field by field. No
+    model, no tool and no code of yours runs.
 
     JSON: {log, level, streams, batches, events, not_replayed: [{kind, streams}], core_version, other_core_versions,
     diverged, divergences: [{stream, version, batch, position, differs, difference: {path, left, right}, recorded,
@@ -63,11 +65,11 @@ def _write_report(report: "ReplayReport") -> None:
     if report.divergence is not None:
         _write_divergence(to, report.divergence)
     for other in report.divergences[1:]:
-        write_paragraph(to, f"also {other}", style="red")
+        write_paragraph(to, f"also {one_line(str(other))}", style="red")
     if report.diverged > len(report.divergences):
-        write_paragraph(to, f"… and {report.diverged - len(report.divergences):,} more streams", style="red")
+        write_paragraph(to, f"… and {report.diverged - len(report.divergences):,} more", style="red")
     for left_out in report.not_replayed:
-        write_paragraph(to, f"not replayed: kind {left_out.kind!r} ({left_out.streams:,} streams)")
+        write_paragraph(to, f"not replayed: kind {left_out.kind!r} ({counted(left_out.streams, 'stream')})")
     if report.other_core_versions:
         versions = ", ".join(map(str, report.other_core_versions))
         write_paragraph(
@@ -76,13 +78,17 @@ def _write_report(report: "ReplayReport") -> None:
             "differently by intent shows as a divergence",
         )
     done = "folded" if report.level == "fold" else "decided again and compared"
-    counts = f"{report.streams:,} streams, {report.batches:,} batches, {report.events:,} events {done}"
-    verdict = f"{report.diverged:,} streams diverge" if report.diverged else "no divergence"
-    write_paragraph(to, f"level {report.level}: {verdict}: {counts}", style="bold red" if report.diverged else "bold")
+    counts = ", ".join(
+        (counted(report.streams, "stream"), counted(report.batches, "batch"), counted(report.events, "event"))
+    )
+    verdict = f"divergence in {counted(report.diverged, 'stream')}" if report.diverged else "no divergence"
+    write_paragraph(
+        to, f"level {report.level}: {verdict}: {counts} {done}", style="bold red" if report.diverged else "bold"
+    )
 
 
 def _write_divergence(to: "Console", divergence: "Divergence") -> None:
-    write_paragraph(to, str(divergence), style="bold red")
+    write_paragraph(to, one_line(str(divergence)), style="bold red")
     write_paragraph(to, f"at position {divergence.position}, in the batch of version {divergence.batch}")
     for name, side in (("recorded", divergence.recorded), ("now", divergence.now)):
         write_paragraph(to, f"{name}:", style="bold")

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
-from refold.commands.output import cell, console, table, time_words, write_json
+from refold.commands.output import cell, console, table, write_json, write_table
+from refold.time_words import time_words
 
 if TYPE_CHECKING:
     from refold.session_view import ListedSession
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
 def sessions(log: LogArgument, as_json: JsonOption = False) -> None:
     """List the sessions of a log.
 
-    They stand in order of their names. The status is how the last run ended (completed, failed, cancelled), or: idle, no run yet; open, a run has work in
-    flight, or will have once a runtime takes the log up; waiting, for an approval; parked, until somebody decides;
-    damaged, see `refold check`.
+    They stand in order of their names. The status is how the last run ended (completed, failed, cancelled), or: idle,
+    no run yet; open, a run has work in flight, or will have once a runtime takes the log up; waiting, for an
+    approval; parked, until somebody decides; damaged, see `refold check`.
 
     JSON: {log, sessions: [{session, status, version, began_at, at, first_input, pending}]}; times are microseconds
     since the epoch.
@@ -50,4 +51,4 @@ def _write_table(listed: "list[ListedSession]") -> None:
             time_words(session.at) if session.at else "",
             cell(session.first_input),
         )
-    to.print(rows)
+    write_table(to, rows)

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
-from refold.commands.output import cell, console, table, time_words, write_json
+from refold.commands.output import cell, console, table, write_json, write_table
+from refold.time_words import time_words
 
 SUMMARY_CHARACTERS = 100
 """After so many characters the summary of an event is cut."""
@@ -25,10 +26,10 @@ def show(
 
     Who said what, tool calls with their results, how runs ended, and what is in flight.
 
-    JSON: {session, agent, model, status, version, last_version, at, usage, run, queue: [{run, content}],
-    pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With --events:
-    {session, version, last_version, events: [{stream, version, position, time, event, batch, correlation,
-    causation}]}. Times are microseconds since the epoch.
+    JSON: {session, agent, model, status, version, last_version, at, usage, run, queue: [{run, content}], pending:
+    [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With --events: {session,
+    version, last_version, events: [{stream, version, position, time, event, batch, correlation, causation}]}. Times
+    are microseconds since the epoch.
     """
     run_command(_events(log, session, at, as_json) if events else _conversation(log, session, at, as_json))
 
@@ -57,7 +58,7 @@ async def _events(log: Path, session: str, at: int | None, as_json: bool) -> int
         head = await session_head(store, session)
         version = checked_version(head, at)
         stored = await store.read_stream(head.stream, limit=version)
-    recorded = SESSION_CODEC.recorded(stored)
+    recorded = SESSION_CODEC.recorded(event for event in stored if event.version <= version)
     if as_json:
         document = {"session": session, "version": version, "last_version": head.version, "events": recorded}
         write_json(document)
@@ -67,5 +68,5 @@ async def _events(log: Path, session: str, at: int | None, as_json: bool) -> int
         tag = str(type(item.event).__struct_config__.tag)
         words = cell(event_words(item.event), SUMMARY_CHARACTERS)
         rows.add_row(str(item.version), time_words(item.time), tag.removeprefix("session."), words)
-    console().print(rows)
+    write_table(console(), rows)
     return EXIT_OK

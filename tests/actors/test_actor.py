@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pykka
 import pytest
+
 from refold.actors.actor import Actor
 from refold.actors.actor_ref import ActorRef
 from refold.actors.actor_system import ActorSystem
@@ -220,6 +221,25 @@ async def test_an_error_of_spawned_work_is_logged_and_reported_and_restarts_noth
         assert "broken work" in failures[0].message
         assert "broken work" in caplog.text
         assert ref.is_alive()
+
+
+async def test_spawned_work_that_is_cancelled_before_its_first_step_is_closed() -> None:
+    tasks: list[asyncio.Task[None]] = []
+
+    async def work() -> None:
+        raise AssertionError("never begun")
+
+    class Hasty(Actor):
+        async def on_receive(self, message: Any) -> None:
+            tasks.append(self.spawn(work()))
+            raise ValueError("fails before its work begins")
+
+    async with ActorSystem(restart_backoff_s=0) as system:
+        ref = await system.start(Hasty)
+        with pytest.raises(ValueError, match="fails before"):
+            await ref.ask("go", block=False)
+        await ref.stop(block=False)
+        assert tasks[0].cancelled()
 
 
 async def test_spawned_work_may_ask_its_own_actor() -> None:

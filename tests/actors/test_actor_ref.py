@@ -7,6 +7,7 @@ from typing import Any
 
 import pykka
 import pytest
+
 from refold.actors.actor import Actor
 from refold.actors.actor_ref import ActorRef
 from refold.actors.actor_system import ActorSystem
@@ -142,6 +143,29 @@ async def test_stop_now_answers_what_is_queued_and_cancels_the_handler_that_wait
             assert answer.ready()
             with pytest.raises(ActorStopped):
                 await answer
+
+
+async def test_who_asked_for_a_stop_is_answered_when_it_has_stopped_though_another_stopped_it_now() -> None:
+    gate = asyncio.Event()
+
+    class Slow(Actor):
+        async def on_receive(self, message: Any) -> None:
+            await asyncio.Event().wait()
+
+        async def on_stop(self) -> None:
+            await gate.wait()
+
+    async with ActorSystem() as system:
+        ref = await system.start(Slow)
+        ref.tell("wait")
+        after_all = ref.stop(block=False)
+        now = ref.stop(block=False, now=True)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert [after_all.ready(), now.ready()] == [False, False]
+        gate.set()
+        assert await after_all
+        assert await now
 
 
 async def test_a_handler_that_swallows_the_cancellation_finishes_and_its_asker_is_answered() -> None:

@@ -6,6 +6,7 @@ import threading
 from weakref import ref
 
 import pytest
+
 from refold.actors.cancellation import CancellationToken
 
 

@@ -6,6 +6,7 @@ import threading
 
 import pykka
 import pytest
+
 from refold.actors.errors import ActorStopped, AskTimeout, WouldDeadlock
 from refold.actors.future import ActorFuture
 

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from refold.actors.actor import Actor
 from refold.actors.actor_ref import ActorRef
 from refold.actors.actor_system import ActorSystem
@@ -42,9 +42,8 @@ def is_async(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
-def failures() -> Iterator[list[ActorFailure]]:
-    failures: list[ActorFailure] = []
-    yield failures
+def failures() -> list[ActorFailure]:
+    return []
 
 
 async def test_a_refusal_under_ask_goes_to_the_asker_and_the_actor_keeps_its_state(
@@ -124,7 +123,7 @@ async def test_the_pause_before_a_restart_doubles_and_is_measured_on_the_clock()
     assert started_s == [0.0]
     await clock.advance(14.2)
     assert started_s == [0.0, 1.0, 3.0, 7.0, 11.0, 15.0]
-    with pytest.raises(ActorStopped, match="failed too often.*ValueError: hopeless"):
+    with pytest.raises(ActorStopped, match=r"failed too often.*ValueError: hopeless"):
         await answer
     await system.close()
 
@@ -140,11 +139,11 @@ async def test_an_actor_that_fails_too_often_is_stopped_and_its_askers_learn_why
             ref.tell(ValueError(f"failure {number}"))
         queued = ref.ask("queued", block=False)
         await clock.advance(1)
-        with pytest.raises(ActorStopped, match="failed too often.*failure 2"):
+        with pytest.raises(ActorStopped, match=r"failed too often.*failure 2"):
             await queued
         later = ref.ask("later", block=False)
         assert later.ready()
-        with pytest.raises(ActorStopped, match="failure 2.*forgive"):
+        with pytest.raises(ActorStopped, match=r"failure 2.*forgive"):
             await later
         with pytest.raises(ActorStopped, match="failure 2"):
             ref.tell("later")
@@ -272,7 +271,7 @@ async def test_on_failure_is_called_on_the_failed_instance_and_its_own_error_is_
 async def test_a_failing_start_is_reported_to_whoever_starts(failures: list[ActorFailure]) -> None:
     class Unstartable(Actor):
         async def on_start(self) -> None:
-            self.spawn(asyncio.Event().wait())  # type: ignore[arg-type]
+            self.spawn(asyncio.Event().wait())
             await asyncio.sleep(0)
             raise LookupError("no log")
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+
 from refold.actors.thread_pool import LateOutcome, ThreadPool
 from refold.events.errors import ConfigError
 

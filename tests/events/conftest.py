@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+
 from refold.events.configuration import AgentConfig, AgentConfiguration, CodeIdentity, ToolSpec, configuration_of
 from refold.events.content import AnswerContent, ErrorKind, Message, TextBlock, ToolUseBlock, UserContent
 from refold.events.core import Recorded, plan, replan
@@ -44,6 +45,8 @@ TOOLS = (
 
 TOOL_NAMES = tuple(spec.name for spec in TOOLS)
 
+USAGE = Usage(input_tokens=10, output_tokens=1)
+
 ALLOW = Verdict()
 ASK = Verdict(verdict="ask", reason="policy")
 DENY = Verdict(verdict="deny", reason="not today")
@@ -63,6 +66,25 @@ def say(text: str) -> TextBlock:
 def use(name: str, provider_id: str | None = None, **arguments: object) -> ToolUseBlock:
     """Return a tool call as the shell gives it to the core: without an id of ours."""
     return ToolUseBlock(id=ToolCallId(""), name=name, input=arguments, provider_id=provider_id)
+
+
+def response(
+    run: RunId,
+    turn: int,
+    content: Sequence[AnswerContent],
+    stop_reason: StopReason = "end_turn",
+    verdicts: Sequence[Verdict] = (),
+    usage: Usage = USAGE,
+) -> RecordModelResponse:
+    return RecordModelResponse(
+        run=run,
+        turn=turn,
+        content=tuple(content),
+        stop_reason=stop_reason,
+        usage=usage,
+        request=RequestReference(configured=2, messages=1),
+        verdicts=tuple(verdicts),
+    )
 
 
 def names(events: Sequence[SessionEvent]) -> list[str]:
@@ -182,14 +204,12 @@ class Session:
         assert run is not None
         calls = sum(isinstance(block, ToolUseBlock) for block in content)
         return self.tell(
-            RecordModelResponse(
-                run=run.id,
-                turn=run.turns,
-                content=content,
-                stop_reason=stop_reason or ("tool_use" if calls else "end_turn"),
-                usage=Usage(input_tokens=10, output_tokens=1),
-                request=RequestReference(configured=self.state.configured, messages=len(self.state.messages)),
-                verdicts=tuple(verdicts) if verdicts is not None else (ALLOW,) * calls,
+            response(
+                run.id,
+                run.turns,
+                content,
+                stop_reason or ("tool_use" if calls else "end_turn"),
+                verdicts if verdicts is not None else (ALLOW,) * calls,
             )
         )
 

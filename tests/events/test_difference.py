@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+
 from refold.events.content import ImageBlock, TextBlock, ToolUseBlock
 from refold.events.difference import NOTHING, Difference, first_difference
 from refold.events.ids import RunId, ToolCallId

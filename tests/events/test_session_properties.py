@@ -5,7 +5,8 @@ from typing import Literal, get_args
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
 from refold.events.configuration import AgentConfig
 from refold.events.content import (
     AnswerContent,
@@ -24,13 +25,12 @@ from refold.events.core import Recorded, WaitUntil, plan
 from refold.events.errors import CommandRejected
 from refold.events.ids import RunId, ToolCallId
 from refold.events.invariants import check_events, check_state
-from refold.events.model import RequestReference, StopReason, Usage
+from refold.events.model import StopReason
 from refold.events.session_commands import (
     CancelRun,
     DecideApproval,
     ImportHistory,
     RecordModelFailure,
-    RecordModelResponse,
     RecordTimer,
     RecordToolResult,
     ResumeRun,
@@ -39,10 +39,9 @@ from refold.events.session_commands import (
 )
 from refold.events.session_core import SESSION_CORE, fold
 from refold.events.session_decisions import CallModel, RunTool, pending
-from refold.events.session_events import ModelResponded, RunStarted, SessionEvent, Verdict
+from refold.events.session_events import ModelResponded, RunStarted, Verdict
 from refold.events.session_state import SessionState
-
-from tests.events.conftest import STREAM, TOOL_NAMES, Session, configuration, encoded, say
+from tests.events.conftest import STREAM, TOOL_NAMES, Session, configuration, encoded, response, say
 
 CONFIGURATIONS = (
     AgentConfig(model="test-model", max_turns=6),
@@ -58,33 +57,24 @@ kinds: st.SearchStrategy[ErrorKind | None] = st.none() | st.sampled_from(get_arg
 verdicts: st.SearchStrategy[Literal["allow", "ask", "deny", "invalid_arguments", "not_found"]] = st.sampled_from(
     ["allow", "allow", "allow", "ask", "deny", "invalid_arguments", "not_found"]
 )
-text_blocks = st.builds(lambda text: TextBlock(text=text), texts)
+text_blocks = st.builds(TextBlock, text=texts)
 images = st.just(ImageBlock(media_type="image/png", data=b"\x89PNG"))
 thoughts = st.sampled_from([ThinkingBlock(thinking="hm", signature="s"), ThinkingBlock(thinking="")])
 tool_names = st.sampled_from([*TOOL_NAMES, "unheard_of"])
-uses = st.builds(
-    lambda name, n: ToolUseBlock(id=ToolCallId("theirs"), name=name, input={"n": n}), tool_names, st.integers(0, 9)
-)
+arguments = st.fixed_dictionaries({"n": st.integers(0, 9)})
+uses = st.builds(ToolUseBlock, id=st.just(ToolCallId("theirs")), name=tool_names, input=arguments)
 stop_reasons: st.SearchStrategy[StopReason] = st.sampled_from(get_args(StopReason))
 user_contents: st.SearchStrategy[list[UserContent]] = st.lists(text_blocks | images, max_size=2)
 answers: st.SearchStrategy[list[AnswerContent]] = st.lists(text_blocks | thoughts | uses | uses, max_size=5)
 picks = st.integers(0, 30)
 
 given_ids = st.sampled_from([ToolCallId("a"), ToolCallId("b"), ToolCallId("call_3_0")])
-given_uses = st.builds(lambda call: ToolUseBlock(id=call, name="look", input={}), given_ids)
+given_uses = st.builds(ToolUseBlock, id=given_ids, name=st.just("look"), input=arguments)
 given_results = st.builds(
-    lambda call, text, failed: ToolResultBlock(tool_use_id=call, content=(TextBlock(text=text),), is_error=failed),
-    given_ids,
-    texts,
-    st.booleans(),
+    ToolResultBlock, tool_use_id=given_ids, content=st.tuples(text_blocks), is_error=st.booleans()
 )
-messages = st.builds(
-    Message,
-    st.sampled_from(["user", "assistant"]),
-    st.lists(text_blocks | given_uses | given_results | thoughts, max_size=4).map(
-        lambda blocks: tuple[Block, ...](blocks)
-    ),
-)
+given_blocks: st.SearchStrategy[list[Block]] = st.lists(text_blocks | given_uses | given_results | thoughts, max_size=4)
+messages = st.builds(Message, st.sampled_from(["user", "assistant"]), given_blocks.map(tuple))
 
 
 class SessionLife(RuleBasedStateMachine):
@@ -138,6 +128,14 @@ class SessionLife(RuleBasedStateMachine):
     def send(self, content: list[UserContent], key: str | None, cancelled: bool) -> None:
         self.tell(SendInput(content=tuple(content), key=key, cancelled=cancelled))
 
+    def awaits_model(self) -> bool:
+        run = self.session.state.run
+        return run is not None and run.phase == "model"
+
+    def has_open_calls(self) -> bool:
+        return self.session.state.turn is not None
+
+    @precondition(awaits_model)
     @rule(content=answers, words=st.lists(verdicts, min_size=5, max_size=5), stop=stop_reasons)
     def answer(
         self,
@@ -146,36 +144,40 @@ class SessionLife(RuleBasedStateMachine):
         stop: StopReason,
     ) -> None:
         run = self.session.state.run
+        assert run is not None
         calls = sum(type(block) is ToolUseBlock for block in content)
-        self.tell(
-            RecordModelResponse(
-                run=run.id if run is not None else RunId("run_999"),
-                turn=run.turns if run is not None else 1,
-                content=tuple(content),
-                stop_reason=stop,
-                usage=Usage(input_tokens=2),
-                request=RequestReference(configured=2, messages=1),
-                verdicts=tuple(Verdict(verdict=word) for word in words[:calls]),
-            )
-        )
+        self.tell(response(run.id, run.turns, content, stop, tuple(Verdict(verdict=word) for word in words[:calls])))
 
-    @rule(kind=st.sampled_from(["server", "agent_loop"]), retryable=st.booleans())
-    def fail_model(self, kind: str, retryable: bool) -> None:
+    @precondition(awaits_model)
+    @rule(content=st.lists(uses, min_size=1, max_size=6))
+    def answer_with_calls(self, content: list[AnswerContent]) -> None:
         run = self.session.state.run
-        self.tell(
-            RecordModelFailure(
-                run=run.id if run is not None else RunId("run_999"),
-                turn=run.turns if run is not None else 1,
-                kind=kind,
-                message="",
-                retryable=retryable,
-            )
-        )
+        assert run is not None
+        self.tell(response(run.id, run.turns, content, "tool_use", (Verdict(),) * len(content)))
+
+    @rule(pick=picks, turn=st.integers(1, 3), content=st.lists(uses | text_blocks, max_size=1))
+    def answer_late_or_again(self, pick: int, turn: int, content: list[AnswerContent]) -> None:
+        calls = sum(type(block) is ToolUseBlock for block in content)
+        self.tell(response(self.a_run(pick), turn, content, "end_turn", (Verdict(),) * calls))
+
+    @rule(late=st.sampled_from([False, False, True]), kind=st.sampled_from(["server", "agent_loop"]))
+    def fail_model(self, late: bool, kind: str) -> None:
+        run = self.session.state.run
+        wanted, turn = (run.id, run.turns) if run is not None and not late else (RunId("run_3"), 1)
+        self.tell(RecordModelFailure(run=wanted, turn=turn, kind=kind, message=""))
+
+    @precondition(has_open_calls)
+    @rule(pick=picks, text=texts, kind=kinds)
+    def result_of_a_running_call(self, pick: int, text: str, kind: ErrorKind | None) -> None:
+        running = [effect.call for effect in self.session.pending if isinstance(effect, RunTool)]
+        call = running[pick % len(running)] if running else self.a_call(pick)
+        self.tell(RecordToolResult(call=call, content=(TextBlock(text=text),), kind=kind))
 
     @rule(pick=picks, text=texts, kind=kinds)
     def result(self, pick: int, text: str, kind: ErrorKind | None) -> None:
         self.tell(RecordToolResult(call=self.a_call(pick), content=(TextBlock(text=text),), kind=kind))
 
+    @precondition(has_open_calls)
     @rule(pick=picks, allowed=st.booleans(), reason=texts, key=keys)
     def decide(self, pick: int, allowed: bool, reason: str, key: str | None) -> None:
         self.tell(DecideApproval(call=self.a_call(pick), allowed=allowed, reason=reason, key=key))

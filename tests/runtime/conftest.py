@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+
 from refold.events.configuration import AgentConfig, AgentConfiguration, CodeIdentity, ToolSpec, configuration_of
 from refold.events.content import AnswerContent, ErrorKind, TextBlock, ToolUseBlock
 from refold.events.core import Recorded, plan
@@ -146,16 +147,15 @@ def configured(*, core: int = 1, **settings: object) -> tuple[AgentConfiguration
     )
 
 
-
 @pytest.fixture
 def builder() -> LogBuilder:
     return LogBuilder(InMemoryStore())
 
 
-@pytest.fixture
-def log_file(tmp_path: Path) -> Path:
-    """The path of a log with three sessions: alice has ended, bob was cancelled, carol is open."""
-    path = tmp_path / "events.db"
+@pytest.fixture(scope="session")
+def log_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log that `log_file` copies, made once."""
+    path = tmp_path_factory.mktemp("log") / "template.db"
 
     async def build() -> None:
         async with await SQLiteStore.open(path) as store:
@@ -165,6 +165,14 @@ def log_file(tmp_path: Path) -> Path:
             await builder.open_session("carol")
 
     asyncio.run(build())
+    return path
+
+
+@pytest.fixture
+def log_file(log_template: Path, tmp_path: Path) -> Path:
+    """The path of a log with three sessions: alice has ended, bob was cancelled, carol is open."""
+    path = tmp_path / "events.db"
+    shutil.copy(log_template, path)
     return path
 
 

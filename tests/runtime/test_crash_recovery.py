@@ -39,6 +39,7 @@ script = [[use("work", {"n": n}) for n in range(calls)]] if calls else [model]
 async def main():
     config = AgentConfig(model="m")
     async with AgentRuntime(config, provider=ScriptedProvider(script), tools=[work], log=log) as runtime:
+        runtime.subscribe(lambda recorded: print("recorded", type(recorded.event).__name__, flush=True))
         session = await runtime.session("alice")
         print("open", flush=True)
         await session.send("go", key="the input")
@@ -53,7 +54,7 @@ def killed(log: Path, effect: str, calls: int, until: list[str]) -> None:
         [sys.executable, "-P", "-c", CHILD, str(log), effect, str(calls)], stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
-    waiting = list(until)
+    waiting = [*until, "recorded ToolCallCompleted"] if calls else list(until)
     while waiting:
         line = child.stdout.readline()
         assert line, f"the child ended early; still expected {waiting}"

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
+
 from refold.events.errors import LogFormatError, PersistenceError
 from refold.events.ids import PayloadHash, RunId, StreamName
 from refold.events.records import StoredEvent, StreamHead
@@ -316,3 +318,33 @@ async def test_a_stream_that_the_list_of_streams_lacks_is_found(builder) -> None
     assert (problem.kind, problem.stream) == ("head", "session/alice")
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_any_edit_of_a_row_is_found_and_raises_nothing(tampered, seed: int) -> None:
+    random = Random(seed)
+    column = random.choice(["position", "stream", "version", "batch", "at", "data", "correlation", "chain", "pending"])
+    value = {
+        "data": "CAST(randomblob(20) AS TEXT)",
+        "chain": "randomblob(32)",
+        "correlation": "CAST(randomblob(8) AS TEXT)",
+        "pending": "'model:99'",
+    }.get(column, str(random.choice([-(2**63), -1, 0, 77, 2**62])))
+    row = "chain IS NOT NULL" if column in ("correlation", "chain", "pending") else "1"
+    edit = f"SELECT position FROM events WHERE {row} ORDER BY position LIMIT 1 OFFSET {random.randrange(10)}"
+    report = checked(tampered(f"UPDATE events SET {column} = {value} WHERE position = ({edit})"))
+    assert not report.sound
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_file_damaged_anywhere_is_refused_or_reported_and_never_more(log_file: Path, seed: int) -> None:
+    random = Random(seed)
+    damaged = bytearray(log_file.read_bytes())
+    for _ in range(random.choice([1, 8, 64])):
+        damaged[random.randrange(len(damaged))] = random.randrange(256)
+    log_file.write_bytes(damaged)
+    refusal, events, problems = "", 0, 0
+    try:
+        report = checked(log_file)
+        events, problems = report.events, report.problems_found
+    except PersistenceError as error:
+        refusal = str(error)
+    assert str(log_file) in refusal or events + problems > 0

@@ -1,6 +1,7 @@
 """A log is read in pages, and what is not there is named."""
 
 import pytest
+
 from refold.events.errors import ConfigError, PersistenceError
 from refold.events.ids import StreamName
 from refold.log_reading import EVENTS_PER_PAGE, STREAMS_PER_PAGE, Batches, Streams, kind_of, opened, session_head

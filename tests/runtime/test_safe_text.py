@@ -6,6 +6,7 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from refold.commands.safe_text import one_line, safe_json, safe_text
 
 

@@ -1,6 +1,7 @@
 """What is to be seen of a session: its line in a list, and everything at one version."""
 
 import pytest
+
 from refold.events.content import Message, TextBlock, ThinkingBlock, ToolUseBlock
 from refold.events.errors import ConfigError, LogFormatError
 from refold.events.ids import StreamName, ToolCallId
@@ -155,9 +156,7 @@ async def test_waiting_inputs_are_shown(builder) -> None:
     await builder.open_session("alice")
     await builder.send("alice", "And tomorrow?")
     view = await view_session(builder.store, "alice")
-    assert [(waiting.run, waiting.content) for waiting in view.queue] == [
-        ("run_8", (TextBlock(text="And tomorrow?"),))
-    ]
+    assert [(waiting.run, waiting.content) for waiting in view.queue] == [("run_8", (TextBlock(text="And tomorrow?"),))]
 
 
 async def test_a_new_configuration_is_noted_and_the_first_is_not(builder, configuration_with) -> None:

@@ -13,7 +13,7 @@ DOCSTRING = inspect.cleandoc("""Forecast for a city,
         city: Which city: its English name,
             and the country where there are two.
 
-        days (int, optional): How many days.
+        days (dict[str, tuple(int)], optional): How many days.
         *rest: Cities beside it.
         silent:
 

@@ -163,6 +163,16 @@ async def test_a_damaged_page_is_an_error_that_names_the_stream(tmp_path: Path) 
             await store.read_stream("session/a")
 
 
+@pytest.mark.parametrize("column", ["correlation", "causation", "pending"])
+async def test_text_that_is_not_unicode_is_an_error_that_names_the_stream(tmp_path: Path, column: str) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change(log, f"UPDATE events SET {column} = CAST(x'FF' AS TEXT)")
+    async with await SQLiteStore.open(log) as store:
+        with pytest.raises(LogFormatError, match="session/a"):
+            await store.read_stream("session/a")
+
+
 @pytest.mark.parametrize("read_only", [False, True])
 async def test_a_missing_folder_is_named(tmp_path: Path, read_only: bool) -> None:
     with pytest.raises(PersistenceError, match=r"folder .*missing"):
@@ -290,13 +300,15 @@ async def test_any_sqlite_tool_can_read_a_log(tmp_path: Path) -> None:
     async with await SQLiteStore.open(log) as store:
         await store.append([given])
     with contextlib.closing(sqlite3.connect(log)) as connection:
+        connection.execute("PRAGMA trusted_schema = OFF")
         rows = connection.execute(
-            "SELECT name, events.version, type, json_extract(data, '$.n'), correlation, causation, events.pending "
-            "FROM events JOIN streams ON streams.id = stream ORDER BY position"
+            "SELECT stream, version, type, json_extract(data, '$.n'), time, correlation, causation, pending "
+            "FROM event_list ORDER BY position"
         ).fetchall()
+    time = "2023-11-14T22:13:20.000000Z"
     assert rows == [
-        ("session/a", 1, "test.v1", 1, "@1", "timer/t@4", "model tool:1"),
-        ("session/a", 2, "test.v1", 2, None, None, None),
+        ("session/a", 1, "test.v1", 1, time, "session/a@1", "timer/t@4", "model tool:1"),
+        ("session/a", 2, "test.v1", 2, time, None, None, None),
     ]
 
 

@@ -2,15 +2,16 @@
 
 import asyncio
 import contextlib
+import functools
 import resource
 import sqlite3
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 
 import pytest
 
-from refold.events.errors import PersistenceError, WrongExpectedVersion
+from refold.events.errors import LogInUse, PersistenceError, WrongExpectedVersion
 from refold.events.records import EncodedBatch, Snapshot, StreamHead
 from refold.stores import InMemoryStore, SQLiteStore
 from refold.stores.sample_batches import batch, payload
@@ -199,63 +200,110 @@ async def test_a_real_io_error_loses_nothing_that_was_acknowledged(log: Path) ->
         assert await store.read_payloads(large) == large
 
 
+class JumpingLoop(asyncio.SelectorEventLoop):
+    """A loop whose time can be moved on, so that what takes too long need not take long."""
+
+    jumped_s = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.jumped_s
+
+
+def jump() -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, JumpingLoop)
+    loop.jumped_s += 1000.0
+
+
+def with_jumping_time(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
+    """Run a test on such a loop, and wait for the threads that it gave up before the loop is closed."""
+
+    async def run_to_the_end(**fixtures: object) -> None:
+        before = threading.active_count()
+        await test(**fixtures)
+        assert await settles(lambda: threading.active_count() == before)
+
+    @functools.wraps(test)
+    def run(**fixtures: object) -> None:
+        with asyncio.Runner(loop_factory=JumpingLoop) as runner:
+            runner.run(run_to_the_end(**fixtures))
+
+    return run
+
+
 async def hang(store: SQLiteStore, gate: Gate, given: EncodedBatch) -> PersistenceError:
+    """Append until the gate, and wait there for too long."""
     gate.closed = True
-    with pytest.raises(PersistenceError, match="takes longer than") as failure:
-        await store.append([given])
+    appending = asyncio.ensure_future(store.append([given]))
+    await reached(gate)
     gate.closed = False
+    jump()
+    with pytest.raises(PersistenceError, match="takes longer than") as failure:
+        await appending
     return failure.value
 
 
 @pytest.mark.parametrize("point", POINTS)
-async def test_an_append_that_hangs_is_in_doubt_until_it_ends(log: Path, point: str) -> None:
+@with_jumping_time
+async def test_an_append_that_hangs_is_in_doubt_until_the_file_was_opened_anew(
+    log: Path, point: str, caplog: pytest.LogCaptureFixture
+) -> None:
     gate = Gate(point)
-    store = await SQLiteStore.open(log, fault=gate, append_timeout_s=0.05)
-    await store.append([batch("session/a", 0)])
-    assert (await hang(store, gate, batch("session/a", 1))).outcome_unknown
-    assert await store.head("session/a") is not None, "reads go on meanwhile"
-    if point == "append.committed":
-        # It holds no transaction any more: the file can be opened anew while its thread still hangs.
+    async with await SQLiteStore.open(log, fault=gate) as store:
+        await store.append([batch("session/a", 0)])
+        assert (await hang(store, gate, batch("session/a", 1))).outcome_unknown
+        assert await store.head("session/a") is not None, "reads go on meanwhile"
+        again = asyncio.ensure_future(store.append([batch("session/a", 1)]))
+        await asyncio.sleep(0)
+        jump()
+        assert await settles(lambda: "goes on in the background" in caplog.text)
+        gate.open.set()
         with pytest.raises(WrongExpectedVersion):
-            await store.append([batch("session/a", 1)])
-        gate.open.set()
-    else:
-        with pytest.raises(PersistenceError, match="opened for writing") as failure:
-            await store.append([batch("session/a", 1)])
-        assert not failure.value.outcome_unknown, "this one was not begun"
-        gate.open.set()
-        await once_writable(store)
-    assert await versions(store) == [1, 2]
-    await store.append([batch("session/a", 2)])
-    assert await versions(store) == [1, 2, 3]
-    await store.close()
+            await again
+        assert await versions(store) == [1, 2]
+        assert incarnation(log) == 2
+        await store.append([batch("session/a", 2)])
 
 
-async def once_writable(store: SQLiteStore) -> None:
-    """Reopen until what hung has ended."""
-    while True:
-        try:
-            await store.reopen()
-        except PersistenceError:
-            await asyncio.sleep(0)
-        else:
-            return
+@with_jumping_time
+async def test_while_something_holds_the_file_it_cannot_be_opened_anew_and_nothing_is_begun(log: Path) -> None:
+    async with await SQLiteStore.open(log) as store:
+        with contextlib.closing(sqlite3.connect(log, isolation_level=None)) as holder:
+            holder.execute("BEGIN IMMEDIATE")
+            reopening = asyncio.ensure_future(store.reopen())
+            while not reopening.done():
+                jump()
+                await asyncio.sleep(0)
+            with pytest.raises(PersistenceError, match="takes longer than") as failure:
+                await reopening
+            assert not failure.value.outcome_unknown
+            holder.execute("ROLLBACK")
+        await once_reopened(store)
+        await store.append([batch("session/a", 0)])
 
 
+async def once_reopened(store: SQLiteStore) -> None:
+    """Open anew, again if the opening that was given up has just come through after all."""
+    try:
+        await store.reopen()
+    except LogInUse:
+        await store.reopen()
+
+
+@with_jumping_time
 async def test_an_append_that_hangs_does_not_keep_a_store_from_closing(log: Path) -> None:
     gate = Gate("append.inserted")
-    store = await SQLiteStore.open(log, fault=gate, append_timeout_s=0.05)
+    store = await SQLiteStore.open(log, fault=gate)
     await hang(store, gate, batch("session/a", 0))
-    await store.close()
+    closing = asyncio.ensure_future(store.close())
+    while not closing.done():
+        jump()
+        await asyncio.sleep(0)
+    await closing
     gate.open.set()
     async with await SQLiteStore.open(log, wait_for_log_s=0) as again:
-        assert await versions_once_settled(again) == [1]
-
-
-async def versions_once_settled(store: SQLiteStore) -> list[int]:
-    """Read after a write, which waits for whoever still writes."""
-    await store.append([batch("session/b", 0)])
-    return [event.version for event in await store.read_stream("session/a")]
+        await again.append([batch("session/b", 0)])
+        assert await versions(again) == [1]
 
 
 async def test_a_cancelled_append_is_waited_for(log: Path) -> None:

@@ -1,0 +1,88 @@
+"""The effects that run in this process, beside the actors that asked for them.
+
+Read `refold.events.core` for what an effect is. This outlives an actor's instance. The rule it protects: an actor that
+is restarted in the middle of an effect neither begins it a second time nor loses what it brought.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+
+from refold.actors.clock import Clock
+from refold.events.core import Effect, WaitUntil
+from refold.events.ids import PayloadHash
+
+
+class EffectEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """An effect is over: what it brought, as a command, or nothing if it was cancelled in time."""
+
+    key: str
+    command: object | None = None
+    payloads: Mapping[PayloadHash, bytes] = {}
+    attempt: int = 0
+    """How often its result was refused by the log."""
+
+
+class StreamEffects:
+    """The effects of one stream, by key; its actor reads and changes them."""
+
+    __slots__ = ("cancelled", "running", "unrecorded")
+
+    def __init__(self) -> None:
+        self.running: dict[str, Effect] = {}
+        """Those that the state wants, results that are not recorded yet included."""
+        self.cancelled: dict[str, Effect] = {}
+        """Those that were asked to end and have not ended."""
+        self.unrecorded: dict[str, EffectEnded] = {}
+        """What ended effects brought and the log has refused so far."""
+
+    def carried_out(self) -> bool:
+        """Return whether this process works on any of them, waits not counted."""
+        return any(not isinstance(effect, WaitUntil) for effect in self.running.values())
+
+
+class EffectsInFlight:
+    """Which effects of which streams run in this process."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        """Set once no further effect is to begin."""
+        self._by_stream: dict[str, StreamEffects] = {}
+        self._idle: asyncio.Future[None] | None = None
+
+    def of(self, stream: str) -> StreamEffects:
+        """Return the effects of one stream."""
+        return self._by_stream.setdefault(stream, StreamEffects())
+
+    def forget(self, stream: str) -> None:
+        """Drop a stream that has no effects."""
+        effects = self._by_stream.get(stream)
+        if effects is not None and not (effects.running or effects.cancelled or effects.unrecorded):
+            del self._by_stream[stream]
+
+    def count(self) -> int:
+        """Return how many effects run, waits not counted."""
+        running = (effect for effects in self._by_stream.values() for effect in effects.running.values())
+        return sum(not isinstance(effect, WaitUntil) for effect in running)
+
+    async def drain(self, clock: Clock, grace_s: float) -> None:
+        """Let no further effect begin, and return when none runs any more, or after `grace_s` seconds."""
+        self.draining = True
+        if not self.count():
+            return
+        self._idle = asyncio.get_running_loop().create_future()
+        timer = clock.call_later(grace_s, self._wake)
+        try:
+            await self._idle
+        finally:
+            timer.cancel()
+
+    def ended(self) -> None:
+        """Note that effects have ended, their results recorded."""
+        if self.draining and not self.count():
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)

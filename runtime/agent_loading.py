@@ -1,0 +1,79 @@
+"""Agents by name: `module:attribute`, as the command and configuration files name them.
+
+The rule: whatever is wrong with the name or with the module is said in one line that names the place to look at.
+"""
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+from types import ModuleType
+
+from refold.agent import Agent
+from refold.events.errors import ConfigError
+
+
+def load_agent(name: str) -> Agent:
+    """Return the agent that `name` names; its module is imported, also from the working directory.
+
+    Args:
+        name: `module:attribute`, such as `app.agents:support`.
+
+    Raises:
+        ConfigError: there is no such module or attribute, importing it fails, or it is no `Agent`.
+    """
+    module_name, colon, attribute = name.partition(":")
+    parts = (*module_name.split("."), *attribute.split("."))
+    if not colon or not all(part.isidentifier() for part in parts):
+        raise ConfigError(f"an agent is named module:attribute, such as app.agents:support, and not {name!r}")
+    found: object = _imported(module_name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(
+                f"{module_name!r} has no {attribute!r}; {_agents_in(sys.modules[module_name], attribute)}"
+            )
+        found = getattr(found, part)
+    if not isinstance(found, Agent):
+        raise ConfigError(
+            f"{name} is {_kind_of(found)} and no Agent; make it one: {attribute} = refold.Agent(config=…, provider=…)"
+        )
+    return found
+
+
+def _imported(name: str) -> ModuleType:
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"there is no module {error.name!r}, neither in {folder} nor among the installed packages"
+            ) from error
+        raise ConfigError(_failed_import(name, error)) from error
+    except Exception as error:  # The border to the user's module, which may raise anything while it is imported.
+        raise ConfigError(_failed_import(name, error)) from error
+
+
+def _failed_import(name: str, error: Exception) -> str:
+    """Return what went wrong and where, on the line of the user's code that it came from."""
+    if isinstance(error, SyntaxError):
+        return f"importing {name!r} fails: {type(error).__name__}: {error}"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"importing {name!r} fails{place}: {type(error).__name__}: {error}"
+
+
+def _agents_in(module: ModuleType, attribute: str) -> str:
+    """Return the end of a sentence that says which agents a module has."""
+    agents = sorted(name for name, value in vars(module).items() if isinstance(value, Agent))
+    close = difflib.get_close_matches(attribute, agents)
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    return f"its agents are {', '.join(agents)}" if agents else "there is no Agent in it"
+
+
+def _kind_of(found: object) -> str:
+    return f"a class, {found.__qualname__}," if isinstance(found, type) else f"of type {type(found).__qualname__}"

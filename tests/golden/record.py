@@ -1,0 +1,197 @@
+"""Record a sample log of today's format, to be kept here for ever.
+
+Run: python -P tests/golden/record.py NAME
+
+It is run once for each change of the log's format or of `CORE_VERSION`, and its output, `NAME.db` and the folded
+histories `NAME.json` beside it, is committed and never changed. `tests/test_golden_logs.py` opens, folds, checks and
+replays all of them.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+
+from refold import (
+    AgentConfig,
+    AgentRuntime,
+    CancellationToken,
+    ImageBlock,
+    Message,
+    ModelResponse,
+    ProviderError,
+    ScriptedProvider,
+    TextBlock,
+    ThinkingBlock,
+    ToolContext,
+    ToolError,
+    ToolUseBlock,
+    Usage,
+    say,
+    tool,
+    use,
+)
+from refold.actors import ManualClock
+from refold.events import SESSION_CODEC, fold, history
+from refold.events.ids import ToolCallId
+from refold.events.model import ToolUse
+from refold.events.session_events import RunCompleted
+from refold.stores import SQLiteStore
+
+FOLDER = Path(__file__).parent
+
+
+@tool(tier="observe", effect="pure")
+async def look(what: str) -> str:
+    """Look at something."""
+    return f"{what} \N{EN DASH} seen \N{WHITE SMILING FACE}"
+
+
+@tool(tier="observe", effect="once")
+async def stall(context: ToolContext[object]) -> str:
+    """Wait until the run ends."""
+    await context.cancel.wait()
+    raise asyncio.CancelledError
+
+
+@tool(tier="act", effect="idempotent")
+def act(amount: int) -> dict[str, int]:
+    """Do something."""
+    return {"amount": amount}
+
+
+@tool(tier="confirm")
+async def pay(amount: float) -> str:
+    """Pay, if somebody allows it."""
+    return f"paid {amount}"
+
+
+@tool
+async def fail(transient: bool) -> str:
+    """Fail."""
+    raise ToolError("no luck", kind="transient" if transient else "permanent")
+
+
+@tool(tier="observe")
+async def large() -> str:
+    """Return much text."""
+    return "line of text\n" * 6_000
+
+
+TOOLS = [look, stall, act, pay, fail, large]
+
+SCRIPT = [
+    ModelResponse(
+        content=(
+            ThinkingBlock(thinking="Let me see.", signature="c2lnbmF0dXJl"),
+            TextBlock(text="I look twice."),
+            ToolUse(name="look", input={"what": "a"}, id="toolu_1"),
+            ToolUse(name="look", input={"what": "b"}, id="toolu_1"),
+            ToolUse(name="act", input={"amount": 3}, id="toolu_2"),
+        ),
+        stop_reason="tool_use",
+        usage=Usage(input_tokens=100, output_tokens=20, cache_read_tokens=50),
+        model="model-2026",
+    ),
+    [use("fail", {"transient": True}), use("fail", {"transient": False}), use("look", "{}"), use("look", "not JSON")],
+    [use("unknown"), use("large")],
+    say("Done."),
+    ModelResponse(content=(ToolUse(name="look", input={"what": "cut"}),), stop_reason="max_tokens"),
+    ModelResponse(content=()),
+    say("An answer that was cut", stop_reason="max_tokens"),
+    ProviderError("overloaded", kind="overloaded", status=529, retryable=True, retry_after_s=3.5),
+    [use("pay", {"amount": 2.5}), use("pay", {"amount": 9})],
+    say("Paid once."),
+    [use("stall"), use("look", {"what": "c"})],
+    [use("stall"), use("stall")],
+]
+
+
+async def first_life(log: Path, clock: ManualClock) -> None:
+    """Go through completed, failed and cancelled runs, and leave one open."""
+    config = AgentConfig(model="model", system_prompt="Be thorough.", max_turns=10, temperature=0.5)
+    options = {"log": log, "clock": clock, "app_version": "golden", "close_grace_s": 1}
+    runtime = AgentRuntime(config, provider=ScriptedProvider(SCRIPT), tools=TOOLS, **options)  # type: ignore[call-overload]
+    async with runtime:
+        session = await runtime.session("alice/b \N{SNOWMAN}'\"")
+        await session.send(["Look around.", ImageBlock(media_type="image/png", data=b"\x89PNG not really")], key="one")
+        await session.send("Long: " + "x" * 66_000)
+        await session.send("Now fail.")
+        paying = asyncio.create_task(session.send("Pay."))
+        waiting = await waiting_calls(session, 2)
+        await session.decide(waiting[0], allow=True, key="decided")
+        await session.decide(waiting[1], allow=False, reason="too much")
+        await paying
+        token = CancellationToken()
+        cancelled = asyncio.create_task(session.send("Cancel me.", cancel=token))
+        queued = asyncio.create_task(session.send("Never mind.", cancel=token))
+        await started_calls(session, 2)
+        token.cancel()
+        await asyncio.gather(cancelled, queued)
+        imported = await runtime.session("imported")
+        call = ToolUseBlock(id=ToolCallId("old_1"), name="look", input={"what": "old"})
+        await imported.import_history([Message("user", (TextBlock(text="old"),)), Message("assistant", (call,))])
+        left = asyncio.create_task(imported.send("Crash."))
+        await started_calls(imported, 2)
+        closing = asyncio.create_task(runtime.close())
+        while not closing.done():
+            await clock.advance(1)
+        await asyncio.gather(left, return_exceptions=True)
+
+
+async def waiting_calls(session: object, count: int) -> list[str]:
+    """Return the calls that wait for approval, once there are `count`."""
+    while True:
+        state = await session.state_at()  # type: ignore[attr-defined]
+        calls = [call.id for call in state.turn.calls if call.approval == "requested"] if state.turn else []
+        if len(calls) == count:
+            return calls
+        await asyncio.sleep(0)
+
+
+async def started_calls(session: object, count: int) -> None:
+    """Return once `count` calls of the turn have begun."""
+    while True:
+        state = await session.state_at()  # type: ignore[attr-defined]
+        if state.turn and sum(bool(call.started) for call in state.turn.calls) == count:
+            return
+        await asyncio.sleep(0)
+
+
+async def second_life(log: Path, clock: ManualClock) -> None:
+    """Let the open run go on under another configuration."""
+    config = AgentConfig(model="model", system_prompt="Be brief.", run_timeout_s=3600)
+    provider = ScriptedProvider([say("Recovered."), say("And more.")])
+    ended = asyncio.Event()
+    async with AgentRuntime(config, provider=provider, tools=TOOLS, log=log, clock=clock) as runtime:
+        runtime.subscribe(lambda recorded: ended.set() if isinstance(recorded.event, RunCompleted) else None)
+        session = await runtime.session("imported", restore=True)
+        await ended.wait()
+        await session.send("More.")
+
+
+async def record(log: Path) -> None:
+    """Write the log."""
+    clock = ManualClock()
+    await first_life(log, clock)
+    clock.jump(-3600)
+    await second_life(log, clock)
+
+
+async def histories(log: Path) -> bytes:
+    """Return the history of every session as the log folds it, as JSON."""
+    folded = {}
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        for head in await store.list_streams(prefix="session/"):
+            folded[head.stream] = history(fold(SESSION_CODEC.decode_all(await store.read_stream(head.stream))))
+    return msgspec.json.format(msgspec.json.encode(folded), indent=1)
+
+
+if __name__ == "__main__":
+    target = FOLDER / f"{sys.argv[1]}.db"
+    if target.exists():
+        sys.exit(f"{target} exists; a golden log is never changed, record one under a new name")
+    asyncio.run(record(target))
+    target.with_name(target.name + ".lock").unlink()
+    target.with_suffix(".json").write_bytes(asyncio.run(histories(target)))
