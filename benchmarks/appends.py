@@ -24,7 +24,9 @@ from refold.events.session_events import InputQueued
 from refold.stores import SQLiteStore
 
 SESSIONS = 64
-EVENT = InputQueued(content=(TextBlock(text="a question of some eighty characters, as people type them into a chat box"),))
+EVENT = InputQueued(
+    content=(TextBlock(text="a question of some eighty characters, as people type them into a chat box"),)
+)
 INSERT = "INSERT INTO events (stream, version, batch, time, data) VALUES (?, ?, ?, ?, ?)"
 
 

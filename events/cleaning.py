@@ -83,10 +83,8 @@ def clean_json(value: object, path: str = "$", depth: int = 0) -> Json:
         items = [clean_json(item, f"{path}[*]", depth + 1) for item in cast("Set[object]", value)]
         return sorted(items, key=lambda item: msgspec.json.encode(item, order="sorted"))
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [
-            clean_json(item, f"{path}[{place}]", depth + 1)
-            for place, item in enumerate(cast("Sequence[object]", value))
-        ]
+        sequence = cast("Sequence[object]", value)
+        return [clean_json(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(sequence)]
     return _clean_other(value, path, depth)
 
 

@@ -97,7 +97,7 @@ class EventCodec(Generic[E]):
 
     def decode_all(self, stored: Iterable[StoredEvent]) -> list[E]:
         """Return the events in `stored`, in order."""
-        return [self.decode(item) for item in stored]
+        return list(map(self.decode, stored))
 
     def _decode_older(self, stored: StoredEvent, error: Exception) -> E:
         place = event_ref(stored.stream, stored.version)

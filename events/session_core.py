@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from typing import get_args
 
 from refold.events.codec import EventCodec
-from refold.events.core import Recorded, evolve_all
+from refold.events.core import evolve_all
 from refold.events.session_admission import admit
-from refold.events.session_commands import SessionCommand
-from refold.events.session_decisions import SessionEffect, pending, react
+from refold.events.session_decisions import pending, react
 from refold.events.session_events import SessionEvent
 from refold.events.session_fold import evolve
 from refold.events.session_state import SessionState
@@ -35,21 +34,11 @@ class SessionCore:
         """Return how many events `state` has evolved through."""
         return state.version
 
-    def admit(self, state: SessionState, command: SessionCommand) -> SessionEvent | Recorded:
-        """See `refold.events.session_admission.admit`."""
-        return admit(state, command)
-
-    def evolve(self, state: SessionState, event: SessionEvent) -> SessionState:
-        """See `refold.events.session_fold.evolve`."""
-        return evolve(state, event)
-
-    def react(self, state: SessionState, event: SessionEvent) -> list[SessionEvent]:
-        """See `refold.events.session_decisions.react`."""
-        return react(state, event)
-
-    def pending(self, state: SessionState) -> list[SessionEffect]:
-        """See `refold.events.session_decisions.pending`."""
-        return pending(state)
+    # The functions themselves: a method around `evolve` would cost each event of a fold one more call.
+    admit = staticmethod(admit)
+    evolve = staticmethod(evolve)
+    react = staticmethod(react)
+    pending = staticmethod(pending)
 
 
 SESSION_CORE = SessionCore()

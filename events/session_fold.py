@@ -227,15 +227,19 @@ def _answer(state: SessionState, call: ToolCallId, result: ToolResultBlock) -> N
 
 def _advance_places(turn: Turn) -> None:
     """Move the turn's places over what is settled, so that deciding what comes next never walks all calls."""
-    calls, count = turn.calls, len(turn.calls)
-    while turn.first_open < count and calls[turn.first_open].result is not None:
-        turn.first_open += 1
-    while turn.checked < count and not needs_verdict(calls[turn.checked], turn):
-        turn.checked += 1
-    while turn.next_start < count and (
-        calls[turn.next_start].id in turn.running or calls[turn.next_start].result is not None
-    ):
-        turn.next_start += 1
+    calls, running, count = turn.calls, turn.running, len(turn.calls)
+    place = turn.first_open
+    while place < count and calls[place].result is not None:
+        place += 1
+    turn.first_open = place
+    place = turn.checked
+    while place < count and not needs_verdict(calls[place], turn):
+        place += 1
+    turn.checked = place
+    place = turn.next_start
+    while place < count and (calls[place].id in running or calls[place].result is not None):
+        place += 1
+    turn.next_start = place
 
 
 def _result_late(state: SessionState, event: ToolResultLate) -> None:

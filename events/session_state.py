@@ -184,10 +184,8 @@ def history(state: SessionState) -> list[Message]:
 
 def results_message(turn: Turn) -> Message:
     """Return the message that answers the calls of `turn`, in the order of the calls."""
-    return Message(
-        "user",
-        tuple(call.result or error_result(call.id, "transient", STILL_OPEN_TEXT) for call in turn.calls),
-    )
+    results = [call.result or error_result(call.id, "transient", STILL_OPEN_TEXT) for call in turn.calls]
+    return Message("user", tuple(results))
 
 
 def find_call(state: SessionState, call: ToolCallId) -> Call | None:

@@ -20,7 +20,7 @@ from refold.version import VERSION
 
 app = typer.Typer(
     name="refold",
-    help="Look into a Refold log, do it again with today's code, and check it.",
+    help="Run agents on a log, look into it, do it again with today's code, and check it.",
     epilog=EXIT_CODES_HELP,
     no_args_is_help=True,
     add_completion=False,
@@ -45,7 +45,7 @@ def refold(
         bool, typer.Option("--version", help="Show the version and leave.", callback=_write_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Look into a Refold log, do it again with today's code, and check it."""
+    """Run agents on a log, look into it, do it again with today's code, and check it."""
 
 
 def main() -> None:

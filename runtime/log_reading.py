@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Self
 
-from refold.events.errors import ConfigError, LogFormatError
+from refold.events.errors import ConfigError
 from refold.events.ids import stream_name
 from refold.events.records import StoredEvent, StreamHead
 from refold.stores.event_store import EventStore
@@ -39,14 +39,8 @@ async def opened(log: ReadableLog) -> AsyncIterator[EventStore]:
         return
     from refold.stores.sqlite_store import SQLiteStore
 
-    try:
-        store = await SQLiteStore.open(log, read_only=True)
-    except UnicodeDecodeError as error:  # A damaged name in the file's own schema, which SQLite gives as it is.
-        raise LogFormatError(f"the log {os.fspath(log)} is damaged: {error}; restore it from a backup") from error
-    try:
+    async with await SQLiteStore.open(log, read_only=True) as store:
         yield store
-    finally:
-        await store.close()
 
 
 class Batches:

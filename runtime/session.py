@@ -104,7 +104,10 @@ class Session:
             if not work.cancelled():
                 work.exception()
             raise gone
-        return work.result()
+        result = work.result()
+        if watcher is not None and watcher.failure is not None:
+            raise watcher.failure
+        return result
 
     async def _run_to_its_end(
         self,
@@ -126,8 +129,6 @@ class Session:
             finally:
                 if unsubscribe is not None:
                     unsubscribe()
-        if watcher is not None and watcher.failure is not None:
-            raise watcher.failure
         return await result_of(finished, self._runtime.store)
 
     async def _wait(

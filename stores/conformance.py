@@ -10,6 +10,7 @@ there has its test here.
 """
 
 import asyncio
+import contextlib
 import functools
 import hashlib
 import unittest
@@ -429,10 +430,8 @@ class EventStoreConformance:
             for _ in range(steps):
                 await asyncio.sleep(0)
             task.cancel()
-            try:
+            with contextlib.suppress(asyncio.CancelledError):  # It may have been done before.
                 await task
-            except asyncio.CancelledError:
-                pass
             heads = [await store.head("session/a"), await store.head("session/b")]
             versions = {head.version if head else 0 for head in heads}
             assert len(versions) == 1

@@ -51,9 +51,17 @@ def source_of_reader(log: Path) -> LogSource:
 class ReadingSide:
     """Runs reads in a thread of their own, one at a time, connecting whenever that is needed."""
 
-    def __init__(self, log: Path, source: Callable[[Path], LogSource]) -> None:
+    def __init__(self, log: Path, source: Callable[[Path], LogSource], *, timeout_s: float) -> None:
+        """Make a side that connects at its first read, or at `connect`.
+
+        Args:
+            log: the file.
+            source: how the file is to be read at the moment of a read.
+            timeout_s: longest wait for the connection to close.
+        """
         self._log = log
         self._source = source
+        self._timeout_s = timeout_s
         self._connection: SQLiteConnection | None = None
         self._connected_to: LogSource | None = None
         self._connecting = asyncio.Lock()
@@ -93,11 +101,11 @@ class ReadingSide:
         """
         await self._connect(self._source(self._log))
 
-    async def disconnect(self, *, timeout_s: float) -> None:
+    async def disconnect(self) -> None:
         """Close the connection after the reads that are queued; the next read connects again."""
         connection, self._connection, self._connected_to = self._connection, None, None
         if connection is not None:
-            await connection.close(timeout_s=timeout_s)
+            await connection.close(timeout_s=self._timeout_s)
 
     async def _connect(self, source: LogSource) -> SQLiteConnection:
         if self._connection is not None and self._connected_to == source:

@@ -10,7 +10,6 @@ import sqlite3
 import stat
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import quote
@@ -173,6 +172,8 @@ def check_format(connection: sqlite3.Connection, log: Path) -> None:
             _check_schema(connection, log)
     except sqlite3.Error as error:
         raise persistence_error(error, f"{log} cannot be examined") from error
+    except UnicodeDecodeError as error:  # SQLite gives a damaged name in the schema as it is.
+        raise LogFormatError(f"the log {log} is damaged: {error}; restore it from a backup") from error
 
 
 def _check_schema(connection: sqlite3.Connection, log: Path) -> None:
@@ -185,9 +186,10 @@ def _check_schema(connection: sqlite3.Connection, log: Path) -> None:
         raise LogFormatError(f"the log {log} has triggers that Refold did not make: {', '.join(triggers)}; drop them")
 
 
+@cache
 def schema_script() -> str:
     """Return the SQL that makes the tables of an empty log."""
-    return files("refold.stores").joinpath("schema.sql").read_text(encoding="utf-8")
+    return Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
 
 
 @cache

@@ -93,6 +93,12 @@ def load_snapshot(connection: sqlite3.Connection, stream: str) -> Snapshot | Non
     return Snapshot(stream=StreamName(stream), version=version, chain=chain, fold_version=fold_version, state=state)
 
 
+def find_damage(connection: sqlite3.Connection) -> list[str]:
+    """Return what SQLite finds wrong with the file, one line each; none if it is sound."""
+    lines = [line.decode() for (line,) in connection.execute("PRAGMA integrity_check")]
+    return [] if lines == ["ok"] else lines
+
+
 def _stored_events(stream: StreamName, rows: Sequence[_EventRow]) -> list[StoredEvent]:
     """Return the events of rows of one stream; one loop, since restarts read whole sessions."""
     events: list[StoredEvent] = []

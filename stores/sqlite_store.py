@@ -36,11 +36,10 @@ APPEND_TIMEOUT_S: Final = 30.0
 class SQLiteStore:
     """An `EventStore` in one file; make it with `open`, and close it, or use it as `async with await open(...)`."""
 
-    def __init__(self, log: Path, reading: ReadingSide, writing: WritingSide | None, timeout_s: float) -> None:
+    def __init__(self, log: Path, reading: ReadingSide, writing: WritingSide | None) -> None:
         self._log = log
         self._reading = reading
         self._writing = writing
-        self._timeout_s = timeout_s
         self._pid = os.getpid()
         self._closed = False
 
@@ -85,9 +84,16 @@ class SQLiteStore:
             await sqlite_file.examine(log)
         sqlite_file.require_access(log, writing=True)
         ownership = await LogOwnership.acquire(log, wait_s=wait_for_log_s)
-        reading = ReadingSide(log, source_of_owner)
-        writing = WritingSide(log, ownership, durability, append_timeout_s, fault)
-        store = cls(log, reading, writing, append_timeout_s)
+        reading = ReadingSide(log, source_of_owner, timeout_s=append_timeout_s)
+        writing = WritingSide(
+            log,
+            ownership,
+            durability=durability,
+            timeout_s=append_timeout_s,
+            fault=fault,
+            close_reader=reading.disconnect,
+        )
+        store = cls(log, reading, writing)
         try:
             if sqlite_file.look_at(log) != "file":
                 await sqlite_file.create(log)
@@ -108,9 +114,9 @@ class SQLiteStore:
             case "file":
                 sqlite_file.require_access(log, writing=False)
         await sqlite_file.examine(log)
-        reading = ReadingSide(log, source_of_reader)
+        reading = ReadingSide(log, source_of_reader, timeout_s=timeout_s)
         await reading.connect()
-        return cls(log, reading, None, timeout_s)
+        return cls(log, reading, None)
 
     @property
     def name(self) -> str:
@@ -128,11 +134,12 @@ class SQLiteStore:
         self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
     ) -> list[Appended]:
         writing = self._require_writing()
-        kept = payloads or {}
-        check_append(batches, kept)
-        if not batches and not kept:
+        # Copies, since another thread reads them while the caller's code may run.
+        given, kept = tuple(batches), dict(payloads or {})
+        check_append(given, kept)
+        if not given and not kept:
             return []
-        return await writing.write(lambda writer: writer.append(batches, kept), f"the append to {self._log} failed")
+        return await writing.write(lambda writer: writer.append(given, kept), f"the append to {self._log} failed")
 
     async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
         self._require_open()
@@ -190,6 +197,16 @@ class SQLiteStore:
             f"the snapshot of stream {stream!r} of {self._log} cannot be read",
         )
 
+    async def find_damage(self) -> list[str]:
+        """Return what SQLite finds wrong with the file, one line each; none if it is sound. Reads the whole file.
+
+        Raises:
+            LogFormatError: the file is too damaged to be looked through.
+            PersistenceError: the file cannot be read.
+        """
+        self._require_open()
+        return await self._reading.read(sqlite_read.find_damage, f"the log {self._log} cannot be looked through")
+
     async def reopen(self) -> None:
         """Close the file, open it and examine it again; a store does so by itself after a write in doubt.
 
@@ -197,9 +214,7 @@ class SQLiteStore:
             LogFormatError: the file is not the log that it was.
             PersistenceError: the file cannot be opened, or a write that hangs still holds it.
         """
-        writing = self._require_writing()
-        await self._reading.disconnect(timeout_s=self._timeout_s)
-        await writing.open_anew()
+        await self._require_writing().open_anew()
 
     async def close(self) -> None:
         if self._closed:
@@ -213,7 +228,7 @@ class SQLiteStore:
     async def _close(self) -> None:
         # The reader first: it would keep the WAL from being emptied, and the last to close must be who may remove it.
         try:
-            await self._reading.disconnect(timeout_s=self._timeout_s)
+            await self._reading.disconnect()
         finally:
             if self._writing is not None:
                 await self._writing.close()

@@ -8,7 +8,7 @@ examined again before anything else is written.
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,23 +28,36 @@ class WritingSide:
     """Runs writes in a thread of their own, one at a time, for the owner of a log."""
 
     def __init__(
-        self, log: Path, ownership: LogOwnership, durability: Durability, timeout_s: float, fault: FaultPoint
+        self,
+        log: Path,
+        ownership: LogOwnership,
+        *,
+        durability: Durability,
+        timeout_s: float,
+        fault: FaultPoint,
+        close_reader: Callable[[], Awaitable[None]],
     ) -> None:
+        """Make a side that opens the file at its first write, or at `open_anew`.
+
+        Args:
+            log: the file.
+            ownership: the right to write it; given up at `close`.
+            durability: what an acknowledged write survives.
+            timeout_s: longest wait for one write, and for opening and closing the file.
+            fault: called at the named points of each append.
+            close_reader: closes the connection of the same store that reads, so that opening anew is opening anew.
+        """
         self._log = log
         self._ownership = ownership
         self._durability = durability
         self._timeout_s = timeout_s
         self._fault = fault
+        self._close_reader = close_reader
         self._turn = asyncio.Lock()
         self._connection: SQLiteConnection | None = None
         self._writer: LogWriter | None = None
         self._incarnation: int | None = None
         self._suspect = True
-
-    @property
-    def suspect(self) -> bool:
-        """Whether the file must be opened anew before the next write."""
-        return self._suspect
 
     async def write(self, work: Callable[[LogWriter], T], failed: str) -> T:
         """Run `work` in the writing thread and return its result once it is certain.
@@ -85,14 +98,17 @@ class WritingSide:
 
     async def close(self) -> None:
         """Check the WAL in, close the connection and give up the ownership, as far as the disk lets us."""
-        async with self._turn:
-            if not self._suspect:
-                await self._checkpoint()
-            await self._close_connection()
-        self._ownership.release()
+        try:
+            async with self._turn:
+                if not self._suspect:
+                    await self._checkpoint()
+                await self._close_connection()
+        finally:
+            self._ownership.release()
 
     async def _open_anew(self) -> None:
         self._suspect = True
+        await self._close_reader()
         await self._close_connection()
         failed = f"the log {self._log} cannot be opened for writing"
         try:

@@ -116,7 +116,7 @@ def _write_end(to: "Console", story: "CrashStory") -> None:
     for claim in story.claims:
         shown = f"{'yes' if claim.holds else 'NO '}  {claim.name}: {claim.words}"
         write_paragraph(to, shown, indent=2, style="" if claim.holds else "bold red")
-    write_paragraph(to, f"\nLook at it ({story.seconds:.1f} s are over)", style="bold")
+    write_paragraph(to, f"\nThat took {story.seconds:.1f} s. Look at it yourself:", style="bold")
     log = shlex.quote(story.log)
     for command in (
         f"refold show {log} {story.session}",

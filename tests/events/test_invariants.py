@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refold.events.content import (
+    Block,
     Message,
     TextBlock,
     ThinkingBlock,
@@ -27,6 +28,8 @@ from refold.events.session_events import (
     RunStarted,
     SessionEvent,
     SessionOpened,
+    TimerFired,
+    TimerSet,
     ToolApprovalDecided,
     ToolCallCompleted,
     ToolCallFailed,
@@ -340,12 +343,36 @@ def test_no_two_sessions_may_be_one_stream() -> None:
     assert "INV4" in {violation.invariant for violation in check_events(log, STREAM)}
 
 
-@given(data=st.data())
-def test_any_list_of_events_is_checked_without_an_error(data: st.DataObject) -> None:
-    log = sound_log()
-    mixed = data.draw(st.lists(st.sampled_from(log), max_size=40))
+runs = st.sampled_from([RunId("run_3"), RunId("run_4"), RunId("run_9")])
+calls = st.sampled_from([ToolCallId("call_6_0"), ToolCallId("call_6_1"), ToolCallId("call_7_0")])
+strange_blocks: st.SearchStrategy[list[Block]] = st.lists(
+    st.sampled_from([say("x"), say(""), call("call_6_0"), result("call_6_0"), result("b")]), max_size=3
+)
+strange_messages = st.builds(Message, st.sampled_from(["user", "assistant"]), strange_blocks.map(tuple))
+strange_imports = st.builds(HistoryImported, messages=st.lists(strange_messages, max_size=3).map(tuple))
+
+
+@st.composite
+def strange_events(draw: st.DrawFn) -> SessionEvent:
+    """Draw an event that can be decoded, about any run, any call and any input."""
+    event = draw(st.sampled_from([*sound_log(), TimerSet(timer="tea", due_at=1), TimerFired(timer="deadline:run_3")]))
+    changes: dict[str, object] = {}
+    if "run" in event.__struct_fields__:
+        changes["run"] = draw(runs)
+    if "call" in event.__struct_fields__:
+        changes["call"] = draw(calls)
+    if type(event) is RunStarted:
+        changes["input"] = draw(st.integers(-1, 9))
+    return msgspec.structs.replace(event, **changes)
+
+
+@given(st.lists(strange_events() | strange_imports, max_size=25))
+def test_any_list_of_events_is_checked_without_an_error(events: list[SessionEvent]) -> None:
+    mixed = decoded(events)
     for violation in check_events(mixed, STREAM):
         assert 1 <= violation.version <= len(mixed)
+    checked = check_events([*one_tool()[:5], *mixed], STREAM)
+    assert checked == check_events([*one_tool()[:5], *mixed], STREAM)
 
 
 @given(data=st.data())

@@ -258,6 +258,14 @@ def test_answers_that_are_cut_inside_their_calls_are_asked_again_at_most_twice(s
     assert failed.kind == "truncated_answers"
 
 
+def test_calls_that_ran_between_answers_that_were_cut_begin_their_count_anew(session: Session) -> None:
+    session.send()
+    for _ in range(2):
+        session.answer(use("write"), stop_reason="max_tokens")
+    session.answer(use("write"))
+    assert names(session.result(session.calls[0])) == ["ToolCallCompleted", "ModelRequested"]
+
+
 @pytest.mark.parametrize("kind", ["transient", "permanent", "timeout", "shed"])
 def test_a_failing_tool_gives_the_model_a_result_of_its_kind_and_the_run_goes_on(kind: ErrorKind) -> None:
     session = at_calls("write")
@@ -539,6 +547,14 @@ def test_progress_begins_the_count_of_resumes_anew() -> None:
     for _ in range(3):
         session.crash()
     session.result(session.calls[0])
+    assert names(session.crash()) == ["RunResumed"]
+
+
+def test_an_answer_is_progress(session: Session) -> None:
+    session.send()
+    for _ in range(3):
+        session.crash()
+    session.answer(use("look"))
     assert names(session.crash()) == ["RunResumed"]
 
 

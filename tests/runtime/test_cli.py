@@ -283,7 +283,7 @@ def test_a_divergence_is_exit_code_1_with_both_sides(tampered) -> None:
 
 
 def test_a_divergence_as_json(log_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_core, "pending", lambda state: [])
+    monkeypatch.setattr(session_core.SESSION_CORE, "pending", lambda state: [])
     result = run("replay", log_file, "--json")
     assert result.exit_code == 1
     document = json.loads(result.stdout)

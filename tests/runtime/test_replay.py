@@ -26,7 +26,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, change: Callable[[SessionEvent], Sequ
     def changed(state: SessionState, event: SessionEvent) -> Sequence[SessionEvent]:
         return [other for decided in session_decisions.react(state, event) for other in change(decided)]
 
-    monkeypatch.setattr(session_core, "react", changed)
+    monkeypatch.setattr(session_core.SESSION_CORE, "react", changed)
 
 
 def only(report: ReplayReport) -> Divergence:
@@ -93,7 +93,7 @@ async def test_an_event_that_was_not_decided_then_is_extra(builder, monkeypatch)
 
 async def test_other_effects_in_flight_are_a_divergence(builder, monkeypatch) -> None:
     await builder.weather_session("alice")
-    monkeypatch.setattr(session_core, "pending", lambda state: [])
+    monkeypatch.setattr(session_core.SESSION_CORE, "pending", lambda state: [])
     divergence = only(await replay(builder.store))
     assert (divergence.version, divergence.differs) == (5, "pending")
     assert str(divergence.difference) == 'pending[0]: "model:5" -> (nothing)'
@@ -106,14 +106,14 @@ async def test_code_that_fails_on_a_batch_is_a_divergence_with_its_error(builder
     def fail(state: SessionState, event: SessionEvent) -> Sequence[SessionEvent]:
         raise KeyError("no such tool")
 
-    monkeypatch.setattr(session_core, "react", fail)
+    monkeypatch.setattr(session_core.SESSION_CORE, "react", fail)
     divergence = only(await replay(builder.store))
     assert (divergence.version, divergence.differs, divergence.now) == (1, "failure", "KeyError: 'no such tool'")
 
 
 async def test_code_whose_consequences_do_not_end_is_a_divergence(builder, monkeypatch) -> None:
     await builder.weather_session("alice")
-    monkeypatch.setattr(session_core, "react", lambda state, event: [TimerSet(timer="again", due_at=1)])
+    monkeypatch.setattr(session_core.SESSION_CORE, "react", lambda state, event: [TimerSet(timer="again", due_at=1)])
     divergence = only(await replay(builder.store))
     assert divergence.differs == "failure"
     assert "circling" in str(divergence)
@@ -134,7 +134,7 @@ async def test_a_hundred_divergences_are_kept_and_all_are_counted(builder, monke
     for number in range(205):
         await builder.open(f"session {number}")
     timer = TimerSet(timer="t", due_at=1)
-    monkeypatch.setattr(session_core, "react", lambda state, event: [timer] if state.version == 1 else [])
+    monkeypatch.setattr(session_core.SESSION_CORE, "react", lambda state, event: [timer] if state.version == 1 else [])
     report = await replay(builder.store)
     assert report.diverged == 205
     assert [divergence.stream for divergence in report.divergences] == [f"session/session {n}" for n in range(100)]
@@ -149,7 +149,7 @@ async def test_a_log_of_another_core_version_is_said_to_be_one(builder) -> None:
 async def test_a_divergence_says_which_core_version_recorded_it(builder, monkeypatch) -> None:
     await builder.open("alice", core=7)
     await builder.send("alice", "hi")
-    monkeypatch.setattr(session_core, "pending", lambda state: [])
+    monkeypatch.setattr(session_core.SESSION_CORE, "pending", lambda state: [])
     assert only(await replay(builder.store)).core_version == 7
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from refold.events.errors import LogInUse, PersistenceError
+from refold.events.records import Snapshot
 from refold.stores import LogOwner, SQLiteStore, log_owner
 from refold.stores.sample_batches import batch
 
@@ -200,17 +201,21 @@ async def test_case_f10_a_store_that_is_never_closed_does_not_keep_the_process(t
 async def test_an_owner_whose_lock_file_was_removed_writes_nothing_beside_the_next(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     stale = await SQLiteStore.open(log)
-    await stale.append([batch("session/a", 0)])
+    (place,) = await stale.append([batch("session/a", 0)])
+    snapshot = Snapshot(stream=place.stream, version=1, chain=place.chain, fold_version=1, state=b"")
     (tmp_path / "events.db.lock").unlink()
     async with await SQLiteStore.open(log) as owner:
         with pytest.raises(LogInUse):
             await stale.append([batch("session/a", 1)])
+        with pytest.raises(LogInUse):
+            await stale.save_snapshot(snapshot)
         with pytest.raises(LogInUse):
             await stale.reopen()
         with pytest.raises(LogInUse):
             await stale.append([batch("session/a", 1)])
         await owner.append([batch("session/a", 1)])
         assert len(await owner.read_all()) == 2
+        assert await owner.load_snapshot("session/a") is None
         await stale.close()
         await owner.append([batch("session/a", 2)])
 

@@ -161,6 +161,13 @@ async def test_a_damaged_page_is_an_error_that_names_the_stream(tmp_path: Path) 
     async with await SQLiteStore.open(log, read_only=True) as store:
         with pytest.raises(LogFormatError, match="session/a"):
             await store.read_stream("session/a")
+        assert await store.find_damage()
+
+
+async def test_a_sound_file_has_no_damage(tmp_path: Path) -> None:
+    async with await SQLiteStore.open(tmp_path / "events.db") as store:
+        await store.append([batch("session/a", 0, 100)])
+        assert await store.find_damage() == []
 
 
 @pytest.mark.parametrize("column", ["correlation", "causation", "pending"])
