@@ -50,32 +50,37 @@ __all__ = [
     "WouldDeadlock",
 ]
 
-_MODULES = {
-    "Actor": "actor",
-    "ActorFuture": "future",
-    "ActorFailure": "supervision",
-    "ActorRef": "actor_ref",
-    "ActorStopped": "errors",
-    "ActorSystem": "actor_system",
-    "AskCycle": "errors",
-    "AskTimeout": "errors",
-    "CancellationToken": "cancellation",
-    "Clock": "clock",
-    "EventSourcedActor": "event_sourced",
-    "LateOutcome": "thread_pool",
-    "Journal": "journal",
-    "ManualClock": "clock",
-    "Timer": "clock",
-    "ThreadWork": "thread_pool",
-    "ThreadPool": "thread_pool",
-    "SystemClock": "clock",
-    "WouldDeadlock": "errors",
+_HOMES = {
+    "Actor": "refold.actors.actor",
+    "ActorFailure": "refold.actors.supervision",
+    "ActorFuture": "refold.actors.future",
+    "ActorRef": "refold.actors.actor_ref",
+    "ActorStopped": "refold.actors.errors",
+    "ActorSystem": "refold.actors.actor_system",
+    "AskCycle": "refold.actors.errors",
+    "AskTimeout": "refold.actors.errors",
+    "CancellationToken": "refold.actors.cancellation",
+    "Clock": "refold.actors.clock",
+    "EventSourcedActor": "refold.actors.event_sourced",
+    "Journal": "refold.actors.journal",
+    "LateOutcome": "refold.actors.thread_pool",
+    "ManualClock": "refold.actors.clock",
+    "SystemClock": "refold.actors.clock",
+    "ThreadPool": "refold.actors.thread_pool",
+    "ThreadWork": "refold.actors.thread_pool",
+    "Timer": "refold.actors.clock",
+    "WouldDeadlock": "refold.actors.errors",
 }
 
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
+    """Import a public name when it is first used, and keep it."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    value: object = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return __all__

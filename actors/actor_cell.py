@@ -12,6 +12,9 @@ The rules protected here: one message at a time, in order of arrival; an error s
 class, except KeyboardInterrupt and the cancellation of our own task; every asker gets an answer.
 """
 
+# What a hook returns is Any, and `isinstance` cannot tell what a coroutine of it will result in.
+# pyright: reportUnknownArgumentType=false, reportUnknownVariableType=false
+
 import asyncio
 from asyncio import CancelledError
 from collections.abc import Callable, Coroutine
@@ -220,7 +223,7 @@ class ActorCell(Mailbox):
 
     async def _carry_out(self, message: object) -> object:
         assert self.actor is not None
-        result = self.actor._handle_receive(message)
+        result = self.actor._handle_receive(message)  # pyright: ignore[reportPrivateUsage] - of pykka.Actor
         return await result if isinstance(result, CoroutineType) else result
 
     async def _wait(self, hook: Coroutine[Any, Any, R], *, interruptible: bool = True) -> R:
@@ -319,7 +322,7 @@ class ActorCell(Mailbox):
         if reply is not None:
             reply.settle(error=ActorStopped(self.address, reason))
         if self._task is not None and not isinstance(error, CancelledError):
-            self._task.add_done_callback(asyncio.Task.exception)  # it is on its way to the loop: no second report
+            self._task.add_done_callback(asyncio.Task[None].exception)  # it is on its way to the loop: no second report
         self.abandon(reason)
 
     def abandon(self, reason: str) -> None:
@@ -339,7 +342,7 @@ class ActorCell(Mailbox):
             BaseException: whatever the factory or `on_start` raised; there is no instance then.
         """
         actor = self._factory(self.address.partition("/")[2])
-        actor._cell = self
+        actor._cell = self  # pyright: ignore[reportPrivateUsage] - from `on_start` on the actor is ours
         result = actor.on_start()
         if isinstance(result, CoroutineType):
             await self._wait(result)

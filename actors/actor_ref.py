@@ -7,7 +7,7 @@ The rule protected here: nobody blocks the loop's own thread. A blocking `ask` o
 before anything is sent; `block=False` and `await` are the loop's spelling.
 """
 
-from asyncio import _get_running_loop
+from asyncio import events
 from typing import TYPE_CHECKING, Any, Literal, overload
 from weakref import ReferenceType, ref
 
@@ -74,7 +74,7 @@ class ActorRef(pykka.ActorRef[Any]):
             ActorStopped: nobody at the address takes messages. From another thread the actor may still stop
                 between this call and the delivery; the loss is then logged.
         """
-        if _get_running_loop() is self.system.loop:
+        if events._get_running_loop() is self.system.loop:
             cell = self.cell
             if cell is None or not cell.open:
                 cell = self.cell = self.system.cell_for(self.address)
@@ -89,7 +89,10 @@ class ActorRef(pykka.ActorRef[Any]):
     @overload
     def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any: ...
 
-    def ask(self, message: Any, *, block: bool = True, timeout: float | None = None) -> Any:
+    # pyright refuses an exact copy of pykka's own overloads as well, because of their Any.
+    def ask(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, message: Any, *, block: bool = True, timeout: float | None = None
+    ) -> Any:
         """Send a message and get the reply: blocking, from any thread but the loop's, or as a future to await.
 
         Args:
@@ -107,7 +110,7 @@ class ActorRef(pykka.ActorRef[Any]):
         The last four are the future's, where `block=False`.
         """
         system = self.system
-        if _get_running_loop() is system.loop:
+        if events._get_running_loop() is system.loop:
             if block:
                 raise WouldDeadlock(
                     f"a blocking ask of {self.address} on the loop's own thread would stop the loop that has to "
@@ -148,7 +151,7 @@ class ActorRef(pykka.ActorRef[Any]):
             AskTimeout: it did not stop within `timeout`; it will still stop.
         """
         reply = Reply(self.system.loop, self.address)
-        if _get_running_loop() is not self.system.loop:
+        if events._get_running_loop() is not self.system.loop:
             self.system.post_stop(self.address, reply, now=now)
         elif block:
             raise WouldDeadlock(

@@ -7,7 +7,7 @@ request gets a view of the list, which only ever grows at its end, and no copy.
 
 import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import overload
+from typing import cast, overload
 
 import msgspec
 
@@ -64,7 +64,8 @@ class HistoryView(Sequence[Message]):
         """Compare with any sequence of messages."""
         if not isinstance(other, Sequence):
             return NotImplemented
-        return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+        messages = cast("Sequence[object]", other)
+        return len(self) == len(messages) and all(mine == theirs for mine, theirs in zip(self, messages, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -9,7 +9,7 @@ grace period is over.
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -174,7 +174,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         """Let go of timers, and of effects that run nowhere else."""
         self._let_go()
 
-    def on_failure(self, *_error: object) -> None:
+    def on_failure(self, *_error: object, **_error_by_name: object) -> None:
         """Let go as at a stop: the next instance sets its own timers."""
         self._let_go()
 
@@ -218,17 +218,18 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
 
     async def on_receive(self, message: Any) -> Any:
         """Handle a command, or the end of an effect."""
-        kind = type(message)
-        if kind is EffectEnded:
+        if type(message) is EffectEnded:
             return await self._effect_ended(message)
-        if kind is OfferResult:
+        if type(message) is OfferResult:
             return await self._offer_again(message.key)
-        if kind is GraceOver:
+        if type(message) is GraceOver:
             return await self._grace_over(message)
         for key in list(self._effects.unrecorded):  # It ended before this message came.
             await self._offer_again(key)
         await self.require_durable_state()
-        command, payloads = (message.command, message.payloads) if kind is WithPayloads else (message, None)
+        command, payloads = message, None
+        if type(message) is WithPayloads:
+            command, payloads = cast("C", message.command), message.payloads
         try:
             performed = await self.perform([*self.preparation(command), command], payloads=payloads)
         except PersistenceError:

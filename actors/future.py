@@ -217,7 +217,7 @@ class _Derived(ActorFuture[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self._ready:
-            values = []
+            values: list[Any] = []
             for parent in self._parents:
                 values.append((yield from parent.__await__()))
             self._fill(values)

@@ -6,7 +6,7 @@ never reaches a session's state.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar, get_args
+from typing import TypeVar, cast, get_args
 
 import msgspec
 
@@ -92,7 +92,7 @@ def checked_messages(messages: object) -> list[Message]:
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise Unrecordable("messages", f"is {_kind(messages)}, not a list of Message")
     checked: list[Message] = []
-    for place, message in enumerate(messages):
+    for place, message in enumerate(cast("Sequence[object]", messages)):
         path = f"messages[{place}]"
         if not isinstance(message, Message) or message.role not in ("user", "assistant"):
             raise Unrecordable(path, "is not a Message of a user or an assistant")
@@ -105,7 +105,7 @@ def checked_messages(messages: object) -> list[Message]:
 def _check_sequence(blocks: object, allowed: tuple[type, ...], path: str) -> None:
     if not isinstance(blocks, tuple | list):
         raise Unrecordable(path, f"is {_kind(blocks)}, not a tuple of blocks")
-    for place, block in enumerate(blocks):
+    for place, block in enumerate(cast("Sequence[object]", blocks)):
         _check(block, allowed, f"{path}[{place}]")
 
 

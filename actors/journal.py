@@ -128,8 +128,8 @@ class Journal:
         payloads = {name: data for entry in group for name, data in entry.payloads.items()}
         try:
             appended = await self.store.append(batches, payloads)
-            if len(appended) != len(batches):
-                raise RuntimeError(f"it gave {len(appended)} places for {len(batches)} batches")
+            if not isinstance(appended, list) or len(appended) != len(batches):
+                raise RuntimeError(f"it did not say where {len(batches)} batches are")
         except (WrongExpectedVersion, ValueError, TypeError) as error:
             if len(group) == 1:
                 group[0].settle(None, self._failure(error, outcome_unknown=False))

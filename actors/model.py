@@ -83,7 +83,7 @@ class ModelActor(Actor):
         self._calls: dict[tuple[SessionId, str], _Calling] = {}
         self._parts: dict[tuple[PayloadHash, PayloadHash], tuple[str, tuple[ToolSpec, ...]]] = {}
 
-    def on_receive(self, message: object) -> None:
+    def on_receive(self, message: StartModelCall | CancelModelCall) -> None:
         """Begin or cancel a call."""
         match message:
             case StartModelCall():
@@ -172,8 +172,9 @@ class ModelActor(Actor):
         if not message.configuration.streaming:
             return await self._provider.complete(request)
         response: ModelResponse | None = None
-        async with aclosing(self._provider.stream(request)) as items:  # type: ignore[type-var]
-            async for item in items:
+        stream = self._provider.stream(request)
+        async with aclosing(stream):  # type: ignore[type-var]
+            async for item in stream:
                 if isinstance(item, ModelResponse):
                     response = item
                 else:

@@ -69,7 +69,7 @@ class ThreadWork(Generic[R]):
         self._on_late = on_late
         if not self._outcome.settle(error=asyncio.CancelledError(f"{self.name} was abandoned")):
             return False
-        return self._pool._replace_thread_of(self)
+        return self._pool.replace_thread_of(self)
 
     def run_here(self) -> None:
         """Make the call in this thread and settle the outcome; for the pool."""
@@ -203,8 +203,8 @@ class ThreadPool:
             self._running[work] = None
             return work
 
-    def _replace_thread_of(self, work: ThreadWork[Any]) -> bool:
-        """Count an abandoned work's thread out, and let another take its place; return whether it was begun."""
+    def replace_thread_of(self, work: ThreadWork[Any]) -> bool:
+        """Count the thread of an abandoned work out and let another take its place; return whether it was begun."""
         with self._changed:
             if work in self._queue:
                 self._queue.remove(work)

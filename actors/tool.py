@@ -139,7 +139,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         except PersistenceError as error:
             log.warning("%s cannot be read: %s", self.address, error)
 
-    def on_failure(self, *_error: object) -> None:
+    def on_failure(self, *_error: object, **_error_by_name: object) -> None:
         """End the calls that run as far as their sessions are concerned: what becomes of them is not known."""
         super().on_failure()
         for running in self._calls.values():

@@ -1,6 +1,7 @@
 """What a tool returned or raised, as the content of a result."""
 
 from collections.abc import Sequence
+from typing import TypeGuard, cast
 
 import msgspec
 
@@ -36,9 +37,15 @@ def _blocks(value: object) -> Sequence[TextBlock | ImageBlock]:
         return _blocks(value.text)
     if isinstance(value, ImageBlock):
         return (checked_block(value),)
-    if isinstance(value, list | tuple) and value and all(isinstance(item, TextBlock | ImageBlock) for item in value):
+    if _are_blocks(value):
         return [block for item in value for block in _blocks(item)]
     return (TextBlock(text=msgspec.json.encode(clean_json(value)).decode()),)
+
+
+def _are_blocks(value: object) -> TypeGuard[Sequence[TextBlock | ImageBlock]]:
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    return all(isinstance(item, TextBlock | ImageBlock) for item in cast("Sequence[object]", value))
 
 
 def failure(error: BaseException) -> tuple[tuple[ResultContent, ...], ErrorKind]:

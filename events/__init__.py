@@ -29,34 +29,61 @@ if TYPE_CHECKING:
     from refold.events.session_state import SessionState as SessionState
     from refold.events.session_state import history as history
 
-_HOMES = {
-    "AgentConfig": "configuration",
-    "Core": "core",
-    "Effect": "core",
-    "Event": "event",
-    "EventCodec": "codec",
-    "ImageBlock": "content",
-    "Message": "content",
-    "Recorded": "core",
-    "RecordedEvent": "codec",
-    "SESSION_CODEC": "session_core",
-    "SESSION_CORE": "session_core",
-    "SessionState": "session_state",
-    "StoredBlock": "content",
-    "TextBlock": "content",
-    "ThinkingBlock": "content",
-    "ToolResultBlock": "content",
-    "ToolSpec": "configuration",
-    "ToolUseBlock": "content",
-    "fold": "session_core",
-    "history": "session_state",
-}
+__all__ = [
+    "SESSION_CODEC",
+    "SESSION_CORE",
+    "AgentConfig",
+    "Core",
+    "Effect",
+    "Event",
+    "EventCodec",
+    "ImageBlock",
+    "Message",
+    "Recorded",
+    "RecordedEvent",
+    "SessionState",
+    "StoredBlock",
+    "TextBlock",
+    "ThinkingBlock",
+    "ToolResultBlock",
+    "ToolSpec",
+    "ToolUseBlock",
+    "fold",
+    "history",
+]
 
-__all__ = list(_HOMES)
+_HOMES = {
+    "AgentConfig": "refold.events.configuration",
+    "Core": "refold.events.core",
+    "Effect": "refold.events.core",
+    "Event": "refold.events.event",
+    "EventCodec": "refold.events.codec",
+    "ImageBlock": "refold.events.content",
+    "Message": "refold.events.content",
+    "Recorded": "refold.events.core",
+    "RecordedEvent": "refold.events.codec",
+    "SESSION_CODEC": "refold.events.session_core",
+    "SESSION_CORE": "refold.events.session_core",
+    "SessionState": "refold.events.session_state",
+    "StoredBlock": "refold.events.content",
+    "TextBlock": "refold.events.content",
+    "ThinkingBlock": "refold.events.content",
+    "ToolResultBlock": "refold.events.content",
+    "ToolSpec": "refold.events.configuration",
+    "ToolUseBlock": "refold.events.content",
+    "fold": "refold.events.session_core",
+    "history": "refold.events.session_state",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name from its module when it is first used."""
+    """Import a public name when it is first used, and keep it."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

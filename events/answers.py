@@ -18,6 +18,7 @@ from refold.events.content import (
     TextBlock,
     ThinkingBlock,
     ToolUseBlock,
+    is_json_object,
 )
 from refold.events.ids import PayloadHash, ToolCallId
 from refold.events.model import ModelResponse, ToolUse
@@ -113,10 +114,10 @@ def _arguments(given: object) -> JsonObject:
             raise Unrecordable("$", f"is not valid JSON ({error!s:.100})") from None
     if value is None:
         return {}
-    if not isinstance(value, dict):
+    if not is_json_object(value):
         raise Unrecordable("$", f"is {_json_type(value)}, not an object")
     cleaned = clean_json(value)
-    assert isinstance(cleaned, dict)
+    assert is_json_object(cleaned)
     size = len(msgspec.json.encode(cleaned))
     if size > ARGUMENTS_BYTES_MAX:
         raise Unrecordable("$", f"has {size:,} bytes; at most {ARGUMENTS_BYTES_MAX:,} are accepted")

@@ -6,7 +6,7 @@ outside pass through `refold.events.cleaning` first.
 """
 
 from collections.abc import Iterable
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeGuard, TypeVar
 
 import msgspec
 
@@ -17,6 +17,12 @@ Json: TypeAlias = object
 
 JsonObject: TypeAlias = dict[str, Json]
 """A JSON object, such as the arguments of a tool call."""
+
+
+def is_json_object(value: object) -> TypeGuard[JsonObject]:
+    """Return whether a JSON value is an object."""
+    return isinstance(value, dict)
+
 
 ErrorKind = Literal[
     "transient",

@@ -4,9 +4,12 @@ For events, states and requests: `turn: 2 -> 3`, `content[0].input.rows[3].x: 1 
 the same only if their JSON is, so 1, 1.0 and true are three values; the order of an object's keys means nothing.
 """
 
+from collections.abc import Sequence
+from typing import TypeGuard
+
 import msgspec
 
-from refold.events.content import Json
+from refold.events.content import Json, JsonObject, is_json_object
 
 NOTHING = msgspec.UNSET
 """Stands for a side that has nothing at the path; JSON leaves such a member out."""
@@ -39,9 +42,9 @@ def first_difference(left: object, right: object, path: str) -> Difference | Non
     """
     if isinstance(left, msgspec.Struct) and isinstance(right, msgspec.Struct):
         return _in_structs(left, right, path)
-    if isinstance(left, dict) and isinstance(right, dict):
+    if is_json_object(left) and is_json_object(right):
         return _in_objects(left, right, path)
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+    if _is_array(left) and _is_array(right):
         return _in_arrays(left, right, path)
     if type(left) is type(right) and left == right:
         return None
@@ -52,6 +55,10 @@ def json_of(value: object) -> Json:
     """Return `value` as plain JSON values; `NOTHING` stays what it is."""
     plain: Json = value if value is NOTHING else msgspec.json.decode(msgspec.json.encode(value))
     return plain
+
+
+def _is_array(value: object) -> TypeGuard[Sequence[Json]]:
+    return isinstance(value, list | tuple)
 
 
 def _in_structs(left: msgspec.Struct, right: msgspec.Struct, path: str) -> Difference | None:
@@ -69,7 +76,7 @@ def _type_name(value: msgspec.Struct) -> str:
     return str(config.tag) if config.tag is not None else type(value).__name__
 
 
-def _in_objects(left: dict[str, object], right: dict[str, object], path: str) -> Difference | None:
+def _in_objects(left: JsonObject, right: JsonObject, path: str) -> Difference | None:
     for key in [*left, *(key for key in right if key not in left)]:
         place = f"{path}.{key}" if key.isidentifier() else f"{path}[{msgspec.json.encode(key).decode()}]"
         found = _in_members(left.get(key, NOTHING), right.get(key, NOTHING), place)
@@ -78,9 +85,7 @@ def _in_objects(left: dict[str, object], right: dict[str, object], path: str) ->
     return None
 
 
-def _in_arrays(
-    left: list[object] | tuple[object, ...], right: list[object] | tuple[object, ...], path: str
-) -> Difference | None:
+def _in_arrays(left: Sequence[Json], right: Sequence[Json], path: str) -> Difference | None:
     for index in range(max(len(left), len(right))):
         found = _in_members(
             left[index] if index < len(left) else NOTHING,

@@ -47,7 +47,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
     """A tool call as a provider gives it, before it is recorded."""
 
     name: str
-    input: Json = msgspec.field(default_factory=dict)
+    input: Json = msgspec.field(default_factory=dict[str, Json])
     """The arguments, or the text of them where the provider hands over text; may be anything."""
     id: str | None = None
     """The provider's own identifier, if it has one."""

@@ -96,43 +96,53 @@ __all__ = [
     "use",
 ]
 
-_MODULES = {
-    "refold.actors.cancellation": ("CancellationToken",),
-    "refold.actors.errors": ("ActorStopped", "AskTimeout"),
-    "refold.actors.tool_context": ("ToolContext",),
-    "refold.agent": ("Agent",),
-    "refold.agent_runtime": ("AgentRuntime",),
-    "refold.events.configuration": ("AgentConfig", "ToolSpec"),
-    "refold.events.content": (
-        "ImageBlock",
-        "Message",
-        "TextBlock",
-        "ThinkingBlock",
-        "ToolResultBlock",
-        "ToolUseBlock",
-    ),
-    "refold.events.errors": (
-        "CommandRejected",
-        "ConfigError",
-        "LogFormatError",
-        "LogInUse",
-        "PersistenceError",
-        "ProviderError",
-        "RefoldError",
-        "ToolError",
-    ),
-    "refold.events.ids": ("AgentId", "MemoryId", "RunId", "SessionId", "ToolCallId"),
-    "refold.events.model": ("ModelRequest", "ModelResponse", "Usage"),
-    "refold.outcome": ("Cancelled", "Completed", "Failed", "RunResult"),
-    "refold.providers.scripted": ("ScriptedProvider", "say", "use"),
-    "refold.session": ("Session",),
-    "refold.tool_registry": ("ToolRegistry",),
-    "refold.tools": ("Tool", "tool"),
+_HOMES = {
+    "ActorStopped": "refold.actors.errors",
+    "Agent": "refold.agent",
+    "AgentConfig": "refold.events.configuration",
+    "AgentId": "refold.events.ids",
+    "AgentRuntime": "refold.agent_runtime",
+    "AskTimeout": "refold.actors.errors",
+    "CancellationToken": "refold.actors.cancellation",
+    "Cancelled": "refold.outcome",
+    "CommandRejected": "refold.events.errors",
+    "Completed": "refold.outcome",
+    "ConfigError": "refold.events.errors",
+    "Failed": "refold.outcome",
+    "ImageBlock": "refold.events.content",
+    "LogFormatError": "refold.events.errors",
+    "LogInUse": "refold.events.errors",
+    "MemoryId": "refold.events.ids",
+    "Message": "refold.events.content",
+    "ModelRequest": "refold.events.model",
+    "ModelResponse": "refold.events.model",
+    "PersistenceError": "refold.events.errors",
+    "ProviderError": "refold.events.errors",
+    "RefoldError": "refold.events.errors",
+    "RunId": "refold.events.ids",
+    "RunResult": "refold.outcome",
+    "ScriptedProvider": "refold.providers.scripted",
+    "Session": "refold.session",
+    "SessionId": "refold.events.ids",
+    "TextBlock": "refold.events.content",
+    "ThinkingBlock": "refold.events.content",
+    "Tool": "refold.tools",
+    "ToolCallId": "refold.events.ids",
+    "ToolContext": "refold.actors.tool_context",
+    "ToolError": "refold.events.errors",
+    "ToolRegistry": "refold.tool_registry",
+    "ToolResultBlock": "refold.events.content",
+    "ToolSpec": "refold.events.configuration",
+    "ToolUseBlock": "refold.events.content",
+    "Usage": "refold.events.model",
+    "say": "refold.providers.scripted",
+    "tool": "refold.tools",
+    "use": "refold.providers.scripted",
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
+    """Import a public name when it is first used, and keep it."""
     if name == "__version__":
         value: object = import_module("refold.version").VERSION
     elif name in _HOMES:
@@ -141,3 +151,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -34,7 +34,7 @@ from refold.events.runtime_events import RUNTIME_STREAM, ActorFailed, RuntimeClo
 from refold.events.session_commands import CancelRun
 from refold.events.session_core import SESSION_KIND
 from refold.events.tool_core import TOOL_KIND
-from refold.options import Log, RuntimeOptions, checked_options
+from refold.options import Log, RuntimeOptions, Settings, checked_options
 from refold.session import Session
 from refold.session_hub import SessionHub, Subscriber
 from refold.stores.event_store import EventStore
@@ -87,7 +87,7 @@ class AgentRuntime:
         if self.agent.config.protocol != "native":
             raise ConfigError(f'the protocol {self.agent.config.protocol!r} is not there yet; use "native"')
         self.hub = SessionHub()
-        self._pool = ThreadPool(self.options["tool_threads"], name="refold-tool")
+        self._pool = ThreadPool(self.options.tool_threads, name="refold-tool")
         self.tools = ToolRegistry(self.agent.tools, pool=self._pool)
         self._in_flight = EffectsInFlight()
         self._store: EventStore | None = None
@@ -131,8 +131,8 @@ class AgentRuntime:
             ConfigError: it has never been open.
             ActorStopped: it is closed or closing.
         """
-        system = self.system
-        if self._closing is not None or system is None:
+        _ = self.system  # Raises where the runtime has never been open.
+        if self._closing is not None:
             raise ActorStopped(RUNTIME_STREAM, "the runtime is closed; open a new one on the same log")
 
     async def __aenter__(self) -> Self:
@@ -140,7 +140,7 @@ class AgentRuntime:
             raise ConfigError("this runtime has been open already; make another one")
         self._entered = True
         try:
-            self._store, self._owns_store = await _open(self.options["log"], self.options)
+            self._store, self._owns_store = await _open(self.options.log, self.options)
             await self._start(self._store)
         except BaseException:
             await self._release()
@@ -155,18 +155,18 @@ class AgentRuntime:
     async def _start(self, store: EventStore) -> None:
         options = self.options
         self._system = ActorSystem(
-            clock=options["clock"],
-            ask_timeout_s=options["ask_timeout_s"],
-            restarts_max=options["restarts_max"],
-            restart_window_s=options["restart_window_s"],
-            close_grace_s=options["close_grace_s"],
+            clock=options.clock,
+            ask_timeout_s=options.ask_timeout_s,
+            restarts_max=options.restarts_max,
+            restart_window_s=options.restart_window_s,
+            close_grace_s=options.close_grace_s,
             on_failure=self._actor_failed,
         )
         self._journal = Journal(store)
-        code = CodeIdentity(refold=VERSION, core=CORE_VERSION, app=options["app_version"])
+        code = CodeIdentity(refold=VERSION, core=CORE_VERSION, app=options.app_version)
         self._register(self._system, self._journal, store, await self._setting(store, code))
         await self.system.ref(RUNTIME_STREAM).ask(RuntimeStarted(code=code), block=False)
-        if options["auto_resume"]:
+        if options.auto_resume:
             for head in await store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True):
                 self.system.ref(head.stream).tell(WakeSession())
 
@@ -181,8 +181,8 @@ class AgentRuntime:
         return SessionSetting(
             configuration=configuration,
             tools=self.tools.names(),
-            auto_resume=self.options["auto_resume"],
-            cancel_grace_s=self.options["cancel_grace_s"],
+            auto_resume=self.options.auto_resume,
+            cancel_grace_s=self.options.cancel_grace_s,
         )
 
     def _register(self, system: ActorSystem, journal: Journal, store: EventStore, setting: SessionSetting) -> None:
@@ -191,7 +191,7 @@ class AgentRuntime:
         system.register(MODEL_KIND, lambda _: ModelActor(self.agent.provider, tools, store, hub))
         system.register(
             TOOL_KIND,
-            lambda _: ToolActor(tools, journal, hub, deps=options["deps"], patience_s=options["cancel_grace_s"] / 2),
+            lambda _: ToolActor(tools, journal, hub, deps=options.deps, patience_s=options.cancel_grace_s / 2),
         )
         kind, _ = kind_and_identifier(RUNTIME_STREAM)
         system.register(kind, lambda _: EventSourcedActor(RUNTIME_CORE, RUNTIME_CODEC, journal))
@@ -208,7 +208,7 @@ class AgentRuntime:
         """
         self.require_open()
         if session_id is None:
-            make = self.options["session_ids"]
+            make = self.options.session_ids
             session_id = make() if make is not None else str(uuid.uuid4())
         session = Session(self, SessionId(checked_identifier(session_id, "session id")))
         if restore and await self.store.head(stream_name(SESSION_KIND, session.id)) is None:
@@ -246,7 +246,7 @@ class AgentRuntime:
         try:
             if cancel:
                 await self._cancel_open_runs()
-            await self._in_flight.drain(self.system.clock, self.options["close_grace_s"])
+            await self._in_flight.drain(self.system.clock, self.options.close_grace_s)
             self.hub.close()
             heads = await self.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
             await self.system.ref(RUNTIME_STREAM).ask(RuntimeClosed(open_runs=len(heads)), block=False)
@@ -296,7 +296,7 @@ class AgentRuntime:
             self.hub.session_failed(SessionId(identifier), f"it failed too often: {failure.message}")
         if failure.address != RUNTIME_STREAM:
             self._record_failure(failure)
-        notify = self.options["on_failure"]
+        notify = self.options.on_failure
         if notify is not None:
             notify(failure)
 
@@ -330,15 +330,15 @@ def _agent(
     return Agent(config=given, provider=provider, tools=tuple(tools), name=name)
 
 
-async def _open(log: Log, options: RuntimeOptions) -> tuple[EventStore, bool]:
+async def _open(log: Log, options: Settings) -> tuple[EventStore, bool]:
     if isinstance(log, str | os.PathLike):
         if log == ":memory:":
             return InMemoryStore(), True
         store = await SQLiteStore.open(
             log,
-            durability=options["durability"],
-            wait_for_log_s=options["wait_for_log_s"],
-            append_timeout_s=options["append_timeout_s"],
+            durability=options.durability,
+            wait_for_log_s=options.wait_for_log_s,
+            append_timeout_s=options.append_timeout_s,
         )
         return store, True
     return log, False

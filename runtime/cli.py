@@ -51,5 +51,6 @@ def refold(
 def main() -> None:
     """Run the command with the process's arguments, and leave with its exit code."""
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # What the terminal's encoding lacks is shown as a question mark.
+        # What the terminal's encoding lacks is shown as a question mark.
+        sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportUnknownMemberType]
     app()

@@ -7,7 +7,7 @@ to it, so a log that another process is writing can be read at any time.
 import difflib
 import os
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -27,7 +27,7 @@ ReadableLog = str | os.PathLike[str] | EventStore
 
 
 @asynccontextmanager
-async def opened(log: ReadableLog) -> AsyncIterator[EventStore]:
+async def opened(log: ReadableLog) -> AsyncGenerator[EventStore, None]:
     """Give the store of `log`: a file is opened for reading only and closed afterwards, a store is left open.
 
     Raises:

@@ -2,13 +2,16 @@
 
 import os
 from collections.abc import Callable
-from typing import Literal, TypedDict
+from typing import TypedDict
+
+import msgspec
 
 from refold.actors.clock import Clock
 from refold.actors.supervision import ActorFailure
 from refold.events.cleaning import clean_text
 from refold.events.errors import ConfigError
 from refold.stores.event_store import EventStore
+from refold.stores.sqlite_file import Durability
 
 Log = str | os.PathLike[str] | EventStore
 """A path, `":memory:"`, or an open event store, which its owner closes."""
@@ -19,7 +22,7 @@ class RuntimeOptions(TypedDict, total=False):
 
     log: Log
     """Where events go; default `":memory:"`, which ends with the runtime."""
-    durability: Literal["full", "normal"]
+    durability: Durability
     """`full` (default): what was acknowledged survives power loss. `normal`: it survives a crash of the process."""
     wait_for_log_s: float
     """How long to wait for another runtime to release the log; default 30."""
@@ -51,67 +54,69 @@ class RuntimeOptions(TypedDict, total=False):
     """Called with each failure of an actor; default None."""
 
 
-DEFAULTS: RuntimeOptions = {
-    "log": ":memory:",
-    "durability": "full",
-    "wait_for_log_s": 30.0,
-    "append_timeout_s": 30.0,
-    "auto_resume": True,
-    "app_version": None,
-    "deps": None,
-    "cancel_grace_s": 5.0,
-    "close_grace_s": 5.0,
-    "ask_timeout_s": 30.0,
-    "tool_threads": 32,
-    "restarts_max": 5,
-    "restart_window_s": 60.0,
-    "clock": None,
-    "session_ids": None,
-    "on_failure": None,
-}
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """All of `RuntimeOptions`, those not given with their defaults."""
+
+    log: Log = ":memory:"
+    durability: Durability = "full"
+    wait_for_log_s: float = 30.0
+    append_timeout_s: float = 30.0
+    auto_resume: bool = True
+    app_version: str | None = None
+    deps: object = None
+    cancel_grace_s: float = 5.0
+    close_grace_s: float = 5.0
+    ask_timeout_s: float = 30.0
+    tool_threads: int = 32
+    restarts_max: int = 5
+    restart_window_s: float = 60.0
+    clock: Clock | None = None
+    session_ids: Callable[[], str] | None = None
+    on_failure: Callable[[ActorFailure], object] | None = None
 
 
-def checked_options(given: RuntimeOptions) -> RuntimeOptions:
+def checked_options(given: RuntimeOptions) -> Settings:
     """Return all options, those not given with their defaults.
 
     Raises:
         ConfigError: an option is unknown or cannot work.
     """
-    unknown = sorted(set(given) - set(DEFAULTS))
+    known = Settings.__struct_fields__
+    unknown = sorted(set(given).difference(known))
     if unknown:
-        raise ConfigError(f"AgentRuntime has no option {unknown[0]!r}; it has {', '.join(sorted(DEFAULTS))}")
-    options: RuntimeOptions = {**DEFAULTS, **given}
+        raise ConfigError(f"AgentRuntime has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    options = Settings(**given)
     _check_kinds(options)
     times: tuple[tuple[str, float, float], ...] = (
-        ("wait_for_log_s", options["wait_for_log_s"], 0),
-        ("cancel_grace_s", options["cancel_grace_s"], 0),
-        ("close_grace_s", options["close_grace_s"], 0),
-        ("append_timeout_s", options["append_timeout_s"], 1e-3),
-        ("ask_timeout_s", options["ask_timeout_s"], 1e-3),
-        ("restart_window_s", options["restart_window_s"], 1e-3),
+        ("wait_for_log_s", options.wait_for_log_s, 0),
+        ("cancel_grace_s", options.cancel_grace_s, 0),
+        ("close_grace_s", options.close_grace_s, 0),
+        ("append_timeout_s", options.append_timeout_s, 1e-3),
+        ("ask_timeout_s", options.ask_timeout_s, 1e-3),
+        ("restart_window_s", options.restart_window_s, 1e-3),
     )
     for name, value, least in times:
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < 1e9:
             raise ConfigError(f"{name} must be a number of seconds of at least {least:g}, not {value!r:.60}")
     for name, count, least_count in (
-        ("tool_threads", options["tool_threads"], 1),
-        ("restarts_max", options["restarts_max"], 0),
+        ("tool_threads", options.tool_threads, 1),
+        ("restarts_max", options.restarts_max, 0),
     ):
         if isinstance(count, bool) or not isinstance(count, int) or count < least_count:
             raise ConfigError(f"{name} must be a whole number of at least {least_count}, not {count!r:.60}")
     return options
 
 
-def _check_kinds(options: RuntimeOptions) -> None:
-    app_version = options["app_version"]
+def _check_kinds(options: Settings) -> None:
+    app_version = options.app_version
     kinds: tuple[tuple[str, object, bool, str], ...] = (
-        ("log", options["log"], _is_log(options["log"]), 'a path, ":memory:" or an event store'),
-        ("durability", options["durability"], options["durability"] in ("full", "normal"), '"full" or "normal"'),
-        ("auto_resume", options["auto_resume"], isinstance(options["auto_resume"], bool), "True or False"),
+        ("log", options.log, _is_log(options.log), 'a path, ":memory:" or an event store'),
+        ("durability", options.durability, options.durability in ("full", "normal"), '"full" or "normal"'),
+        ("auto_resume", options.auto_resume, isinstance(options.auto_resume, bool), "True or False"),
         ("app_version", app_version, app_version is None or _is_valid_text(app_version), "valid text"),
-        ("clock", options["clock"], _has(options["clock"], "call_later"), "a Clock"),
-        ("session_ids", options["session_ids"], _has(options["session_ids"], "__call__"), "a function"),
-        ("on_failure", options["on_failure"], _has(options["on_failure"], "__call__"), "a function"),
+        ("clock", options.clock, _has(options.clock, "call_later"), "a Clock"),
+        ("session_ids", options.session_ids, _has(options.session_ids, "__call__"), "a function"),
+        ("on_failure", options.on_failure, _has(options.on_failure, "__call__"), "a function"),
     )
     for name, value, good, wanted in kinds:
         if not good:

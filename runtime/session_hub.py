@@ -9,7 +9,7 @@ import asyncio
 import copy
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -99,7 +99,7 @@ class SessionHub:
         self._open: dict[SessionId, None] = {}
 
     @contextmanager
-    def follow(self, session: SessionId) -> Iterator[Follower]:
+    def follow(self, session: SessionId) -> Generator[Follower, None, None]:
         """Give a follower that sees every end of a run of `session` from now on."""
         follower = Follower()
         followers = self._followers.setdefault(session, [])

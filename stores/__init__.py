@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from refold.stores.memory import InMemoryStore as InMemoryStore
     from refold.stores.sqlite_store import SQLiteStore as SQLiteStore
 
-_MODULES = {
+__all__ = [
+    "EventStore",
+    "FaultPoint",
+    "InMemoryStore",
+    "LogOwner",
+    "SQLiteStore",
+    "log_owner",
+]
+
+_HOMES = {
     "EventStore": "refold.stores.event_store",
     "FaultPoint": "refold.stores.append_rules",
     "InMemoryStore": "refold.stores.memory",
@@ -23,13 +32,12 @@ _MODULES = {
     "log_owner": "refold.stores.log_ownership",
 }
 
-__all__ = sorted(_MODULES)
-
 
 def __getattr__(name: str) -> object:
-    if name not in _MODULES:
+    """Import a public name when it is first used, and keep it."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_MODULES[name]), name)
+    value: object = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -7,11 +7,14 @@ statement, and a daemon thread, so that a disk that hangs cannot keep the proces
 The rule it protects: a caller who is cancelled, and a failed opening, leave no thread and no open file behind.
 """
 
+# What is private to aiosqlite, or has no type there, is used in this module only.
+# pyright: reportPrivateUsage=false, reportUnknownMemberType=false
+
 import asyncio
 import logging
 import sqlite3
 from collections.abc import Callable
-from typing import Final, Self, TypeVar
+from typing import Final, Self, TypeVar, cast
 
 import aiosqlite
 
@@ -78,7 +81,7 @@ class SQLiteConnection:
             return
         self._closing = True
         # Closes in the thread and ends it. Its `close` would wait without bound once it is cancelled.
-        closed = self._connection.stop()
+        closed = cast("asyncio.Future[None] | None", self._connection.stop())
         assert closed is not None
         try:
             await settled(closed, timeout_s=timeout_s)

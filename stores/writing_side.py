@@ -49,7 +49,7 @@ class WritingSide:
         """
         self._log = log
         self._ownership = ownership
-        self._durability = durability
+        self._durability: Durability = durability
         self._timeout_s = timeout_s
         self._fault = fault
         self._close_reader = close_reader

@@ -26,8 +26,8 @@ EXIT_NOBODY_READS: Final = 141
 """Whoever read the output went away, as `head` does."""
 
 EXIT_CODES_HELP: Final = """\
-Exit codes: 0 ok; 1 a run failed, or a divergence or problems were found; 2 usage or bad input (no such file, not a log, no such
-session); 3 the log is in use by another runtime; 130 interrupted; 141 the reader of the output went away.
+Exit codes: 0 ok; 1 a run failed, or a divergence or problems were found; 2 usage or bad input (no such file, not a
+log, no such session); 3 the log is in use by another runtime; 130 interrupted; 141 the reader of the output went away.
 """
 
 LogArgument = Annotated[Path, typer.Argument(metavar="LOG", help="The log's file.", show_default=False)]

@@ -22,8 +22,10 @@ from refold import (
     ModelResponse,
     ProviderError,
     ScriptedProvider,
+    Session,
     TextBlock,
     ThinkingBlock,
+    Tool,
     ToolContext,
     ToolError,
     ToolUseBlock,
@@ -37,6 +39,7 @@ from refold.events import SESSION_CODEC, fold, history
 from refold.events.ids import ToolCallId
 from refold.events.model import ToolUse
 from refold.events.session_events import RunCompleted
+from refold.providers.scripted import ScriptItem
 from refold.stores import SQLiteStore
 
 FOLDER = Path(__file__).parent
@@ -79,9 +82,9 @@ async def large() -> str:
     return "line of text\n" * 6_000
 
 
-TOOLS = [look, stall, act, pay, fail, large]
+TOOLS: list[Tool[..., object]] = [look, stall, act, pay, fail, large]
 
-SCRIPT = [
+SCRIPT: list[ScriptItem] = [
     ModelResponse(
         content=(
             ThinkingBlock(thinking="Let me see.", signature="c2lnbmF0dXJl"),
@@ -111,8 +114,10 @@ SCRIPT = [
 async def first_life(log: Path, clock: ManualClock) -> None:
     """Go through completed, failed and cancelled runs, and leave one open."""
     config = AgentConfig(model="model", system_prompt="Be thorough.", max_turns=10, temperature=0.5)
-    options = {"log": log, "clock": clock, "app_version": "golden", "close_grace_s": 1}
-    runtime = AgentRuntime(config, provider=ScriptedProvider(SCRIPT), tools=TOOLS, **options)  # type: ignore[call-overload]
+    provider = ScriptedProvider(SCRIPT)
+    runtime = AgentRuntime(
+        config, provider=provider, tools=TOOLS, log=log, clock=clock, app_version="golden", close_grace_s=1
+    )
     async with runtime:
         session = await runtime.session("alice/b \N{SNOWMAN}'\"")
         await session.send(["Look around.", ImageBlock(media_type="image/png", data=b"\x89PNG not really")], key="one")
@@ -140,20 +145,20 @@ async def first_life(log: Path, clock: ManualClock) -> None:
         await asyncio.gather(left, return_exceptions=True)
 
 
-async def waiting_calls(session: object, count: int) -> list[str]:
+async def waiting_calls(session: Session, count: int) -> list[ToolCallId]:
     """Return the calls that wait for approval, once there are `count`."""
     while True:
-        state = await session.state_at()  # type: ignore[attr-defined]
+        state = await session.state_at()
         calls = [call.id for call in state.turn.calls if call.approval == "requested"] if state.turn else []
         if len(calls) == count:
             return calls
         await asyncio.sleep(0)
 
 
-async def started_calls(session: object, count: int) -> None:
+async def started_calls(session: Session, count: int) -> None:
     """Return once `count` calls of the turn have begun."""
     while True:
-        state = await session.state_at()  # type: ignore[attr-defined]
+        state = await session.state_at()
         if state.turn and sum(bool(call.started) for call in state.turn.calls) == count:
             return
         await asyncio.sleep(0)

@@ -336,7 +336,7 @@ async def test_a_provider_that_raises_anything_ends_its_run_only() -> None:
 
 
 async def test_inputs_of_one_session_run_one_after_another_in_order() -> None:
-    runtime, provider = scripted(say("a"), say("b"), say("c"))
+    runtime, _ = scripted(say("a"), say("b"), say("c"))
     async with runtime:
         session = await runtime.session("s")
         results = await asyncio.gather(*(session.send(text) for text in ("1", "2", "3")))
@@ -412,7 +412,7 @@ async def test_every_run_records_which_code_and_configuration_decided() -> None:
     async with runtime:
         session = await runtime.session("s")
         await session.send("hello")
-        started = [item.event async for item in session.events() if isinstance(item.event, RunStarted)][0]
+        [started] = [item.event async for item in session.events() if isinstance(item.event, RunStarted)]
 
     assert started.code.app == "shop 3.1"
     assert started.code.core == 1

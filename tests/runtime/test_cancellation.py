@@ -64,7 +64,6 @@ class Seen:
     """Waits for events of a session; also for those that came before anybody waited."""
 
     def __init__(self, runtime: AgentRuntime, session: Session) -> None:
-        self._arrived = asyncio.Condition()
         self._events: list[Any] = []
         self._wake = asyncio.Event()
         runtime.subscribe(self._see, session=session.id)
@@ -172,7 +171,12 @@ async def _by_token_from_a_thread(session: Session, ready: Callable[[], Any]) ->
     token = CancellationToken()
     sending = asyncio.create_task(session.send("go", cancel=token))
     await ready()
-    thread = threading.Thread(target=lambda: (token.cancel("enough"), token.cancel()))
+
+    def cancel_twice() -> None:
+        token.cancel("enough")
+        token.cancel()
+
+    thread = threading.Thread(target=cancel_twice)
     thread.start()
     outcome = (await sending).outcome
     thread.join()
@@ -514,9 +518,11 @@ async def test_a_tool_that_watches_its_token_for_too_long_is_cancelled_after_hal
 
     async with runtime_of(log, use("watch"), tools=[watch], clock=clock, cancel_grace_s=4) as runtime:
         session = await runtime.session("s")
+        seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("go"))
         await waiting.wait()
         cancelling = asyncio.create_task(session.cancel())
+        await seen.first(RunCancelled)
         await clock.advance(1.9)
         assert not cleaned.is_set()
         await clock.advance(0.2)

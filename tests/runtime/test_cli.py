@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from refold.commands.execution import run_command
 from refold.events import session_core
 from refold.events.errors import ConfigError, LogInUse
 from refold.stores import SQLiteStore
+from tests.runtime.conftest import LogBuilder
 
 HOSTILE = "\x1b[31mred\x1b]0;owned\x07 \u202eevil\u202c \x9b2J <b>[bold]markup[/bold] :smile: back\x08slash"
 
@@ -38,13 +40,13 @@ def error_of(result: Result) -> str:
 
 
 @pytest.fixture
-def hostile_log(tmp_path: Path, builder) -> Path:
+def hostile_log(tmp_path: Path) -> Path:
     """A log whose session, tool result and answer try to control the terminal."""
     path = tmp_path / "hostile.db"
 
     async def build() -> None:
         async with await SQLiteStore.open(path) as store:
-            await type(builder)(store).weather_session(f"mallory {HOSTILE}", result=HOSTILE)
+            await LogBuilder(store).weather_session(f"mallory {HOSTILE}", result=HOSTILE)
 
     asyncio.run(build())
     return path
@@ -247,7 +249,7 @@ def test_an_unknown_session_is_exit_code_2_with_names_like_it(log_file: Path, co
     assert "did you mean 'alice'?" in error_of(result)
 
 
-def test_a_damaged_session_is_exit_code_2_and_named(tampered) -> None:
+def test_a_damaged_session_is_exit_code_2_and_named(tampered: Callable[..., Path]) -> None:
     result = run("show", tampered("UPDATE events SET data = '{' WHERE version = 3 AND stream = 1"), "alice")
     assert result.exit_code == 2
     assert "session/alice@3 is damaged" in error_of(result)
@@ -269,7 +271,7 @@ def test_a_log_that_replays_is_exit_code_0_and_says_what_was_done(log_file: Path
     )
 
 
-def test_a_divergence_is_exit_code_1_with_both_sides(tampered) -> None:
+def test_a_divergence_is_exit_code_1_with_both_sides(tampered: Callable[..., Path]) -> None:
     path = tampered("UPDATE events SET data = replace(data, ':2', ':7') WHERE version = 9 AND stream = 1")
     result = run("replay", path)
     assert result.exit_code == 1
@@ -293,18 +295,18 @@ def test_a_divergence_as_json(log_file: Path, monkeypatch: pytest.MonkeyPatch) -
     assert first["difference"] == {"path": "pending[0]", "left": "model:5"}
 
 
-def test_kinds_that_are_not_known_are_named(tampered) -> None:
+def test_kinds_that_are_not_known_are_named(tampered: Callable[..., Path]) -> None:
     path = tampered("UPDATE streams SET name = 'order/1' WHERE name = 'session/carol'")
     assert "not replayed: kind 'order' (1 stream)\n" in run("replay", path).stdout
     assert "not decoded: kind 'order' (1 stream)" in run("check", path).stdout
 
 
-def test_a_log_of_another_core_version_is_said_to_be_one(tmp_path: Path, builder) -> None:
+def test_a_log_of_another_core_version_is_said_to_be_one(tmp_path: Path) -> None:
     path = tmp_path / "older.db"
 
     async def build() -> None:
         async with await SQLiteStore.open(path) as store:
-            await type(builder)(store).open("alice", core=0)
+            await LogBuilder(store).open("alice", core=0)
 
     asyncio.run(build())
     assert "recorded in part by core version 0, today's is 1" in run("replay", path).stdout
@@ -316,7 +318,7 @@ def test_a_sound_log_is_exit_code_0(log_file: Path) -> None:
     assert json.loads(run("check", log_file, "--json").stdout)["problems"] == []
 
 
-def test_an_edited_log_is_exit_code_1_with_its_problems(tampered) -> None:
+def test_an_edited_log_is_exit_code_1_with_its_problems(tampered: Callable[..., Path]) -> None:
     path = tampered("UPDATE events SET data = replace(data, 'Lisbon', 'Madrid') WHERE version = 3 AND stream = 1")
     result = run("check", path)
     assert result.exit_code == 1
@@ -340,12 +342,12 @@ def test_hostile_content_is_harmless_on_a_terminal(hostile_log: Path, command: l
         assert "<b>[bold]markup[/bold] :smile: backslash" in text
 
 
-def test_a_name_cannot_pretend_to_be_another_line(tmp_path: Path, builder) -> None:
+def test_a_name_cannot_pretend_to_be_another_line(tmp_path: Path) -> None:
     path, name = tmp_path / "forged.db", "mallory\nlevel core: no divergence: 9 streams"
 
     async def build() -> None:
         async with await SQLiteStore.open(path) as store:
-            await type(builder)(store).weather_session(name)
+            await LogBuilder(store).weather_session(name)
 
     asyncio.run(build())
     _execute(path, "UPDATE events SET pending = 'model:4' WHERE pending = 'model:9'")
@@ -382,24 +384,24 @@ def _texts(value: object) -> list[str]:
             return []
 
 
-def test_unicode_and_large_texts_are_shown_whole(tmp_path: Path, builder) -> None:
+def test_unicode_and_large_texts_are_shown_whole(tmp_path: Path) -> None:
     path, text = tmp_path / "text.db", "naïve 日本語 👩‍🚀 " * 1_000
 
     async def build() -> None:
         async with await SQLiteStore.open(path) as store:
-            await type(builder)(store).weather_session("ünïcödé", result=text)
+            await LogBuilder(store).weather_session("ünïcödé", result=text)
 
     asyncio.run(build())
     assert text.rstrip() in run("show", path, "ünïcödé").stdout
     assert len(run("show", path, "ünïcödé", "--events").stdout.splitlines()) == 12
 
 
-def test_a_stored_result_is_shown_by_its_size(tmp_path: Path, builder) -> None:
+def test_a_stored_result_is_shown_by_its_size(tmp_path: Path) -> None:
     path = tmp_path / "large.db"
 
     async def build() -> None:
         async with await SQLiteStore.open(path) as store:
-            await type(builder)(store).weather_session("alice", result="x" * 100_000)
+            await LogBuilder(store).weather_session("alice", result="x" * 100_000)
 
     asyncio.run(build())
     assert re.search(r"\[text of 100,\d{3} bytes, payload [0-9a-f]{12}\]", run("show", path, "alice").stdout)

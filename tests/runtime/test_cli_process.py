@@ -13,6 +13,7 @@ import pytest
 
 from refold.events.content import TextBlock
 from refold.stores import SQLiteStore
+from tests.runtime.conftest import LogBuilder
 
 # Without asyncio's debug mode, which writes a line to stderr whenever a step of the loop takes long.
 QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
@@ -45,14 +46,14 @@ def test_text_is_written_in_any_locale(log_file: Path) -> None:
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"], ["--events"]])
-def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path, builder, flags: list[str]) -> None:
+def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path, flags: list[str]) -> None:
     path = tmp_path / "long.db"
 
     async def build() -> None:
         async with await SQLiteStore.open(path) as store:
-            await type(builder)(store).weather_session("alice", result="line\n" * 12_000)
+            await LogBuilder(store).weather_session("alice", result="line\n" * 12_000)
             for number in range(300):
-                await type(builder)(store).open(f"session {number}")
+                await LogBuilder(store).open(f"session {number}")
 
     asyncio.run(build())
     command = [sys.executable, "-P", "-c", "from refold.cli import main; main()", "show", str(path), "alice", *flags]
@@ -65,11 +66,11 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path, builde
         assert process.wait() in (0, 141)
 
 
-def test_a_log_in_use_is_read_and_left_alone(tmp_path: Path, builder) -> None:
+def test_a_log_in_use_is_read_and_left_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         path = tmp_path / "live.db"
         async with await SQLiteStore.open(path) as store:
-            live = type(builder)(store)
+            live = LogBuilder(store)
             await live.open_session("alice")
             shown = await asyncio.to_thread(run_process, "show", path, "alice")
             assert b"in flight: tool:call_6_0" in shown.stdout

@@ -1,7 +1,7 @@
 """`check_log`: each kind of damage is found, named with its place, and raises nothing."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -15,6 +15,7 @@ from refold.events.session_events import RunCompleted
 from refold.log_check import CheckReport, NotDecoded, check_log
 from refold.stores import InMemoryStore, SQLiteStore
 from refold.stream_problems import Problem
+from tests.runtime.conftest import LogBuilder
 
 ALICE = "stream = (SELECT id FROM streams WHERE name = 'session/alice')"
 
@@ -45,7 +46,7 @@ async def test_an_empty_store_is_sound() -> None:
     assert (report.sound, report.streams, report.events) == (True, 0, 0)
 
 
-def test_a_changed_event_breaks_the_chain_of_its_batch_only(tampered) -> None:
+def test_a_changed_event_breaks_the_chain_of_its_batch_only(tampered: Callable[..., Path]) -> None:
     path = tampered(f"UPDATE events SET data = replace(data, 'Lisbon', 'Madrid') WHERE version = 3 AND {ALICE}")
     problem = only(checked(path))
     assert (problem.kind, problem.stream, problem.version) == ("chain", "session/alice", 3)
@@ -55,82 +56,82 @@ def test_a_changed_event_breaks_the_chain_of_its_batch_only(tampered) -> None:
 @pytest.mark.parametrize(
     ("column", "value"), [("pending", "''"), ("correlation", "'session/bob@3'"), ("causation", "'@1'")]
 )
-def test_every_column_of_a_batch_is_part_of_the_chain(tampered, column: str, value: str) -> None:
+def test_every_column_of_a_batch_is_part_of_the_chain(tampered: Callable[..., Path], column: str, value: str) -> None:
     problem = only(checked(tampered(f"UPDATE events SET {column} = {value} WHERE version = 3 AND {ALICE}")))
     assert (problem.kind, problem.version) == ("chain", 3)
 
 
-def test_a_changed_digest_is_found_in_its_batch_and_in_the_next(tampered) -> None:
+def test_a_changed_digest_is_found_in_its_batch_and_in_the_next(tampered: Callable[..., Path]) -> None:
     report = checked(tampered(f"UPDATE events SET chain = x'00' WHERE version = 6 AND {ALICE}"))
     assert [(problem.kind, problem.version) for problem in report.problems] == [("chain", 6), ("chain", 8)]
 
 
-def test_a_missing_digest_is_found(tampered) -> None:
+def test_a_missing_digest_is_found(tampered: Callable[..., Path]) -> None:
     problem = only(checked(tampered(f"UPDATE events SET chain = NULL WHERE version = 3 AND {ALICE}")))
     assert (problem.kind, problem.version, "no digest" in problem.message) == ("chain", 3, True)
 
 
-def test_events_cannot_change_streams(tampered) -> None:
+def test_events_cannot_change_streams(tampered: Callable[..., Path]) -> None:
     path = tampered("UPDATE streams SET name = 'session/mallory' WHERE name = 'session/alice'")
     assert ("chain", 1) in [(problem.kind, problem.version) for problem in checked(path).problems]
 
 
-def test_a_missing_batch_is_a_gap_and_breaks_the_chain(tampered) -> None:
+def test_a_missing_batch_is_a_gap_and_breaks_the_chain(tampered: Callable[..., Path]) -> None:
     report = checked(tampered(f"DELETE FROM events WHERE version IN (6, 7) AND {ALICE}"))
     assert [(problem.kind, problem.version) for problem in report.problems] == [("version", 8), ("chain", 8)]
     assert report.problems[0].message == "comes after version 5: events are missing"
 
 
-def test_a_missing_beginning_is_a_gap(tampered) -> None:
+def test_a_missing_beginning_is_a_gap(tampered: Callable[..., Path]) -> None:
     report = checked(tampered(f"DELETE FROM events WHERE version = 1 AND {ALICE}"))
     assert [(problem.kind, problem.version) for problem in report.problems] == [("version", 2), ("chain", 2)]
 
 
-def test_a_batch_without_its_stimulus_is_found(tampered) -> None:
+def test_a_batch_without_its_stimulus_is_found(tampered: Callable[..., Path]) -> None:
     report = checked(tampered(f"DELETE FROM events WHERE version = 3 AND {ALICE}"))
     assert ("batch", 4) in [(problem.kind, problem.version) for problem in report.problems]
 
 
-def test_an_event_that_says_it_is_of_another_batch_is_found(tampered) -> None:
+def test_an_event_that_says_it_is_of_another_batch_is_found(tampered: Callable[..., Path]) -> None:
     report = checked(tampered(f"UPDATE events SET batch = 4 WHERE version = 5 AND {ALICE}"))
     assert ("batch", 5) in [(problem.kind, problem.version) for problem in report.problems]
 
 
-def test_a_cut_end_is_found_by_the_list_of_streams(tampered) -> None:
+def test_a_cut_end_is_found_by_the_list_of_streams(tampered: Callable[..., Path]) -> None:
     problem = only(checked(tampered(f"DELETE FROM events WHERE version >= 10 AND {ALICE}")))
     assert (problem.kind, problem.stream, problem.version) == ("head", "session/alice", 0)
     assert problem.message == "ends at version 11 according to the list of streams, at 9 here"
     assert str(problem).startswith("session/alice: ends at version 11")
 
 
-def test_a_listed_end_that_is_too_early_is_found(tampered) -> None:
+def test_a_listed_end_that_is_too_early_is_found(tampered: Callable[..., Path]) -> None:
     report = checked(tampered("UPDATE streams SET version = 9 WHERE name = 'session/alice'"))
     assert set(kinds(report)) == {"head"}
     assert "ends at version 9 according to the list of streams, at 11 here" in [p.message for p in report.problems]
 
 
-def test_a_listed_end_inside_of_a_batch_is_found(tampered) -> None:
+def test_a_listed_end_inside_of_a_batch_is_found(tampered: Callable[..., Path]) -> None:
     report = checked(tampered("UPDATE streams SET version = 4 WHERE name = 'session/alice'"))
     assert any("where no batch ends" in problem.message for problem in report.problems)
 
 
 @pytest.mark.parametrize(("column", "value"), [("chain", "x'00'"), ("pending", "'model:5'")])
-def test_a_listed_end_with_other_content_is_found(tampered, column: str, value: str) -> None:
+def test_a_listed_end_with_other_content_is_found(tampered: Callable[..., Path], column: str, value: str) -> None:
     problem = only(checked(tampered(f"UPDATE streams SET {column} = {value} WHERE name = 'session/alice'")))
     assert (problem.kind, problem.stream) == ("head", "session/alice")
 
 
-def test_time_that_goes_back_is_found(tampered) -> None:
+def test_time_that_goes_back_is_found(tampered: Callable[..., Path]) -> None:
     report = checked(tampered(f"UPDATE events SET at = at - 2000000 WHERE version IN (8, 9) AND {ALICE}"))
     assert [(problem.kind, problem.version) for problem in report.problems] == [("time", 8), ("chain", 8)]
 
 
-def test_an_event_with_another_time_than_its_batch_is_found(tampered) -> None:
+def test_an_event_with_another_time_than_its_batch_is_found(tampered: Callable[..., Path]) -> None:
     problem = only(checked(tampered(f"UPDATE events SET at = at + 1 WHERE version = 5 AND {ALICE}")))
     assert (problem.kind, problem.version) == ("time", 5)
 
 
-def test_a_position_out_of_order_is_found(tampered) -> None:
+def test_a_position_out_of_order_is_found(tampered: Callable[..., Path]) -> None:
     report = checked(tampered(f"UPDATE events SET position = 1000 WHERE version = 2 AND {ALICE}"))
     assert [(problem.kind, problem.version) for problem in report.problems] == [("position", 3)]
 
@@ -138,21 +139,21 @@ def test_a_position_out_of_order_is_found(tampered) -> None:
 @pytest.mark.parametrize(
     "data", ["", "{", "null", "[]", '{"type":7}', '{"type":"session.input_queued.v1","content":7}', "[" * 5_000]
 )
-def test_an_event_that_cannot_be_decoded_is_named(tampered, data: str) -> None:
+def test_an_event_that_cannot_be_decoded_is_named(tampered: Callable[..., Path], data: str) -> None:
     report = checked(tampered(f"UPDATE events SET data = '{data}' WHERE version = 3 AND {ALICE}"))
     assert [(problem.kind, problem.version) for problem in report.problems] == [("chain", 3), ("event", 3)]
     assert "session/alice@3" in report.problems[1].message
     assert report.problems[1].position == 3
 
 
-def test_an_unknown_type_is_named_with_its_place(tampered) -> None:
+def test_an_unknown_type_is_named_with_its_place(tampered: Callable[..., Path]) -> None:
     path = tampered(f"UPDATE events SET data = replace(data, '.v1', '.v99') WHERE version = 3 AND {ALICE}")
     problem = checked(path).problems[1]
     assert (problem.kind, problem.version) == ("event", 3)
     assert "'session.input_queued.v99'" in problem.message
 
 
-def test_text_that_is_no_unicode_is_a_problem_of_its_stream_and_hides_no_other(tampered) -> None:
+def test_text_that_is_no_unicode_is_a_problem_of_its_stream_and_hides_no_other(tampered: Callable[..., Path]) -> None:
     report = checked(
         tampered(
             f"UPDATE events SET pending = CAST(x'ff' AS TEXT) WHERE version = 3 AND {ALICE}",
@@ -164,7 +165,7 @@ def test_text_that_is_no_unicode_is_a_problem_of_its_stream_and_hides_no_other(t
     assert ("payload", "session/bob") in found
 
 
-def test_a_missing_payload_is_named_once_where_it_is_first_needed(tampered) -> None:
+def test_a_missing_payload_is_named_once_where_it_is_first_needed(tampered: Callable[..., Path]) -> None:
     report = checked(tampered("DELETE FROM payloads"))
     assert [(problem.kind, problem.stream, problem.version) for problem in report.problems] == [
         ("payload", "session/alice", 2),
@@ -173,22 +174,22 @@ def test_a_missing_payload_is_named_once_where_it_is_first_needed(tampered) -> N
     assert all("is missing" in problem.message for problem in report.problems)
 
 
-def test_a_changed_payload_is_named(tampered) -> None:
+def test_a_changed_payload_is_named(tampered: Callable[..., Path]) -> None:
     problem = only(checked(tampered("UPDATE payloads SET data = CAST(data || ' ' AS BLOB) WHERE rowid = 1")))
     assert (problem.kind, "hash to something else" in problem.message) == ("payload", True)
 
 
-def test_a_large_tool_result_is_a_payload_that_is_checked(tmp_path: Path, builder) -> None:
+def test_a_large_tool_result_is_a_payload_that_is_checked(tmp_path: Path) -> None:
     async def build() -> CheckReport:
         async with await SQLiteStore.open(tmp_path / "large.db") as store:
-            await type(builder)(store).weather_session("alice", result="x" * 100_000)
+            await LogBuilder(store).weather_session("alice", result="x" * 100_000)
             return await check_log(store)
 
     report = asyncio.run(build())
     assert (report.sound, report.payloads) == (True, 3)
 
 
-async def test_events_that_cannot_have_happened_break_an_invariant(builder) -> None:
+async def test_events_that_cannot_have_happened_break_an_invariant(builder: LogBuilder) -> None:
     await builder.weather_session("alice")
     await builder.append(StreamName("session/alice"), [SESSION_CODEC.encode(RunCompleted(run=RunId("run_3")))])
     report = await check_log(builder.store)
@@ -197,14 +198,14 @@ async def test_events_that_cannot_have_happened_break_an_invariant(builder) -> N
     assert any(problem.message.startswith("INV2: ") for problem in report.problems)
 
 
-async def test_invariants_are_not_judged_after_an_event_that_cannot_be_read(builder) -> None:
+async def test_invariants_are_not_judged_after_an_event_that_cannot_be_read(builder: LogBuilder) -> None:
     await builder.open("alice")
     run = RunCompleted(run=RunId("run_3"))
     await builder.append(StreamName("session/alice"), [b"{}", SESSION_CODEC.encode(run)])
     assert kinds(await check_log(builder.store)) == ["event"]
 
 
-async def test_streams_of_unknown_kinds_are_checked_as_far_as_they_can_be(builder) -> None:
+async def test_streams_of_unknown_kinds_are_checked_as_far_as_they_can_be(builder: LogBuilder) -> None:
     await builder.append(StreamName("order/1"), [b'{"type":"order.placed.v1"}'])
     report = await check_log(builder.store)
     assert report.sound
@@ -213,7 +214,7 @@ async def test_streams_of_unknown_kinds_are_checked_as_far_as_they_can_be(builde
     assert [(p.kind, p.version) for p in (await check_log(builder.store)).problems] == [("event", 2)]
 
 
-async def test_streams_of_tools_and_of_the_runtime_are_decoded(builder) -> None:
+async def test_streams_of_tools_and_of_the_runtime_are_decoded(builder: LogBuilder) -> None:
     await builder.append(StreamName("tool/weather"), [b'{"type":"tool.call_abandoned.v1","started":"session/a@7"}'])
     await builder.append(StreamName("runtime/log"), [b'{"type":"runtime.exploded.v1"}'])
     report = await check_log(builder.store)
@@ -221,7 +222,7 @@ async def test_streams_of_tools_and_of_the_runtime_are_decoded(builder) -> None:
     assert only(report).stream == "runtime/log"
 
 
-async def test_a_thousand_problems_are_kept_and_all_are_counted(builder) -> None:
+async def test_a_thousand_problems_are_kept_and_all_are_counted(builder: LogBuilder) -> None:
     await builder.append(StreamName("order/1"), [b"nonsense"] * 1_200)
     report = await check_log(builder.store)
     assert (report.problems_found, len(report.problems), report.sound) == (1_200, 1_000, False)
@@ -238,7 +239,7 @@ def test_a_file_that_is_no_log_raises(tmp_path: Path) -> None:
 class GrowingStore(InMemoryStore):
     """Appends another batch to alice's stream whenever the list of streams has been read."""
 
-    builder = None
+    builder: LogBuilder | None = None
 
     async def list_streams(
         self, *, prefix: str = "", after: str = "", limit: int | None = None, with_pending: bool = False
@@ -250,9 +251,9 @@ class GrowingStore(InMemoryStore):
         return heads
 
 
-async def test_a_log_that_grows_under_the_check_is_sound(builder) -> None:
+async def test_a_log_that_grows_under_the_check_is_sound() -> None:
     store = GrowingStore()
-    store.builder = type(builder)(store)
+    store.builder = LogBuilder(store)
     await store.builder.open("alice")
     report = await check_log(store)
     assert report.problems == ()
@@ -291,18 +292,16 @@ class BrokenStore(InMemoryStore):
     ("broken", "streams"),
     [("list", ["", "session/alice"]), ("all", [""]), ("stream", ["session/alice"]), ("payloads", ["session/alice"])],
 )
-async def test_what_cannot_be_read_is_a_problem_and_the_rest_is_checked(
-    builder, broken: str, streams: Sequence[str]
-) -> None:
+async def test_what_cannot_be_read_is_a_problem_and_the_rest_is_checked(broken: str, streams: Sequence[str]) -> None:
     store = BrokenStore()
-    await type(builder)(store).open("alice")
+    await LogBuilder(store).open("alice")
     store.broken = broken
     report = await check_log(store)
     assert "unreadable" in kinds(report)
     assert {problem.stream for problem in report.problems} <= set(streams)
 
 
-async def test_a_stream_that_the_list_of_streams_lacks_is_found(builder) -> None:
+async def test_a_stream_that_the_list_of_streams_lacks_is_found() -> None:
     class Forgetful(InMemoryStore):
         async def list_streams(
             self, *, prefix: str = "", after: str = "", limit: int | None = None, with_pending: bool = False
@@ -313,13 +312,13 @@ async def test_a_stream_that_the_list_of_streams_lacks_is_found(builder) -> None
             return None
 
     store = Forgetful()
-    await type(builder)(store).append(StreamName("session/alice"), [b"{}"] * 3)
+    await LogBuilder(store).append(StreamName("session/alice"), [b"{}"] * 3)
     problem = only(await check_log(store))
     assert (problem.kind, problem.stream) == ("head", "session/alice")
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_any_edit_of_a_row_is_found_and_raises_nothing(tampered, seed: int) -> None:
+def test_any_edit_of_a_row_is_found_and_raises_nothing(tampered: Callable[..., Path], seed: int) -> None:
     random = Random(seed)
     column = random.choice(["position", "stream", "version", "batch", "at", "data", "correlation", "chain", "pending"])
     value = {

@@ -13,9 +13,10 @@ from refold.events.ids import RunId, StreamName
 from refold.events.session_core import SESSION_CODEC
 from refold.events.session_events import ModelRequested, RunCompleted, SessionEvent, TimerSet
 from refold.events.session_state import SessionState
-from refold.replay import NotReplayed, ReplayReport, replay, replay_sync
+from refold.replay import Level, NotReplayed, ReplayReport, replay, replay_sync
 from refold.stores import SQLiteStore
 from refold.stream_replay import Divergence
+from tests.runtime.conftest import LogBuilder
 
 React = Callable[[SessionState, SessionEvent], Sequence[SessionEvent]]
 
@@ -36,7 +37,9 @@ def only(report: ReplayReport) -> Divergence:
 
 
 @pytest.mark.parametrize("level", ["fold", "core"])
-async def test_a_log_replays_at_both_levels_and_the_report_counts_what_was_done(builder, level) -> None:
+async def test_a_log_replays_at_both_levels_and_the_report_counts_what_was_done(
+    builder: LogBuilder, level: Level
+) -> None:
     await builder.weather_session("alice")
     await builder.cancelled_session("bob")
     await builder.open_session("carol")
@@ -48,14 +51,16 @@ async def test_a_log_replays_at_both_levels_and_the_report_counts_what_was_done(
     assert report.other_core_versions == ()
 
 
-async def test_one_session_alone_is_replayed(builder) -> None:
+async def test_one_session_alone_is_replayed(builder: LogBuilder) -> None:
     await builder.weather_session("alice")
     await builder.cancelled_session("bob")
     report = await replay(builder.store, session="bob")
     assert (report.streams, report.events) == (1, 10)
 
 
-async def test_a_changed_field_is_found_at_its_version_with_both_sides(builder, monkeypatch) -> None:
+async def test_a_changed_field_is_found_at_its_version_with_both_sides(
+    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await builder.weather_session("alice")
 
     def next_turn_is_one_more(event: SessionEvent) -> list[SessionEvent]:
@@ -74,7 +79,9 @@ async def test_a_changed_field_is_found_at_its_version_with_both_sides(builder, 
     assert recorded["type"] == now["type"] == "session.model_requested.v1"
 
 
-async def test_an_event_that_is_not_decided_any_more_is_missing(builder, monkeypatch) -> None:
+async def test_an_event_that_is_not_decided_any_more_is_missing(
+    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await builder.weather_session("alice")
     plant(monkeypatch, lambda event: [] if isinstance(event, RunCompleted) else [event])
     divergence = only(await replay(builder.store))
@@ -82,7 +89,9 @@ async def test_an_event_that_is_not_decided_any_more_is_missing(builder, monkeyp
     assert divergence.now is msgspec.UNSET
 
 
-async def test_an_event_that_was_not_decided_then_is_extra(builder, monkeypatch) -> None:
+async def test_an_event_that_was_not_decided_then_is_extra(
+    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await builder.weather_session("alice")
     timer = TimerSet(timer="evening", due_at=1)
     plant(monkeypatch, lambda event: [event, timer] if isinstance(event, RunCompleted) else [event])
@@ -91,7 +100,7 @@ async def test_an_event_that_was_not_decided_then_is_extra(builder, monkeypatch)
     assert divergence.recorded is msgspec.UNSET
 
 
-async def test_other_effects_in_flight_are_a_divergence(builder, monkeypatch) -> None:
+async def test_other_effects_in_flight_are_a_divergence(builder: LogBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
     await builder.weather_session("alice")
     monkeypatch.setattr(session_core.SESSION_CORE, "pending", lambda state: [])
     divergence = only(await replay(builder.store))
@@ -100,7 +109,9 @@ async def test_other_effects_in_flight_are_a_divergence(builder, monkeypatch) ->
     assert (divergence.recorded, divergence.now) == (["model:5"], [])
 
 
-async def test_code_that_fails_on_a_batch_is_a_divergence_with_its_error(builder, monkeypatch) -> None:
+async def test_code_that_fails_on_a_batch_is_a_divergence_with_its_error(
+    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await builder.weather_session("alice")
 
     def fail(state: SessionState, event: SessionEvent) -> Sequence[SessionEvent]:
@@ -111,7 +122,9 @@ async def test_code_that_fails_on_a_batch_is_a_divergence_with_its_error(builder
     assert (divergence.version, divergence.differs, divergence.now) == (1, "failure", "KeyError: 'no such tool'")
 
 
-async def test_code_whose_consequences_do_not_end_is_a_divergence(builder, monkeypatch) -> None:
+async def test_code_whose_consequences_do_not_end_is_a_divergence(
+    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await builder.weather_session("alice")
     monkeypatch.setattr(session_core.SESSION_CORE, "react", lambda state, event: [TimerSet(timer="again", due_at=1)])
     divergence = only(await replay(builder.store))
@@ -119,7 +132,9 @@ async def test_code_whose_consequences_do_not_end_is_a_divergence(builder, monke
     assert "circling" in str(divergence)
 
 
-async def test_each_stream_shows_its_first_divergence_in_order_of_position(builder, monkeypatch) -> None:
+async def test_each_stream_shows_its_first_divergence_in_order_of_position(
+    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for session in ("zoe", "alice", "mia"):
         await builder.weather_session(session)
     plant(monkeypatch, lambda event: [] if isinstance(event, RunCompleted) else [event])
@@ -130,7 +145,9 @@ async def test_each_stream_shows_its_first_divergence_in_order_of_position(build
         report.raise_for_divergence()
 
 
-async def test_a_hundred_divergences_are_kept_and_all_are_counted(builder, monkeypatch) -> None:
+async def test_a_hundred_divergences_are_kept_and_all_are_counted(
+    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(205):
         await builder.open(f"session {number}")
     timer = TimerSet(timer="t", due_at=1)
@@ -140,20 +157,22 @@ async def test_a_hundred_divergences_are_kept_and_all_are_counted(builder, monke
     assert [divergence.stream for divergence in report.divergences] == [f"session/session {n}" for n in range(100)]
 
 
-async def test_a_log_of_another_core_version_is_said_to_be_one(builder) -> None:
+async def test_a_log_of_another_core_version_is_said_to_be_one(builder: LogBuilder) -> None:
     await builder.open("alice", core=7)
     report = await replay(builder.store)
     assert (report.core_version, report.other_core_versions) == (1, (7,))
 
 
-async def test_a_divergence_says_which_core_version_recorded_it(builder, monkeypatch) -> None:
+async def test_a_divergence_says_which_core_version_recorded_it(
+    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await builder.open("alice", core=7)
     await builder.send("alice", "hi")
     monkeypatch.setattr(session_core.SESSION_CORE, "pending", lambda state: [])
     assert only(await replay(builder.store)).core_version == 7
 
 
-async def test_streams_of_unknown_kinds_are_named(builder) -> None:
+async def test_streams_of_unknown_kinds_are_named(builder: LogBuilder) -> None:
     await builder.append(StreamName("order/1"), [b'{"type":"order.placed.v1"}'])
     await builder.append(StreamName("order/2"), [b'{"type":"order.placed.v1"}'])
     await builder.append(StreamName("no kind"), [b'{"type":"x.v1"}'])
@@ -162,21 +181,23 @@ async def test_streams_of_unknown_kinds_are_named(builder) -> None:
     assert report.streams == 0
 
 
-async def test_streams_of_tools_and_of_the_runtime_are_replayed(builder) -> None:
+async def test_streams_of_tools_and_of_the_runtime_are_replayed(builder: LogBuilder) -> None:
     await builder.append(StreamName("tool/weather"), [b'{"type":"tool.call_abandoned.v1","started":"session/alice@7"}'])
     await builder.append(StreamName("runtime/log"), [b'{"type":"runtime.closed.v1","open_runs":0}'])
     report = await replay(builder.store)
     assert (report.streams, report.events, report.not_replayed, report.divergence) == (2, 2, (), None)
 
 
-async def test_a_consequence_in_a_stream_of_facts_is_a_divergence(builder) -> None:
+async def test_a_consequence_in_a_stream_of_facts_is_a_divergence(builder: LogBuilder) -> None:
     closed = b'{"type":"runtime.closed.v1","open_runs":0}'
     await builder.append(StreamName("runtime/log"), [closed, closed])
     assert only(await replay(builder.store)).differs == "missing"
 
 
 @pytest.mark.parametrize("level", ["fold", "core"])
-async def test_events_that_contradict_each_other_are_a_divergence_and_raise_nothing(builder, level) -> None:
+async def test_events_that_contradict_each_other_are_a_divergence_and_raise_nothing(
+    builder: LogBuilder, level: Level
+) -> None:
     await builder.open("alice")
     orphan = SESSION_CODEC.encode(RunCompleted(run=RunId("run_9")))
     await builder.append(StreamName("session/alice"), [orphan])
@@ -184,7 +205,7 @@ async def test_events_that_contradict_each_other_are_a_divergence_and_raise_noth
     assert (divergence.version, divergence.differs) == (3, "failure")
 
 
-async def test_the_fold_names_the_event_that_it_fails_on(builder) -> None:
+async def test_the_fold_names_the_event_that_it_fails_on(builder: LogBuilder) -> None:
     await builder.open("alice")
     timer = SESSION_CODEC.encode(TimerSet(timer="t", due_at=1))
     orphan = SESSION_CODEC.encode(RunCompleted(run=RunId("run_9")))
@@ -193,13 +214,13 @@ async def test_the_fold_names_the_event_that_it_fails_on(builder) -> None:
     assert (divergence.version, divergence.difference.path) == (4, "consequences[0]")
 
 
-async def test_a_damaged_event_is_an_error_that_names_it(builder) -> None:
+async def test_a_damaged_event_is_an_error_that_names_it(builder: LogBuilder) -> None:
     await builder.append(StreamName("session/alice"), [b'{"type":"session.opened.v1","session":7}'])
     with pytest.raises(LogFormatError, match="session/alice@1"):
         await replay(builder.store)
 
 
-async def test_streams_longer_than_a_page_are_replayed_whole(builder) -> None:
+async def test_streams_longer_than_a_page_are_replayed_whole(builder: LogBuilder) -> None:
     await builder.open("alice")
     for number in range(250):
         await builder.send("alice", f"input {number}")
@@ -209,14 +230,14 @@ async def test_streams_longer_than_a_page_are_replayed_whole(builder) -> None:
     assert report.events == 2 + 250 + 2
 
 
-async def test_a_batch_longer_than_a_page_is_one_batch(builder) -> None:
+async def test_a_batch_longer_than_a_page_is_one_batch(builder: LogBuilder) -> None:
     closed = b'{"type":"runtime.closed.v1","open_runs":0}'
     await builder.append(StreamName("runtime/log"), [closed] * 1_700)
     report = await replay(builder.store, level="fold")
     assert (report.batches, report.events) == (1, 1_700)
 
 
-async def test_an_unknown_session_is_refused_with_those_of_a_similar_name(builder) -> None:
+async def test_an_unknown_session_is_refused_with_those_of_a_similar_name(builder: LogBuilder) -> None:
     await builder.open("alice")
     with pytest.raises(ConfigError, match=r"no session 'alcie' .* did you mean 'alice'\?"):
         await replay(builder.store, session="alcie")
@@ -224,9 +245,9 @@ async def test_an_unknown_session_is_refused_with_those_of_a_similar_name(builde
         await replay(builder.store, session="\udcff")
 
 
-async def test_an_unknown_level_is_refused(builder) -> None:
+async def test_an_unknown_level_is_refused(builder: LogBuilder) -> None:
     with pytest.raises(ConfigError, match="no replay level"):
-        await replay(builder.store, level="everything")
+        await replay(builder.store, level="everything")  # type: ignore[arg-type]
 
 
 def test_a_file_is_replayed_by_its_path_and_left_as_it_is(log_file: Path) -> None:
@@ -242,46 +263,46 @@ def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         replay_sync(tmp_path / "nothing.db")
 
 
-def test_an_edited_consequence_is_found_with_the_recorded_and_the_decided_event(tampered) -> None:
+def test_an_edited_consequence_is_found_with_the_recorded_and_the_decided_event(tampered: Callable[..., Path]) -> None:
     path = tampered("""UPDATE events SET data = replace(data, '"turn":2', '"turn":1') WHERE data LIKE '%"turn":2%'
         AND data LIKE '%model_requested%'""")
     divergence = only(replay_sync(path))
     assert str(divergence) == "session/alice@9: consequence: consequences[0].turn: 1 -> 2"
 
 
-def test_edited_pending_keys_are_found(tampered) -> None:
+def test_edited_pending_keys_are_found(tampered: Callable[..., Path]) -> None:
     path = tampered("UPDATE events SET pending = 'model:4' WHERE pending = 'model:9'")
     assert str(only(replay_sync(path))) == 'session/alice@9: pending: pending[0]: "model:4" -> "model:9"'
 
 
-def test_an_edited_time_of_a_consequence_is_found(tampered) -> None:
+def test_an_edited_time_of_a_consequence_is_found(tampered: Callable[..., Path]) -> None:
     path = tampered("UPDATE events SET at = at + 1 WHERE version = 5 AND stream = 1")
     assert only(replay_sync(path)).difference.path == "consequences[1].at"
 
 
-def test_a_lost_consequence_is_extra(tampered) -> None:
+def test_a_lost_consequence_is_extra(tampered: Callable[..., Path]) -> None:
     path = tampered("DELETE FROM events WHERE data LIKE '%run_cancelled%'")
     divergence = only(replay_sync(path))
     assert (divergence.stream, divergence.version, divergence.differs) == ("session/bob", 10, "extra")
 
 
-def test_a_batch_without_its_stimulus_is_an_error_that_names_it(tampered) -> None:
+def test_a_batch_without_its_stimulus_is_an_error_that_names_it(tampered: Callable[..., Path]) -> None:
     path = tampered("DELETE FROM events WHERE version = 6 AND stream = 1")
     with pytest.raises(LogFormatError, match=r"session/alice@7 belongs to the batch of version 6.*refold check"):
         replay_sync(path)
 
 
-async def test_a_log_in_use_is_replayed(builder, tmp_path: Path) -> None:
+async def test_a_log_in_use_is_replayed(tmp_path: Path) -> None:
     path = tmp_path / "live.db"
     async with await SQLiteStore.open(path) as store:
-        live = type(builder)(store)
+        live = LogBuilder(store)
         await live.weather_session("alice")
         assert (await replay(path)).events == 11
         await live.send("alice", "More?")
         assert (await replay(path)).events == 14
 
 
-def test_the_report_is_json_and_comes_back_equal(tampered) -> None:
+def test_the_report_is_json_and_comes_back_equal(tampered: Callable[..., Path]) -> None:
     path = tampered("UPDATE events SET pending = 'model:4' WHERE pending = 'model:9'")
     report = asyncio.run(replay(path))
     assert msgspec.json.decode(msgspec.json.encode(report), type=ReplayReport) == report

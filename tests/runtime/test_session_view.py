@@ -1,7 +1,10 @@
 """What is to be seen of a session: its line in a list, and everything at one version."""
 
+from collections.abc import Callable
+
 import pytest
 
+from refold.events.configuration import AgentConfiguration
 from refold.events.content import Message, TextBlock, ThinkingBlock, ToolUseBlock
 from refold.events.errors import ConfigError, LogFormatError
 from refold.events.ids import StreamName, ToolCallId
@@ -15,17 +18,18 @@ from refold.events.session_commands import (
 )
 from refold.session_view import EffectInFlight, list_sessions, view_session
 from refold.transcript import Ended, Noted, Said
+from tests.runtime.conftest import LogBuilder
 
 
 def call(name: str, **arguments: object) -> ToolUseBlock:
     return ToolUseBlock(id=ToolCallId(""), name=name, input=dict(arguments))
 
 
-async def statuses(builder) -> dict[str, str]:
+async def statuses(builder: LogBuilder) -> dict[str, str]:
     return {listed.session: listed.status for listed in await list_sessions(builder.store)}
 
 
-async def test_sessions_are_listed_by_name_with_what_they_began_with(builder) -> None:
+async def test_sessions_are_listed_by_name_with_what_they_began_with(builder: LogBuilder) -> None:
     await builder.weather_session("bob")
     await builder.cancelled_session("alice")
     alice, bob = await list_sessions(builder.store)
@@ -34,7 +38,7 @@ async def test_sessions_are_listed_by_name_with_what_they_began_with(builder) ->
     assert bob.began_at < bob.at < alice.began_at
 
 
-async def test_a_status_says_how_the_last_run_ended_or_what_a_session_waits_for(builder) -> None:
+async def test_a_status_says_how_the_last_run_ended_or_what_a_session_waits_for(builder: LogBuilder) -> None:
     await builder.open("idle")
     await builder.weather_session("completed")
     await builder.cancelled_session("cancelled")
@@ -55,7 +59,7 @@ async def test_a_status_says_how_the_last_run_ended_or_what_a_session_waits_for(
     }
 
 
-async def test_a_status_is_the_same_in_the_list_and_in_the_view(builder) -> None:
+async def test_a_status_is_the_same_in_the_list_and_in_the_view(builder: LogBuilder) -> None:
     await builder.weather_session("completed")
     await builder.cancelled_session("cancelled")
     await builder.open_session("open")
@@ -64,13 +68,13 @@ async def test_a_status_is_the_same_in_the_list_and_in_the_view(builder) -> None
         assert (await view_session(builder.store, name)).status == status == name
 
 
-async def test_an_ended_session_stays_ended_when_something_follows_its_last_run(builder) -> None:
+async def test_an_ended_session_stays_ended_when_something_follows_its_last_run(builder: LogBuilder) -> None:
     await builder.weather_session("alice")
     await builder.tell("alice", ImportHistory(messages=(Message("user", (TextBlock(text="hi"),)),)))
     assert await statuses(builder) == {"alice": "completed"}
 
 
-async def test_a_conversation_has_each_result_beside_its_call(builder) -> None:
+async def test_a_conversation_has_each_result_beside_its_call(builder: LogBuilder) -> None:
     await builder.weather_session("alice")
     view = await view_session(builder.store, "alice")
     asked, called, answered, ended = view.transcript
@@ -92,7 +96,7 @@ async def test_a_conversation_has_each_result_beside_its_call(builder) -> None:
     assert ended.at - ended.started_at == 3_000_000
 
 
-async def test_an_earlier_version_is_shown_as_it_was(builder) -> None:
+async def test_an_earlier_version_is_shown_as_it_was(builder: LogBuilder) -> None:
     await builder.weather_session("alice")
     view = await view_session(builder.store, "alice", at=7)
     assert (view.version, view.last_version, view.status) == (7, 11, "open")
@@ -103,19 +107,19 @@ async def test_an_earlier_version_is_shown_as_it_was(builder) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-async def test_every_version_can_be_shown_also_inside_a_batch(builder, version: int) -> None:
+async def test_every_version_can_be_shown_also_inside_a_batch(builder: LogBuilder, version: int) -> None:
     await builder.weather_session("alice")
     assert (await view_session(builder.store, "alice", at=version)).version == version
 
 
 @pytest.mark.parametrize("version", [-1, 0, 12])
-async def test_a_version_that_is_not_there_is_refused(builder, version: int) -> None:
+async def test_a_version_that_is_not_there_is_refused(builder: LogBuilder, version: int) -> None:
     await builder.weather_session("alice")
     with pytest.raises(ConfigError, match=f"no version {version}; its versions are 1 to 11"):
         await view_session(builder.store, "alice", at=version)
 
 
-async def test_what_lies_before_the_damage_can_be_shown(builder) -> None:
+async def test_what_lies_before_the_damage_can_be_shown(builder: LogBuilder) -> None:
     await builder.open("alice")
     await builder.append(StreamName("session/alice"), [b"{}"])
     assert (await view_session(builder.store, "alice", at=2)).model == "test-model"
@@ -123,7 +127,7 @@ async def test_what_lies_before_the_damage_can_be_shown(builder) -> None:
         await view_session(builder.store, "alice")
 
 
-async def test_a_cancelled_call_a_decision_and_a_refusal_are_told(builder) -> None:
+async def test_a_cancelled_call_a_decision_and_a_refusal_are_told(builder: LogBuilder) -> None:
     await builder.open("alice")
     await builder.send("alice", "pay")
     await builder.answer("alice", call("pay", amount=64))
@@ -140,7 +144,7 @@ async def test_a_cancelled_call_a_decision_and_a_refusal_are_told(builder) -> No
     assert ended.outcome == "cancelled"
 
 
-async def test_a_failed_run_says_why(builder) -> None:
+async def test_a_failed_run_says_why(builder: LogBuilder) -> None:
     await builder.open("alice")
     await builder.send("alice", "hi")
     failure = RecordModelFailure(run="run_3", turn=1, kind="auth", message="bad key", status=401)  # type: ignore[arg-type]
@@ -152,21 +156,23 @@ async def test_a_failed_run_says_why(builder) -> None:
     assert (ended.outcome, ended.kind, ended.message) == ("failed", "provider", "bad key")
 
 
-async def test_waiting_inputs_are_shown(builder) -> None:
+async def test_waiting_inputs_are_shown(builder: LogBuilder) -> None:
     await builder.open_session("alice")
     await builder.send("alice", "And tomorrow?")
     view = await view_session(builder.store, "alice")
     assert [(waiting.run, waiting.content) for waiting in view.queue] == [("run_8", (TextBlock(text="And tomorrow?"),))]
 
 
-async def test_a_new_configuration_is_noted_and_the_first_is_not(builder, configuration_with) -> None:
+async def test_a_new_configuration_is_noted_and_the_first_is_not(
+    builder: LogBuilder, configuration_with: Callable[..., AgentConfiguration]
+) -> None:
     await builder.weather_session("alice")
     await builder.tell("alice", Configure(configuration=configuration_with(max_turns=3)))
     notes = [entry for entry in (await view_session(builder.store, "alice")).transcript if isinstance(entry, Noted)]
     assert [note.what for note in notes] == ["agent: test-model; pay, weather"]
 
 
-async def test_an_imported_history_is_a_conversation_too(builder) -> None:
+async def test_an_imported_history_is_a_conversation_too(builder: LogBuilder) -> None:
     await builder.open("alice")
     call_id = ToolCallId("toolu_1")
     await builder.tell(

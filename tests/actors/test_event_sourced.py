@@ -1,0 +1,452 @@
+"""The event-sourced shell, by itself: a small core, no agent, and a store that can be told to fail."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from refold.actors import ActorRef, ActorSystem, EventSourcedActor, Journal, ManualClock
+from refold.actors.effects import EffectEnded, EffectsInFlight
+from refold.actors.event_sourced import Performed
+from refold.events.codec import EventCodec
+from refold.events.core import Effect, Recorded, WaitUntil
+from refold.events.errors import CommandRejected, PersistenceError
+from refold.events.event import Event
+from refold.events.ids import PayloadHash
+from refold.events.records import Appended, EncodedBatch
+from refold.stores import InMemoryStore
+
+ADDRESS = "works/one"
+STREAM = ADDRESS
+
+
+# A core: pieces of work are wanted, done, or no longer wanted
+
+
+class Wanted(Event, frozen=True, kw_only=True, tag="works.wanted.v1"):
+    name: str
+
+
+class Done(Event, frozen=True, kw_only=True, tag="works.done.v1"):
+    name: str
+    what: object = None
+
+
+class Dropped(Event, frozen=True, kw_only=True, tag="works.dropped.v1"):
+    name: str
+
+
+class Want(msgspec.Struct, frozen=True):
+    name: str
+
+
+class Finish(msgspec.Struct, frozen=True):
+    name: str
+    what: object = None
+
+
+class Drop(msgspec.Struct, frozen=True):
+    name: str
+
+
+WorkEvent = Wanted | Done | Dropped
+Command = Want | Finish | Drop
+
+
+class Work(Effect, frozen=True, kw_only=True):
+    name: str
+
+
+class State(msgspec.Struct):
+    version: int = 0
+    wanted: dict[str, int] = {}
+    done: dict[str, object] = {}
+
+
+class WorksCore:
+    def initial(self) -> State:
+        return State()
+
+    def version(self, state: State) -> int:
+        return state.version
+
+    def admit(self, state: State, command: Command) -> WorkEvent | Recorded:
+        match command:
+            case Want(name=name):
+                if name in state.wanted or name in state.done:
+                    raise CommandRejected(f"{name} is wanted already")
+                return Wanted(name=name)
+            case Finish(name=name, what=what):
+                if what == "trouble":
+                    raise LookupError("a fault of the core")
+                return Done(name=name, what=what)
+            case Drop(name=name):
+                return Dropped(name=name) if name in state.wanted else Recorded(0)
+
+    def evolve(self, state: State, event: WorkEvent) -> State:
+        state.version += 1
+        match event:
+            case Wanted(name=name):
+                state.wanted[name] = state.version
+            case Done(name=name, what=what):
+                state.wanted.pop(name, None)
+                state.done[name] = what
+            case Dropped(name=name):
+                del state.wanted[name]
+        return state
+
+    def react(self, state: State, event: WorkEvent) -> list[WorkEvent]:
+        return []
+
+    def pending(self, state: State) -> list[Effect]:
+        return [
+            WaitUntil(key=f"wait:{name}", causation=version, correlation=version, due_at=int(name.partition("@")[2]))
+            if "@" in name
+            else Work(key=f"work:{name}", causation=version, correlation=version, name=name)
+            for name, version in state.wanted.items()
+        ]
+
+
+CODEC: EventCodec[WorkEvent] = EventCodec([Wanted, Done, Dropped])
+
+
+class World:
+    """What happens outside of the actor."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.cancelled: list[str] = []
+        self.abandoned: list[str] = []
+        self.published: list[str] = []
+        self.settled = 0
+        self.holds = False
+        self.instances = 0
+
+
+class Works(EventSourcedActor[State, Command, WorkEvent]):
+    def __init__(self, journal: Journal, in_flight: EffectsInFlight, world: World) -> None:
+        super().__init__(WorksCore(), CODEC, journal, in_flight=in_flight, cancel_grace_s=5)
+        self.world = world
+        world.instances += 1
+
+    async def on_receive(self, message: Any) -> Any:
+        if message == "fail":
+            raise RuntimeError("made to fail")
+        if message == "state":
+            await self.require_durable_state()
+            return msgspec.structs.replace(self.state, wanted=dict(self.state.wanted), done=dict(self.state.done))
+        return await super().on_receive(message)
+
+    def begin(self, effect: Work) -> None:
+        self.world.begun.append(effect.name)
+
+    def cancel(self, effect: Work) -> None:
+        self.world.cancelled.append(effect.name)
+
+    def abandon(self, effect: Work) -> None:
+        self.world.abandoned.append(effect.name)
+
+    def due(self, effect: WaitUntil) -> Command:
+        return Finish(effect.key.removeprefix("wait:"))
+
+    def published(self, events: Sequence[Any]) -> None:
+        self.world.published += [f"{type(item.event).__name__} {item.event.name} @{item.version}" for item in events]
+
+    def settled(self) -> None:
+        self.world.settled += 1
+
+    def recovery(self) -> Sequence[Command] | None:
+        return None if self.world.holds else ()
+
+    def resumes(self, command: Command) -> bool:
+        return command == Want("go-on")
+
+    def unrecordable(self, command: Command, reason: str) -> Command | None:
+        return Finish(command.name, f"unrecordable: {reason}")
+
+
+class FaultyStore(InMemoryStore):
+    """Fails appends and reads as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.faults: list[str | None] = []
+        self.unreadable = False
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def append(
+        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
+    ) -> list[Appended]:
+        await self.gate.wait()
+        fault = self.faults.pop(0) if self.faults else None
+        if fault == "before":
+            raise PersistenceError("the disk is full")
+        if fault == "anything":
+            raise KeyError("anything")
+        appended = await super().append(batches, payloads)
+        if fault == "after":
+            raise PersistenceError("the disk went away", outcome_unknown=True)
+        return appended
+
+    async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> Any:
+        if self.unreadable:
+            raise PersistenceError(f"stream {stream!r} cannot be read")
+        return await super().read_stream(stream, after_version=after_version, limit=limit)
+
+
+class Setup:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = FaultyStore()
+        self.world = World()
+        self.in_flight = EffectsInFlight()
+        self.system = ActorSystem(clock=self.clock)
+        journal = Journal(self.store)
+        self.system.register("works", lambda _: Works(journal, self.in_flight, self.world))
+
+    @property
+    def ref(self) -> ActorRef:
+        return self.system.ref(ADDRESS)
+
+    async def ask(self, message: object) -> Any:
+        return await self.ref.ask(message, block=False)
+
+    async def ended(self, name: str, what: object = None) -> None:
+        """Let a piece of work end, and wait until the actor has dealt with it."""
+        self.ref.tell(EffectEnded(key=f"work:{name}", command=Finish(name, what)))
+        await self.clock.settle()
+
+    async def recorded(self) -> list[str]:
+        stored = await InMemoryStore.read_stream(self.store, STREAM)
+        return [f"{type(event).__name__} {event.name}" for event in CODEC.decode_all(stored)]
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    made = Setup()
+    yield made
+    made.store.gate.set()
+    assert await made.system.close() == ()
+
+
+async def test_a_command_is_published_and_answered_only_once_it_is_durable(setup: Setup) -> None:
+    setup.store.gate.clear()
+    asking = asyncio.create_task(setup.ask(Want("a")))
+    await setup.clock.settle()
+    assert (setup.world.published, setup.world.begun, asking.done()) == ([], [], False)
+    setup.store.gate.set()
+    assert await asking == Performed(1, True)
+    assert (setup.world.published, setup.world.begun) == (["Wanted a @1"], ["a"])
+
+
+@pytest.mark.parametrize("fault", ["before", "anything"])
+async def test_an_append_that_fails_is_the_askers_error_changes_nothing_and_the_next_may_succeed(
+    setup: Setup, fault: str
+) -> None:
+    setup.store.faults = [fault]
+    with pytest.raises(PersistenceError):
+        await setup.ask(Want("a"))
+    assert (await setup.ask("state")) == State()
+    assert (setup.world.published, setup.world.begun, setup.world.instances) == ([], [], 1)
+    assert await setup.ask(Want("a")) == Performed(1, True)
+    assert setup.world.published == ["Wanted a @1"]
+
+
+async def test_an_append_that_fails_after_it_took_effect_is_the_askers_error_and_what_it_wrote_goes_on(
+    setup: Setup,
+) -> None:
+    setup.store.faults = ["after"]
+    with pytest.raises(PersistenceError) as raised:
+        await setup.ask(Want("a"))
+    assert raised.value.outcome_unknown
+    assert (setup.world.published, setup.world.begun) == (["Wanted a @1"], ["a"])
+    with pytest.raises(CommandRejected):
+        await setup.ask(Want("a"))
+
+
+async def test_a_state_that_could_not_be_read_again_is_shown_to_nobody(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    setup.store.faults, setup.store.unreadable = ["before"], True
+    with pytest.raises(PersistenceError, match="disk is full"):
+        await setup.ask(Want("b"))
+    with pytest.raises(PersistenceError, match="cannot be read"):
+        await setup.ask("state")
+    with pytest.raises(PersistenceError, match="cannot be read"):
+        await setup.ask(Want("c"))
+    setup.store.unreadable = False
+    assert (await setup.ask("state")).wanted == {"a": 1}
+    assert (await setup.ask(Want("c"))).version == 2
+    assert setup.world.begun == ["a", "c"]
+
+
+async def test_a_stream_that_moved_on_is_folded_again_and_the_command_admitted_anew(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    other = EncodedBatch(stream=STREAM, expected_version=1, at=1, events=(CODEC.encode(Wanted(name="b")),))  # type: ignore[arg-type]
+    await setup.store.append([other])
+    with pytest.raises(CommandRejected, match="b is wanted already"):
+        await setup.ask(Want("b"))
+    assert await setup.ask(Want("c")) == Performed(3, True)
+    assert setup.world.published == ["Wanted a @1", "Wanted b @2", "Wanted c @3"]
+
+
+async def test_a_result_that_could_not_be_recorded_is_offered_again_and_its_work_not_done_twice(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    setup.store.faults = ["before", "anything"]
+    await setup.ended("a", "result")
+    assert await setup.recorded() == ["Wanted a"]
+    await setup.clock.advance(0.5)
+    assert await setup.recorded() == ["Wanted a"]
+    await setup.clock.advance(0.9)
+    assert await setup.recorded() == ["Wanted a"]
+    await setup.clock.advance(0.2)
+    assert await setup.recorded() == ["Wanted a", "Done a"]
+    assert (await setup.ask("state")).done == {"a": "result"}
+    await setup.clock.advance(60)
+    assert await setup.recorded() == ["Wanted a", "Done a"]
+    assert (setup.world.begun, setup.clock.waiting()) == (["a"], ())
+
+
+async def test_a_result_whose_append_failed_after_it_took_effect_is_recorded_once(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    setup.store.faults = ["after"]
+    await setup.ended("a")
+    await setup.clock.advance(60)
+    assert await setup.recorded() == ["Wanted a", "Done a"]
+    assert setup.world.published == ["Wanted a @1", "Done a @2"]
+
+
+async def test_a_result_that_waits_for_the_log_comes_before_a_later_command(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    setup.store.faults = ["before"]
+    await setup.ended("a", "result")
+    assert (await setup.ask(Drop("a"))) == Performed(0, False)
+    assert await setup.recorded() == ["Wanted a", "Done a"]
+    await setup.clock.advance(60)
+    assert await setup.recorded() == ["Wanted a", "Done a"]
+
+
+async def test_a_result_outlives_an_unreadable_log_and_a_restart_of_its_actor(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    setup.store.faults, setup.store.unreadable = ["before"], True
+    await setup.ended("a", "result")
+    setup.store.unreadable = False
+    setup.ref.tell("fail")
+    await setup.clock.advance(1)
+    assert (await setup.ask("state")).done == {"a": "result"}
+    assert (setup.world.begun, setup.world.instances) == (["a"], 2)
+
+
+async def test_a_restart_in_the_middle_of_work_does_not_begin_it_again(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    setup.ref.tell("fail")
+    await setup.clock.advance(1)
+    await setup.ask(Want("b"))
+    assert (setup.world.begun, setup.world.instances) == (["a", "b"], 2)
+    await setup.ended("a")
+    await setup.ended("b")
+    assert list((await setup.ask("state")).done) == ["a", "b"]
+
+
+async def test_a_restart_keeps_waits_and_lets_go_of_them_when_they_are_no_longer_wanted(setup: Setup) -> None:
+    soon = setup.clock.now_us() + 10_000_000
+    late = setup.clock.now_us() + 20_000_000
+    await setup.ask(Want(f"soon@{soon}"))
+    await setup.ask(Want(f"late@{late}"))
+    setup.ref.tell("fail")
+    await setup.clock.advance(1)
+    await setup.ask(Drop(f"late@{late}"))
+    await setup.clock.advance(30)
+    assert [line.partition("@")[0] for line in await setup.recorded()] == [
+        "Wanted soon",
+        "Wanted late",
+        "Dropped late",
+        "Done soon",
+    ]
+    assert setup.world.instances == 2
+    assert setup.clock.waiting() == ()
+
+
+async def test_the_next_work_waits_for_cancelled_work_to_end(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    settled = setup.world.settled
+    await setup.ask(Drop("a"))
+    await setup.ask(Want("b"))
+    assert (setup.world.cancelled, setup.world.begun, setup.world.settled) == (["a"], ["a"], settled)
+    setup.ref.tell(EffectEnded(key="work:a"))
+    await setup.clock.settle()
+    assert (setup.world.begun, setup.world.abandoned) == (["a", "b"], [])
+    await setup.clock.advance(60)
+    assert setup.world.abandoned == []
+
+
+async def test_cancelled_work_that_does_not_end_is_abandoned_after_the_grace_period(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    await setup.ask(Drop("a"))
+    await setup.ask(Want("b"))
+    await setup.clock.advance(4.9)
+    assert (setup.world.begun, setup.world.abandoned) == (["a"], [])
+    await setup.clock.advance(0.2)
+    assert (setup.world.begun, setup.world.abandoned) == (["a", "b"], ["a"])
+
+
+async def test_a_restart_during_the_grace_period_still_waits_for_the_cancelled_work(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    await setup.ask(Drop("a"))
+    setup.ref.tell("fail")
+    await setup.clock.advance(1)
+    await setup.ask(Want("b"))
+    assert setup.world.begun == ["a"]
+    setup.ref.tell(EffectEnded(key="work:a"))
+    await setup.clock.settle()
+    assert (setup.world.begun, setup.world.abandoned) == (["a", "b"], [])
+
+
+@pytest.mark.parametrize("what", ["trouble", {1, 2}, float("nan"), "\ud800"])
+async def test_a_result_that_cannot_be_recorded_is_recorded_as_a_failure_and_never_lost(
+    setup: Setup, what: object
+) -> None:
+    await setup.ask(Want("a"))
+    await setup.ended("a", what)
+    assert str((await setup.ask("state")).done["a"]).startswith("unrecordable: ")
+    assert (setup.world.instances, setup.world.begun) == (1, ["a"])
+
+
+async def test_work_of_an_earlier_process_is_held_until_somebody_lets_it_go_on(setup: Setup) -> None:
+    batch = EncodedBatch(stream=STREAM, expected_version=0, at=1, events=(CODEC.encode(Wanted(name="a")),))  # type: ignore[arg-type]
+    await setup.store.append([batch])
+    setup.world.holds = True
+    assert (await setup.ask("state")).wanted == {"a": 1}
+    await setup.ask(Want("b"))
+    assert setup.world.begun == ["b"]
+    await setup.ask(Want("go-on"))
+    assert setup.world.begun == ["b", "a", "go-on"]
+
+
+async def test_events_of_the_past_are_not_published_again_at_a_start(setup: Setup) -> None:
+    batch = EncodedBatch(stream=STREAM, expected_version=0, at=1, events=(CODEC.encode(Wanted(name="a")),))  # type: ignore[arg-type]
+    await setup.store.append([batch])
+    await setup.ask(Want("b"))
+    assert setup.world.published == ["Wanted b @2"]
+    assert sorted(setup.world.begun) == ["a", "b"]
+
+
+async def test_draining_begins_nothing_more_and_returns_when_the_last_work_is_recorded(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    draining = asyncio.create_task(setup.in_flight.drain(setup.clock, 5))
+    await setup.clock.settle()
+    await setup.ask(Want("b"))
+    assert (setup.world.begun, draining.done()) == (["a"], False)
+    await setup.ended("a")
+    assert draining.done()
+
+
+async def test_draining_ends_after_its_grace_period_whatever_the_work_does(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    draining = asyncio.create_task(setup.in_flight.drain(setup.clock, 5))
+    await setup.clock.advance(4.9)
+    assert not draining.done()
+    await setup.clock.advance(0.2)
+    assert draining.done()

@@ -1,0 +1,213 @@
+"""The journal: group commit, and what each caller is told, whatever the store does."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from refold.actors import Journal
+from refold.actors.journal import GROUP_BATCHES_MAX
+from refold.events.errors import PersistenceError, WrongExpectedVersion
+from refold.events.ids import PayloadHash, StreamName
+from refold.events.records import Appended, EncodedBatch
+from refold.stores import InMemoryStore
+
+
+def batch(stream: str, expected_version: int = 0, *, key: str = "effect") -> EncodedBatch:
+    return EncodedBatch(
+        stream=StreamName(stream), expected_version=expected_version, at=1, events=(b'{"type":"x"}',), pending=(key,)
+    )
+
+
+class Gated(InMemoryStore):
+    """Lets each append in only when it is told to, and can be told to fail."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.groups: list[list[str]] = []
+        self.failures: list[BaseException | None] = []
+        self.answers: list[Any] = []
+
+    async def append(
+        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
+    ) -> list[Appended]:
+        self.groups.append([str(item.stream) for item in batches])
+        self.begun.set()
+        await self.gate.wait()
+        failure = self.failures.pop(0) if self.failures else None
+        if failure is not None:
+            raise failure
+        appended = await super().append(batches, payloads)
+        return self.answers.pop(0) if self.answers else appended
+
+
+async def started(journal: Journal, *batches: EncodedBatch) -> list[asyncio.Task[Any]]:
+    """Begin an append of each batch, in order, and return the tasks."""
+    tasks = [asyncio.create_task(journal.append([item])) for item in batches]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_appends_that_arrive_while_one_is_written_share_the_next_transaction() -> None:
+    store = Gated()
+    journal = Journal(store)
+    first = await started(journal, batch("s/0"))
+    await store.begun.wait()
+    others = await started(journal, *(batch(f"s/{number}") for number in range(1, 6)))
+    store.gate.set()
+    places = [appended for (appended,) in await asyncio.gather(*first, *others)]
+
+    assert store.groups == [["s/0"], ["s/1", "s/2", "s/3", "s/4", "s/5"]]
+    assert [place.stream for place in places] == [f"s/{number}" for number in range(6)]
+    assert [place.position for place in places] == [1, 2, 3, 4, 5, 6]
+    assert journal.commits == 2
+
+
+async def test_a_wrong_expected_version_in_a_group_fails_only_its_own_append() -> None:
+    store = Gated()
+    journal = Journal(store)
+    first = await started(journal, batch("s/0"))
+    await store.begun.wait()
+    others = await started(journal, batch("s/1"), batch("s/2", 7), batch("s/3"))
+    store.gate.set()
+    outcomes = await asyncio.gather(*first, *others, return_exceptions=True)
+
+    assert isinstance(outcomes[2], WrongExpectedVersion)
+    assert (outcomes[2].stream, outcomes[2].expected, outcomes[2].actual) == ("s/2", 7, 0)
+    assert [isinstance(outcome, list) for outcome in outcomes] == [True, True, False, True]
+
+
+@pytest.mark.parametrize("key", ["two words", 5], ids=["ValueError", "TypeError"])
+async def test_a_batch_that_the_store_refuses_fails_only_its_own_append(key: Any) -> None:
+    store = Gated()
+    journal = Journal(store)
+    first = await started(journal, batch("s/0"))
+    await store.begun.wait()
+    others = await started(journal, batch("s/1"), batch("s/2", key=key))
+    store.gate.set()
+    outcomes = await asyncio.gather(*first, *others, return_exceptions=True)
+
+    assert isinstance(outcomes[1], list)
+    assert isinstance(outcomes[2], PersistenceError)
+    assert not outcomes[2].outcome_unknown
+
+
+@pytest.mark.parametrize("failure", [PersistenceError("disk full"), RuntimeError("broken"), KeyError("x"), OSError(5)])
+async def test_whatever_a_store_raises_reaches_each_that_waited_and_the_next_append_works(failure: Exception) -> None:
+    store = Gated()
+    journal = Journal(store)
+    store.failures = [failure]
+    tasks = await started(journal, batch("s/1"), batch("s/2"))
+    store.gate.set()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [type(outcome) for outcome in outcomes] == [PersistenceError] * 2
+    assert failure in (outcomes[0], outcomes[0].__cause__)
+    (place,) = await journal.append([batch("s/1")])
+    assert place.version == 1
+
+
+@pytest.mark.parametrize("answer", [None, [], "text", 5])
+async def test_a_store_that_does_not_say_where_a_batch_is_leaves_its_outcome_unknown(answer: Any) -> None:
+    store = Gated()
+    journal = Journal(store)
+    store.gate.set()
+    store.answers = [answer]
+    with pytest.raises(PersistenceError) as raised:
+        await journal.append([batch("s/1")])
+    assert raised.value.outcome_unknown
+    (place,) = await journal.append([batch("s/1", 1)])
+    assert place.version == 2
+
+
+@pytest.mark.parametrize("failure", [None, PersistenceError("disk full")])
+async def test_a_caller_that_is_cancelled_is_told_after_the_outcome_is_known(failure: Exception | None) -> None:
+    store = Gated()
+    journal = Journal(store)
+    store.failures = [failure]
+    (task,) = await started(journal, batch("s/1"))
+    await store.begun.wait()
+    for _ in range(2):
+        task.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not task.done()
+    store.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    head = await store.head("s/1")
+    assert (head.version if head else 0) == (1 if failure is None else 0)
+
+
+@pytest.mark.parametrize("rounds", range(8))
+async def test_a_caller_cancelled_at_any_moment_ends(rounds: int) -> None:
+    journal = Journal(InMemoryStore())
+    task = asyncio.create_task(journal.append([batch("s/1")]))
+    for _ in range(rounds):
+        await asyncio.sleep(0)
+    task.cancel()
+    ended, _ = await asyncio.wait([task], timeout=5)
+    assert ended
+    await journal.close()
+
+
+async def test_a_caller_cancelled_in_the_moment_of_the_outcome_ends() -> None:
+    store = Gated()
+    journal = Journal(store)
+    (task,) = await started(journal, batch("s/1"))
+    await store.begun.wait()
+    loop = asyncio.get_running_loop()
+    store.gate.set()
+    loop.call_soon(task.cancel)
+    loop.call_soon(lambda: loop.call_soon(task.cancel))
+    ended, _ = await asyncio.wait([task], timeout=5)
+    assert ended
+
+
+async def test_a_store_that_lets_a_cancellation_out_leaves_nobody_waiting() -> None:
+    store = Gated()
+    journal = Journal(store)
+    first = await started(journal, batch("s/0"))
+    await store.begun.wait()
+    others = await started(journal, batch("s/1"), batch("s/2", 7), batch("s/3"))
+    store.failures = [None, None, asyncio.CancelledError()]
+    store.gate.set()
+    outcomes = await asyncio.gather(*first, *others, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [list, PersistenceError, PersistenceError, PersistenceError]
+    (place,) = await journal.append([batch("s/4")])
+    assert place.version == 1
+
+
+async def test_an_idle_journal_has_no_task() -> None:
+    before = asyncio.all_tasks()
+    journal = Journal(InMemoryStore())
+    await journal.append([batch("s/1")])
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before
+
+
+async def test_closing_waits_for_what_was_accepted_and_refuses_the_rest() -> None:
+    store = Gated()
+    journal = Journal(store)
+    (task,) = await started(journal, batch("s/1"))
+    closing = asyncio.create_task(journal.close())
+    await store.begun.wait()
+    with pytest.raises(PersistenceError, match="closed"):
+        await journal.append([batch("s/2")])
+    assert not closing.done()
+    store.gate.set()
+    await closing
+    assert task.done()
+    assert len(await task) == 1
+
+
+async def test_a_transaction_takes_a_bounded_number_of_batches() -> None:
+    store = Gated()
+    journal = Journal(store)
+    tasks = await started(journal, *(batch(f"s/{number}") for number in range(GROUP_BATCHES_MAX + 88)))
+    store.gate.set()
+    await asyncio.gather(*tasks)
+    assert [len(group) for group in store.groups] == [GROUP_BATCHES_MAX, 88]

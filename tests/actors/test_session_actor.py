@@ -1,0 +1,609 @@
+"""A session's actor in a whole runtime: a log that fails, a runtime that closes, another that goes on."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold import (
+    ActorStopped,
+    AgentConfig,
+    AgentRuntime,
+    Cancelled,
+    CommandRejected,
+    Completed,
+    ConfigError,
+    LogFormatError,
+    LogInUse,
+    ModelRequest,
+    PersistenceError,
+    ScriptedProvider,
+    Session,
+    ToolContext,
+    ToolResultBlock,
+    say,
+    tool,
+    use,
+)
+from refold.actors import ManualClock, SystemClock
+from refold.events.content import CANCELLED_TEXT, CRASHED_TEXT
+from refold.events.ids import PayloadHash
+from refold.events.records import Appended, EncodedBatch
+from refold.events.session_events import (
+    InputQueued,
+    RunCompleted,
+    RunParked,
+    ToolApprovalRequested,
+)
+from refold.log_check import check_log
+from refold.replay import replay
+from refold.stores import EventStore, InMemoryStore, SQLiteStore
+
+CONFIG = AgentConfig(model="test-model")
+
+
+async def assert_sound(store: EventStore) -> None:
+    assert (await check_log(store)).problems == ()
+    (await replay(store, level="core")).raise_for_divergence()
+
+
+@pytest.fixture(params=["memory", "file"])
+async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
+    """A log that is checked and replayed when the test is over."""
+    store: EventStore = InMemoryStore() if request.param == "memory" else await SQLiteStore.open(tmp_path / "events.db")
+    yield store
+    await assert_sound(store)
+    await store.close()
+
+
+class Seen:
+    """Waits for events of a session; also for those that came before anybody waited."""
+
+    def __init__(self, runtime: AgentRuntime, session: str = "s") -> None:
+        self._events: list[Any] = []
+        self._wake = asyncio.Event()
+        runtime.subscribe(self._see, session=session)
+
+    def _see(self, recorded: Any) -> None:
+        self._events.append(recorded.event)
+        self._wake.set()
+
+    async def first(self, kind: type) -> Any:
+        """Return the first event of a kind, once it is durable."""
+        while not (found := [event for event in self._events if isinstance(event, kind)]):
+            self._wake.clear()
+            await self._wake.wait()
+        return found[0]
+
+
+def runtime_of(log: EventStore, *script: Any, tools: Any = (), **options: Any) -> AgentRuntime:
+    return AgentRuntime(CONFIG, provider=ScriptedProvider(script), tools=tools, log=log, **options)
+
+
+async def results_of(session: Session) -> list[str]:
+    return [
+        block.text
+        for message in await session.history()
+        for block in message.content
+        if isinstance(block, ToolResultBlock)
+    ]
+
+
+async def types_of(session: Session) -> list[str]:
+    return [type(recorded.event).__name__ async for recorded in session.events()]
+
+
+# A log that fails
+
+
+class FaultyStore(InMemoryStore):
+    """Fails one append that holds events of a session, counted from 1."""
+
+    def __init__(self, at: int, how: str) -> None:
+        super().__init__()
+        self.at, self.how, self.count = at, how, 0
+
+    async def append(
+        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
+    ) -> list[Appended]:
+        if not any(batch.stream.startswith("session/") for batch in batches):
+            return await super().append(batches, payloads)
+        self.count += 1
+        if self.count == self.at and self.how == "before":
+            raise PersistenceError("the disk is full")
+        if self.count == self.at and self.how == "anything":
+            raise ZeroDivisionError
+        appended = await super().append(batches, payloads)
+        if self.count == self.at and self.how == "after":
+            raise PersistenceError("the disk went away", outcome_unknown=True)
+        return appended
+
+
+@pytest.mark.parametrize("how", ["before", "anything", "after"])
+@pytest.mark.parametrize("at", range(1, 5))
+async def test_a_log_that_fails_once_at_any_append_of_a_run_costs_an_error_or_a_moment_and_nothing_else(
+    at: int, how: str
+) -> None:
+    ran: list[str] = []
+
+    @tool(effect="once")
+    async def work() -> str:
+        """Work."""
+        ran.append("worked")
+        return "worked"
+
+    store, clock = FaultyStore(at, how), ManualClock()
+    provider = ScriptedProvider([use("work"), say("done")])
+    async with AgentRuntime(CONFIG, provider=provider, tools=[work], log=store, clock=clock) as runtime:
+        session = await runtime.session("s")
+        seen: list[int] = []
+        runtime.subscribe(lambda recorded: seen.append(recorded.version))
+        if at == 1:
+            with pytest.raises(PersistenceError):
+                await session.send("go", key="k")
+            assert (await session.history() == []) == (how != "after")
+        sending = asyncio.create_task(session.send("go", key="k"))
+        await clock.advance(1)
+        assert (await sending).text == "done"
+        types = await types_of(session)
+        assert seen == list(range(1, len(types) + 1))
+        assert await results_of(session) == ["worked"]
+    assert (ran, len(provider.requests)) == (["worked"], 2)
+    assert types.count("InputQueued") == types.count("RunCompleted") == types.count("ToolCallCompleted") == 1
+    assert not {"ToolResultLate", "ModelInterrupted"}.intersection(types)
+    await assert_sound(store)
+
+
+async def test_a_session_that_cannot_be_read_says_so_and_works_again_when_it_can() -> None:
+    class Unreadable(InMemoryStore):
+        broken = True
+
+        async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> Any:
+            if self.broken and stream.startswith("session/"):
+                raise PersistenceError(f"stream {stream!r} cannot be read")
+            return await super().read_stream(stream, after_version=after_version, limit=limit)
+
+    store, clock = Unreadable(), ManualClock()
+    async with runtime_of(store, say("fine"), clock=clock, restarts_max=1) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await clock.advance(1)
+        with pytest.raises(ActorStopped, match="stream 'session/s' cannot be read"):
+            await sending
+        store.broken = False
+        runtime.system.forgive("session/s")
+        assert (await session.send("go")).text == "fine"
+    await assert_sound(store)
+
+
+# Those who watch
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(1), asyncio.CancelledError()])
+async def test_a_subscriber_that_raises_is_counted_and_disturbs_nobody(log: EventStore, error: BaseException) -> None:
+    seen: list[int] = []
+
+    def fails(recorded: Any) -> None:
+        raise error
+
+    async with runtime_of(log, say("fine")) as runtime:
+        session = await runtime.session("s")
+        runtime.subscribe(fails)
+        runtime.subscribe(lambda recorded: seen.append(recorded.version))
+        assert (await session.send("go")).text == "fine"
+        assert runtime.hub.failures == len(seen) == len(await types_of(session))
+
+
+async def test_case_b11_a_reader_beside_a_run_sees_everything_once_and_started_before_completed(
+    log: EventStore,
+) -> None:
+    @tool
+    async def work() -> str:
+        """Work."""
+        return "worked"
+
+    seen: list[tuple[int, str]] = []
+    over = asyncio.Event()
+
+    async def follow(session: Session) -> None:
+        version = 0
+        while not over.is_set() or version < (await session.state_at()).version:
+            async for recorded in session.events(after_version=version):
+                version = recorded.version
+                seen.append((version, type(recorded.event).__name__))
+            await asyncio.sleep(0)
+
+    async with runtime_of(log, *[use("work")] * 5, say("done"), tools=[work]) as runtime:
+        session = await runtime.session("s")
+        following = asyncio.create_task(follow(session))
+        await session.send("go")
+        over.set()
+        await following
+    assert [version for version, _ in seen] == list(range(1, len(seen) + 1))
+    order = [kind for _, kind in seen if kind.startswith("ToolCall")]
+    assert order == ["ToolCallStarted", "ToolCallCompleted"] * 5
+
+
+# Closing, and going on
+
+
+def parked(effect: Any, begun: asyncio.Event, gate: asyncio.Event, keys: list[str]) -> Any:
+    @tool(name="work", effect=effect)
+    async def work(context: ToolContext[Any]) -> str:
+        """Work until let go."""
+        keys.append(context.idempotency_key)
+        begun.set()
+        await gate.wait()
+        return "worked"
+
+    return work
+
+
+async def test_closing_waits_for_a_tool_to_reach_the_log_and_leaves_its_run_open(log: EventStore) -> None:
+    begun, gate, keys = asyncio.Event(), asyncio.Event(), list[str]()
+    work = parked("once", begun, gate, keys)
+    clock = ManualClock()
+    runtime = runtime_of(log, use("work"), tools=[work], clock=clock)
+    async with runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await begun.wait()
+        closing = asyncio.create_task(runtime.close())
+        await clock.advance(4)
+        assert not closing.done()
+        gate.set()
+        await closing
+        with pytest.raises(ActorStopped, match="the runtime closed"):
+            await sending
+    head = await log.head("session/s")
+    assert head is not None
+    assert head.pending == (f"model:{head.version}",)
+    async with runtime_of(log, say("done"), tools=[work]) as again:
+        seen = Seen(again)
+        session = await again.session("s")
+        if (await session.state_at()).run is not None:
+            await seen.first(RunCompleted)
+        assert await results_of(session) == ["worked"]
+    assert len(keys) == 1
+
+
+@pytest.mark.parametrize("effect", ["once", "idempotent", "pure"])
+async def test_a_run_left_open_in_a_tool_goes_on_as_the_tools_effect_class_says(log: EventStore, effect: str) -> None:
+    begun, gate, keys = asyncio.Event(), asyncio.Event(), list[str]()
+    work = parked(effect, begun, gate, keys)
+    async with runtime_of(log, use("work"), tools=[work], close_grace_s=0) as runtime:
+        sending = asyncio.create_task((await runtime.session("s")).send("go", key="k"))
+        await begun.wait()
+    with pytest.raises(ActorStopped):
+        await sending
+    gate.set()
+    async with runtime_of(log, say("done"), tools=[work]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("go", key="k")).text == "done"
+        assert await results_of(session) == [CRASHED_TEXT if effect == "once" else "worked"]
+    assert keys == keys[:1] * (1 if effect == "once" else 2)
+
+
+async def test_a_run_left_open_at_the_model_asks_it_again(log: EventStore) -> None:
+    asked = asyncio.Event()
+
+    async def never(request: ModelRequest) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return "unreachable"
+
+    async with runtime_of(log, never, close_grace_s=0) as runtime:
+        sending = asyncio.create_task((await runtime.session("s")).send("go", key="k"))
+        await asked.wait()
+    with pytest.raises(ActorStopped):
+        await sending
+    async with runtime_of(log, say("second try")) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("go", key="k")).text == "second try"
+
+
+async def test_without_auto_resume_nothing_goes_on_before_somebody_asks(log: EventStore) -> None:
+    begun, gate, keys = asyncio.Event(), asyncio.Event(), list[str]()
+    work = parked("pure", begun, gate, keys)
+    async with runtime_of(log, use("work"), tools=[work], close_grace_s=0) as runtime:
+        sending = asyncio.create_task((await runtime.session("s")).send("go"))
+        await begun.wait()
+    with pytest.raises(ActorStopped):
+        await sending
+    gate.set()
+    async with runtime_of(log, say("done"), say("next"), tools=[work], auto_resume=False) as runtime:
+        session, seen = await runtime.session("s"), Seen(runtime)
+        before = await types_of(session)
+        assert len(await session.history()) == 3
+        queued = asyncio.create_task(session.send("another"))
+        await seen.first(InputQueued)
+        assert len(await session.history()) == 3
+        assert await types_of(session) == [*before, "InputQueued"]
+        assert len(keys) == 1
+        await session.resume()
+        await seen.first(RunCompleted)
+        assert (await queued).text == "next"
+        assert (await types_of(session)).count("RunResumed") == 1
+    assert len(keys) == 2
+
+
+async def test_without_auto_resume_a_run_can_be_cancelled_and_the_next_one_begins(log: EventStore) -> None:
+    begun, gate, keys = asyncio.Event(), asyncio.Event(), list[str]()
+    work = parked("pure", begun, gate, keys)
+    async with runtime_of(log, use("work"), tools=[work], close_grace_s=0) as runtime:
+        sending = asyncio.create_task((await runtime.session("s")).send("go"))
+        await begun.wait()
+    with pytest.raises(ActorStopped):
+        await sending
+    async with runtime_of(log, say("next"), tools=[work], auto_resume=False) as runtime:
+        session = await runtime.session("s")
+        await session.cancel()
+        assert (await session.send("another")).text == "next"
+        assert await results_of(session) == [CANCELLED_TEXT]
+    assert len(keys) == 1
+
+
+async def test_case_b17_closing_with_cancel_ends_every_open_run_and_those_that_wait(log: EventStore) -> None:
+    begun, gate, keys = asyncio.Event(), asyncio.Event(), list[str]()
+    work = parked("once", begun, gate, keys)
+
+    @tool(tier="confirm")
+    async def pay() -> str:
+        """Pay."""
+        raise AssertionError("never approved")
+
+    def answer(request: ModelRequest) -> Any:
+        return use(request.messages[-1].text)
+
+    runtime = runtime_of(log, *[answer] * 4, tools=[work, pay])
+    async with runtime:
+        one, two = await runtime.session("one"), await runtime.session("two")
+        waiting = Seen(runtime, "two")
+        sending = [asyncio.create_task(one.send("work")), asyncio.create_task(one.send("work"))]
+        sending.append(asyncio.create_task(two.send("pay")))
+        await begun.wait()
+        await waiting.first(ToolApprovalRequested)
+        await runtime.close(cancel=True)
+        assert [(await task).outcome for task in sending] == [Cancelled()] * 3
+    for stream in ("session/one", "session/two"):
+        head = await log.head(stream)
+        assert head is not None
+        assert head.pending == ()
+
+
+async def test_a_run_that_is_resumed_without_progress_is_parked_and_goes_on_when_asked(log: EventStore) -> None:
+    begun, gate, keys = asyncio.Event(), asyncio.Event(), list[str]()
+    work = parked("pure", begun, gate, keys)
+    script: list[Any] = [use("work")]
+    for _ in range(4):
+        begun.clear()
+        async with runtime_of(log, *script, tools=[work], close_grace_s=0) as runtime:
+            session = await runtime.session("s")
+            if script:
+                sending = asyncio.create_task(session.send("go"))
+            await begun.wait()
+        script = []
+    with pytest.raises(ActorStopped):
+        await sending
+    async with runtime_of(log, say("done"), say("next"), tools=[work]) as runtime:
+        session, seen = await runtime.session("s"), Seen(runtime)
+        if (await types_of(session))[-1] != "RunParked":
+            await seen.first(RunParked)
+        assert len(keys) == 4
+        queued = asyncio.create_task(session.send("another"))
+        gate.set()
+        await session.resume()
+        await seen.first(RunCompleted)
+        assert (await queued).text == "next"
+        assert await results_of(session) == ["worked"]
+    assert (len(keys), len(set(keys))) == (5, 1)
+
+
+async def test_a_parked_run_can_be_cancelled(log: EventStore) -> None:
+    begun, keys = asyncio.Event(), list[str]()
+    work = parked("pure", begun, asyncio.Event(), keys)
+    script: list[Any] = [use("work")]
+    for _ in range(4):
+        begun.clear()
+        async with runtime_of(log, *script, tools=[work], close_grace_s=0) as runtime:
+            if script:
+                sending = asyncio.create_task((await runtime.session("s")).send("go"))
+            await begun.wait()
+        script = []
+    with pytest.raises(ActorStopped):
+        await sending
+    async with runtime_of(log, say("next"), tools=[work]) as runtime:
+        session, seen = await runtime.session("s"), Seen(runtime)
+        if (await types_of(session))[-1] != "RunParked":
+            await seen.first(RunParked)
+        await session.cancel()
+        assert (await session.send("another")).text == "next"
+        assert await results_of(session) == [CANCELLED_TEXT]
+
+
+async def test_an_actor_that_is_restarted_in_the_middle_of_a_tool_waits_for_it_and_does_not_run_it_again(
+    log: EventStore,
+) -> None:
+    begun, gate, keys = asyncio.Event(), asyncio.Event(), list[str]()
+    work = parked("once", begun, gate, keys)
+    clock = ManualClock()
+    config = AgentConfig(model="m", run_timeout_s=600)
+    provider = ScriptedProvider([use("work"), say("done")])
+    failures: list[Any] = []
+    options: dict[str, Any] = {"clock": clock, "on_failure": failures.append}
+    async with AgentRuntime(config, provider=provider, tools=[work], log=log, **options) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await begun.wait()
+        runtime.system.ref("session/s").tell(object())
+        looking = asyncio.create_task(session.history())
+        await clock.advance(1)
+        await looking
+        gate.set()
+        assert (await sending).text == "done"
+        assert await results_of(session) == ["worked"]
+        assert "RunResumed" not in await types_of(session)
+    assert (len(keys), [failure.address for failure in failures]) == (1, ["session/s"])
+
+
+# What is left
+
+
+@pytest.mark.parametrize("how", ["plainly", "with cancel", "by an error"])
+async def test_no_task_and_no_thread_is_left_after_a_runtime(tmp_path: Path, how: str) -> None:
+    begun, keys = asyncio.Event(), list[str]()
+    work = parked("once", begun, asyncio.Event(), keys)
+
+    @tool(tier="observe")
+    def quick() -> str:
+        """Run in a thread."""
+        return "quick"
+
+    async def use_it() -> None:
+        path = tmp_path / "events.db"
+        provider = ScriptedProvider([[use("quick")] * 3, say("one"), use("work")])
+        async with AgentRuntime(CONFIG, provider=provider, tools=[work, quick], log=path, close_grace_s=0) as runtime:
+            session = await runtime.session("s")
+            await session.send("first")
+            sending = asyncio.create_task(session.send("go"))
+            await begun.wait()
+            if how == "with cancel":
+                await runtime.close(cancel=True)
+                assert (await sending).outcome == Cancelled()
+                return
+            if how == "by an error":
+                sending.cancel()
+                raise LookupError("mine")
+        with pytest.raises(ActorStopped):
+            await sending
+
+    tasks, threads = asyncio.all_tasks(), set(threading.enumerate())
+    if how == "by an error":
+        with pytest.raises(LookupError):
+            await use_it()
+    else:
+        await use_it()
+    await asyncio.sleep(0)
+    for thread in set(threading.enumerate()) - threads:
+        await asyncio.get_running_loop().run_in_executor(None, thread.join, 5)
+    left = {thread.name for thread in threading.enumerate() if thread not in threads and not _of_executor(thread)}
+    assert asyncio.all_tasks() == tasks
+    assert left == set()
+
+
+def _of_executor(thread: threading.Thread) -> bool:
+    return thread.name.startswith("asyncio_")
+
+
+async def test_a_stuck_tool_thread_is_named_and_does_not_keep_the_runtime(
+    log: EventStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate, begun = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @tool
+    def stuck() -> str:
+        """Wait in a thread."""
+        loop.call_soon_threadsafe(begun.set)
+        gate.wait()
+        return "late"
+
+    async with runtime_of(log, use("stuck"), tools=[stuck], close_grace_s=0) as runtime:
+        sending = asyncio.create_task((await runtime.session("s")).send("go"))
+        await begun.wait()
+        with caplog.at_level(logging.WARNING):
+            await runtime.close()
+    with pytest.raises(ActorStopped):
+        await sending
+    assert "stuck still runs in its thread" in caplog.text
+    gate.set()
+
+
+async def test_a_closed_runtime_refuses_every_command_and_says_why(log: EventStore) -> None:
+    runtime = runtime_of(log, say("fine"))
+    with pytest.raises(ConfigError, match="not open"):
+        await runtime.session("s")
+    async with runtime:
+        session = await runtime.session("s")
+        await session.send("go")
+    for command in (
+        session.send("go"),
+        session.cancel(),
+        session.resume(),
+        session.history(),
+        session.decide("call_1_0", allow=True),
+        runtime.session("other"),
+    ):
+        with pytest.raises(ActorStopped, match="closed"):
+            await command
+    await runtime.close()
+    with pytest.raises(ConfigError, match="make another one"):
+        await runtime.__aenter__()
+
+
+async def test_two_runtimes_on_one_file_are_one_too_many(tmp_path: Path) -> None:
+    path = tmp_path / "events.db"
+    async with AgentRuntime(CONFIG, provider=ScriptedProvider([say("fine")]), log=path) as runtime:
+        tasks, threads = asyncio.all_tasks(), threading.active_count()
+        second = AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path, wait_for_log_s=0)
+        with pytest.raises(LogInUse):
+            await second.__aenter__()
+        assert (asyncio.all_tasks(), threading.active_count()) == (tasks, threads)
+        assert (await (await runtime.session("s")).send("go")).outcome == Completed()
+    async with AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path, wait_for_log_s=0) as runtime:
+        assert await runtime.sessions() == ["s"]
+
+
+async def test_a_runtime_that_cannot_open_its_log_leaves_no_thread_and_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "events.db"
+    path.write_bytes(b"this is no log at all, but long enough to be looked at" * 10)
+    tasks, threads = asyncio.all_tasks(), threading.active_count()
+    with pytest.raises(LogFormatError):
+        await AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path).__aenter__()
+    assert (asyncio.all_tasks(), threading.active_count()) == (tasks, threads)
+    path.unlink()
+    async with AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path, wait_for_log_s=0) as runtime:
+        assert await runtime.sessions() == []
+
+
+async def test_a_runtime_whose_start_fails_releases_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "events.db"
+
+    class Broken(SystemClock):
+        def now_us(self) -> int:
+            raise RuntimeError("no time")
+
+    tasks, threads = asyncio.all_tasks(), threading.active_count()
+    runtime = AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path, clock=Broken(), close_grace_s=0)
+    opening = asyncio.create_task(runtime.__aenter__())
+    with pytest.raises(RuntimeError, match="no time"):
+        await opening
+    assert asyncio.all_tasks() == tasks
+    assert threading.active_count() == threads
+    async with AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path, wait_for_log_s=0) as again:
+        assert await again.sessions() == []
+
+
+async def test_a_decision_about_a_session_that_is_not_live_starts_it(log: EventStore) -> None:
+    @tool(tier="confirm", effect="once")
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    async with runtime_of(log, use("pay"), tools=[pay]) as runtime:
+        seen = Seen(runtime)
+        sending = asyncio.create_task((await runtime.session("s")).send("go"))
+        asked = await seen.first(ToolApprovalRequested)
+    with pytest.raises(ActorStopped):
+        await sending
+    async with runtime_of(log, say("thanks"), tools=[pay], auto_resume=False) as runtime:
+        session, seen = await runtime.session("s"), Seen(runtime)
+        await session.decide(asked.call, allow=True)
+        await seen.first(RunCompleted)
+        assert await results_of(session) == ["paid"]
+        with pytest.raises(CommandRejected):
+            await session.decide(asked.call, allow=True)

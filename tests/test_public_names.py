@@ -1,0 +1,31 @@
+"""Every package names what it offers, and each name loads when it is first used."""
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+PACKAGES = ("refold", "refold.actors", "refold.events", "refold.stores")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_there_and_is_kept(package: str) -> None:
+    module = import_module(package)
+    assert dir(module) == sorted(module.__all__)
+    for name in module.__all__:
+        value = getattr(module, name)
+        assert vars(module)[name] is value
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_name_that_is_not_there_is_an_attribute_error(package: str) -> None:
+    with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'nothing'"):
+        _ = import_module(package).nothing
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_a_package_loads_none_of_its_modules(package: str) -> None:
+    script = f"import sys, {package}; print([name for name in sys.modules if name.startswith({package + '.'!r})])"
+    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
