@@ -434,15 +434,21 @@ async def test_an_actor_that_is_restarted_in_the_middle_of_a_tool_waits_for_it_a
     config = AgentConfig(model="m", run_timeout_s=600)
     provider = ScriptedProvider([use("work"), say("done")])
     failures: list[Any] = []
-    options: dict[str, Any] = {"clock": clock, "on_failure": failures.append}
+    failed = asyncio.Event()
+
+    def on_failure(failure: Any) -> None:
+        failures.append(failure)
+        failed.set()
+
+    options: dict[str, Any] = {"clock": clock, "on_failure": on_failure}
     async with AgentRuntime(config, provider=provider, tools=[work], log=log, **options) as runtime:
         session = await runtime.session("s")
         sending = asyncio.create_task(session.send("go"))
         await begun.wait()
         runtime.system.ref("session/s").tell(object())
-        looking = asyncio.create_task(session.history())
+        await failed.wait()
         await clock.advance(1)
-        await looking
+        await session.history()
         gate.set()
         assert (await sending).text == "done"
         assert await results_of(session) == ["worked"]
@@ -451,6 +457,26 @@ async def test_an_actor_that_is_restarted_in_the_middle_of_a_tool_waits_for_it_a
 
 
 # What is left
+
+
+class Left:
+    """The tasks and threads that there are; made before something that must leave none behind."""
+
+    def __init__(self) -> None:
+        self._tasks = asyncio.all_tasks()
+        self._threads = set(threading.enumerate())
+
+    async def assert_nothing_more(self) -> None:
+        """Wait for the threads that are ending, and check that no other one and no task has been added."""
+        await asyncio.sleep(0)
+        for thread in self._added():
+            await asyncio.get_running_loop().run_in_executor(None, thread.join, 5)
+        assert self._added() == []
+        assert asyncio.all_tasks() == self._tasks
+
+    def _added(self) -> list[threading.Thread]:
+        added = set(threading.enumerate()) - self._threads
+        return [thread for thread in added if not thread.name.startswith("asyncio_")]
 
 
 @pytest.mark.parametrize("how", ["plainly", "with cancel", "by an error"])
@@ -481,22 +507,13 @@ async def test_no_task_and_no_thread_is_left_after_a_runtime(tmp_path: Path, how
         with pytest.raises(ActorStopped):
             await sending
 
-    tasks, threads = asyncio.all_tasks(), set(threading.enumerate())
+    before = Left()
     if how == "by an error":
         with pytest.raises(LookupError):
             await use_it()
     else:
         await use_it()
-    await asyncio.sleep(0)
-    for thread in set(threading.enumerate()) - threads:
-        await asyncio.get_running_loop().run_in_executor(None, thread.join, 5)
-    left = {thread.name for thread in threading.enumerate() if thread not in threads and not _of_executor(thread)}
-    assert asyncio.all_tasks() == tasks
-    assert left == set()
-
-
-def _of_executor(thread: threading.Thread) -> bool:
-    return thread.name.startswith("asyncio_")
+    await before.assert_nothing_more()
 
 
 async def test_a_stuck_tool_thread_is_named_and_does_not_keep_the_runtime(
@@ -548,11 +565,11 @@ async def test_a_closed_runtime_refuses_every_command_and_says_why(log: EventSto
 async def test_two_runtimes_on_one_file_are_one_too_many(tmp_path: Path) -> None:
     path = tmp_path / "events.db"
     async with AgentRuntime(CONFIG, provider=ScriptedProvider([say("fine")]), log=path) as runtime:
-        tasks, threads = asyncio.all_tasks(), threading.active_count()
+        before = Left()
         second = AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path, wait_for_log_s=0)
         with pytest.raises(LogInUse):
             await second.__aenter__()
-        assert (asyncio.all_tasks(), threading.active_count()) == (tasks, threads)
+        await before.assert_nothing_more()
         assert (await (await runtime.session("s")).send("go")).outcome == Completed()
     async with AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path, wait_for_log_s=0) as runtime:
         assert await runtime.sessions() == ["s"]
@@ -561,10 +578,10 @@ async def test_two_runtimes_on_one_file_are_one_too_many(tmp_path: Path) -> None
 async def test_a_runtime_that_cannot_open_its_log_leaves_no_thread_and_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "events.db"
     path.write_bytes(b"this is no log at all, but long enough to be looked at" * 10)
-    tasks, threads = asyncio.all_tasks(), threading.active_count()
+    before = Left()
     with pytest.raises(LogFormatError):
         await AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path).__aenter__()
-    assert (asyncio.all_tasks(), threading.active_count()) == (tasks, threads)
+    await before.assert_nothing_more()
     path.unlink()
     async with AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path, wait_for_log_s=0) as runtime:
         assert await runtime.sessions() == []
@@ -577,13 +594,12 @@ async def test_a_runtime_whose_start_fails_releases_its_file(tmp_path: Path) -> 
         def now_us(self) -> int:
             raise RuntimeError("no time")
 
-    tasks, threads = asyncio.all_tasks(), threading.active_count()
+    before = Left()
     runtime = AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path, clock=Broken(), close_grace_s=0)
     opening = asyncio.create_task(runtime.__aenter__())
     with pytest.raises(RuntimeError, match="no time"):
         await opening
-    assert asyncio.all_tasks() == tasks
-    assert threading.active_count() == threads
+    await before.assert_nothing_more()
     async with AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path, wait_for_log_s=0) as again:
         assert await again.sessions() == []
 

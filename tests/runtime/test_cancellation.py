@@ -554,9 +554,9 @@ async def test_a_cancelled_tool_that_is_silent_past_its_timeout_is_not_said_to_h
         await cancelling
         assert (await sending).outcome == Cancelled()
         assert "ToolResultLate" not in await types_of(session)
-        assert await abandoned_in(log, "ignore") == 1
         parked.gate.set()
         await seen.first(ToolResultLate)
+        assert await abandoned_in(log, "ignore") == 1
 
 
 async def test_two_calls_cancelled_before_their_bodies_begin_end_at_once(log: EventStore) -> None:
