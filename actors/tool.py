@@ -17,10 +17,10 @@ from refold.actors.cancellation import CancellationToken
 from refold.actors.clock import Timer
 from refold.actors.effects import EffectEnded
 from refold.actors.errors import ActorStopped
-from refold.actors.event_sourced import EventSourcedActor
+from refold.actors.event_sourced import CANCEL_GRACE_S, EventSourcedActor
 from refold.actors.journal import Journal
 from refold.actors.protocols import SessionObserver, ToolRunner
-from refold.actors.tool_context import ToolContext
+from refold.actors.tool_context import ToolContext, calling_session
 from refold.actors.tool_results import failure, result_content
 from refold.events.cleaning import Unrecordable
 from refold.events.content import CRASHED_TEXT, ErrorKind, JsonObject, ResultContent, TextBlock
@@ -69,12 +69,13 @@ class _Running:
         self.task: asyncio.Task[None] | None = None
         self.silence: Timer | None = None
         self.patience: Timer | None = None
+        self.grace: Timer | None = None
         self.told = False
         """Whether the session has been told that the call is over."""
 
     def stop_timers(self) -> None:
         """Wait for nothing any more."""
-        for timer in (self.silence, self.patience):
+        for timer in (self.silence, self.patience, self.grace):
             if timer is not None:
                 timer.cancel()
 
@@ -87,7 +88,8 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         journal: where the tool's stream goes.
         observer: is told what calls report.
         deps: the application's own object, for the tool's context.
-        patience_s: how long a cancelled body that watches its token may go on before its task is cancelled.
+        cancel_grace_s: how long a cancelled body may go on before it counts as abandoned; one that watches its
+            token is left alone for the first half of it.
     """
 
     def __init__(
@@ -97,13 +99,13 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         observer: SessionObserver,
         *,
         deps: object = None,
-        patience_s: float = 2.5,
+        cancel_grace_s: float = CANCEL_GRACE_S,
     ) -> None:
-        super().__init__(TOOL_CORE, TOOL_CODEC, journal)
+        super().__init__(TOOL_CORE, TOOL_CODEC, journal, cancel_grace_s=cancel_grace_s)
         self._runner = runner
         self._observer = observer
         self._deps = deps
-        self._patience_s = patience_s
+        self._patience_s = cancel_grace_s / 2
         self._calls: dict[tuple[SessionId, str], _Running] = {}
         self._defined = False
 
@@ -206,6 +208,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             report=lambda report: self._progressed(running, report),
         )
         self._listen(running)
+        calling_session.set((self.system, message.session))
         return await self._runner.run(self.tool, message.arguments, running.context)
 
     def _tell(
@@ -257,6 +260,8 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         )
         self._tell(running, (TextBlock(text=text),), "timeout")
         self._cancel(running, "the call gave no sign of life for too long")
+        abandon = AbandonToolCall(session=running.message.session, key=running.message.key)
+        running.grace = self._tell_later(self._grace_s, abandon)
 
     def _progressed(self, running: _Running, report: object) -> None:
         def publish() -> None:

@@ -1,12 +1,19 @@
 """What a running tool is told, and how it reports back."""
 
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from refold.actors.cancellation import CancellationToken
 from refold.events.ids import SessionId, ToolCallId
 
+if TYPE_CHECKING:
+    from refold.actors.actor_system import ActorSystem
+
 D = TypeVar("D")
+
+calling_session: ContextVar["tuple[ActorSystem, SessionId] | None"] = ContextVar("calling_session", default=None)
+"""Inside a tool's body: the session whose call it is, so that a wait for that very session can be refused."""
 
 
 class ToolContext(Generic[D]):

@@ -113,10 +113,19 @@ def deltas_of(response: ModelResponse, characters: int) -> list[Delta]:
         elif isinstance(block, ThinkingBlock):
             deltas.extend(ThinkingDelta(piece) for piece in _pieces(block.thinking, characters))
         elif isinstance(block, ToolUse):
-            text = block.input if isinstance(block.input, str) else msgspec.json.encode(block.input).decode()
+            text = _arguments_text(block.input)
             deltas.extend(ToolInputDelta(calls, block.name, piece) for piece in _pieces(text, characters))
             calls += 1
     return deltas
+
+
+def _arguments_text(arguments: Json) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    try:
+        return msgspec.json.encode(arguments).decode()
+    except (TypeError, ValueError, RecursionError):  # Refused when it is recorded; until then, shown as it is.
+        return repr(arguments)
 
 
 def _pieces(text: str, characters: int) -> list[str]:

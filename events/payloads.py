@@ -10,6 +10,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from refold.events.cleaning import Unrecordable
 from refold.events.configuration import AgentConfiguration, payload_hash
 from refold.events.content import Block, ImageBlock, Message, StoredBlock, TextBlock, ThinkingBlock
 from refold.events.errors import LogFormatError
@@ -28,18 +29,34 @@ _decoder: msgspec.json.Decoder[TextBlock | ImageBlock | ThinkingBlock] = msgspec
 
 
 def spill(content: Sequence[B]) -> tuple[tuple[B | StoredBlock, ...], dict[PayloadHash, bytes]]:
-    """Return `content` with its large blocks replaced, and the payloads that hold them."""
+    """Return `content` with its large blocks replaced, and the payloads that hold them.
+
+    Raises:
+        Unrecordable: a large block would be read back as another one.
+    """
     kept: list[B | StoredBlock] = []
     payloads: dict[PayloadHash, bytes] = {}
     for block in content:
-        if isinstance(block, TextBlock | ImageBlock | ThinkingBlock) and _is_large(block):
-            data = _encode(block)
-            name = payload_hash(data)
-            payloads[name] = data
-            kept.append(StoredBlock(hash=name, bytes=len(data), holds=_kind_of(block)))
-        else:
-            kept.append(block)
+        if isinstance(block, TextBlock | ImageBlock | ThinkingBlock) and _may_be_large(block):
+            data = _readable(block)
+            if len(data) > INLINE_BYTES_MAX:
+                name = payload_hash(data)
+                payloads[name] = data
+                kept.append(StoredBlock(hash=name, bytes=len(data), holds=_kind_of(block)))
+                continue
+        kept.append(block)
     return tuple(kept), payloads
+
+
+def _readable(block: TextBlock | ImageBlock | ThinkingBlock) -> bytes:
+    """Return the JSON of a block, which decodes to an equal one."""
+    try:
+        data = _encode(block)
+        if _decoder.decode(data) == block:
+            return data
+    except (msgspec.MsgspecError, UnicodeError, TypeError) as error:
+        raise Unrecordable("$", f"is a {_kind_of(block)} block that cannot be recorded: {error!s:.200}") from None
+    raise Unrecordable("$", f"is a {_kind_of(block)} block that would be read back as another one")
 
 
 def _kind_of(block: TextBlock | ImageBlock | ThinkingBlock) -> Literal["text", "image", "thinking"]:
@@ -48,13 +65,11 @@ def _kind_of(block: TextBlock | ImageBlock | ThinkingBlock) -> Literal["text", "
     return "image" if isinstance(block, ImageBlock) else "thinking"
 
 
-def _is_large(block: TextBlock | ImageBlock | ThinkingBlock) -> bool:
+def _may_be_large(block: TextBlock | ImageBlock | ThinkingBlock) -> bool:
     body = (
         block.text if isinstance(block, TextBlock) else block.data if isinstance(block, ImageBlock) else block.thinking
     )
-    if len(body) * 6 <= INLINE_BYTES_MAX:  # No character takes more than six bytes of JSON.
-        return False
-    return len(body) > INLINE_BYTES_MAX or len(_encode(block)) > INLINE_BYTES_MAX
+    return len(body) * 6 > INLINE_BYTES_MAX  # No character takes more than six bytes of JSON.
 
 
 def restore(stored: StoredBlock, payloads: Mapping[PayloadHash, bytes]) -> TextBlock | ImageBlock | ThinkingBlock:

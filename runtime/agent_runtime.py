@@ -191,7 +191,7 @@ class AgentRuntime:
         system.register(MODEL_KIND, lambda _: ModelActor(self.agent.provider, tools, store, hub))
         system.register(
             TOOL_KIND,
-            lambda _: ToolActor(tools, journal, hub, deps=options.deps, patience_s=options.cancel_grace_s / 2),
+            lambda _: ToolActor(tools, journal, hub, deps=options.deps, cancel_grace_s=options.cancel_grace_s),
         )
         kind, _ = kind_and_identifier(RUNTIME_STREAM)
         system.register(kind, lambda _: EventSourcedActor(RUNTIME_CORE, RUNTIME_CODEC, journal))

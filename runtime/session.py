@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from refold.actors.actor_ref import ActorRef
 from refold.actors.cancellation import CancellationToken
 from refold.actors.conversation import own_copy
-from refold.actors.errors import ActorStopped
+from refold.actors.errors import ActorStopped, AskCycle
 from refold.actors.event_sourced import Performed, WithPayloads
 from refold.actors.given_content import checked_block, checked_messages
 from refold.actors.session import ReadSession
+from refold.actors.tool_context import calling_session
 from refold.events.cleaning import clean_text
 from refold.events.codec import RecordedEvent
 from refold.events.content import ImageBlock, Message, TextBlock, UserContent
@@ -81,7 +82,10 @@ class Session:
             CommandRejected: the input is empty or cannot be recorded, or the key was used for something else.
             PersistenceError: the input could not be recorded.
             ActorStopped: the runtime closed before the run ended; it goes on at the next start.
+            AskCycle: a tool of this session sends to it, and would wait for itself.
         """
+        if calling_session.get() == (self._runtime.system, self.id):
+            raise AskCycle((self._stream, "its tool", self._stream))
         blocks, payloads = input_content(content)
         if on_event is not None and inspect.iscoroutinefunction(on_event):
             raise ConfigError("on_event must be a plain function that returns quickly, not an async one")

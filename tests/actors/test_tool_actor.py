@@ -80,7 +80,7 @@ class Setup:
         self.told: list[EffectEnded] = []
         self.system = ActorSystem(clock=self.clock)
         journal = Journal(self.store)
-        self.system.register("tool", lambda _: ToolActor(self.runner, journal, self.observer, patience_s=2))
+        self.system.register("tool", lambda _: ToolActor(self.runner, journal, self.observer, cancel_grace_s=4))
         self.system.register("session", lambda _: Recipient(self.told))
 
     @property
@@ -246,8 +246,10 @@ async def test_silence_beyond_the_timeout_gives_a_call_up_and_its_late_result_is
     assert kind == "timeout"
     assert text is not None
     assert "no sign of life for 10 seconds" in text
+    assert ToolCallAbandoned not in await setup.recorded()
     await setup.clock.advance(100)
     assert len(setup.ends()) == 1
+    assert (await setup.recorded()).count(ToolCallAbandoned) == 1
     gate.set()
     await setup.clock.settle()
     assert setup.ends()[1:] == [(None, "late")]

@@ -20,6 +20,7 @@ from refold import (
     ModelRequest,
     ProviderError,
     ScriptedProvider,
+    Session,
     ToolContext,
     ToolError,
     ToolResultBlock,
@@ -454,6 +455,46 @@ async def test_a_cancelled_token_before_the_run_makes_no_model_call_and_keeps_th
         assert provider.requests == []
         assert [message.text for message in await session.history()] == ["never mind"]
         assert (await session.send("go on")).text == "next"
+
+
+async def test_a_tool_that_sends_to_its_own_session_is_told_instead_of_waiting_for_itself() -> None:
+    sessions: list[Session] = []
+
+    @tool
+    async def ask_myself() -> str:
+        """Send to the own session."""
+        return (await sessions[0].send("and?")).text
+
+    runtime, _ = scripted(use("ask_myself"), say("I see."), tools=[ask_myself])
+    async with runtime:
+        sessions.append(await runtime.session("s"))
+        assert (await sessions[0].send("go")).text == "I see."
+        results = (await sessions[0].history())[2].content
+
+    assert isinstance(results[0], ToolResultBlock)
+    assert "AskCycle" in results[0].text
+    assert "session/s -> its tool -> session/s" in results[0].text
+
+
+async def test_a_tool_may_send_to_another_session() -> None:
+    runtimes: list[AgentRuntime] = []
+
+    @tool
+    async def ask_another() -> str:
+        """Send to another session."""
+        return (await (await runtimes[0].session("other")).send("and?")).text
+
+    def answer(request: ModelRequest) -> Any:
+        if request.messages[-1].text == "go":
+            return use("ask_another")
+        return "I say so." if request.messages[-1].text == "and?" else "Heard."
+
+    runtime, _ = scripted(*[answer] * 3, tools=[ask_another])
+    async with runtime:
+        runtimes.append(runtime)
+        session = await runtime.session("s")
+        assert (await session.send("go")).text == "Heard."
+        assert (await session.history())[2].content[0].text == "I say so."  # type: ignore[union-attr]
 
 
 class _CountingStore(InMemoryStore):
