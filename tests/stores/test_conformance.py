@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from refold.events.errors import RefoldError
 from refold.events.records import Appended, StoredEvent, StreamHead
 from refold.log_check import check_log
 from refold.stores import InMemoryStore
@@ -58,7 +59,7 @@ def test_the_suite_finds_a_store_that_breaks_a_promise(broken: type[InMemoryStor
                 getattr(suite, name)()
             except unittest.SkipTest:  # What asks for a store that survives its closing.
                 continue
-            except (AssertionError, ValueError, IndexError, KeyError):
+            except (AssertionError, RefoldError, ValueError, LookupError):
                 failed.append(name)
     assert failed
 
