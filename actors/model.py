@@ -127,8 +127,10 @@ class ModelActor(Actor):
             return self._failed(message, error, reference)
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise
-        except BaseException as error:  # noqa: BLE001 - User code (a provider, a validator) fails its call, nothing else.
-            log.warning("model call %s of session %s failed: %s", message.key, message.session, _said(error))
+        except BaseException as error:  # User code (a provider, a validator) fails its call, nothing else.
+            log.warning(
+                "model call %s of session %s failed: %s", message.key, message.session, _said(error), exc_info=error
+            )
             return self._failed(message, error, reference)
         command: SessionCommand = RecordModelResponse(
             run=message.run,
@@ -172,6 +174,8 @@ class ModelActor(Actor):
         if not message.configuration.streaming:
             return await self._provider.complete(request)
         response: ModelResponse | None = None
+        if not hasattr(self._provider, "stream"):  # A provider need not subclass the protocol, which has a default.
+            return await self._provider.complete(request)
         stream = self._provider.stream(request)
         async with aclosing(stream):  # type: ignore[type-var]
             async for item in stream:

@@ -113,6 +113,13 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         """Let the open run go on in this process, with today's configuration; or wait for somebody who asks for it."""
         if not self._setting.auto_resume:
             return None
+        if self.state.agent != self._setting.configuration.agent:
+            log.warning(
+                "%s has an open run of agent %r, which is not this runtime's; resume() lets it go on here",
+                self.address,
+                self.state.agent,
+            )
+            return None
         resume = ResumeRun(tools=self._setting.tools)
         return (*self.preparation(resume), resume)
 

@@ -24,7 +24,7 @@ from refold.actors.tool_context import ToolContext, calling_session
 from refold.actors.tool_results import failure, result_content
 from refold.events.cleaning import Unrecordable
 from refold.events.content import CRASHED_TEXT, ErrorKind, JsonObject, ResultContent, TextBlock
-from refold.events.errors import CommandRejected, PersistenceError
+from refold.events.errors import CommandRejected, PersistenceError, ToolError
 from refold.events.ids import EventRef, PayloadHash, SessionId, ToolCallId, kind_and_identifier
 from refold.events.session_commands import RecordToolResult
 from refold.events.tool_core import TOOL_CODEC, TOOL_CORE, AbandonCall, DefineTool, ToolCommand, ToolState
@@ -191,7 +191,12 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             self._tell(running, (TextBlock(text=text),), "permanent")
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001 - The border to user code: its failure is a result for the model.
+        except ToolError as error:
+            self._tell(running, *failure(error))
+        except BaseException as error:  # The border to user code: its failure is a result for the model.
+            log.warning(
+                "%s: call %s of session %s raised", self.address, running.message.call, place[0], exc_info=error
+            )
             self._tell(running, *failure(error))
         finally:
             running.stop_timers()

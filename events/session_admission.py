@@ -163,7 +163,7 @@ def _admit_decision(state: SessionState, command: DecideApproval) -> SessionEven
         return recorded
     call = find_call(state, command.call)
     if call is None or call.result is not None or call.approval != "requested":
-        raise CommandRejected(f"{command.call} does not wait for approval; it was decided, or ended, before")
+        raise CommandRejected(f"{command.call} does not wait for approval; it was decided, has ended, or never was")
     return ToolApprovalDecided(call=command.call, allowed=command.allowed, reason=command.reason, key=command.key)
 
 

@@ -235,3 +235,11 @@ def says_something(content: tuple[Block, ...]) -> bool:
     return any(
         bool(block.text.strip()) if type(block) is TextBlock else type(block) is not ThinkingBlock for block in content
     )
+
+
+def calls_awaiting_approval(state: SessionState) -> list[Call]:
+    """Return the calls that somebody has to allow or deny, in order."""
+    turn = state.turn
+    if turn is None:
+        return []
+    return [call for call in turn.calls if call.approval == "requested" and call.result is None]

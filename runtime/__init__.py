@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from refold.actors.cancellation import CancellationToken as CancellationToken
     from refold.actors.errors import ActorStopped as ActorStopped
+    from refold.actors.errors import AskCycle as AskCycle
     from refold.actors.errors import AskTimeout as AskTimeout
+    from refold.actors.protocols import Provider as Provider
     from refold.actors.tool_context import ToolContext as ToolContext
     from refold.agent import Agent as Agent
     from refold.agent_runtime import AgentRuntime as AgentRuntime
+    from refold.events.codec import RecordedEvent as RecordedEvent
     from refold.events.configuration import AgentConfig as AgentConfig
     from refold.events.configuration import ToolSpec as ToolSpec
     from refold.events.content import ImageBlock as ImageBlock
@@ -37,12 +40,17 @@ if TYPE_CHECKING:
     from refold.events.ids import ToolCallId as ToolCallId
     from refold.events.model import ModelRequest as ModelRequest
     from refold.events.model import ModelResponse as ModelResponse
+    from refold.events.model import ToolUse as ToolUse
     from refold.events.model import Usage as Usage
+    from refold.events.session_events import ToolApprovalRequested as ToolApprovalRequested
     from refold.outcome import Cancelled as Cancelled
     from refold.outcome import Completed as Completed
     from refold.outcome import Failed as Failed
+    from refold.outcome import Outcome as Outcome
+    from refold.outcome import RunError as RunError
     from refold.outcome import RunResult as RunResult
     from refold.providers.scripted import ScriptedProvider as ScriptedProvider
+    from refold.providers.scripted import ScriptItem as ScriptItem
     from refold.providers.scripted import say as say
     from refold.providers.scripted import use as use
     from refold.session import Session as Session
@@ -57,6 +65,7 @@ __all__ = [
     "AgentConfig",
     "AgentId",
     "AgentRuntime",
+    "AskCycle",
     "AskTimeout",
     "CancellationToken",
     "Cancelled",
@@ -71,23 +80,30 @@ __all__ = [
     "Message",
     "ModelRequest",
     "ModelResponse",
+    "Outcome",
     "PersistenceError",
+    "Provider",
     "ProviderError",
+    "RecordedEvent",
     "RefoldError",
+    "RunError",
     "RunId",
     "RunResult",
+    "ScriptItem",
     "ScriptedProvider",
     "Session",
     "SessionId",
     "TextBlock",
     "ThinkingBlock",
     "Tool",
+    "ToolApprovalRequested",
     "ToolCallId",
     "ToolContext",
     "ToolError",
     "ToolRegistry",
     "ToolResultBlock",
     "ToolSpec",
+    "ToolUse",
     "ToolUseBlock",
     "Usage",
     "__version__",
@@ -102,6 +118,7 @@ _HOMES = {
     "AgentConfig": "refold.events.configuration",
     "AgentId": "refold.events.ids",
     "AgentRuntime": "refold.agent_runtime",
+    "AskCycle": "refold.actors.errors",
     "AskTimeout": "refold.actors.errors",
     "CancellationToken": "refold.actors.cancellation",
     "Cancelled": "refold.outcome",
@@ -116,23 +133,30 @@ _HOMES = {
     "Message": "refold.events.content",
     "ModelRequest": "refold.events.model",
     "ModelResponse": "refold.events.model",
+    "Outcome": "refold.outcome",
     "PersistenceError": "refold.events.errors",
+    "Provider": "refold.actors.protocols",
     "ProviderError": "refold.events.errors",
+    "RecordedEvent": "refold.events.codec",
     "RefoldError": "refold.events.errors",
+    "RunError": "refold.outcome",
     "RunId": "refold.events.ids",
     "RunResult": "refold.outcome",
+    "ScriptItem": "refold.providers.scripted",
     "ScriptedProvider": "refold.providers.scripted",
     "Session": "refold.session",
     "SessionId": "refold.events.ids",
     "TextBlock": "refold.events.content",
     "ThinkingBlock": "refold.events.content",
     "Tool": "refold.tools",
+    "ToolApprovalRequested": "refold.events.session_events",
     "ToolCallId": "refold.events.ids",
     "ToolContext": "refold.actors.tool_context",
     "ToolError": "refold.events.errors",
     "ToolRegistry": "refold.tool_registry",
     "ToolResultBlock": "refold.events.content",
     "ToolSpec": "refold.events.configuration",
+    "ToolUse": "refold.events.model",
     "ToolUseBlock": "refold.events.content",
     "Usage": "refold.events.model",
     "say": "refold.providers.scripted",

@@ -4,6 +4,7 @@ A `Session` is a light handle on an address: make as many as you like. What is k
 """
 
 import asyncio
+import copy
 import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -33,8 +34,8 @@ from refold.events.session_commands import (
     SessionCommand,
 )
 from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
-from refold.events.session_events import SessionEvent
-from refold.events.session_state import FinishedRun, SessionState, history, run_of_input
+from refold.events.session_events import SessionEvent, ToolApprovalRequested
+from refold.events.session_state import FinishedRun, SessionState, calls_awaiting_approval, history, run_of_input
 from refold.outcome import RunResult, result_of
 from refold.session_hub import EndedRun, Follower, Recorded
 
@@ -87,6 +88,8 @@ class Session:
         if calling_session.get() == (self._runtime.system, self.id):
             raise AskCycle((self._stream, "its tool", self._stream))
         blocks, payloads = input_content(content)
+        if cancel is not None and not isinstance(cancel, CancellationToken):
+            raise ConfigError(f"cancel must be a CancellationToken, not {type(cancel).__name__}")
         if on_event is not None and inspect.iscoroutinefunction(on_event):
             raise ConfigError("on_event must be a plain function that returns quickly, not an async one")
         cancelled = cancel is not None and cancel.cancelled
@@ -144,14 +147,19 @@ class Session:
         given_up: CancellationToken,
     ) -> FinishedRun:
         forget: list[Callable[[], None]] = []
+        task = asyncio.current_task()
+        assert task is not None
+        follower.awaited = run
+
+        def give_up() -> None:
+            if self._runtime.hub.is_awaited(self.id, run, besides=follower):
+                task.cancel()  # It is somebody else's run too, and goes on without this caller.
+            else:
+                self._tell(CancelRun(run=run, reason="the caller was cancelled"))
+
         if cancel is not None:
-            forget.append(cancel.on_cancel(lambda: self._tell(CancelRun(run=run))))
-        if performed.new:
-            forget.append(given_up.on_cancel(lambda: self._tell(CancelRun(run=run, reason="the caller was cancelled"))))
-        else:  # Somebody else's run: it goes on without this caller.
-            task = asyncio.current_task()
-            assert task is not None
-            forget.append(given_up.on_cancel(task.cancel))
+            forget.append(cancel.on_cancel(lambda: self._tell(CancelRun(run=run, reason=_reason_of(cancel)))))
+        forget.append(given_up.on_cancel(give_up))
         try:
             if not performed.new:
                 version = await self._terminal_version(run)
@@ -193,7 +201,7 @@ class Session:
         """Allow or deny a call that waits for approval.
 
         Args:
-            call: its id, from ToolApprovalRequested.
+            call: its id, from `approvals` or the event ToolApprovalRequested.
             allow: whether it may run.
             reason: what the model is told where it may not.
             key: idempotency key.
@@ -204,6 +212,25 @@ class Session:
         await self._ask(
             DecideApproval(call=ToolCallId(call), allowed=allow, reason=clean_text(reason), key=_checked_key(key))
         )
+
+    async def approvals(self) -> list[ToolApprovalRequested]:
+        """Return the calls that wait for somebody's decision now, in order; also after a restart."""
+
+        def waiting(state: SessionState) -> list[ToolApprovalRequested]:
+            run = state.run
+            return [
+                ToolApprovalRequested(
+                    run=run.id,
+                    call=call.id,
+                    tool=call.name,
+                    input=copy.deepcopy(call.input),
+                    reason=call.verdict.reason,
+                )
+                for call in calls_awaiting_approval(state)
+                if run is not None
+            ]
+
+        return await self._read(waiting)
 
     async def resume(self) -> None:
         """Let an open run go on that was parked, or that waits because the runtime has `auto_resume=False`."""
@@ -355,6 +382,10 @@ def input_content(content: Input) -> tuple[tuple[UserContent, ...], dict[Payload
     if not blocks:
         raise CommandRejected("the input is empty; send some text")
     return spill(blocks)
+
+
+def _reason_of(token: CancellationToken) -> str | None:
+    return clean_text(token.reason) if token.reason is not None else None
 
 
 KEY_BYTES_MAX = 512

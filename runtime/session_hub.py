@@ -55,6 +55,8 @@ class Follower:
     """Waits for ends of runs of one session, from the moment it was made."""
 
     def __init__(self) -> None:
+        self.awaited: RunId | None = None
+        """The run whose end a caller waits for."""
         self._ended: dict[RunId, EndedRun] = {}
         self._failure: Exception | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -110,6 +112,10 @@ class SessionHub:
             followers.remove(follower)
             if not followers and self._followers.get(session) is followers:
                 del self._followers[session]
+
+    def is_awaited(self, session: SessionId, run: RunId, *, besides: Follower) -> bool:
+        """Tell whether another caller than that of `besides` waits for the end of `run`."""
+        return any(other.awaited == run for other in self._followers.get(session, ()) if other is not besides)
 
     def open_sessions(self) -> list[SessionId]:
         """Return the sessions that have an open run which began or went on in this process, oldest first."""

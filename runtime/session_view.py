@@ -8,17 +8,17 @@ from typing import Literal
 
 import msgspec
 
-from refold.event_words import content_words, effect_words
+from refold.event_words import call_words, content_words, effect_words
 from refold.events.codec import tag_of
 from refold.events.content import Block
 from refold.events.errors import ConfigError, LogFormatError
-from refold.events.ids import AgentId, RunId, SessionId
+from refold.events.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model import Usage
 from refold.events.records import StoredEvent, StreamHead
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND, fold
 from refold.events.session_decisions import pending
 from refold.events.session_events import InputQueued, RunCancelled, RunCompleted, RunFailed, SessionEvent
-from refold.events.session_state import Phase, SessionState, deadline_key, run_of_input
+from refold.events.session_state import Phase, SessionState, calls_awaiting_approval, deadline_key, run_of_input
 from refold.log_reading import Batches, Streams, session_head
 from refold.stores.event_store import EventStore
 from refold.transcript import Entry, Transcript
@@ -119,9 +119,7 @@ def status_of(state: SessionState) -> SessionStatus:
         return state.last_run.outcome if state.last_run is not None else "idle"
     if state.run.parked:
         return "parked"
-    asked = state.turn is not None and any(
-        call.approval == "requested" and call.result is None for call in state.turn.calls
-    )
+    asked = bool(calls_awaiting_approval(state))
     working = any(effect.key != deadline_key(state.run) for effect in pending(state))
     return "waiting" if asked and not working else "open"
 
@@ -155,6 +153,15 @@ class EffectInFlight(msgspec.Struct, frozen=True, kw_only=True):
     """In words."""
 
 
+class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call that somebody has to allow or deny."""
+
+    call: ToolCallId
+    """What `Session.decide` wants to know."""
+    what: str
+    """The tool and its arguments, as text."""
+
+
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     """A session as it was at one version."""
 
@@ -172,6 +179,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     run: OpenRun | None
     queue: tuple[WaitingInput, ...]
     pending: tuple[EffectInFlight, ...]
+    waiting_calls: tuple[WaitingCall, ...]
     transcript: tuple[Entry, ...]
 
 
@@ -231,6 +239,9 @@ def _view(session: SessionId, last_version: int, state: SessionState, transcript
         pending=tuple(
             EffectInFlight(key=effect.key, causation=effect.causation, what=effect_words(effect))
             for effect in pending(state)
+        ),
+        waiting_calls=tuple(
+            WaitingCall(call=call.id, what=call_words(call.name, call.input)) for call in calls_awaiting_approval(state)
         ),
         transcript=tuple(transcript.entries),
     )

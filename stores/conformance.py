@@ -288,6 +288,15 @@ class EventStoreConformance:
         await refused(store.read_stream("session/a", limit=-1), ValueError)
 
     @with_store
+    async def test_names_that_differ_in_case_only_are_different_streams(self, store: EventStore) -> None:
+        await store.append([batch("session/a", 0, 2), batch("session/A", 0, 1)])
+        assert [event.stream for event in await store.read_stream("session/a")] == ["session/a"] * 2
+        assert [event.stream for event in await store.read_stream("session/A")] == ["session/A"]
+        ends = [await store.head("session/a"), await store.head("session/A")]
+        assert [end.version for end in ends if end is not None] == [2, 1]
+        assert [end.stream for end in await store.list_streams(prefix="session/a")] == ["session/a"]
+
+    @with_store
     async def test_the_log_is_read_in_pages(self, store: EventStore) -> None:
         await store.append([batch("session/a", 0, 4), batch("session/b", 0, 3)])
         everything = await store.read_all()

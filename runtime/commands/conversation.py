@@ -91,6 +91,8 @@ def _write_present(to: "Console", view: SessionView) -> None:
         state = "parked" if view.run.parked else view.run.phase
         line = f"{view.run.run} is open ({state}) since {time_words(view.run.started_at)}, turn {view.run.turns}"
         write_paragraph(to, line, style="bold")
+    for call in view.waiting_calls:
+        write_paragraph(to, f"waits for approval: {call.call} · {one_line(call.what)}", indent=2)
     for effect in view.pending:
         write_paragraph(to, f"in flight: {effect.key} · {one_line(effect.what)}", indent=2)
     for waiting in view.queue:

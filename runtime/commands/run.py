@@ -112,13 +112,15 @@ class _Sending:
 
     async def _goes_on(self, cancel: "CancellationToken") -> bool:
         """Let a run go on that an earlier process left open, since it comes before the input; tell if it can."""
+        from refold.events.session_state import calls_awaiting_approval
         from refold.session_view import status_of
 
         state = await self._session.state_at()
         if state.run is None:
             return True
         if status_of(state) == "waiting":
-            self.waits_for = f"a tool call of {state.run.id} waits for approval, and the input was not sent"
+            calls = ", ".join(call.id for call in calls_awaiting_approval(state))
+            self.waits_for = f"{calls} of {state.run.id} waits for approval, and the input was not sent"
             return False
         loop = asyncio.get_running_loop()
         cancel.on_cancel(lambda: loop.create_task(self._session.cancel()))
@@ -145,8 +147,8 @@ class _Sending:
                 self._tell_call(f"<- {self._tools.get(call_id, call_id)}: {content_words(content)}")
             case ToolCallFailed(call=call_id, content=content, kind=kind):
                 self._tell_call(f"<- {self._tools.get(call_id, call_id)} ({kind}): {content_words(content)}")
-            case ToolApprovalRequested(tool=tool, input=arguments):
-                self._wait_for(f"{call_words(tool, arguments)} waits for approval")
+            case ToolApprovalRequested(call=call_id, tool=tool, input=arguments):
+                self._wait_for(f"{call_words(tool, arguments)} waits for approval as {call_id}")
             case RunParked(reason=reason):
                 self._wait_for(f"the run is parked: {reason}")
             case _:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from refold import (
+    ActorStopped,
     Agent,
     AgentConfig,
     AgentRuntime,
@@ -18,6 +19,7 @@ from refold import (
     ConfigError,
     Failed,
     ModelRequest,
+    ModelResponse,
     ProviderError,
     ScriptedProvider,
     Session,
@@ -29,7 +31,7 @@ from refold import (
     tool,
     use,
 )
-from refold.events.session_events import RunStarted
+from refold.events.session_events import CancelRequested, RunStarted, ToolApprovalRequested
 from refold.stores import InMemoryStore
 
 CONFIG = AgentConfig(model="test-model", system_prompt="Be brief.")
@@ -495,6 +497,118 @@ async def test_a_tool_may_send_to_another_session() -> None:
         session = await runtime.session("s")
         assert (await session.send("go")).text == "Heard."
         assert (await session.history())[2].content[0].text == "I say so."  # type: ignore[union-attr]
+
+
+async def test_cancelling_one_of_two_callers_with_one_key_only_detaches_it() -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def model(request: ModelRequest) -> str:
+        asked.set()
+        await answer.wait()
+        return "for both"
+
+    runtime, _ = scripted(model)
+    async with runtime:
+        session = await runtime.session("s")
+        first = asyncio.create_task(session.send("go", key="k"))
+        await asked.wait()
+        second = asyncio.create_task(session.send("go", key="k"))
+        await session.history()
+        await session.history()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        answer.set()
+        assert (await second).text == "for both"
+
+
+async def test_the_reason_of_a_token_is_recorded() -> None:
+    asked = asyncio.Event()
+
+    async def model(request: ModelRequest) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    runtime, _ = scripted(model)
+    token = CancellationToken()
+    async with runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go", cancel=token))
+        await asked.wait()
+        token.cancel("I changed my mind")
+        assert (await sending).outcome == Cancelled()
+        reasons = [item.event.reason async for item in session.events() if isinstance(item.event, CancelRequested)]
+    assert reasons == ["I changed my mind"]
+
+
+async def test_a_token_that_is_none_is_refused_by_its_type() -> None:
+    runtime, _ = scripted(say("hi"))
+    async with runtime:
+        session = await runtime.session("s")
+        with pytest.raises(ConfigError, match="CancellationToken, not bool"):
+            await session.send("go", cancel=True)  # type: ignore[arg-type]
+
+
+async def test_calls_that_wait_for_approval_are_listed_also_after_a_restart(tmp_path: Path) -> None:
+    @tool(tier="confirm")
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    log = tmp_path / "events.db"
+    asked = asyncio.Event()
+    runtime, _ = scripted(use("pay", {"amount": 3}), tools=[pay], log=log)
+    async with runtime:
+        session = await runtime.session("s")
+        runtime.subscribe(lambda recorded: asked.set() if isinstance(recorded.event, ToolApprovalRequested) else None)
+        sending = asyncio.create_task(session.send("pay", key="k"))
+        await asked.wait()
+        before = await session.approvals()
+    with pytest.raises(ActorStopped):
+        await sending
+    again, _ = scripted(say("Paid."), tools=[pay], log=log)
+    async with again:
+        session = await again.session("s", restore=True)
+        assert await session.approvals() == before
+        assert [(call.tool, call.input) for call in before] == [("pay", {"amount": 3})]
+        await session.decide(before[0].call, allow=True)
+        assert (await session.send("pay", key="k")).text == "Paid."
+        assert await session.approvals() == []
+
+
+async def test_a_run_of_another_agent_waits_until_somebody_resumes_it(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    asked = asyncio.Event()
+
+    async def model(request: ModelRequest) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    runtime, _ = scripted(model, log=log, close_grace_s=0.01)
+    async with runtime:
+        sending = asyncio.create_task((await runtime.session("s")).send("go", key="k"))
+        await asked.wait()
+    with pytest.raises(ActorStopped):
+        await sending
+    other, provider = scripted(say("taken over"), log=log, name="other")
+    async with other:
+        session = await other.session("s")
+        await session.history()
+        assert provider.requests == []
+        await session.resume()
+        assert (await session.send("go", key="k")).text == "taken over"
+
+
+async def test_a_provider_without_a_stream_answers_a_streaming_agent_whole() -> None:
+    class Whole:
+        async def complete(self, request: ModelRequest) -> ModelResponse:
+            return say("all at once")
+
+    config = AgentConfig(model="m", streaming=True)
+    async with AgentRuntime(config, provider=Whole()) as runtime:  # type: ignore[call-overload]
+        assert (await (await runtime.session("s")).send("go")).text == "all at once"
 
 
 class _CountingStore(InMemoryStore):

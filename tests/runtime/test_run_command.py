@@ -192,7 +192,7 @@ def test_a_run_that_fails_exits_1_and_says_why(folder: Path) -> None:
 def test_a_call_that_needs_approval_leaves_the_run_open_instead_of_waiting(folder: Path) -> None:
     result = run("agents:payer", "pay", "--session", "s")
     assert result.exit_code == 1
-    assert error_of(result) == "refold: pay(amount=3) waits for approval; the run is left open"
+    assert error_of(result) == "refold: pay(amount=3) waits for approval as call_6_0; the run is left open"
     result = run("agents:payer", "and now?", "--session", "s")
     assert result.exit_code == 1
     assert "waits for approval, and the input was not sent" in error_of(result)
