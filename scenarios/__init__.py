@@ -1,1 +1,4 @@
-"""Rehearsal: faults and scenarios."""
+"""Rehearsal: faults and scenarios.
+
+`exhaustive` tries everything that can happen to a session within a small scope; `session_rules` says what is checked.
+"""

@@ -1,0 +1,191 @@
+"""Everything that can be told to a session next: the moves of `refold.scenarios.exhaustive`.
+
+Moves are named from what the log says (`refold.scenarios.session_witness`), never from the state under test. They
+are every command that makes sense, and of each kind some that do not: late, repeated, about another session.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from refold.events.configuration import AgentConfiguration
+from refold.events.content import Message, TextBlock, ToolUseBlock
+from refold.events.ids import RunId, SessionId, ToolCallId
+from refold.events.model import RequestReference, Usage
+from refold.events.session_commands import (
+    CancelRun,
+    Configure,
+    DecideApproval,
+    ImportHistory,
+    OpenSession,
+    RecordModelFailure,
+    RecordModelResponse,
+    RecordTimer,
+    RecordToolResult,
+    ResumeRun,
+    SendInput,
+    SessionCommand,
+)
+from refold.scenarios.session_scope import AGENT, FINAL_ANSWER, SESSION, TOOLS, Answer, Scope, answers, configuration
+from refold.scenarios.session_witness import Witness
+
+FOREIGN_RUN = RunId("run_9999")
+FOREIGN_CALL = ToolCallId("call_9999_0")
+"""Of another session: no version of ours comes near these."""
+
+TOOL_NAMES = tuple(sorted(spec.name for spec in TOOLS))
+
+DONE = (TextBlock(text="done"),)
+"""What an ordinary tool returns."""
+
+_HELLO = (TextBlock(text="Hello"),)
+_HURRY = (TextBlock(text="Hurry"),)
+_HISTORY = (
+    Message("user", (TextBlock(text="Before"),)),
+    Message("assistant", (ToolUseBlock(id=ToolCallId("theirs"), name="look", input={}),)),
+)
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A command, and what is certain about it."""
+
+    command: SessionCommand
+    must_happen: bool = False
+    """It may be neither refused nor taken for something that was recorded before."""
+    foreign: bool = False
+    """It names what is not of this session."""
+
+
+class Moves:
+    """Names the moves of one scope.
+
+    Args:
+        scope: what may happen.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._configuration = configuration(scope)
+        self._answers = answers(scope)
+        self._opening = (
+            Move(OpenSession(session=SESSION, agent=AGENT)),
+            Move(Configure(configuration=self._configuration)),
+            Move(OpenSession(session=SessionId("bob"), agent=AGENT), foreign=True),
+        )
+
+    @property
+    def prelude(self) -> tuple[SessionCommand, ...]:
+        """The commands that every life begins with."""
+        return self._opening[0].command, self._opening[1].command
+
+    @property
+    def configuration(self) -> AgentConfiguration:
+        """What is in force in every life."""
+        return self._configuration
+
+    def after(self, witness: Witness) -> Iterator[Move]:
+        """Yield every move after the log that `witness` has read, in a fixed order."""
+        if not witness.runs:
+            yield from self._opening  # What they read never changes again, so they need not be tried everywhere.
+        yield from self._inputs(witness)
+        yield from self._model(witness)
+        yield from self._tools(witness)
+        yield from self._decisions(witness)
+        yield from self._cancels(witness)
+        yield from self._process(witness)
+
+    def _inputs(self, witness: Witness) -> Iterator[Move]:
+        room = witness.inputs < self._scope.inputs
+        yield Move(SendInput(content=(TextBlock(text=" "),)))
+        if room:
+            yield Move(SendInput(content=_HELLO), must_happen=True)
+            yield Move(SendInput(content=_HELLO, cancelled=True), must_happen=True)
+        if "send" in self._scope.keyed and (room or "send" in witness.keys):
+            yield Move(SendInput(content=_HELLO, key="send"))
+            yield Move(SendInput(content=_HURRY, key="send"))
+            yield Move(SendInput(content=_HELLO, key="send", cancelled=True))
+        if self._scope.imports and (not witness.imported or witness.open_run is not None or "import" in witness.keys):
+            yield Move(ImportHistory(messages=_HISTORY, key="import"))
+
+    def _model(self, witness: Witness) -> Iterator[Move]:
+        late = self._answers[-1]
+        for run, seen in witness.runs.items():
+            turn, awaited = max(seen.turn, 1), bool(seen.asked)
+            for answer in self._answers if awaited else (late,):
+                yield Move(_response(run, turn, answer), awaited)
+            yield Move(RecordModelFailure(run=run, turn=turn, kind="server", message="overloaded"), awaited)
+            if turn > 1:
+                yield Move(_response(run, turn - 1, late))
+        if witness.ended_run is not None:
+            yield Move(_response(witness.ended_run, 1, late))
+            yield Move(RecordModelFailure(run=witness.ended_run, turn=1, kind="server", message="overloaded"))
+        yield Move(_response(FOREIGN_RUN, 1, late), foreign=True)
+
+    def _tools(self, witness: Witness) -> Iterator[Move]:
+        for call, seen in witness.calls.items():
+            yield Move(RecordToolResult(call=call, content=DONE), seen.running)
+            yield Move(RecordToolResult(call=call, content=(), kind="permanent"), seen.running)
+        if witness.closed_call is not None:
+            yield Move(RecordToolResult(call=witness.closed_call, content=DONE))
+            yield Move(RecordToolResult(call=witness.closed_call, content=(), kind="permanent"))
+        yield Move(RecordToolResult(call=FOREIGN_CALL, content=DONE), foreign=True)
+
+    def _decisions(self, witness: Witness) -> Iterator[Move]:
+        closed = (witness.closed_call,) if witness.closed_call is not None else ()
+        for call in (*witness.calls, *closed):
+            seen = witness.calls.get(call)
+            waits = seen is not None and seen.approval == "waits" and not seen.answered
+            for allowed in (True, False):
+                yield Move(DecideApproval(call=call, allowed=allowed), waits)
+                if "decide" in self._scope.keyed:
+                    yield Move(DecideApproval(call=call, allowed=allowed, key="decide"))
+        yield Move(DecideApproval(call=FOREIGN_CALL, allowed=True), foreign=True)
+
+    def _cancels(self, witness: Witness) -> Iterator[Move]:
+        yield Move(CancelRun(), witness.open_run is not None)
+        for run in _own_runs(witness):
+            seen = witness.runs.get(run)
+            yield Move(CancelRun(run=run), seen is not None and not seen.cancelled)
+            if "cancel" in self._scope.keyed:
+                yield Move(CancelRun(run=run, key="cancel"))
+        yield Move(CancelRun(run=FOREIGN_RUN), foreign=True)
+
+    def _process(self, witness: Witness) -> Iterator[Move]:
+        """What a fresh process does first, and timers, which may fire when nobody waits for them any more."""
+        run = witness.open_run
+        goes_on = run is not None and not witness.runs[run].parked
+        yield Move(ResumeRun(tools=TOOL_NAMES), goes_on)
+        if run is not None:
+            yield Move(ResumeRun(), goes_on)
+            yield Move(ResumeRun(tools=TOOL_NAMES, asked=True), must_happen=True)
+            yield Move(ResumeRun(asked=True), must_happen=True)
+        for other in _own_runs(witness):
+            yield Move(RecordTimer(timer=deadline_name(other)), other == run and goes_on)
+        yield Move(RecordTimer(timer=deadline_name(FOREIGN_RUN)), foreign=True)
+
+
+def deadline_name(run: RunId) -> str:
+    """Return the effect key of the wait for the end of a run's time."""
+    return f"deadline:{run}"
+
+
+def _own_runs(witness: Witness) -> tuple[RunId, ...]:
+    """Return the runs that are queued or under way, and the last one that ended."""
+    return (*witness.runs, witness.ended_run) if witness.ended_run is not None else tuple(witness.runs)
+
+
+def final_answer(run: RunId, turn: int) -> RecordModelResponse:
+    """Return what an ordinary model says."""
+    return _response(run, turn, FINAL_ANSWER)
+
+
+def _response(run: RunId, turn: int, answer: Answer) -> RecordModelResponse:
+    return RecordModelResponse(
+        run=run,
+        turn=turn,
+        content=answer.content,
+        stop_reason=answer.stop_reason,
+        usage=Usage(),
+        request=RequestReference(configured=2, messages=1),
+        verdicts=answer.verdicts,
+    )

@@ -1,0 +1,45 @@
+"""Every rule that a session is checked against in `refold.scenarios.exhaustive`, and what each one says.
+
+INV0 to INV4 are judged by `refold.events.invariants`; INV7 and the rules in words by `session_promises`; INV6, TOTAL
+and LIVE by the exploration itself.
+"""
+
+from typing import Literal, NamedTuple, TypeAlias
+
+from refold.events.history_rules import Invariant
+
+Rule: TypeAlias = (
+    Invariant
+    | Literal["INV5", "INV6", "INV7"]
+    | Literal["TIERS", "APPROVAL", "ONCE", "KINDS", "OUTCOME", "TURNS", "PARKED", "KEYS", "TOTAL", "LIVE"]
+)
+"""The name of a rule."""
+
+RULES: dict[Rule, str] = {
+    "INV0": "every prefix shows a history that providers accept",
+    "INV1": "every call is answered by exactly one result",
+    "INV2": "a run has one terminal event, its last; a cancelled run is not completed",
+    "INV3": "inputs become runs one after another, in the order accepted",
+    "INV4": "nothing of another session is taken for this one's",
+    "INV5": "what was acknowledged is in the log after any crash: promised by stores, not by the core",
+    "INV6": "folding the log gives the live state; re-executing it gives the same events and pending effects",
+    "INV7": "what is pending is exactly what the open run has begun and not finished",
+    "TIERS": "calls start in order; only observing calls run beside each other",
+    "APPROVAL": "what needs approval runs only after one; what is denied or refused never runs",
+    "ONCE": "no `once` call runs again without a new approval; other calls only where their tool exists",
+    "KINDS": "a result that we make up has the kind and the words of what happened",
+    "OUTCOME": "a run ends as what ended it says: answer, failure, timeout, cancel",
+    "TURNS": "turns count from 1 without gaps, up to max_turns",
+    "PARKED": "a run parks after so many fruitless resumes, and then does nothing by itself",
+    "KEYS": "a command with a key has one outcome",
+    "TOTAL": "a command is refused and changes nothing, or gives a batch; what must happen is not refused",
+    "LIVE": "from every state, ordinary results and decisions lead to a session at rest",
+}
+"""What each rule says. Of INV7 only the core's half is meant: what `pending` asks for."""
+
+
+class Finding(NamedTuple):
+    """A rule that does not hold."""
+
+    rule: Rule
+    message: str

@@ -1,0 +1,150 @@
+"""How large the worlds are that `refold.scenarios.exhaustive` explores, and what is in them.
+
+A scope is small on purpose: most faults of a state machine show with two of a kind. What is bounded is only what
+makes a life longer: inputs, turns, calls in one answer. Crashes, cancels, late and repeated results and decisions
+have no bound, since after them a session is in one of finitely many states.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from refold.events.configuration import AgentConfig, AgentConfiguration, CodeIdentity, ToolSpec, configuration_of
+from refold.events.content import AnswerContent, JsonObject, TextBlock, ThinkingBlock, ToolUseBlock
+from refold.events.ids import AgentId, SessionId, StreamName, ToolCallId
+from refold.events.model import StopReason
+from refold.events.session_events import Verdict
+
+SESSION = SessionId("alice")
+AGENT = AgentId("agent")
+STREAM = StreamName("session/alice")
+
+_SCHEMA: JsonObject = {"type": "object"}
+
+TOOLS = (
+    ToolSpec(name="look", description="Looks.", input_schema=_SCHEMA, tier="observe", effect="pure"),
+    ToolSpec(name="fetch", description="Fetches.", input_schema=_SCHEMA, tier="observe", effect="once"),
+    ToolSpec(name="write", description="Writes.", input_schema=_SCHEMA, tier="act", effect="once"),
+    ToolSpec(name="put", description="Puts.", input_schema=_SCHEMA, tier="act", effect="idempotent"),
+    ToolSpec(name="pay", description="Pays.", input_schema=_SCHEMA, tier="confirm", effect="once"),
+    ToolSpec(name="sign", description="Signs.", input_schema=_SCHEMA, tier="confirm", effect="idempotent"),
+)
+"""One tool for each behaviour that a session tells apart; to it, `pure` and `idempotent` are one."""
+
+UNHEARD_OF = "unheard_of"
+"""A tool that the model makes up."""
+
+REFUSALS = (
+    Verdict(verdict="deny", reason="not today"),
+    Verdict(verdict="invalid_arguments", reason="city is missing"),
+    Verdict(verdict="not_found", reason="there is no tool of that name"),
+)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Something that the model may say."""
+
+    content: tuple[AnswerContent, ...]
+    stop_reason: StopReason = "end_turn"
+    verdicts: tuple[Verdict, ...] = ()
+
+
+FINAL_ANSWER = Answer((TextBlock(text="Done."),))
+"""What an ordinary model says."""
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """What may happen in one world, and how much of it."""
+
+    name: str
+    inputs: int = 2
+    """Most inputs that are accepted."""
+    turns: int = 2
+    """`max_turns` of the configuration: most model calls of one run."""
+    calls: int = 2
+    """Most tool calls in one answer."""
+    tools: tuple[str, ...] = tuple(spec.name for spec in TOOLS)
+    """Names out of `TOOLS`; all of them exist, an answer names these."""
+    asks: bool = False
+    """A policy may put a call to approval whose tool does not ask for it."""
+    refusals: int = len(REFUSALS)
+    """How many of `REFUSALS` a call may get."""
+    keyed: tuple[Literal["send", "cancel", "decide"], ...] = ()
+    """Commands that also come with a key, one for each kind of command."""
+    imports: bool = False
+    """A history with an unanswered call may be imported, once."""
+    resumes_max: int = 1
+    """A run parks when it is resumed without progress once more than this."""
+
+
+EVERYDAY = (
+    Scope(name="calls", inputs=1, turns=1, tools=("look", "write", "pay"), refusals=1),
+    Scope(name="keys", inputs=1, turns=1, calls=1, tools=("pay",), refusals=0, keyed=("cancel", "decide")),
+    Scope(name="queue", inputs=3, turns=1, calls=0, keyed=("send",)),
+    Scope(name="import", inputs=1, turns=1, calls=1, tools=("look",), refusals=0, imports=True),
+    Scope(name="stubborn model", inputs=1, turns=4, calls=1, tools=("put",), refusals=0),
+)
+"""Explored in seconds: with every test run, and against every planted fault."""
+
+FULL = (
+    Scope(name="calls", inputs=1, asks=True),
+    Scope(name="runs", tools=("look", "write", "pay"), refusals=1),
+    Scope(name="keys", turns=1, calls=1, tools=("pay",), refusals=0, keyed=("send", "cancel", "decide")),
+    Scope(name="queue", inputs=4, turns=1, calls=1, tools=("write",), refusals=0),
+    Scope(name="import", calls=1, tools=("look", "fetch"), refusals=1, imports=True),
+    Scope(name="stubborn model", turns=4, calls=1, tools=("put", "pay"), refusals=1),
+)
+"""Explored in minutes.
+
+What does not meet in any decision is not multiplied. A run reads nothing of the runs before it, so that every choice
+of two calls is tried in one run (`calls`), and in two runs only one tool of each tier (`runs`). Keys are read where a
+command is admitted, where nothing looks at a tool (`keys`). An import is over before a run begins (`import`).
+"""
+
+
+def configuration(scope: Scope) -> AgentConfiguration:
+    """Return what is in force in every session of `scope`."""
+    config = AgentConfig(
+        model="model", max_turns=scope.turns, run_timeout_s=60.0, resumes_max=scope.resumes_max
+    )  # With a time limit, so that every run can run out of it.
+    return configuration_of(config, agent=AGENT, tools=TOOLS, code=CodeIdentity(refold="0.1.0", core=1))[0]
+
+
+def answers(scope: Scope) -> tuple[Answer, ...]:
+    """Return all that the model may say: texts, every ordered choice of calls, and such answers cut short.
+
+    Which tool a call is for makes no difference where it is refused or its answer was cut: it never runs.
+    """
+    texts = (
+        FINAL_ANSWER,
+        Answer(()),
+        Answer((ThinkingBlock(thinking="hm", signature="s"),)),
+        Answer((TextBlock(text="Let me go on."),), "pause_turn"),
+        Answer((TextBlock(text="It is because"),), "max_tokens"),
+    )
+    shapes = _call_shapes(scope)
+    single = [Answer((use,), "tool_use", (verdict,)) for use, verdict in shapes]
+    pairs = [Answer((first[0], second[0]), "tool_use", (first[1], second[1])) for first in shapes for second in shapes]
+    called = [*single, *pairs] if scope.calls > 1 else single if scope.calls else []
+    cut = [
+        Answer(answer.content, "max_tokens", answer.verdicts)
+        for answer in called
+        if all(use == shapes[0][0] for use in answer.content)
+    ]
+    return (*texts, *called, *cut)
+
+
+def _call_shapes(scope: Scope) -> list[tuple[ToolUseBlock, Verdict]]:
+    shapes = [(_use(tool), Verdict()) for tool in scope.tools]
+    asked = {spec.name for spec in TOOLS if spec.tier == "confirm"}
+    if scope.asks:
+        shapes.extend(
+            (_use(tool), Verdict(verdict="ask", reason="policy")) for tool in scope.tools if tool not in asked
+        )
+    for refusal in REFUSALS[: scope.refusals]:
+        shapes.append((_use(UNHEARD_OF if refusal.verdict == "not_found" else scope.tools[0]), refusal))
+    return shapes
+
+
+def _use(tool: str) -> ToolUseBlock:
+    return ToolUseBlock(id=ToolCallId(""), name=tool, input={})

@@ -1,0 +1,42 @@
+"""The command line of the exhaustive check, and the everyday check itself."""
+
+import io
+import re
+
+import pytest
+
+from refold.actors.clock import ManualClock
+from refold.events import session_decisions
+from refold.scenarios.exhaustive import main
+from refold.scenarios.session_rules import RULES
+from refold.scenarios.session_scope import EVERYDAY
+
+
+def printed(*arguments: str) -> tuple[int, str]:
+    out = io.StringIO()
+    return main(arguments, out, ManualClock()), out.getvalue()
+
+
+def test_every_rule_holds_in_the_everyday_scopes_and_is_exercised_there_but_the_one_of_stores() -> None:
+    code, text = printed()
+    assert code == 0
+    verdicts = dict(re.findall(r"^(\w+) +(hold|violated|not exercised) ", text, re.MULTILINE))
+    assert verdicts == {**dict.fromkeys(RULES, "hold"), "INV5": "not exercised"}
+    for scope in EVERYDAY:
+        assert re.search(rf"^{scope.name} +[\d,]+ +[\d,]+ +[\d,]+ +\d+ +0\.0$", text, re.MULTILINE)
+
+
+def test_a_violation_is_an_exit_code_and_is_shown_as_a_program_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_decisions, "CANCELLED_TEXT", "Gone")
+    code, text = printed("--stop-at-first")
+    assert code == 1
+    assert re.search(r"^KINDS +violated ", text, re.MULTILINE)
+    assert "KINDS is violated in scope 'calls': call_6_0 is answered as cancelled ('Gone')" in text
+    assert "    CancelRun(),\n):\n" in text
+    assert text.endswith("  10  RunCancelled(run='run_3')\n")
+
+
+def test_wrong_arguments_get_the_usage() -> None:
+    code, text = printed("--everything")
+    assert code == 2
+    assert text.startswith("usage: ")
