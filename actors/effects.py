@@ -50,6 +50,7 @@ class EffectsInFlight:
         """Set once no further effect is to begin."""
         self._by_stream: dict[str, StreamEffects] = {}
         self._idle: asyncio.Future[None] | None = None
+        self._hurried = False
 
     def of(self, stream: str) -> StreamEffects:
         """Return the effects of one stream."""
@@ -69,7 +70,7 @@ class EffectsInFlight:
     async def drain(self, clock: Clock, grace_s: float) -> None:
         """Let no further effect begin, and return when none runs any more, or after `grace_s` seconds."""
         self.draining = True
-        if not self.count():
+        if self._hurried or not self.count():
             return
         self._idle = asyncio.get_running_loop().create_future()
         timer = clock.call_later(grace_s, self._wake)
@@ -77,6 +78,11 @@ class EffectsInFlight:
             await self._idle
         finally:
             timer.cancel()
+
+    def hurry(self) -> None:
+        """Let `drain` return at once: what runs is abandoned."""
+        self._hurried = True
+        self._wake()
 
     def ended(self) -> None:
         """Note that effects have ended, their results recorded."""

@@ -79,6 +79,7 @@ class Journal:
         self._waiting.append(entry)
         if self._writer is None:
             self._writer = loop.create_task(self._write(), name="journal")
+            self._writer.add_done_callback(self._writer_ended)
         cancelled: asyncio.CancelledError | None = None
         while not entry.settled():
             try:
@@ -107,10 +108,19 @@ class Journal:
                 await self._write_group(group)
         finally:
             self._writer = None
-            closing = PersistenceError(f"{self.store.name} is being closed", outcome_unknown=True)
-            for entry in (*group, *self._waiting):  # Only where the loop is being torn down under us.
-                entry.settle(None, closing)
-            self._waiting.clear()
+            for entry in group:  # Settled, unless the loop is being torn down under us.
+                entry.settle(None, self._torn_down(outcome_unknown=True))
+
+    def _writer_ended(self, writer: "asyncio.Task[None]") -> None:
+        """Let nobody wait for a writer that was cancelled, perhaps before it began."""
+        if self._writer is writer:
+            self._writer = None
+        if self._writer is None:
+            while self._waiting:
+                self._waiting.popleft().settle(None, self._torn_down(outcome_unknown=False))
+
+    def _torn_down(self, *, outcome_unknown: bool) -> PersistenceError:
+        return PersistenceError(f"{self.store.name} is being closed", outcome_unknown=outcome_unknown)
 
     def _next_group(self) -> list[_Waiting]:
         group: list[_Waiting] = []

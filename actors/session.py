@@ -13,7 +13,7 @@ import msgspec
 from refold.actors.conversation import Conversation
 from refold.actors.effects import EffectsInFlight
 from refold.actors.errors import ActorStopped
-from refold.actors.event_sourced import EventSourcedActor, Performed
+from refold.actors.event_sourced import RECORD_RETRY_S, EventSourcedActor, Performed
 from refold.actors.journal import Journal
 from refold.actors.model import MODEL_KIND, CancelModelCall, StartModelCall
 from refold.actors.protocols import SessionObserver
@@ -22,8 +22,10 @@ from refold.events.codec import RecordedEvent
 from refold.events.configuration import AgentConfiguration
 from refold.events.content import TextBlock
 from refold.events.core import WaitUntil
+from refold.events.errors import PersistenceError
 from refold.events.ids import SessionId, event_ref, kind_and_identifier
 from refold.events.session_commands import (
+    CancelRun,
     Configure,
     ImportHistory,
     OpenSession,
@@ -57,6 +59,14 @@ class ReadSession(msgspec.Struct, frozen=True):
     question: Callable[[SessionState], object]
 
 
+class InsistOnCancel(msgspec.Struct, frozen=True):
+    """Cancel, and do not let go of it where the log refuses: a cancellation must not be lost."""
+
+    command: CancelRun
+    attempt: int = 0
+    """How often the log has refused."""
+
+
 class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
     """What all sessions of a runtime share."""
 
@@ -65,6 +75,8 @@ class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...]
     """Names of the tools that exist."""
     auto_resume: bool = True
+    after_order: bool = False
+    """Whether the runtime before this one had ended in order, so that no run of it was interrupted by a crash."""
     cancel_grace_s: float = 5.0
 
 
@@ -90,12 +102,23 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         """Handle a command, a question, or the end of an effect."""
         if type(message) is WakeSession:
             return None
+        if type(message) is InsistOnCancel:
+            return await self._cancel_or_try_again(message)
         if type(message) is ReadSession:
             await self.require_durable_state()
             return message.question(self.state)
         if type(message) is ResumeRun and self.goes_on():
             return Performed(0, False)
         return await super().on_receive(message)
+
+    async def _cancel_or_try_again(self, message: InsistOnCancel) -> object:
+        try:
+            return await super().on_receive(message.command)
+        except PersistenceError as error:
+            log.warning("%s: a cancellation is not recorded yet: %s", self.address, error)
+            again = msgspec.structs.replace(message, attempt=message.attempt + 1)
+            self._tell_later(RECORD_RETRY_S * 2 ** min(message.attempt, 5), again)
+            return None
 
     def preparation(self, command: SessionCommand) -> Sequence[SessionCommand]:
         """Open the session and tell it what is in force, where a run may come of the command."""
@@ -120,7 +143,7 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
                 self.state.agent,
             )
             return None
-        resume = ResumeRun(tools=self._setting.tools)
+        resume = ResumeRun(tools=self._setting.tools, in_order=self._setting.after_order)
         return (*self.preparation(resume), resume)
 
     def resumes(self, command: SessionCommand) -> bool:

@@ -16,7 +16,7 @@ AgentId = NewType("AgentId", str)
 """The name of an agent; part of the address of its model actor."""
 
 RunId = NewType("RunId", str)
-"""One run inside a session: `run_<version of its RunStarted>`; unique within its session."""
+"""One run inside a session: `run_<version of its InputQueued>`; unique within its session."""
 
 ToolCallId = NewType("ToolCallId", str)
 """One tool call inside a session: `call_<version of the answer>_<index in it>`; unique within its session."""

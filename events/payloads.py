@@ -20,6 +20,9 @@ from refold.events.ids import PayloadHash
 INLINE_BYTES_MAX = 64 * 1024
 """Largest JSON of a block that stays in its event."""
 
+PAYLOAD_BYTES_MAX = 256 * 1024 * 1024
+"""Largest JSON of a block at all; no store has to take more."""
+
 B = TypeVar("B", bound=Block)
 
 _encode = msgspec.json.Encoder().encode
@@ -39,6 +42,8 @@ def spill(content: Sequence[B]) -> tuple[tuple[B | StoredBlock, ...], dict[Paylo
     for block in content:
         if isinstance(block, TextBlock | ImageBlock | ThinkingBlock) and _may_be_large(block):
             data = _readable(block)
+            if len(data) > PAYLOAD_BYTES_MAX:
+                raise Unrecordable("$", f"has {len(data):,} bytes as JSON; {PAYLOAD_BYTES_MAX:,} are accepted")
             if len(data) > INLINE_BYTES_MAX:
                 name = payload_hash(data)
                 payloads[name] = data

@@ -178,6 +178,7 @@ def _admit_resume(state: SessionState, command: ResumeRun) -> SessionEvent | Rec
         fingerprint=state.configuration.fingerprint,
         tools=tuple(sorted(needed.intersection(command.tools))),
         asked=command.asked,
+        in_order=command.in_order,
     )
 
 

@@ -70,6 +70,8 @@ class ResumeRun(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the tools that exist here."""
     asked: bool = False
     """Somebody asked for it, so that a parked run goes on too."""
+    in_order: bool = False
+    """The runtime before had ended in order."""
 
 
 class RecordModelResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -220,6 +220,8 @@ class RunResumed(Event, frozen=True, kw_only=True, tag="session.run_resumed.v1")
     """Names of the tools that exist now and that started, unanswered calls need."""
     asked: bool = False
     """Somebody asked for it, so that earlier fruitless resumes are forgiven."""
+    in_order: bool = False
+    """The runtime before had ended in order, as in a deploy, so that this is not the trace of a crash."""
 
 
 class RunParked(Event, frozen=True, kw_only=True, tag="session.run_parked.v1"):

@@ -20,7 +20,7 @@ from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.journal import Journal
 from refold.actors.model import MODEL_KIND, ModelActor
 from refold.actors.protocols import Provider
-from refold.actors.session import SessionActor, SessionSetting, WakeSession
+from refold.actors.session import ReadSession, SessionActor, SessionSetting, WakeSession
 from refold.actors.supervision import ActorFailure
 from refold.actors.thread_pool import ThreadPool
 from refold.actors.tool import ToolActor
@@ -128,10 +128,16 @@ class AgentRuntime:
         """Do nothing while the runtime takes commands.
 
         Raises:
-            ConfigError: it has never been open.
+            ConfigError: it has never been open, or belongs to another event loop or the parent process.
             ActorStopped: it is closed or closing.
         """
-        _ = self.system  # Raises where the runtime has never been open.
+        system = self.system  # Raises where the runtime has never been open.
+        if os.getpid() != self._pid:
+            raise ConfigError(
+                "this process was forked from the runtime's; open another log here"
+            )
+        if asyncio.get_running_loop() is not system.loop:
+            raise ConfigError("this runtime lives on another event loop; use it there, or open one on this loop")
         if self._closing is not None:
             raise ActorStopped(RUNTIME_STREAM, "the runtime is closed; open a new one on the same log")
 
@@ -139,6 +145,7 @@ class AgentRuntime:
         if self._entered:
             raise ConfigError("this runtime has been open already; make another one")
         self._entered = True
+        self._pid = os.getpid()
         try:
             self._store, self._owns_store = await _open(self.options.log, self.options)
             await self._start(self._store)
@@ -165,7 +172,10 @@ class AgentRuntime:
         self._journal = Journal(store)
         code = CodeIdentity(refold=VERSION, core=CORE_VERSION, app=options.app_version)
         self._register(self._system, self._journal, store, await self._setting(store, code))
-        await self.system.ref(RUNTIME_STREAM).ask(RuntimeStarted(code=code), block=False)
+        note = await self._system.start(
+            EventSourcedActor, RUNTIME_CORE, RUNTIME_CODEC, self._journal, address=RUNTIME_STREAM
+        )
+        await note.ask(RuntimeStarted(code=code), block=False)
         if options.auto_resume:
             for head in await store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True):
                 self.system.ref(head.stream).tell(WakeSession())
@@ -182,6 +192,7 @@ class AgentRuntime:
             configuration=configuration,
             tools=self.tools.names(),
             auto_resume=self.options.auto_resume,
+            after_order=await _ended_in_order(store),
             cancel_grace_s=self.options.cancel_grace_s,
         )
 
@@ -193,8 +204,6 @@ class AgentRuntime:
             TOOL_KIND,
             lambda _: ToolActor(tools, journal, hub, deps=options.deps, cancel_grace_s=options.cancel_grace_s),
         )
-        kind, _ = kind_and_identifier(RUNTIME_STREAM)
-        system.register(kind, lambda _: EventSourcedActor(RUNTIME_CORE, RUNTIME_CODEC, journal))
 
     async def session(self, session_id: str | None = None, *, restore: bool = False) -> Session:
         """Return a session: a new one, or one that is in the log.
@@ -231,7 +240,7 @@ class AgentRuntime:
         """End the runtime; a second call waits for the first.
 
         Effects that run get the close grace to reach the log; what has not by then is abandoned, and its run is
-        left open, to go on at the next start.
+        left open, to go on at the next start. Who is cancelled meanwhile gives up the grace, not the end.
 
         Args:
             cancel: end open runs as cancelled instead.
@@ -240,7 +249,16 @@ class AgentRuntime:
             return
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close(cancel), name="close the runtime")
-        await asyncio.shield(self._closing)
+        gone: asyncio.CancelledError | None = None
+        while not self._closing.done():
+            try:
+                await asyncio.wait([self._closing])
+            except asyncio.CancelledError as error:
+                gone = error
+                self._in_flight.hurry()
+        if gone is not None:
+            raise gone
+        self._closing.result()
 
     async def _close(self, cancel: bool) -> None:
         try:
@@ -259,7 +277,12 @@ class AgentRuntime:
         heads = await self.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
         working = [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
         waiting = self.hub.open_sessions()  # For a person, say: such a run has no effect in flight.
-        for session in dict.fromkeys([*working, *waiting]):
+        live = [
+            SessionId(identifier)
+            for kind, identifier in map(kind_and_identifier, self.system.live())
+            if kind == SESSION_KIND
+        ]
+        for session in dict.fromkeys([*working, *waiting, *live]):
             try:
                 await self._cancel_runs_of(session)
             except (PersistenceError, ActorStopped, AskTimeout) as error:
@@ -267,11 +290,12 @@ class AgentRuntime:
 
     async def _cancel_runs_of(self, session: SessionId) -> None:
         """Cancel the run under way, and those that begin in its place."""
-        while (run := (await Session(self, session).state_at()).run) is not None:
+        ref = self.system.ref(stream_name(SESSION_KIND, session))
+        question = ReadSession(lambda state: state.run.id if state.run is not None else None)
+        while (run := await ref.ask(question, block=False)) is not None:  # Behind all that waits in the mailbox.
             with self.hub.follow(session) as follower:
-                cancel = CancelRun(run=run.id, reason="the runtime closes")
-                await self.system.ref(stream_name(SESSION_KIND, session)).ask(cancel, block=False)
-                await follower.ended(run.id)
+                await ref.ask(CancelRun(run=run, reason="the runtime closes"), block=False)
+                await follower.ended(run)
 
     async def _release(self) -> None:
         """Let go of everything, in the reverse order of how it was taken, on every path."""
@@ -328,6 +352,15 @@ def _agent(
     if not callable(getattr(provider, "complete", None)):
         raise ConfigError(f"a provider has an async method `complete`, and {type(provider).__name__} has none")
     return Agent(config=given, provider=provider, tools=tuple(tools), name=name)
+
+
+async def _ended_in_order(store: EventStore) -> bool:
+    """Tell whether the runtime that had the log before recorded its end."""
+    head = await store.head(RUNTIME_STREAM)
+    if head is None:
+        return False
+    last = RUNTIME_CODEC.decode_all(await store.read_stream(RUNTIME_STREAM, after_version=head.version - 1))
+    return bool(last) and isinstance(last[-1], RuntimeClosed)
 
 
 async def _open(log: Log, options: Settings) -> tuple[EventStore, bool]:

@@ -127,6 +127,8 @@ class _LogCheck:
                 if event.position <= position:
                     message = f"position {event.position} comes after position {position}"
                     self._problems.add_at(event, "position", message)
+                if event.version < 1:  # Such an event is before every version that a stream is read from.
+                    self._problems.add_at(event, "version", f"has version {event.version}; versions begin at 1")
                 await self._check_listed(event)
                 position = max(position, event.position)
             if position == before:
@@ -137,7 +139,9 @@ class _LogCheck:
         if event.stream in self._met:
             return
         self._met.add(event.stream)
-        if await self._store.head(event.stream) is None:
+        if not event.stream:
+            self._problems.add_at(event, "head", "its stream has no name, so that it is in no list of streams")
+        elif await self._store.head(event.stream) is None:
             self._problems.add_at(event, "head", "the stream is missing from the list of streams")
 
     def report(self) -> CheckReport:

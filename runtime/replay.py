@@ -61,6 +61,11 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     """The first of each stream that diverges, in order of position; at most `DIVERGENCES_KEPT`."""
 
     @property
+    def nothing_replayed(self) -> bool:
+        """Whether the log has streams, and today's code knows the kind of none."""
+        return self.streams == 0 and bool(self.not_replayed)
+
+    @property
     def divergence(self) -> Divergence | None:
         """The first divergence in the log, or None."""
         return self.divergences[0] if self.divergences else None

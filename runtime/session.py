@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from refold.actors.actor_ref import ActorRef
 from refold.actors.cancellation import CancellationToken
+from refold.actors.clock import Timer
 from refold.actors.conversation import own_copy
 from refold.actors.errors import ActorStopped, AskCycle
 from refold.actors.event_sourced import Performed, WithPayloads
 from refold.actors.given_content import checked_block, checked_messages
-from refold.actors.session import ReadSession
+from refold.actors.session import InsistOnCancel, ReadSession
 from refold.actors.tool_context import calling_session
 from refold.events.cleaning import clean_text
 from refold.events.codec import RecordedEvent
@@ -37,7 +38,7 @@ from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session_events import SessionEvent, ToolApprovalRequested
 from refold.events.session_state import FinishedRun, SessionState, calls_awaiting_approval, history, run_of_input
 from refold.outcome import RunResult, result_of
-from refold.session_hub import EndedRun, Follower, Recorded
+from refold.session_hub import EndedRun, Follower, Recorded, cancelled_in_queue
 
 if TYPE_CHECKING:
     from refold.agent_runtime import AgentRuntime
@@ -101,12 +102,18 @@ class Session:
             self._run_to_its_end(command, payloads, watcher, cancel, given_up), name=f"send to {self._stream}"
         )
         gone: asyncio.CancelledError | None = None
+        patience: Timer | None = None
         while not work.done():
             try:
                 await asyncio.wait([work])
             except asyncio.CancelledError as error:
                 gone = error
                 given_up.cancel()
+                if patience is None:  # A log that refuses for ever must not hold a caller who was cancelled.
+                    grace_s = 2 * self._runtime.options.cancel_grace_s
+                    patience = self._runtime.system.clock.call_later(grace_s, work.cancel)
+        if patience is not None:
+            patience.cancel()
         if gone is not None:
             if not work.cancelled():
                 work.exception()
@@ -131,7 +138,7 @@ class Session:
                 performed = await self._ask(command, payloads)
                 run = run_of_input(performed.version)
                 if watcher is not None:
-                    watcher.watch(run, lambda: self._tell(CancelRun(run=run, reason="on_event raised")))
+                    watcher.watch(run, lambda: self._cancel_surely(CancelRun(run=run, reason="on_event raised")))
                 finished = await self._wait(run, performed, follower, cancel, given_up)
             finally:
                 if unsubscribe is not None:
@@ -155,26 +162,34 @@ class Session:
             if self._runtime.hub.is_awaited(self.id, run, besides=follower):
                 task.cancel()  # It is somebody else's run too, and goes on without this caller.
             else:
-                self._tell(CancelRun(run=run, reason="the caller was cancelled"))
+                self._cancel_surely(CancelRun(run=run, reason="the caller was cancelled"))
 
         if cancel is not None:
-            forget.append(cancel.on_cancel(lambda: self._tell(CancelRun(run=run, reason=_reason_of(cancel)))))
+            forget.append(cancel.on_cancel(lambda: self._cancel_surely(CancelRun(run=run, reason=_reason_of(cancel)))))
         forget.append(given_up.on_cancel(give_up))
         try:
             if not performed.new:
-                version = await self._terminal_version(run)
-                if version:
-                    return await self._finished(EndedRun(version, None))
+                before = await self._ended_before(run)
+                if before is not None:
+                    return await self._finished(before)
             return await self._finished(await follower.ended(run))
         finally:
             for take_back in forget:
                 take_back()
 
-    async def _terminal_version(self, run: RunId) -> int:
-        def terminal(state: SessionState) -> int:
-            return next((record.terminal for record in state.keys.values() if run_of_input(record.version) == run), 0)
+    async def _ended_before(self, run: RunId) -> EndedRun | None:
+        """Return how a run of an input with a key has ended, if it has."""
 
-        return await self._read(terminal)
+        def ended(state: SessionState) -> EndedRun | None:
+            for record in state.keys.values():
+                if run_of_input(record.version) == run and record.terminal:
+                    return EndedRun(record.terminal, None)
+            for queued in state.queue:
+                if run_of_input(queued.version) == run and queued.cancelled:
+                    return EndedRun(queued.version, cancelled_in_queue(run, queued.version))
+            return None
+
+        return await self._read(ended)
 
     async def _finished(self, ended: EndedRun) -> FinishedRun:
         if ended.finished is not None:
@@ -301,11 +316,12 @@ class Session:
         assert isinstance(performed, Performed)
         return performed
 
-    def _tell(self, command: SessionCommand) -> None:
+    def _cancel_surely(self, command: CancelRun) -> None:
+        """Have a run cancelled, also where the log refuses at first; from any thread."""
         try:
-            self._ref.tell(command)
+            self._ref.tell(InsistOnCancel(command))
         except ActorStopped as error:
-            self._runtime.log.info("session %s: a %s came too late: %s", self.id, type(command).__name__, error)
+            self._runtime.log.info("session %s: a cancellation came too late: %s", self.id, error)
 
     @property
     def _ref(self) -> ActorRef:

@@ -19,9 +19,11 @@ from refold.actors.errors import ActorStopped
 from refold.events.codec import RecordedEvent
 from refold.events.errors import ConfigError
 from refold.events.ids import RunId, SessionId
-from refold.events.model import Delta
+from refold.events.model import Delta, Usage
 from refold.events.session_events import (
+    CancelRequested,
     HistoryImported,
+    InputQueued,
     ModelInterrupted,
     ModelResponded,
     RunCancelled,
@@ -32,7 +34,7 @@ from refold.events.session_events import (
     SessionEvent,
     ToolApprovalRequested,
 )
-from refold.events.session_state import FinishedRun, SessionState
+from refold.events.session_state import FinishedRun, SessionState, run_of_input
 
 log = logging.getLogger("refold.session")
 
@@ -137,16 +139,24 @@ class SessionHub:
     def recorded(self, session: SessionId, events: Sequence[Recorded]) -> None:
         """Pass durable events on, and remember which runs they end."""
         subscribers = [*self._subscribers.get(session, ()), *self._subscribers.get(None, ())]
+        cancelled: dict[RunId, int] = {}
         for event in events:
             shown = _own_copy(event) if subscribers else event
             for subscriber in subscribers:
                 self._call(subscriber, shown)
+            if (run := _cancelled_run(event)) is not None:
+                cancelled[run] = event.version
             if isinstance(event.event, RunStarted | RunResumed):
                 self._open[session] = None
             elif isinstance(event.event, RunCompleted | RunFailed | RunCancelled):
                 self._open.pop(session, None)
+                cancelled.pop(event.event.run, None)
                 if session in self._followers:
                     self._ending.setdefault(session, {})[event.event.run] = event.version
+
+        for run, version in cancelled.items():  # Its turn is still to come, and nobody has to wait for that.
+            for follower in self._followers.get(session, ()):
+                follower.tell(run, EndedRun(version, cancelled_in_queue(run, version)))
 
     def _call(self, subscriber: Subscriber, event: Recorded) -> None:
         try:
@@ -197,3 +207,19 @@ def _own_copy(recorded: Recorded) -> Recorded:
     if not isinstance(recorded.event, ModelResponded | ToolApprovalRequested | HistoryImported | ModelInterrupted):
         return recorded
     return msgspec.structs.replace(recorded, event=copy.deepcopy(recorded.event))
+
+
+def cancelled_in_queue(run: RunId, version: int) -> FinishedRun:
+    """Return how a run has ended that was cancelled, at `version`, before its turn came."""
+    return FinishedRun(
+        run=run, outcome="cancelled", final=(), stop_reason="end_turn", usage=Usage(), turns=0, version=version
+    )
+
+
+def _cancelled_run(event: Recorded) -> RunId | None:
+    """Return the run that an event cancels, if it does."""
+    if isinstance(event.event, CancelRequested):
+        return event.event.run
+    if isinstance(event.event, InputQueued) and event.event.cancelled:
+        return run_of_input(event.version)
+    return None

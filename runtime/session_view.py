@@ -68,10 +68,14 @@ async def list_sessions(store: EventStore) -> list[ListedSession]:
 
 
 async def _listed(store: EventStore, head: StreamHead, name: str) -> ListedSession:
-    first = await store.read_stream(head.stream, limit=FIRST_EVENTS)
-    last = await store.read_stream(head.stream, after_version=max(head.version - 1, 0), limit=1)
+    damaged = ListedSession(session=SessionId(name), status="damaged", version=head.version, began_at=0, at=0)
+    try:
+        first = await store.read_stream(head.stream, limit=FIRST_EVENTS)
+        last = await store.read_stream(head.stream, after_version=max(head.version - 1, 0), limit=1)
+    except LogFormatError:
+        return damaged
     if not first or not last:
-        return ListedSession(session=SessionId(name), status="damaged", version=head.version, began_at=0, at=0)
+        return damaged
     try:
         status: SessionStatus = await _status_of_head(store, head, last[0])
         first_input = _first_input(first)
@@ -204,11 +208,18 @@ def checked_version(head: StreamHead, version: int | None) -> int:
 
     Raises:
         ConfigError: it has not; names those that it has.
+        LogFormatError: it has none at all, which no stream has that is listed.
     """
+    kind, _, name = head.stream.partition("/")
+    if head.version < 1:
+        raise LogFormatError(
+            f"{kind} {name!r} ends at version {head.version} according to the list of streams, which is damaged; "
+            "`refold check` says what else is wrong with the log"
+        )
     if version is None:
         return head.version
     if not 1 <= version <= head.version:
-        raise ConfigError(f"stream {head.stream!r} has no version {version}; its versions are 1 to {head.version}")
+        raise ConfigError(f"{kind} {name!r} has no version {version}; its versions are 1 to {head.version}")
     return version
 
 

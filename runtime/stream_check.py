@@ -62,7 +62,8 @@ class StreamCheck:
     def _check_batch(self, batch: Sequence[StoredEvent]) -> None:
         first = batch[0]
         if first.version != first.batch:
-            message = f"belongs to the batch of version {first.batch}, which does not begin just before it"
+            begins = "begins after it" if first.batch > first.version else "does not begin just before it"
+            message = f"belongs to the batch of version {first.batch}, which {begins}"
             self._problems.add_at(first, "batch", message)
         if first.at < self._at:
             self._problems.add_at(first, "time", f"is {self._at - first.at:,} µs older than the event before it")

@@ -39,14 +39,15 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     stream: str = ""
     """Empty = it concerns the whole log."""
     version: int = 0
-    """Of the event at fault; 0 = it concerns the whole stream."""
+    """Of the event at fault; 0 and no position = it concerns the whole stream."""
     position: int | None = None
     """Of that event, where there is one."""
     message: str
     """What is wrong there."""
 
     def __str__(self) -> str:
-        place = event_ref(self.stream, self.version) if self.version else self.stream or "the log"
+        at_event = self.version or self.position is not None
+        place = event_ref(self.stream, self.version) if at_event else self.stream or "the log"
         return f"{place}: {self.message}"
 
 

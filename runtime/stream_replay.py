@@ -5,7 +5,10 @@ Read `refold.events.core` first. The rule: nothing here decides by itself. Each 
 the log holds: the same consequences, and the same effects in flight.
 """
 
+import os
+import sys
 from collections.abc import Sequence
+from traceback import walk_tb
 from typing import Generic, Literal, Never, Protocol, TypeVar
 
 import msgspec
@@ -52,12 +55,19 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     recorded: Json = NOTHING
     """The whole event, or all pending keys, as recorded; left out where nothing was."""
     now: Json = NOTHING
-    """The same as decided now; of a failure, the error's text."""
+    """The same as decided now; of a failure, the error's text, and where in the code it was raised."""
     core_version: int | None = None
     """`CORE_VERSION` of the code that recorded it, where the stream says."""
 
     def __str__(self) -> str:
-        return f"{event_ref(self.stream, self.version)}: {self.differs}: {self.difference}"
+        place = event_ref(self.stream, self.version)
+        match self.differs:
+            case "consequence" | "pending":  # The path begins with that word.
+                return f"{place}: {self.difference}"
+            case "failure":
+                return f"{place}: failure: {self.now}"
+            case _:
+                return f"{place}: {self.differs}: {self.difference}"
 
 
 class StreamReplay(Protocol):
@@ -158,7 +168,7 @@ class CoreReplay(Generic[S, E]):
         return self._divergence(batch, len(batch) - 2, "pending", difference, recorded=left, now=right)
 
     def _failure(self, batch: Sequence[StoredEvent], index: int, event: E, error: Exception) -> Divergence:
-        text = str(error) if isinstance(error, RefoldError) else f"{type(error).__name__}: {error}"
+        text = str(error) if isinstance(error, RefoldError) else _words_of_fault(error)
         left = json_of(event)
         difference = Difference(path="stimulus" if index < 0 else f"consequences[{index}]", left=left, right=text)
         return self._divergence(batch, index, "failure", difference, recorded=left, now=text)
@@ -185,6 +195,17 @@ class CoreReplay(Generic[S, E]):
             now=now,
             core_version=self.core_version,
         )
+
+
+def _words_of_fault(error: Exception) -> str:
+    """Return an error's type and text, with the innermost line that is not in Python's own library."""
+    words = f"{type(error).__name__}: {error}"
+    lines = [
+        f" ({os.path.basename(frame.f_code.co_filename)}:{line})"
+        for frame, line in walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in sys.stdlib_module_names
+    ]
+    return words + lines[-1] if lines else words
 
 
 def _difference(recorded: Event, now: Event, path: str) -> Difference | None:

@@ -30,7 +30,21 @@ Exit codes: 0 ok; 1 a run failed, or a divergence or problems were found; 2 usag
 log, no such session); 3 the log is in use by another runtime; 130 interrupted; 141 the reader of the output went away.
 """
 
-LogArgument = Annotated[Path, typer.Argument(metavar="LOG", help="The log's file.", show_default=False)]
+
+def _log_path(text: str) -> Path:
+    """Return the path that an argument names; an empty one would be the working directory.
+
+    Raises:
+        typer.BadParameter: it is empty, as an unset variable of a shell is.
+    """
+    if not text:
+        raise typer.BadParameter("it is empty; name the log's file")
+    return Path(text)
+
+
+LogArgument = Annotated[
+    Path, typer.Argument(metavar="LOG", help="The log's file.", show_default=False, parser=_log_path)
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON document instead of text.")]
 
 

@@ -55,14 +55,22 @@ def table(*columns: str) -> "Table":
 
 
 def write_table(to: "Console", rows: "Table") -> None:
-    """Write a table; where a terminal is too narrow for it, the last column alone is cut."""
+    """Write a table; where a terminal is too narrow for it, the last column alone is cut.
+
+    In a pipe or a file no line ends with the spaces that fill its last cell.
+    """
     from rich.cells import cell_len
 
     *others, last = rows.columns
     needed = sum(max(cell_len(str(words)) for words in (other.header, *other.cells)) + 2 for other in others)
     to.width = max(to.width, needed + LAST_COLUMN_MIN)
     last.max_width = to.width - needed
-    to.print(rows)
+    if to.is_terminal:
+        to.print(rows)
+        return
+    with to.capture() as written:
+        to.print(rows)
+    to.print("\n".join(line.rstrip(" ") for line in written.get().split("\n")), end="", soft_wrap=True)
 
 
 def write_paragraph(to: "Console", text: str, *, indent: int = 0, style: str = "") -> None:

@@ -38,7 +38,8 @@ def replay(
 ) -> None:
     """Do a log again with today's code.
 
-    Exits 1 at a divergence, and shows both sides. At level core every recorded stimulus is decided again; the events
+    Exits 1 at a divergence, and shows both sides; and if nothing was replayed, since today's code knows none of the
+    kinds of streams in the log. At level core every recorded stimulus is decided again; the events
     that follow from it and the effects in flight after it are compared with the recorded ones, field by field. No
     model, no tool and no code of yours runs.
 
@@ -57,7 +58,7 @@ async def _replay(log: Path, session: str | None, level: LevelName, as_json: boo
         write_json(report)
     else:
         _write_report(report)
-    return EXIT_OK if report.divergence is None else EXIT_FOUND
+    return EXIT_FOUND if report.divergence is not None or report.nothing_replayed else EXIT_OK
 
 
 def _write_report(report: "ReplayReport") -> None:
@@ -81,6 +82,9 @@ def _write_report(report: "ReplayReport") -> None:
     counts = ", ".join(
         (counted(report.streams, "stream"), counted(report.batches, "batch"), counted(report.events, "event"))
     )
+    if report.nothing_replayed:
+        write_paragraph(to, f"level {report.level}: nothing was replayed", style="bold red")
+        return
     verdict = f"divergence in {counted(report.diverged, 'stream')}" if report.diverged else "no divergence"
     write_paragraph(
         to, f"level {report.level}: {verdict}: {counts} {done}", style="bold red" if report.diverged else "bold"

@@ -26,6 +26,9 @@ CHUNKS = 12
 CONFIRMATION_S = 20.0
 """How long the ticket desk takes to confirm a ticket that it has filed."""
 
+OWNER_ONLY = 0o600
+"""Mode of the files that the tools make, which is that of a log."""
+
 REQUEST_LINE = re.compile(
     r"(?P<time>\S+) (?P<client>\S+) (?P<method>[A-Z]+) (?P<path>\S+) (?P<status>\d{3}) (?P<ms>\d+)ms (?P<release>\S+)"
 )
@@ -166,6 +169,7 @@ async def open_ticket(context: ToolContext[Desk], title: str) -> Ticket:
     """
     desk = _begin("open_ticket", context)
     ticket = Ticket(id=f"INC-{len(filed_tickets(desk.tickets)) + 1}", title=title)
+    desk.tickets.touch(mode=OWNER_ONLY)
     with desk.tickets.open("ab") as file:
         file.write(msgspec.json.encode(ticket) + b"\n")
         file.flush()
@@ -191,6 +195,7 @@ def write_report(context: ToolContext[Desk], text: str) -> str:
     """
     report = _begin("write_report", context).report
     unfinished = report.with_name(f"{report.name}.unfinished")
+    unfinished.touch(mode=OWNER_ONLY)
     unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(report)
     return f"{len(text.encode()):,} bytes written"

@@ -211,3 +211,15 @@ async def test_a_transaction_takes_a_bounded_number_of_batches() -> None:
     store.gate.set()
     await asyncio.gather(*tasks)
     assert [len(group) for group in store.groups] == [GROUP_BATCHES_MAX, 88]
+
+
+async def test_a_writer_that_is_cancelled_before_its_first_step_keeps_nobody_waiting() -> None:
+    journal = Journal(InMemoryStore())
+    appending = asyncio.create_task(journal.append([batch("session/a", 0)]))
+    await asyncio.sleep(0)
+    (writer,) = (task for task in asyncio.all_tasks() if task.get_name() == "journal")
+    writer.cancel()
+    with pytest.raises(PersistenceError, match="being closed"):
+        await appending
+    assert len(await journal.append([batch("session/a", 0)])) == 1
+    await journal.close()

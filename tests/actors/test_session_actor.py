@@ -25,6 +25,7 @@ from refold import (
     Session,
     ToolContext,
     ToolResultBlock,
+    agent_runtime,
     say,
     tool,
     use,
@@ -375,6 +376,37 @@ async def test_case_b17_closing_with_cancel_ends_every_open_run_and_those_that_w
         assert head.pending == ()
 
 
+@pytest.fixture
+def crashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every runtime take the one before it for crashed, though it ended in order."""
+
+    async def never(store: EventStore) -> bool:
+        return False
+
+    monkeypatch.setattr(agent_runtime, "_ended_in_order", never)
+
+
+async def test_a_deploy_in_the_middle_of_a_long_call_is_no_fruitless_resume(log: EventStore) -> None:
+    begun, gate, keys = asyncio.Event(), asyncio.Event(), list[str]()
+    work = parked("idempotent", begun, gate, keys)
+    script: list[Any] = [use("work")]
+    for _ in range(6):
+        begun.clear()
+        async with runtime_of(log, *script, tools=[work], close_grace_s=0) as runtime:
+            if script:
+                sending = asyncio.create_task((await runtime.session("s")).send("go", key="k"))
+            await begun.wait()
+        script = []
+    with pytest.raises(ActorStopped):
+        await sending
+    gate.set()
+    async with runtime_of(log, say("done"), tools=[work]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("go", key="k")).text == "done"
+        assert "RunParked" not in await types_of(session)
+
+
+@pytest.mark.usefixtures("crashed")
 async def test_a_run_that_is_resumed_without_progress_is_parked_and_goes_on_when_asked(log: EventStore) -> None:
     begun, gate, keys = asyncio.Event(), asyncio.Event(), list[str]()
     work = parked("pure", begun, gate, keys)
@@ -403,6 +435,7 @@ async def test_a_run_that_is_resumed_without_progress_is_parked_and_goes_on_when
     assert (len(keys), len(set(keys))) == (5, 1)
 
 
+@pytest.mark.usefixtures("crashed")
 async def test_a_parked_run_can_be_cancelled(log: EventStore) -> None:
     begun, keys = asyncio.Event(), list[str]()
     work = parked("pure", begun, asyncio.Event(), keys)

@@ -20,6 +20,7 @@ from refold import (
     Failed,
     ModelRequest,
     ModelResponse,
+    PersistenceError,
     ProviderError,
     ScriptedProvider,
     Session,
@@ -31,6 +32,7 @@ from refold import (
     tool,
     use,
 )
+from refold.actors import ManualClock
 from refold.events.session_events import CancelRequested, RunStarted, ToolApprovalRequested
 from refold.stores import InMemoryStore
 
@@ -609,6 +611,69 @@ async def test_a_provider_without_a_stream_answers_a_streaming_agent_whole() -> 
     config = AgentConfig(model="m", streaming=True)
     async with AgentRuntime(config, provider=Whole()) as runtime:  # type: ignore[call-overload]
         assert (await (await runtime.session("s")).send("go")).text == "all at once"
+
+
+async def test_a_cancelled_input_in_the_queue_is_told_at_once_and_keeps_its_place() -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def model(request: ModelRequest) -> str:
+        asked.set()
+        await answer.wait()
+        return "first"
+
+    runtime, _ = scripted(model, say("third"))
+    token, early = CancellationToken(), CancellationToken()
+    early.cancel()
+    async with runtime:
+        session = await runtime.session("s")
+        first = asyncio.create_task(session.send("1"))
+        await asked.wait()
+        by_token = asyncio.create_task(session.send("2", cancel=token, key="two"))
+        third = asyncio.create_task(session.send("3"))
+        await session.history()
+        token.cancel()
+        assert (await by_token).outcome == Cancelled()
+        assert (await session.send("2", key="two")).outcome == Cancelled()
+        assert (await session.send("4", cancel=early)).outcome == Cancelled()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(session.send("5"), 0.01)
+        assert not first.done()
+        answer.set()
+        assert [(await first).text, (await third).text] == ["first", "third"]
+        assert (await session.send("2", key="two")).outcome == Cancelled()
+        users = [message.text for message in await session.history() if message.role == "user"]
+    assert users == ["1", "2", "3", "4", "5"]
+
+
+async def test_a_cancellation_that_the_log_refuses_at_first_is_not_lost() -> None:
+    class RefusesOneCancel(InMemoryStore):
+        refused = 0
+
+        async def append(self, batches: Any, payloads: Any = None) -> Any:
+            if not self.refused and any(b"session.cancel_requested" in b.events[0] for b in batches):
+                self.refused += 1
+                raise PersistenceError("the disk is full")
+            return await super().append(batches, payloads)
+
+    asked = asyncio.Event()
+
+    async def model(request: ModelRequest) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    store, clock, token = RefusesOneCancel(), ManualClock(), CancellationToken()
+    runtime, _ = scripted(model, log=store, clock=clock)
+    async with runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go", cancel=token))
+        await asked.wait()
+        token.cancel()
+        await clock.settle()
+        assert not sending.done()
+        await clock.advance(1)
+        assert (await sending).outcome == Cancelled()
+    assert store.refused == 1
 
 
 class _CountingStore(InMemoryStore):

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,17 @@ def test_the_version_is_told() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [["nonsense"], ["show"], ["show", "log"], ["replay", "log", "--level", "all"], ["show", "a", "b", "--at", "x"]],
+    [
+        ["nonsense"],
+        ["show"],
+        ["show", "log"],
+        ["replay", "log", "--level", "all"],
+        ["show", "a", "b", "--at", "x"],
+        ["sessions", ""],
+        ["show", "", "alice"],
+        ["replay", ""],
+        ["check", ""],
+    ],
 )
 def test_wrong_usage_is_exit_code_2_on_stderr(arguments: list[str]) -> None:
     result = run(*arguments)
@@ -144,6 +155,50 @@ def _execute(path: Path, statement: str) -> None:
     connection.close()
 
 
+# Rows that Refold never writes, as an edit of the file's pages makes them.
+
+
+def _force(path: Path, table: str, statement: str) -> None:
+    """Run a statement that the table's own types and checks forbid, and leave the schema as it was."""
+    with closing(sqlite3.connect(path)) as connection:
+        [(schema,)] = connection.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (table,)).fetchall()
+    _set_schema(path, table, schema.replace(") STRICT", ")").replace(" NOT NULL", ""))
+    _execute(path, statement)
+    _set_schema(path, table, schema)
+
+
+def _set_schema(path: Path, table: str, schema: str) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA writable_schema = 1")
+        connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (schema, table))
+        connection.commit()
+
+
+@pytest.mark.parametrize("value", ["NULL", "'x'", "''", "1.5", "x'ff00'", "-9223372036854775808"])
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        *(("events", name) for name in ("version", "batch", "at", "data", "correlation", "causation", "chain")),
+        ("events", "pending"),
+        *(("streams", name) for name in ("name", "version", "chain", "pending")),  # Of one stream: carol's is open.
+        ("payloads", "data"),
+    ],
+)
+def test_no_value_of_a_row_makes_a_command_fail_with_a_traceback(
+    log_file: Path, table: str, column: str, value: str
+) -> None:
+    where = {"events": "position = 3", "streams": "pending <> ''", "payloads": "1"}[table]
+    _force(log_file, table, f"UPDATE {table} SET {column} = {value} WHERE {where}")
+    codes = []
+    for name, *rest in (["sessions"], ["show", "carol"], ["show", "carol", "--events"], *COMMANDS):
+        result = run(name, log_file, *rest)
+        codes.append(result.exit_code)
+        assert error_of(result) if result.exit_code == 2 else result.stdout
+    assert set(codes) <= {0, 1, 2}
+    harmless = column in ("correlation", "causation") and value == "NULL"
+    assert harmless or codes[-1] != 0
+
+
 # Sessions.
 
 
@@ -157,7 +212,15 @@ def test_sessions_are_a_table_of_one_line_each(log_file: Path) -> None:
         ["bob", "cancelled", "10"],
         ["carol", "open", "7"],
     ]
-    assert lines[1].rstrip().endswith("Weather in Lisbon?")
+    assert lines[1].endswith("Weather in Lisbon?")
+
+
+@pytest.mark.parametrize("command", [["sessions"], ["show", "alice", "--events"]], ids=" ".join)
+def test_no_line_of_a_table_ends_with_spaces_where_it_is_redirected(log_file: Path, command: list[str]) -> None:
+    name, *rest = command
+    lines = run(name, log_file, *rest).stdout.splitlines()
+    assert len(lines) > 3
+    assert [line for line in lines if line != line.rstrip()] == []
 
 
 def test_sessions_as_json(log_file: Path) -> None:
@@ -239,7 +302,7 @@ def test_events_as_json(log_file: Path) -> None:
 def test_a_version_that_is_not_there_is_exit_code_2(log_file: Path, version: str, flags: list[str]) -> None:
     result = run("show", log_file, "alice", "--at", version, *flags)
     assert result.exit_code == 2
-    assert "its versions are 1 to 11" in error_of(result)
+    assert error_of(result) == f"refold: session 'alice' has no version {version}; its versions are 1 to 11\n"
 
 
 @pytest.mark.parametrize("command", ["show", "replay"])
@@ -276,7 +339,7 @@ def test_a_divergence_is_exit_code_1_with_both_sides(tampered: Callable[..., Pat
     result = run("replay", path)
     assert result.exit_code == 1
     text = result.stdout
-    assert "session/alice@9: consequence: consequences[0].turn: 7 -> 2\n" in text
+    assert "session/alice@9: consequences[0].turn: 7 -> 2\n" in text
     recorded, now = text.split("recorded:\n")[1].split("now:\n")
     assert '"turn": 7' in recorded
     assert '"turn": 2' in now
@@ -299,6 +362,17 @@ def test_kinds_that_are_not_known_are_named(tampered: Callable[..., Path]) -> No
     path = tampered("UPDATE streams SET name = 'order/1' WHERE name = 'session/carol'")
     assert "not replayed: kind 'order' (1 stream)\n" in run("replay", path).stdout
     assert "not decoded: kind 'order' (1 stream)" in run("check", path).stdout
+
+
+@pytest.mark.parametrize("level", ["fold", "core"])
+def test_a_log_of_which_nothing_could_be_replayed_is_exit_code_1(tampered: Callable[..., Path], level: str) -> None:
+    path = tampered("UPDATE streams SET name = replace(name, 'session/', 'order/')")
+    result = run("replay", path, "--level", level)
+    assert (result.exit_code, result.stdout) == (
+        1,
+        f"not replayed: kind 'order' (3 streams)\nlevel {level}: nothing was replayed\n",
+    )
+    assert run("replay", path, "--json").exit_code == 1
 
 
 def test_a_log_of_another_core_version_is_said_to_be_one(tmp_path: Path) -> None:

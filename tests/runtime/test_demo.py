@@ -269,6 +269,11 @@ def test_writing_the_report_again_leaves_one_report(tmp_path: Path) -> None:
     assert (tmp_path / "report.md").read_text() == "second"
 
 
+def test_the_files_beside_the_log_are_for_their_owner_only_as_the_log_is(story: Any) -> None:
+    modes = {Path(story[name]).stat().st_mode & 0o777 for name in ("log", "tickets", "report")}
+    assert modes == {0o600}
+
+
 async def test_a_ticket_is_filed_before_it_is_confirmed_and_each_call_files_another(tmp_path: Path) -> None:
     for number in (1, 2):
         filed = asyncio.Event()

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from refold.events.errors import LogFormatError, PersistenceError
 from refold.events.ids import PayloadHash, RunId, StreamName
@@ -66,9 +67,22 @@ def test_a_changed_digest_is_found_in_its_batch_and_in_the_next(tampered: Callab
     assert [(problem.kind, problem.version) for problem in report.problems] == [("chain", 6), ("chain", 8)]
 
 
-def test_a_missing_digest_is_found(tampered: Callable[..., Path]) -> None:
-    problem = only(checked(tampered(f"UPDATE events SET chain = NULL WHERE version = 3 AND {ALICE}")))
-    assert (problem.kind, problem.version, "no digest" in problem.message) == ("chain", 3, True)
+async def test_a_missing_digest_is_found() -> None:
+    class WithoutDigest(InMemoryStore):
+        async def read_stream(
+            self, stream: str, *, after_version: int = 0, limit: int | None = None
+        ) -> list[StoredEvent]:
+            events = await super().read_stream(stream, after_version=after_version, limit=limit)
+            return [structs.replace(event, chain=None) if event.version == 3 else event for event in events]
+
+    store = WithoutDigest()
+    await LogBuilder(store).weather_session("alice")
+    problem = only(await check_log(store))
+    assert str(problem) == "session/alice@3: has no digest, which the first event of a batch must have"
+
+
+def test_a_row_without_its_digest_is_a_problem(tampered: Callable[..., Path]) -> None:
+    assert not checked(tampered(f"UPDATE events SET chain = NULL WHERE version = 3 AND {ALICE}")).sound
 
 
 def test_events_cannot_change_streams(tampered: Callable[..., Path]) -> None:
@@ -95,6 +109,35 @@ def test_a_batch_without_its_stimulus_is_found(tampered: Callable[..., Path]) ->
 def test_an_event_that_says_it_is_of_another_batch_is_found(tampered: Callable[..., Path]) -> None:
     report = checked(tampered(f"UPDATE events SET batch = 4 WHERE version = 5 AND {ALICE}"))
     assert ("batch", 5) in [(problem.kind, problem.version) for problem in report.problems]
+
+
+def test_an_event_that_says_it_is_of_a_batch_after_it_is_found(tampered: Callable[..., Path]) -> None:
+    report = checked(tampered(f"UPDATE events SET batch = 9 WHERE version = 6 AND {ALICE}"))
+    problem = next(problem for problem in report.problems if problem.kind == "batch")
+    assert str(problem) == "session/alice@6: belongs to the batch of version 9, which begins after it"
+
+
+@pytest.mark.parametrize("further", [-(2**62), -12, -2, -1, 1, 2, 12, 2**62])
+@pytest.mark.parametrize("version", range(1, 12))
+def test_an_event_of_any_other_batch_is_a_problem(tampered: Callable[..., Path], version: int, further: int) -> None:
+    path = tampered(f"UPDATE events SET batch = batch + {further} WHERE version = {version} AND {ALICE}")
+    assert {"batch", "chain", "unreadable"} & set(kinds(checked(path)))
+
+
+def test_a_stream_without_a_name_is_found(tampered: Callable[..., Path]) -> None:
+    problem = only(checked(tampered("UPDATE streams SET name = '' WHERE name = 'session/carol'")))
+    assert (problem.kind, problem.version) == ("head", 1)
+    assert "no name" in str(problem)
+
+
+@pytest.mark.parametrize("version", [0, -3])
+def test_an_event_before_the_first_version_is_found(tampered: Callable[..., Path], version: int) -> None:
+    path = tampered(
+        f"INSERT INTO events (position, stream, version, batch, at, data, chain, pending) "
+        f"SELECT 900, stream, {version}, {version}, at, data, chain, pending FROM events WHERE version = 3 AND {ALICE}"
+    )
+    problem = only(checked(path))
+    assert str(problem) == f"session/alice@{version}: has version {version}; versions begin at 1"
 
 
 def test_a_cut_end_is_found_by_the_list_of_streams(tampered: Callable[..., Path]) -> None:

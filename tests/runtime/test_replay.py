@@ -1,6 +1,7 @@
 """Replay: what was recorded is decided again, and a change of the code is found where it first matters."""
 
 import asyncio
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from refold.events.session_core import SESSION_CODEC
 from refold.events.session_events import ModelRequested, RunCompleted, SessionEvent, TimerSet
 from refold.events.session_state import SessionState
 from refold.replay import Level, NotReplayed, ReplayReport, replay, replay_sync
-from refold.stores import SQLiteStore
+from refold.stores import InMemoryStore, SQLiteStore
 from refold.stream_replay import Divergence
 from tests.runtime.conftest import LogBuilder
 
@@ -119,7 +120,24 @@ async def test_code_that_fails_on_a_batch_is_a_divergence_with_its_error(
 
     monkeypatch.setattr(session_core.SESSION_CORE, "react", fail)
     divergence = only(await replay(builder.store))
-    assert (divergence.version, divergence.differs, divergence.now) == (1, "failure", "KeyError: 'no such tool'")
+    line = fail.__code__.co_firstlineno + 1
+    words = f"KeyError: 'no such tool' (test_replay.py:{line})"
+    assert (divergence.version, divergence.differs, divergence.now) == (1, "failure", words)
+    assert str(divergence) == f"session/alice@1: failure: {words}"
+
+
+async def test_a_failure_names_the_line_of_ours_that_called_into_pythons_library(
+    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await builder.weather_session("alice")
+
+    def fail(state: SessionState, event: SessionEvent) -> Sequence[SessionEvent]:
+        raise AssertionError(statistics.mean([]))
+
+    monkeypatch.setattr(session_core.SESSION_CORE, "react", fail)
+    divergence = only(await replay(builder.store))
+    assert str(divergence.now).startswith("StatisticsError: ")
+    assert str(divergence.now).endswith(f" (test_replay.py:{fail.__code__.co_firstlineno + 1})")
 
 
 async def test_code_whose_consequences_do_not_end_is_a_divergence(
@@ -179,6 +197,11 @@ async def test_streams_of_unknown_kinds_are_named(builder: LogBuilder) -> None:
     report = await replay(builder.store)
     assert report.not_replayed == (NotReplayed(kind="no kind", streams=1), NotReplayed(kind="order", streams=2))
     assert report.streams == 0
+    assert report.nothing_replayed
+
+
+async def test_an_empty_log_is_not_one_of_which_nothing_was_replayed() -> None:
+    assert not (await replay(InMemoryStore())).nothing_replayed
 
 
 async def test_streams_of_tools_and_of_the_runtime_are_replayed(builder: LogBuilder) -> None:
@@ -267,12 +290,12 @@ def test_an_edited_consequence_is_found_with_the_recorded_and_the_decided_event(
     path = tampered("""UPDATE events SET data = replace(data, '"turn":2', '"turn":1') WHERE data LIKE '%"turn":2%'
         AND data LIKE '%model_requested%'""")
     divergence = only(replay_sync(path))
-    assert str(divergence) == "session/alice@9: consequence: consequences[0].turn: 1 -> 2"
+    assert str(divergence) == "session/alice@9: consequences[0].turn: 1 -> 2"
 
 
 def test_edited_pending_keys_are_found(tampered: Callable[..., Path]) -> None:
     path = tampered("UPDATE events SET pending = 'model:4' WHERE pending = 'model:9'")
-    assert str(only(replay_sync(path))) == 'session/alice@9: pending: pending[0]: "model:4" -> "model:9"'
+    assert str(only(replay_sync(path))) == 'session/alice@9: pending[0]: "model:4" -> "model:9"'
 
 
 def test_an_edited_time_of_a_consequence_is_found(tampered: Callable[..., Path]) -> None:

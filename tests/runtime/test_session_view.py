@@ -8,6 +8,7 @@ from refold.events.configuration import AgentConfiguration
 from refold.events.content import Message, TextBlock, ThinkingBlock, ToolUseBlock
 from refold.events.errors import ConfigError, LogFormatError
 from refold.events.ids import StreamName, ToolCallId
+from refold.events.records import StoredEvent, StreamHead
 from refold.events.session_commands import (
     CancelRun,
     Configure,
@@ -16,7 +17,8 @@ from refold.events.session_commands import (
     RecordModelFailure,
     ResumeRun,
 )
-from refold.session_view import EffectInFlight, list_sessions, view_session
+from refold.session_view import EffectInFlight, checked_version, list_sessions, view_session
+from refold.stores import InMemoryStore
 from refold.transcript import Ended, Noted, Said
 from tests.runtime.conftest import LogBuilder
 
@@ -115,8 +117,30 @@ async def test_every_version_can_be_shown_also_inside_a_batch(builder: LogBuilde
 @pytest.mark.parametrize("version", [-1, 0, 12])
 async def test_a_version_that_is_not_there_is_refused(builder: LogBuilder, version: int) -> None:
     await builder.weather_session("alice")
-    with pytest.raises(ConfigError, match=f"no version {version}; its versions are 1 to 11"):
+    with pytest.raises(ConfigError, match=f"^session 'alice' has no version {version}; its versions are 1 to 11$"):
         await view_session(builder.store, "alice", at=version)
+
+
+@pytest.mark.parametrize("version", [None, 1])
+def test_a_session_that_is_listed_without_an_event_is_damaged(version: int | None) -> None:
+    head = StreamHead(stream=StreamName("session/alice"), version=-7, chain=b"", pending=())
+    with pytest.raises(LogFormatError, match="session 'alice' ends at version -7 according to the list of streams"):
+        checked_version(head, version)
+
+
+async def test_a_session_whose_rows_make_no_sense_is_damaged_and_hides_no_other() -> None:
+    class DamagedStore(InMemoryStore):
+        async def read_stream(
+            self, stream: str, *, after_version: int = 0, limit: int | None = None
+        ) -> list[StoredEvent]:
+            if stream == "session/bob":
+                raise LogFormatError("a row of session/bob has a text for a version")
+            return await super().read_stream(stream, after_version=after_version, limit=limit)
+
+    builder = LogBuilder(DamagedStore())
+    await builder.weather_session("alice")
+    await builder.append(StreamName("session/bob"), [b"{}"])
+    assert await statuses(builder) == {"alice": "completed", "bob": "damaged"}
 
 
 async def test_what_lies_before_the_damage_can_be_shown(builder: LogBuilder) -> None:
