@@ -33,6 +33,7 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
+from refold.events import payloads
 from refold.events.session_events import CancelRequested, RunStarted, ToolApprovalRequested
 from refold.stores import InMemoryStore
 
@@ -674,6 +675,27 @@ async def test_a_cancellation_that_the_log_refuses_at_first_is_not_lost() -> Non
         await clock.advance(1)
         assert (await sending).outcome == Cancelled()
     assert store.refused == 1
+
+
+async def test_content_beyond_the_largest_payload_is_refused_or_answered_with_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(payloads, "PAYLOAD_BYTES_MAX", 100_000)
+
+    @tool
+    async def huge() -> str:
+        """Return more than can be kept."""
+        return "x" * 200_000
+
+    runtime, _ = scripted(use("huge"), say("Too much."), tools=[huge])
+    async with runtime:
+        session = await runtime.session("s")
+        with pytest.raises(CommandRejected, match="100,000 are accepted"):
+            await session.send("y" * 200_000)
+        assert (await session.send("go")).text == "Too much."
+        result = (await session.history())[2].content[0]
+    assert isinstance(result, ToolResultBlock)
+    assert (result.kind, "cannot be recorded" in result.text) == ("permanent", True)
 
 
 class _CountingStore(InMemoryStore):
