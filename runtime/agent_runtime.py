@@ -20,7 +20,7 @@ from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.journal import Journal
 from refold.actors.model import MODEL_KIND, ModelActor
 from refold.actors.protocols import Provider
-from refold.actors.session import ReadSession, SessionActor, SessionSetting, WakeSession
+from refold.actors.session import ReadSession, SessionActor, SessionSetting
 from refold.actors.supervision import ActorFailure
 from refold.actors.thread_pool import ThreadPool
 from refold.actors.tool import ToolActor
@@ -35,6 +35,7 @@ from refold.events.session_commands import CancelRun
 from refold.events.session_core import SESSION_KIND
 from refold.events.tool_core import TOOL_KIND
 from refold.options import Log, RuntimeOptions, Settings, checked_options
+from refold.resuming import resume_open_runs
 from refold.session import Session
 from refold.session_hub import SessionHub, Subscriber
 from refold.stores.event_store import EventStore
@@ -96,6 +97,7 @@ class AgentRuntime:
         self._owns_store = False
         self._entered = False
         self._closing: asyncio.Task[None] | None = None
+        self._resuming: asyncio.Task[None] | None = None
 
     @property
     def store(self) -> EventStore:
@@ -133,9 +135,7 @@ class AgentRuntime:
         """
         system = self.system  # Raises where the runtime has never been open.
         if os.getpid() != self._pid:
-            raise ConfigError(
-                "this process was forked from the runtime's; open another log here"
-            )
+            raise ConfigError("this process was forked from the runtime's; open another log here")
         if asyncio.get_running_loop() is not system.loop:
             raise ConfigError("this runtime lives on another event loop; use it there, or open one on this loop")
         if self._closing is not None:
@@ -177,8 +177,13 @@ class AgentRuntime:
         )
         await note.ask(RuntimeStarted(code=code), block=False)
         if options.auto_resume:
-            for head in await store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True):
-                self.system.ref(head.stream).tell(WakeSession())
+            self._resuming = asyncio.get_running_loop().create_task(self._resume(store), name="resume open runs")
+
+    async def _resume(self, store: EventStore) -> None:
+        try:
+            await resume_open_runs(self.system, self.hub, store)
+        except PersistenceError as error:
+            self.log.error("open runs of %s cannot be found and wait for their next message: %s", store.name, error)
 
     async def _setting(self, store: EventStore, code: CodeIdentity) -> SessionSetting:
         configuration, payloads = configuration_of(
@@ -301,6 +306,9 @@ class AgentRuntime:
         """Let go of everything, in the reverse order of how it was taken, on every path."""
         self.hub.close()
         try:
+            if self._resuming is not None:
+                self._resuming.cancel()
+                await asyncio.wait([self._resuming])
             if self._system is not None:
                 for address in await self._system.close():
                     self.log.warning("%s did not stop in time", address)

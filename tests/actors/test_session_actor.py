@@ -407,6 +407,40 @@ async def test_a_deploy_in_the_middle_of_a_long_call_is_no_fruitless_resume(log:
 
 
 @pytest.mark.usefixtures("crashed")
+async def test_runs_that_were_resumed_in_vain_go_on_one_by_one_so_that_none_is_parked_for_another() -> None:
+    store, clock = InMemoryStore(), ManualClock()
+
+    async def resumed() -> list[int]:
+        """Return how often each of the three runs was resumed."""
+        streams = [await store.read_stream(f"session/{name}") for name in "abc"]
+        return [sum(b'"session.run_resumed.v1"' in event.data for event in stream) for stream in streams]
+
+    async def life(*, runs: int, seconds: float) -> None:
+        runtime = runtime_of(store, *[never] * 3, clock=clock, close_grace_s=0)
+        async with runtime:
+            for name in "abc"[:runs]:
+                sending.append(asyncio.create_task((await runtime.session(name)).send("go")))
+            await clock.advance(seconds)
+            closing = asyncio.create_task(runtime.close())
+            while not closing.done():
+                await clock.advance(1)
+
+    async def never(request: ModelRequest) -> str:
+        await asyncio.Event().wait()
+        return "unreachable"
+
+    sending: list[asyncio.Task[Any]] = []
+    await life(runs=3, seconds=0)
+    await life(runs=0, seconds=0)
+    assert await resumed() == [1, 1, 1]
+    await life(runs=0, seconds=1)
+    assert await resumed() == [2, 1, 1]
+    await life(runs=0, seconds=6)
+    assert await resumed() == [3, 2, 1]
+    await asyncio.gather(*sending, return_exceptions=True)
+
+
+@pytest.mark.usefixtures("crashed")
 async def test_a_run_that_is_resumed_without_progress_is_parked_and_goes_on_when_asked(log: EventStore) -> None:
     begun, gate, keys = asyncio.Event(), asyncio.Event(), list[str]()
     work = parked("pure", begun, gate, keys)
@@ -505,7 +539,7 @@ class Left:
         for thread in self._added():
             await asyncio.get_running_loop().run_in_executor(None, thread.join, 5)
         assert self._added() == []
-        assert asyncio.all_tasks() == self._tasks
+        assert asyncio.all_tasks() - self._tasks == set()
 
     def _added(self) -> list[threading.Thread]:
         added = set(threading.enumerate()) - self._threads
