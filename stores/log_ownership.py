@@ -17,7 +17,7 @@ import socket
 import stat
 import threading
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -36,9 +36,19 @@ _OWNER_BYTES_MAX = 4096
 _FileIdentity = tuple[int, int]
 """Device and inode of a lock file: what the process's own locks go by."""
 
+
+class _Held(NamedTuple):
+    """A lock file that a process holds open and locked."""
+
+    pid: int
+    """A forked child finds its parent's entries and ignores them."""
+    descriptor: int
+    loop: asyncio.AbstractEventLoop
+    """The event loop of the owner: once it is closed, nobody is left who could release the lock."""
+
+
 # State of the process by nature: locks on files belong to processes.
-_owned_here: dict[_FileIdentity, int] = {}
-"""Lock files held by this process, with its id: a forked child finds its parent's entries and ignores them."""
+_owned_here: dict[_FileIdentity, _Held] = {}
 
 _guard = threading.Lock()
 
@@ -53,14 +63,16 @@ class LogOwner(msgspec.Struct, frozen=True, kw_only=True):
 class LogOwnership:
     """The right to write one log; held from `acquire` until `release`."""
 
-    def __init__(self, log: Path, descriptor: int, identity: _FileIdentity) -> None:
-        self._log = log
-        self._descriptor = descriptor
+    def __init__(self, held: _Held, identity: _FileIdentity) -> None:
+        self._held = held
         self._identity = identity
 
     @classmethod
     async def acquire(cls, log: Path, *, wait_s: float) -> "LogOwnership":
         """Return the ownership of `log`, waiting up to `wait_s` seconds for another runtime to release it.
+
+        An owner in this process whose event loop was closed is not waited for: it can do nothing any more, and should
+        it be used in another loop, its appends find a newer incarnation.
 
         Raises:
             LogInUse: another runtime, of this process or another, held it all the time.
@@ -82,6 +94,7 @@ class LogOwnership:
         if fcntl is None:
             raise ConfigError("an SQLite log needs POSIX file locks, which this system lacks; use InMemoryStore")
         with _guard:
+            _release_abandoned(log)
             descriptor, identity = _open_lock_file(log)
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,14 +105,16 @@ class LogOwnership:
                 if error.errno in (errno.EAGAIN, errno.EACCES):
                     raise _in_use(log, owner) from None
                 raise PersistenceError(f"the lock file of {log} cannot be locked: {error}") from error
-            _owned_here[identity] = os.getpid()
-        return cls(log, descriptor, identity)
+            held = _owned_here[identity] = _Held(os.getpid(), descriptor, asyncio.get_running_loop())
+        return cls(held, identity)
 
     def release(self) -> None:
         """Let another runtime own the log; a second call changes nothing."""
         with _guard:
-            if _owned_here.pop(self._identity, None) is not None:
-                os.close(self._descriptor)
+            # After a takeover the entry, and even the number of the descriptor, are another owner's.
+            if _owned_here.get(self._identity) is self._held:
+                del _owned_here[self._identity]
+                os.close(self._held.descriptor)
 
 
 def log_owner(log: str | os.PathLike[str]) -> LogOwner | None:
@@ -109,7 +124,7 @@ def log_owner(log: str | os.PathLike[str]) -> LogOwner | None:
         PersistenceError: the lock file is there and cannot be opened.
     """
     path = Path(log)
-    if fcntl is None or not _lock_path(path).exists():
+    if fcntl is None or not os.path.lexists(_lock_path(path)):
         return None
     with _guard:
         try:
@@ -130,6 +145,29 @@ def _lock_path(log: Path) -> Path:
     return log.with_name(log.name + ".lock")
 
 
+def _release_abandoned(log: Path) -> None:
+    """Release the lock of an owner in this process whose event loop was closed without it; `_guard` is held."""
+    identity = _identity_of_lock(log)
+    held = _owned_here.get(identity) if identity is not None else None
+    if identity is not None and held is not None and held.pid == os.getpid() and held.loop.is_closed():
+        del _owned_here[identity]
+        os.close(held.descriptor)
+
+
+def _identity_of_lock(log: Path) -> _FileIdentity | None:
+    """Return which file the lock file is, links not followed, or None if there is none."""
+    path = _lock_path(log)
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PersistenceError(f"the lock file {path} cannot be looked at: {error.strerror}") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise PersistenceError(f"the lock file {path} is not a regular file; remove it")
+    return status.st_dev, status.st_ino
+
+
 def _open_lock_file(log: Path) -> tuple[int, _FileIdentity]:
     """Return a descriptor of the lock file and its identity; `_guard` is held.
 
@@ -137,14 +175,11 @@ def _open_lock_file(log: Path) -> tuple[int, _FileIdentity]:
     """
     path = _lock_path(log)
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        status = path.lstat()
-        if _owned_here.get((status.st_dev, status.st_ino)) == os.getpid():
-            raise _in_use(log, LogOwner(pid=os.getpid(), host=socket.gethostname()))
-        if not stat.S_ISREG(status.st_mode):
-            raise PersistenceError(f"the lock file {path} is not a regular file; remove it")
-    except FileNotFoundError:
+    identity = _identity_of_lock(log)
+    if identity is None:
         flags |= os.O_CREAT
+    elif identity in _owned_here and _owned_here[identity].pid == os.getpid():
+        raise _in_use(log, LogOwner(pid=os.getpid(), host=socket.gethostname()))
     try:
         descriptor = os.open(path, flags, 0o600)
     except OSError as error:
@@ -168,4 +203,7 @@ def _read_owner(descriptor: int) -> LogOwner:
 
 
 def _in_use(log: Path, owner: LogOwner) -> LogInUse:
-    return LogInUse(str(log), pid=owner.pid, host=owner.host)
+    error = LogInUse(str(log), pid=owner.pid, host=owner.host)
+    if (owner.pid, owner.host) == (os.getpid(), socket.gethostname()):
+        error.add_note("That is this very process: close the store that it opened, or keep using it.")
+    return error

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from refold.events.errors import LogFormatError, PersistenceError
+from refold.stores.log_place import LogPlace
 from refold.stores.sqlite_connection import SQLiteConnection, persistence_error
 from refold.stores.sqlite_file import file_uri, prepare_for_reading
+from refold.stores.sqlite_read import MalformedRow
 
 T = TypeVar("T")
 
@@ -28,8 +30,13 @@ class LogSource(NamedTuple):
     unchanged: tuple[int, ...]
 
 
-def source_of_owner(log: Path) -> LogSource:
-    """Return how the owner of a log reads it: beside its own writing."""
+def source_of_owner(place: LogPlace, log: Path) -> LogSource:
+    """Return how the owner of a log reads it: beside its own writing.
+
+    Raises:
+        PersistenceError: the log is not in its place any more.
+    """
+    place.require_log()
     return LogSource("mode=ro", ())
 
 
@@ -85,8 +92,9 @@ class ReadingSide:
             except sqlite3.Error as error:
                 if self._source(self._log) == source:
                     raise persistence_error(error, failed) from error
-            except UnicodeDecodeError as error:
-                raise LogFormatError(f"{failed}: a text in {self._log} is not valid UTF-8; restore a backup") from error
+            except (MalformedRow, UnicodeDecodeError) as error:
+                if self._source(self._log) == source:
+                    raise LogFormatError(f"{failed}: {self._log} is damaged: {error}; restore a backup") from error
             else:
                 if self._source(self._log) == source:
                     return result

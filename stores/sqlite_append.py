@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from refold.events.errors import LogInUse, WrongExpectedVersion
+from refold.events.errors import LogFormatError, LogInUse, WrongExpectedVersion
 from refold.events.ids import PayloadHash
 from refold.events.records import Appended, EncodedBatch, Snapshot, first_chain, next_chain
 from refold.stores.append_rules import FaultPoint
+from refold.stores.log_place import LogPlace
 from refold.stores.sqlite_connection import persistence_error, primary_code
 
 HEADS_CACHED_MAX: Final = 20_000
@@ -21,6 +22,9 @@ HEADS_CACHED_MAX: Final = 20_000
 
 WAL_BYTES_EXPECTED_MAX: Final = 64 * 1024 * 1024
 """Size of a WAL that is checked in as it should be; beyond it the log warns."""
+
+POSITION_MAX: Final = 2**62
+"""Beyond what a log can reach, and far enough from 64 bits that no append overflows them."""
 
 APPENDS_PER_LOOK_AT_WAL: Final = 1000
 
@@ -52,9 +56,12 @@ _Outcome = Literal["in", "out", "unknown"]
 class LogWriter:
     """Writes one log through one connection; all methods run in that connection's thread."""
 
-    def __init__(self, connection: sqlite3.Connection, log: Path, incarnation: int, fault: FaultPoint) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, log: Path, place: LogPlace, incarnation: int, fault: FaultPoint
+    ) -> None:
         self._connection = connection
         self._log = log
+        self._place = place
         self._incarnation = incarnation
         self._fault = fault
         # Right as long as our incarnation is the log's, since then nobody else writes; emptied after any error.
@@ -68,7 +75,9 @@ class LogWriter:
         Raises:
             WrongExpectedVersion: a stream is at another version; nothing was written.
             LogInUse: the log has a newer owner; nothing was written.
-            PersistenceError: SQLite failed; `outcome_unknown` says whether the append may be in all the same.
+            LogFormatError: the log is damaged; nothing was written.
+            PersistenceError: SQLite failed, or the log or its WAL is not in its place any more; `outcome_unknown` says
+                whether the append may be in all the same.
         """
         connection = self._connection
         appended: list[Appended] = []
@@ -81,6 +90,7 @@ class LogWriter:
             committing = True
             connection.execute("COMMIT")
             self._fault("append.committed")
+            self._place.require_both()
         except sqlite3.Error as error:
             self._raise_unless_in(error, batches, appended if committing else None)
         except BaseException:
@@ -120,15 +130,27 @@ class LogWriter:
 
     def _last_position(self) -> int:
         """Return the highest position ever given, after a look at whether the log is still ours."""
-        incarnation, position = self._connection.execute(_OWN_LOG).fetchone()
+        row = self._connection.execute(_OWN_LOG).fetchone()
+        if row is None:
+            raise LogFormatError(f"the log {self._log} is damaged: its table `log` is empty; restore it from a backup")
+        incarnation, position = row
         if incarnation != self._incarnation:
             raise LogInUse(str(self._log), pid=None, host=None)
-        return int(position)
+        if type(position) is not int or not 0 <= position <= POSITION_MAX:
+            raise LogFormatError(
+                f"the log {self._log} is damaged: its last position is {position!r}; restore it from a backup"
+            )
+        return position
 
     def _find_or_add(self, stream: str) -> _Head:
         """Return the stored end of a stream; one that is new begins here, at version 0."""
         row: _Head | None = self._connection.execute(_FIND_HEAD, (stream,)).fetchone()
         if row is not None:
+            if list(map(type, row)) != [int, int, bytes, str]:
+                raise LogFormatError(
+                    f"the log {self._log} is damaged: the end of stream {stream!r} has a value of another type; "
+                    "restore it from a backup"
+                )
             return row
         chain = first_chain(stream)
         stream_id = self._connection.execute(_ADD_STREAM, (stream, chain)).lastrowid
@@ -179,6 +201,11 @@ class LogWriter:
         except sqlite3.Error as error:
             failed = f"the snapshot of stream {snapshot.stream!r} could not be kept in {self._log}"
             raise persistence_error(error, failed, outcome_unknown=True) from error
+
+    def rescue(self) -> bool:
+        """Copy the WAL, which has lost its name, into the log; return whether all of it is there now."""
+        busy, pages, copied = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        return not busy and pages == copied
 
     def checkpoint(self) -> None:
         """Copy the WAL into the log and empty it, as far as readers let us; do not wait for them."""

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from urllib.parse import quote
 
 from refold.events.errors import ConfigError, LogFormatError, LogInUse, PersistenceError
-from refold.stores.append_rules import BYTES_MAX
+from refold.stores.append_rules import BYTES_MAX, INTEGER_MAX
 from refold.stores.sqlite_connection import SQLiteConnection, persistence_error, primary_code
 
 APPLICATION_ID: Final = 0x52464C44
@@ -73,6 +73,23 @@ def require_sqlite() -> None:
         raise ConfigError(f"a log needs SQLite {wanted} or newer, and this Python has {sqlite3.sqlite_version}")
 
 
+def require_path(path: str | os.PathLike[str]) -> None:
+    """Raise if no file can have the path.
+
+    Raises:
+        ConfigError: it is empty, or holds what no path can hold, or means a database in memory.
+    """
+    text = os.fspath(path)
+    if text in ("", ":memory:"):
+        raise ConfigError(f"{text!r} names no file; use InMemoryStore for a log in memory")
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ConfigError(f"{text!r} names no file: the file system cannot encode it; choose another name") from None
+    if b"\0" in encoded:
+        raise ConfigError(f"{text!r} names no file: it holds a NUL character; choose another name")
+
+
 def absolute(path: str | os.PathLike[str]) -> Path:
     """Return the path as it stays when the process changes its folder, links kept."""
     return Path(os.path.abspath(path))
@@ -90,14 +107,9 @@ def look_at(log: Path) -> FileKind:
         PersistenceError: the folder is missing, or the path is a symbolic link.
         LogFormatError: it is a folder, or anything else but a regular file.
     """
-    try:
-        status = log.lstat()
-    except FileNotFoundError:
-        if not log.parent.is_dir():
-            raise PersistenceError(f"the folder {log.parent} of the log does not exist; make it first") from None
+    status = _status(log)
+    if status is None:
         return "missing"
-    except OSError as error:
-        raise PersistenceError(f"the log {log} cannot be looked at: {error.strerror}") from error
     if stat.S_ISLNK(status.st_mode):
         raise PersistenceError(f"the log {log} is a symbolic link; name the file that it points to")
     if stat.S_ISDIR(status.st_mode):
@@ -107,20 +119,47 @@ def look_at(log: Path) -> FileKind:
     return "file" if status.st_size else "empty"
 
 
+def _status(log: Path) -> os.stat_result | None:
+    """Return what the file system says of the path, or None if there is nothing in a folder that is there."""
+    try:
+        return log.lstat()
+    except FileNotFoundError:
+        if not log.parent.is_dir():
+            raise PersistenceError(f"the folder {log.parent} of the log does not exist; make it first") from None
+        return None
+    except OSError as error:
+        raise PersistenceError(f"the log {log} cannot be looked at: {error.strerror}") from error
+
+
 def require_access(log: Path, *, writing: bool) -> None:
-    """Raise if the file system does not let us read, or write, the file and its folder.
+    """Raise if we may not read, or write, the file and its folder.
 
     Raises:
-        PersistenceError: it says which of them, and for what.
+        PersistenceError: it says which of them, and for what; or the file is to be written and has several names.
     """
-    if log.exists() and not os.access(log, os.R_OK):
+    kind = look_at(log)
+    if kind != "missing" and not os.access(log, os.R_OK):
         raise PersistenceError(f"the log {log} cannot be read by this user; change its permissions")
-    if writing and log.exists() and not os.access(log, os.W_OK):
+    if writing and kind != "missing" and not os.access(log, os.W_OK):
         raise PersistenceError(f"the log {log} is read-only; change its permissions, or open it with read_only=True")
+    if writing and kind != "missing":
+        _require_one_name(log)
     if writing and not os.access(log.parent, os.W_OK | os.X_OK):
         raise PersistenceError(
             f"the folder {log.parent} of the log is read-only, and its lock and WAL are written there; change its "
             "permissions, or open the log with read_only=True"
+        )
+
+
+def _require_one_name(log: Path) -> None:
+    """Raise if the file has hard links: its lock and WAL go by name, so that each name would have an owner."""
+    status = _status(log)
+    names = 0 if status is None else status.st_nlink
+    if names > 1:
+        raise PersistenceError(
+            f"the log {log} has {names} names (hard links), and who writes under one does not see who writes under "
+            f"another; remove the others (`find -samefile {log.name}` lists them) or copy the file, or open it with "
+            "read_only=True"
         )
 
 
@@ -136,7 +175,7 @@ async def examine(log: Path) -> None:
     except LogFormatError as error:
         # A process that died in the middle of a checkpoint leaves a file that makes sense only with its WAL.
         damaged = isinstance(error.__cause__, sqlite3.Error) and primary_code(error.__cause__) == sqlite3.SQLITE_CORRUPT
-        if not (damaged and _beside(log, "-wal").exists()):
+        if not (damaged and _is_beside(log, "-wal")):
             raise
         await _examine_through(file_uri(log, "mode=ro"), log)
 
@@ -164,6 +203,8 @@ def check_format(connection: sqlite3.Connection, log: Path) -> None:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if application_id != APPLICATION_ID:
             raise LogFormatError(f"{log} is not a Refold log; name another file")
+        if version < 1:
+            raise LogFormatError(f"the log {log} is damaged: it has format {version}; restore it from a backup")
         if version > FORMAT_VERSION:
             raise LogFormatError(
                 f"the log {log} has format {version} and this Refold reads up to {FORMAT_VERSION}; install a newer one"
@@ -210,7 +251,7 @@ async def create(log: Path) -> None:
         PersistenceError: the file cannot be written.
     """
     for suffix in ("-wal", "-journal"):
-        if _beside(log, suffix).exists():
+        if _is_beside(log, suffix):
             raise LogFormatError(
                 f"the log {log} is missing or empty, but its {_beside(log, suffix).name} is there; restore the log "
                 "from a backup, or move that file away"
@@ -281,7 +322,7 @@ def prepare_for_writing(
             raise PersistenceError(f"the log {log} cannot have a WAL there ({mode}); use a local file system")
         _migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
-        (incarnation,) = connection.execute("SELECT incarnation FROM log").fetchone()
+        incarnation = _incarnation(connection, log)
         if previous not in (None, incarnation):
             connection.execute("ROLLBACK")
             raise LogInUse(str(log), pid=None, host=None)
@@ -289,7 +330,16 @@ def prepare_for_writing(
         connection.execute("COMMIT")
     except sqlite3.Error as error:
         raise persistence_error(error, f"the log {log} cannot be opened for writing") from error
-    return int(incarnation) + 1
+    return incarnation + 1
+
+
+def _incarnation(connection: sqlite3.Connection, log: Path) -> int:
+    row = connection.execute("SELECT incarnation, removed_position FROM log").fetchone()
+    if row is None or list(map(type, row)) != [int, int] or not 0 <= row[0] < INTEGER_MAX:
+        found = "nothing" if row is None else f"the incarnation {row[0]!r} and the removed position {row[1]!r}"
+        raise LogFormatError(f"the log {log} is damaged: its table `log` holds {found}; restore it from a backup")
+    incarnation: int = row[0]
+    return incarnation
 
 
 def prepare_for_reading(connection: sqlite3.Connection, log: Path) -> None:
@@ -335,3 +385,7 @@ def file_uri(log: Path, options: str) -> str:
 
 def _beside(log: Path, suffix: str) -> Path:
     return log.with_name(log.name + suffix)
+
+
+def _is_beside(log: Path, suffix: str) -> bool:
+    return os.path.lexists(_beside(log, suffix))

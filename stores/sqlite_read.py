@@ -38,6 +38,10 @@ _LOAD_SNAPSHOT: Final = """
 """
 
 
+class MalformedRow(ValueError):
+    """A row holds what Refold never writes; the message begins with the row's place."""
+
+
 _EventRow = tuple[int, int, int, int, bytes, bytes | None, bytes | None, bytes | None, bytes | None]
 
 
@@ -54,7 +58,7 @@ def read_all(connection: sqlite3.Connection, after_position: int, limit: int) ->
     rows = connection.execute(READ_ALL, (_bounded(after_position), _limit(limit))).fetchall()
     events: list[StoredEvent] = []
     for name, of_one_stream in groupby(rows, key=itemgetter(9)):
-        events += _stored_events(StreamName(name.decode()), [row[:9] for row in of_one_stream])
+        events += _stored_events(_stream_name(name), [row[:9] for row in of_one_stream])
     return events
 
 
@@ -80,6 +84,7 @@ def read_payloads(connection: sqlite3.Connection, hashes: Sequence[PayloadHash])
     for wanted in hashes:
         row = connection.execute(_READ_PAYLOAD, (_text(wanted),)).fetchone()
         if row is not None:
+            _require_types(row, (bytes,), f"the payload {wanted}")
             found[wanted] = row[0]
     return found
 
@@ -89,6 +94,7 @@ def load_snapshot(connection: sqlite3.Connection, stream: str) -> Snapshot | Non
     row = connection.execute(_LOAD_SNAPSHOT, (_text(stream),)).fetchone()
     if row is None:
         return None
+    _require_types(row, (int, bytes, int, bytes), f"the snapshot of stream {stream!r}")
     version, chain, fold_version, state = row
     return Snapshot(stream=StreamName(stream), version=version, chain=chain, fold_version=fold_version, state=state)
 
@@ -102,34 +108,59 @@ def find_damage(connection: sqlite3.Connection) -> list[str]:
 def _stored_events(stream: StreamName, rows: Sequence[_EventRow]) -> list[StoredEvent]:
     """Return the events of rows of one stream; one loop, since restarts read whole sessions."""
     events: list[StoredEvent] = []
-    for position, version, batch, at, data, correlation, causation, chain, pending in rows:
-        if version != batch:
-            event = StoredEvent(position=position, stream=stream, version=version, batch=batch, at=at, data=data)
-        else:
-            event = StoredEvent(
-                position=position,
-                stream=stream,
-                version=version,
-                batch=batch,
-                at=at,
-                data=data,
-                correlation=None if correlation is None else _lengthened(correlation, stream),
-                causation=None if causation is None else _lengthened(causation, stream),
-                chain=chain,
-                pending=_keys(pending),
-            )
-        events.append(event)
+    position: object = None
+    try:
+        for position, version, batch, at, data, correlation, causation, chain, pending in rows:
+            # `__class__` instead of `type()`: this line runs for every event of a restart, and is twice as fast so.
+            if not (version.__class__ is batch.__class__ is at.__class__ is int and data.__class__ is bytes):
+                raise TypeError("a column has a value of another type")
+            if version != batch:
+                event = StoredEvent(position=position, stream=stream, version=version, batch=batch, at=at, data=data)
+            else:
+                if chain.__class__ is not bytes:
+                    raise TypeError("the first event of a batch has no chain")
+                event = StoredEvent(
+                    position=position,
+                    stream=stream,
+                    version=version,
+                    batch=batch,
+                    at=at,
+                    data=data,
+                    correlation=None if correlation is None else _lengthened(correlation, stream),
+                    causation=None if causation is None else _lengthened(causation, stream),
+                    chain=chain,
+                    pending=_keys(pending),
+                )
+            events.append(event)
+    except (AttributeError, IndexError, TypeError, UnicodeDecodeError) as error:
+        # What is not a text cannot be decoded, and a reference has at least one character.
+        raise MalformedRow(f"the event at position {position}: {error}") from error
     return events
 
 
+def _stream_name(name: object) -> StreamName:
+    if type(name) is not bytes:
+        raise MalformedRow(f"a stream's name: it is {name!r}, which is no text")
+    return StreamName(name.decode())
+
+
 def _stream_head(name: bytes, version: int, chain: bytes, pending: bytes) -> StreamHead:
-    return StreamHead(stream=StreamName(name.decode()), version=version, chain=chain, pending=_keys(pending))
+    stream = _stream_name(name)
+    _require_types((version, chain, pending), (int, bytes, bytes), f"the end of stream {stream!r}")
+    return StreamHead(stream=stream, version=version, chain=chain, pending=_keys(pending))
+
+
+def _require_types(row: Sequence[object], types: Sequence[type], place: str) -> None:
+    """Raise if a column has another type: the tables' own checks bind who writes, not who edits the file."""
+    if list(map(type, row)) != list(types):
+        raise MalformedRow(f"{place}: a column has a value of another type")
 
 
 @lru_cache(maxsize=1024)
-def _keys(pending: bytes | None) -> tuple[str, ...]:
+def _keys(pending: bytes) -> tuple[str, ...]:
     """Return the keys kept as one text; few differ, and equal ones share one tuple."""
-    return tuple(pending.decode().split(" ")) if pending else ()
+    text = pending.decode()
+    return tuple(text.split(" ")) if text else ()
 
 
 def _lengthened(reference: bytes, stream: str) -> EventRef:

@@ -1,8 +1,9 @@
 """The event store in one SQLite file.
 
 Read `refold.stores.event_store` for the contract and `schema.sql` for the tables. Around them: `sqlite_file` looks at
-a file before it is touched and makes new ones, and `log_ownership` lets one runtime write. `writing_side` and
-`reading_side` each have a connection and its thread, in which `sqlite_append` and `sqlite_read` run, one hop per call.
+a file before it is touched and makes new ones, `log_ownership` lets one runtime write, and `log_place` sees whether
+the file was taken away. `writing_side` and `reading_side` each have a connection and its thread, in which
+`sqlite_append` and `sqlite_read` run, one hop per call.
 
 The rule it protects: what was acknowledged is in the file, and after anything that leaves this in doubt (an I/O error,
 an append that hangs) nothing is written before the file was closed, opened and examined again.
@@ -11,16 +12,18 @@ an append that hangs) nothing is written before the file was closed, opened and 
 import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from refold.events.errors import ConfigError, LogFormatError, PersistenceError
+from refold.events.errors import LogFormatError, PersistenceError
 from refold.events.ids import PayloadHash
 from refold.events.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
 from refold.stores import sqlite_file, sqlite_read
 from refold.stores.append_rules import FaultPoint, check_append, check_limit, check_snapshot, no_fault
 from refold.stores.log_ownership import LogOwnership
+from refold.stores.log_place import LogPlace
 from refold.stores.reading_side import ReadingSide, source_of_owner, source_of_reader
 from refold.stores.sqlite_connection import settled
 from refold.stores.sqlite_file import Durability
@@ -74,8 +77,7 @@ class SQLiteStore:
             PersistenceError: the file or its folder cannot be used; the message says which and why.
             ConfigError: the path names no file, or this system cannot have logs.
         """
-        if os.fspath(path) in ("", ":memory:"):
-            raise ConfigError(f"{os.fspath(path)!r} names no file; use InMemoryStore for a log in memory")
+        sqlite_file.require_path(path)
         sqlite_file.require_sqlite()
         if read_only:
             return await cls._open_for_reading(sqlite_file.resolved(path), append_timeout_s)
@@ -84,9 +86,11 @@ class SQLiteStore:
             await sqlite_file.examine(log)
         sqlite_file.require_access(log, writing=True)
         ownership = await LogOwnership.acquire(log, wait_s=wait_for_log_s)
-        reading = ReadingSide(log, source_of_owner, timeout_s=append_timeout_s)
+        place = LogPlace(log)
+        reading = ReadingSide(log, partial(source_of_owner, place), timeout_s=append_timeout_s)
         writing = WritingSide(
             log,
+            place,
             ownership,
             durability=durability,
             timeout_s=append_timeout_s,

@@ -15,6 +15,7 @@ from typing import TypeVar
 from refold.events.errors import PersistenceError
 from refold.stores.append_rules import FaultPoint
 from refold.stores.log_ownership import LogOwnership
+from refold.stores.log_place import LogPlace
 from refold.stores.sqlite_append import LogWriter
 from refold.stores.sqlite_connection import SQLiteConnection, persistence_error, settled
 from refold.stores.sqlite_file import Durability, file_uri, prepare_for_writing
@@ -30,6 +31,7 @@ class WritingSide:
     def __init__(
         self,
         log: Path,
+        place: LogPlace,
         ownership: LogOwnership,
         *,
         durability: Durability,
@@ -41,6 +43,7 @@ class WritingSide:
 
         Args:
             log: the file.
+            place: where it has to stay while it is open.
             ownership: the right to write it; given up at `close`.
             durability: what an acknowledged write survives.
             timeout_s: longest wait for one write, and for opening and closing the file.
@@ -48,6 +51,7 @@ class WritingSide:
             close_reader: closes the connection of the same store that reads, so that opening anew is opening anew.
         """
         self._log = log
+        self._place = place
         self._ownership = ownership
         self._durability: Durability = durability
         self._timeout_s = timeout_s
@@ -90,24 +94,34 @@ class WritingSide:
         """Close the connection, if there is one, and open and examine the file again.
 
         Raises:
-            PersistenceError: the file cannot be opened, or a write that hangs still holds it; nothing was written.
+            PersistenceError: the file cannot be opened, is not in its place any more, or a write that hangs still
+                holds it; nothing was written.
             LogFormatError: the file is not the log that it was.
         """
         async with self._turn:
             await self._open_anew()
 
     async def close(self) -> None:
-        """Check the WAL in, close the connection and give up the ownership, as far as the disk lets us."""
+        """Check the WAL in, close the connection and give up the ownership, as far as the disk lets us.
+
+        Raises:
+            PersistenceError: the WAL was deleted or replaced, and not all of it could be saved.
+        """
         try:
             async with self._turn:
-                if not self._suspect:
-                    await self._checkpoint()
-                await self._close_connection()
+                try:
+                    await self._rescue_wal()
+                    if not self._suspect:
+                        await self._checkpoint()
+                finally:
+                    await self._close_connection()
         finally:
             self._ownership.release()
 
     async def _open_anew(self) -> None:
         self._suspect = True
+        self._place.remember_log()
+        await self._rescue_wal()
         await self._close_reader()
         await self._close_connection()
         failed = f"the log {self._log} cannot be opened for writing"
@@ -129,13 +143,32 @@ class WritingSide:
     def _prepare(self, connection: sqlite3.Connection) -> LogWriter:
         previous = self._incarnation
         self._incarnation = prepare_for_writing(connection, self._log, self._durability, previous=previous)
-        return LogWriter(connection, self._log, self._incarnation, self._fault)
+        self._place.remember_wal()
+        return LogWriter(connection, self._log, self._place, self._incarnation, self._fault)
 
     def _submit(self, work: Callable[[LogWriter], T]) -> asyncio.Future[T]:
         writer = self._writer
         assert self._connection is not None
         assert writer is not None
         return self._connection.submit(lambda _: work(writer))
+
+    async def _rescue_wal(self) -> None:
+        """Bring what only a nameless WAL holds into the log before the connection to it is closed.
+
+        Raises:
+            PersistenceError: that cannot be done now; the connection stays open, and the next write tries again.
+        """
+        if self._writer is None or not self._place.wal_is_lost():
+            return
+        failed = f"the WAL of {self._log} was deleted or replaced, and its events cannot be copied into the log"
+        try:
+            complete = await settled(self._submit(lambda writer: writer.rescue()), timeout_s=self._timeout_s)
+        except TimeoutError:
+            raise PersistenceError(f"{failed}: it takes longer than {self._timeout_s} s") from None
+        except sqlite3.Error as error:
+            raise persistence_error(error, failed) from error
+        if not complete:
+            raise PersistenceError(f"{failed} while others read it; close them and try again, before this process ends")
 
     async def _checkpoint(self) -> None:
         try:

@@ -251,3 +251,39 @@ async def test_each_opening_for_writing_is_a_new_incarnation(tmp_path: Path) -> 
             pass
         with contextlib.closing(sqlite3.connect(log)) as connection:
             assert connection.execute("SELECT incarnation FROM log").fetchone() == (incarnation,)
+
+
+def test_a_store_that_its_event_loop_left_open_does_not_keep_the_log_in_the_same_process(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    abandoned: list[SQLiteStore] = []
+
+    async def open_and_forget() -> None:
+        abandoned.append(await SQLiteStore.open(log, wait_for_log_s=0))
+        await abandoned[-1].append([batch("session/a", 0)])
+
+    async def open_again() -> None:
+        assert log_owner(log) == LogOwner(pid=os.getpid(), host=socket.gethostname())
+        async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
+            await store.append([batch("session/a", 1)])
+            with pytest.raises(LogInUse):
+                await abandoned[0].append([batch("session/a", 2)])
+            await abandoned[0].close()
+            assert "LogInUse" in run(FORGETFUL, log).stderr, "closing the one before must not release the lock"
+            await store.append([batch("session/a", 2)])
+            assert len(await store.read_all()) == 3
+        assert log_owner(log) is None
+
+    asyncio.run(open_and_forget())
+    assert "LogInUse" in run(FORGETFUL, log).stderr
+    asyncio.run(open_again())
+
+
+async def test_a_log_that_this_process_has_open_is_said_to_be_its_own(tmp_path: Path) -> None:
+    async with await SQLiteStore.open(tmp_path / "events.db"):
+        with pytest.raises(LogInUse) as refusal:
+            await SQLiteStore.open(tmp_path / "events.db", wait_for_log_s=0)
+        assert any("this very process" in note for note in refusal.value.__notes__)
+    with owner_process(tmp_path / "other.db"):
+        with pytest.raises(LogInUse) as refusal:
+            await SQLiteStore.open(tmp_path / "other.db", wait_for_log_s=0)
+        assert not hasattr(refusal.value, "__notes__")

@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import os
+import re
 import sqlite3
 import stat
 import tempfile
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from refold.events.errors import ConfigError, LogFormatError, LogInUse, PersistenceError
-from refold.stores import SQLiteStore
-from refold.stores.sample_batches import batch, expected_events
+from refold.events.records import Snapshot
+from refold.stores import SQLiteStore, log_owner
+from refold.stores.sample_batches import batch, expected_events, payload
 from refold.stores.sqlite_file import APPLICATION_ID, FORMAT_VERSION, prepare_for_writing
 
 NOBODY = 65534
@@ -178,6 +180,183 @@ async def test_text_that_is_not_unicode_is_an_error_that_names_the_stream(tmp_pa
     async with await SQLiteStore.open(log) as store:
         with pytest.raises(LogFormatError, match="session/a"):
             await store.read_stream("session/a")
+
+
+def change_past_the_checks(log: Path, statement: str) -> None:
+    """Change the file as who edits its pages can: no column has a type, and none must have a value."""
+    with contextlib.closing(sqlite3.connect(log)) as connection:
+        schema = connection.execute("SELECT sql, name FROM sqlite_schema WHERE sql LIKE '%STRICT%'").fetchall()
+    loose = [(re.sub(r" STRICT| NOT NULL| TEXT", "", sql), name) for sql, name in schema]
+    for forms, then in ((loose, None), (schema, statement)):
+        if then is not None:
+            change(log, then)
+        with contextlib.closing(sqlite3.connect(log)) as connection:
+            connection.execute("PRAGMA writable_schema = ON")
+            connection.executemany("UPDATE sqlite_schema SET sql = ? WHERE name = ?", forms)
+            connection.commit()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE events SET correlation = ''",
+        "UPDATE events SET causation = ''",
+        "UPDATE events SET correlation = 7",
+        "UPDATE events SET version = 'x' WHERE version = 2",
+        "UPDATE events SET version = 2.5 WHERE version = 2",
+        "UPDATE events SET batch = NULL",
+        "UPDATE events SET batch = 'x'",
+        "UPDATE events SET at = NULL",
+        "UPDATE events SET at = 'yesterday'",
+        "UPDATE events SET data = NULL",
+        "UPDATE events SET data = 7",
+        "UPDATE events SET chain = NULL",
+        "UPDATE events SET chain = 7",
+        "UPDATE events SET pending = NULL",
+        "UPDATE events SET pending = 0",
+    ],
+)
+async def test_an_event_that_refold_did_not_write_is_an_error_that_names_the_log_and_the_event(
+    tmp_path: Path, statement: str
+) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change_past_the_checks(log, statement)
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        for reading in (store.read_stream("session/a"), store.read_all()):
+            with pytest.raises(LogFormatError, match=r"events\.db is damaged: the event at position \d"):
+                await reading
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE streams SET version = NULL",
+        "UPDATE streams SET version = 'x'",
+        "UPDATE streams SET chain = NULL",
+        "UPDATE streams SET pending = NULL",
+        "UPDATE streams SET pending = 7",
+    ],
+)
+async def test_the_end_of_a_stream_that_refold_did_not_write_is_neither_read_nor_moved(
+    tmp_path: Path, statement: str
+) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change_past_the_checks(log, statement)
+    async with await SQLiteStore.open(log) as store:
+        for refused in (
+            store.head("session/a"),
+            store.list_streams(),
+            store.append([batch("session/b", 0), batch("session/a", 3)]),
+        ):
+            with pytest.raises(LogFormatError, match=r"events\.db is damaged: the end of stream 'session/a'"):
+                await refused
+        await store.append([batch("session/b", 0)])
+
+
+@pytest.mark.parametrize("name", ["NULL", "7"])
+async def test_a_stream_whose_name_is_no_text_is_an_error_that_names_the_log(tmp_path: Path, name: str) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change_past_the_checks(log, f"UPDATE streams SET name = {name}")
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        with pytest.raises(LogFormatError, match=r"events\.db is damaged: a stream's name"):
+            await store.read_all()
+
+
+async def test_payloads_and_snapshots_that_refold_did_not_write_are_errors_that_name_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    kept = payload(b"prompt")
+    async with await SQLiteStore.open(log) as store:
+        (place,) = await store.append([batch("session/a", 0)], kept)
+        await store.save_snapshot(
+            Snapshot(stream=place.stream, version=1, chain=place.chain, fold_version=1, state=b"")
+        )
+    change_past_the_checks(log, "UPDATE payloads SET data = NULL")
+    change_past_the_checks(log, "UPDATE snapshots SET fold_version = 'x'")
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        with pytest.raises(LogFormatError, match=r"events\.db is damaged: the payload"):
+            await store.read_payloads(kept)
+        with pytest.raises(LogFormatError, match=r"events\.db is damaged: the snapshot of stream 'session/a'"):
+            await store.load_snapshot("session/a")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM log",
+        f"UPDATE log SET incarnation = {2**63 - 1}",
+        "UPDATE log SET incarnation = -1",
+        "UPDATE log SET incarnation = NULL",
+        "UPDATE log SET incarnation = 'x'",
+        "UPDATE log SET removed_position = 'x'",
+    ],
+)
+async def test_a_log_without_a_usable_incarnation_is_not_opened_for_writing(tmp_path: Path, statement: str) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change_past_the_checks(log, statement)
+    with pytest.raises(LogFormatError, match=r"events\.db is damaged: its table `log`"):
+        await SQLiteStore.open(log)
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        assert len(await store.read_all()) == 3
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM log",
+        f"UPDATE log SET removed_position = {2**63 - 1}",
+        f"UPDATE events SET position = {2**63 - 1} WHERE version = 3",
+    ],
+)
+async def test_an_append_after_a_last_position_that_cannot_be_writes_nothing(tmp_path: Path, statement: str) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change_past_the_checks(log, "SELECT 1" if statement.startswith("DELETE") else statement)
+    async with await SQLiteStore.open(log) as store:
+        if statement.startswith("DELETE"):
+            change(log, statement)
+        with pytest.raises(LogFormatError, match=r"events\.db is damaged"):
+            await store.append([batch("session/a", 3)])
+        assert len(await store.read_all()) == 3
+
+
+@pytest.mark.parametrize("version", [0, -1])
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_log_of_a_format_that_never_was_is_refused(tmp_path: Path, version: int, read_only: bool) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change(log, f"PRAGMA user_version = {version}")
+    before = contents(tmp_path)
+    with pytest.raises(LogFormatError, match=rf"events\.db is damaged: it has format {version}"):
+        await SQLiteStore.open(log, read_only=read_only)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("length", [243, 244, 250, 251, 255, 256, 5000])
+async def test_a_name_that_is_too_long_is_an_error_of_ours_or_none(tmp_path: Path, length: int) -> None:
+    await make_log(tmp_path / "events.db")
+    log = tmp_path / ("x" * length)
+    for read_only in (False, True):
+        with contextlib.suppress(PersistenceError):
+            await (await SQLiteStore.open(log, read_only=read_only)).close()
+    with contextlib.suppress(PersistenceError):
+        assert log_owner(log) is None
+    if length <= 251:
+        (tmp_path / "events.db").rename(log)
+        async with await SQLiteStore.open(log, read_only=True) as store:
+            assert len(await store.read_all()) == 3
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("name", ["events\0.db", "\ud800.db"])
+async def test_a_path_that_no_file_can_have_is_a_configuration_error(
+    tmp_path: Path, name: str, read_only: bool
+) -> None:
+    with pytest.raises(ConfigError, match="names no file"):
+        await SQLiteStore.open(tmp_path / name, read_only=read_only)
 
 
 @pytest.mark.parametrize("read_only", [False, True])

@@ -14,6 +14,7 @@ import pytest
 from refold.events.errors import LogInUse, PersistenceError, WrongExpectedVersion
 from refold.events.records import EncodedBatch, Snapshot, StreamHead
 from refold.stores import InMemoryStore, SQLiteStore
+from refold.stores.log_place import LogPlace
 from refold.stores.sample_batches import batch, payload
 from refold.stores.sqlite_append import LogWriter
 from refold.stores.sqlite_file import prepare_for_writing
@@ -450,9 +451,9 @@ async def test_case_j14_an_oversize_event_is_refused_for_good(log: Path, monkeyp
     monkeypatch.setattr("refold.stores.append_rules.BYTES_MAX", 1000)
     large = EncodedBatch(stream=batch("session/a", 0).stream, expected_version=0, at=0, events=(b" " * 1001,))
     async with await SQLiteStore.open(log) as store:
-        with pytest.raises(ValueError, match="1,001 bytes"):
+        with pytest.raises(ValueError, match="1,001 bytes; a store takes at most 1,000"):
             await store.append([large])
-        with pytest.raises(ValueError, match="1,001 bytes"):
+        with pytest.raises(ValueError, match="1,001 bytes; a store takes at most 1,000"):
             await store.append([], payload(b"x" * 1001))
         assert await store.read_all() == []
 
@@ -472,7 +473,8 @@ async def test_a_snapshot_does_not_wait_for_the_disk_and_the_next_append_does(lo
         await store.append([batch("session/a", 0)])
     statements: list[str] = []
     with contextlib.closing(sqlite3.connect(log, isolation_level=None)) as connection:
-        writer = LogWriter(connection, log, prepare_for_writing(connection, log, "full"), lambda point: None)
+        incarnation = prepare_for_writing(connection, log, "full")
+        writer = LogWriter(connection, log, LogPlace(log), incarnation, lambda point: None)
         connection.set_trace_callback(statements.append)
         writer.save_snapshot(
             Snapshot(stream=batch("session/a", 0).stream, version=1, chain=b"", fold_version=1, state=b"")
