@@ -212,6 +212,11 @@ def check_format(connection: sqlite3.Connection, log: Path) -> None:
         if version == FORMAT_VERSION:
             _check_schema(connection, log)
     except sqlite3.Error as error:
+        if primary_code(error) == sqlite3.SQLITE_NOTADB:
+            raise LogFormatError(
+                f"{log} is not a Refold log, since it is no SQLite database; name another file, or restore the log "
+                "from a backup if it was one"
+            ) from error
         raise persistence_error(error, f"{log} cannot be examined") from error
     except UnicodeDecodeError as error:  # SQLite gives a damaged name in the schema as it is.
         raise LogFormatError(f"the log {log} is damaged: {error}; restore it from a backup") from error

@@ -301,7 +301,7 @@ def test_an_agent_that_cannot_be_loaded_is_told_in_one_line(folder: Path, name: 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("hello", "--log", "agents.py"), "not a log"),
+        (("hello", "--log", "agents.py"), "is not a Refold log"),
         (("hello", "--log", "nowhere/refold.db"), "does not exist"),
         (("  ",), "the input is empty"),
         (("hello", "--session", ""), "session id"),
