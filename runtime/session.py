@@ -71,7 +71,8 @@ class Session:
         """Send an input and return how its run ended.
 
         Inputs of a session run one after another, in the order in which they were accepted. Cancelling the task
-        that awaits this cancels the run, waits until that is durable, and raises CancelledError.
+        that awaits this cancels the run, unless another caller with the same key waits for it too; it waits until
+        that is durable (at most twice the cancel grace, where the log refuses), and raises CancelledError.
 
         Args:
             content: text or blocks; not empty.
@@ -101,6 +102,13 @@ class Session:
         work = asyncio.get_running_loop().create_task(
             self._run_to_its_end(command, payloads, watcher, cancel, given_up), name=f"send to {self._stream}"
         )
+        result = await self._until_it_ends(work, given_up)
+        if watcher is not None and watcher.failure is not None:
+            raise watcher.failure
+        return result
+
+    async def _until_it_ends(self, work: asyncio.Task[RunResult], given_up: CancellationToken) -> RunResult:
+        """Return what `work` returns; a caller who is cancelled gives it up, and waits for its end all the same."""
         gone: asyncio.CancelledError | None = None
         patience: Timer | None = None
         while not work.done():
@@ -118,10 +126,7 @@ class Session:
             if not work.cancelled():
                 work.exception()
             raise gone
-        result = work.result()
-        if watcher is not None and watcher.failure is not None:
-            raise watcher.failure
-        return result
+        return work.result()
 
     async def _run_to_its_end(
         self,

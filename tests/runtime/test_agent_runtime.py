@@ -677,6 +677,34 @@ async def test_a_cancellation_that_the_log_refuses_at_first_is_not_lost() -> Non
     assert store.refused == 1
 
 
+async def test_a_log_that_refuses_for_ever_does_not_hold_a_caller_who_is_cancelled() -> None:
+    class RefusesCancels(InMemoryStore):
+        async def append(self, batches: Any, payloads: Any = None) -> Any:
+            if any(b"session.cancel_requested" in b.events[0] for b in batches):
+                raise PersistenceError("the disk is full")
+            return await super().append(batches, payloads)
+
+    asked = asyncio.Event()
+
+    async def model(request: ModelRequest) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    clock = ManualClock()
+    runtime, _ = scripted(model, log=RefusesCancels(), clock=clock, cancel_grace_s=5, close_grace_s=0)
+    async with runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await asked.wait()
+        sending.cancel()
+        await clock.advance(9)
+        assert not sending.done()
+        await clock.advance(2)
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+
+
 async def test_content_beyond_the_largest_payload_is_refused_or_answered_with_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
