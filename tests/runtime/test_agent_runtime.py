@@ -693,16 +693,19 @@ async def test_a_log_that_refuses_for_ever_does_not_hold_a_caller_who_is_cancell
 
     clock = ManualClock()
     runtime, _ = scripted(model, log=RefusesCancels(), clock=clock, cancel_grace_s=5, close_grace_s=0)
-    async with runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go"))
-        await asked.wait()
-        sending.cancel()
-        await clock.advance(9)
-        assert not sending.done()
-        await clock.advance(2)
-        with pytest.raises(asyncio.CancelledError):
-            await sending
+    await runtime.__aenter__()
+    session = await runtime.session("s")
+    sending = asyncio.create_task(session.send("go"))
+    await asked.wait()
+    sending.cancel()
+    await clock.advance(9)
+    assert not sending.done()
+    await clock.advance(2)
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    closing = asyncio.create_task(runtime.close())
+    while not closing.done():
+        await clock.advance(1)
 
 
 async def test_content_beyond_the_largest_payload_is_refused_or_answered_with_an_error(
