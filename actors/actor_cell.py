@@ -28,7 +28,7 @@ from refold.actors.errors import ActorStopped
 from refold.actors.mailbox import START, STOP, Mailbox, Signal
 from refold.actors.reply import Handling, Reply, current_handling
 from refold.actors.supervision import Moment, describe
-from refold.events.errors import RefoldError
+from refold.events.errors import LogFormatError, RefoldError
 
 if TYPE_CHECKING:
     from refold.actors.actor import Actor
@@ -300,7 +300,8 @@ class ActorCell(Mailbox):
             await self._end_dependents(now=True)
             pause_s = self.system.supervisor.judge(self.address, error, during, self._restarts_s)
             if pause_s is None:
-                reason = f"it failed too often and was stopped; the last failure was {describe(error)}"
+                why = "its log is damaged" if isinstance(error, LogFormatError) else "it failed too often"
+                reason = f"{why} and it was stopped; the last failure was {describe(error)}"
                 self.system.remember_failed(self.address, reason)
                 self._close(reason)
                 return

@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from refold.actors.clock import Clock
-from refold.events.errors import ConfigError
+from refold.events.errors import ConfigError, LogFormatError
 
 log = logging.getLogger("refold.actors")
 
@@ -74,11 +74,13 @@ class Supervisor:
                 decided on now is added.
 
         Returns:
-            Seconds to wait before the restart, or None if the actor is to be stopped.
+            Seconds to wait before the restart, or None if the actor is to be stopped: it failed too often, or
+            the log that it is rebuilt from is damaged.
         """
         now_s = self._clock.monotonic_s()
         restarts_s[:] = [time_s for time_s in restarts_s if now_s - time_s < self._policy.window_s]
-        stopped = len(restarts_s) >= self._policy.restarts_max
+        damaged = isinstance(error, LogFormatError)  # No restart mends a log.
+        stopped = damaged or len(restarts_s) >= self._policy.restarts_max
         if not stopped:
             restarts_s.append(now_s)
         self.report(address, error, during, restarts=len(restarts_s), stopped=stopped)
@@ -88,7 +90,9 @@ class Supervisor:
         self, address: str, error: BaseException, during: Moment, *, restarts: int = 0, stopped: bool = False
     ) -> None:
         """Log a failure and tell the listener. A listener that raises is logged and otherwise ignored."""
-        if stopped:
+        if stopped and isinstance(error, LogFormatError):
+            outcome = "stopped, since no restart mends a log"
+        elif stopped:
             outcome = f"stopped, having been restarted {restarts} times within {self._policy.window_s:g} s"
         elif during in ("start", "message"):
             outcome = (

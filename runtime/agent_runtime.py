@@ -325,7 +325,7 @@ class AgentRuntime:
     def _actor_failed(self, failure: ActorFailure) -> None:
         kind, identifier = kind_and_identifier(failure.address)
         if failure.stopped and kind == SESSION_KIND:
-            self.hub.session_failed(SessionId(identifier), f"it failed too often: {failure.message}")
+            self.hub.session_failed(SessionId(identifier), f"it was stopped: {failure.message}")
         if failure.address != RUNTIME_STREAM:
             self._record_failure(failure)
         notify = self.options.on_failure

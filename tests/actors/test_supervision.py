@@ -12,7 +12,7 @@ from refold.actors.actor_system import ActorSystem
 from refold.actors.clock import ManualClock
 from refold.actors.errors import ActorStopped
 from refold.actors.supervision import ActorFailure, RestartPolicy
-from refold.events.errors import CommandRejected, ConfigError
+from refold.events.errors import CommandRejected, ConfigError, LogFormatError
 
 
 class Fragile(Actor):
@@ -363,3 +363,16 @@ def test_a_policy_that_cannot_work_is_refused() -> None:
 def test_the_pause_is_bounded_however_often_an_actor_was_restarted() -> None:
     policy = RestartPolicy(restarts_max=10_000)
     assert [policy.pause_s(restart) for restart in (1, 2, 3, 10_000)] == [0.1, 0.2, 0.4, 10.0]
+
+
+async def test_an_actor_whose_log_is_damaged_is_stopped_at_once_and_says_why() -> None:
+    class Rebuilt(Actor):
+        def on_start(self) -> None:
+            raise LogFormatError("event thing/1@3 is damaged")
+
+    failures: list[ActorFailure] = []
+    async with ActorSystem(clock=ManualClock(), on_failure=failures.append) as system:
+        system.register("thing", lambda _: Rebuilt())
+        with pytest.raises(ActorStopped, match="thing/1@3 is damaged"):
+            await system.ref("thing/1").ask("hello", block=False)
+        assert [(failure.restarts, failure.stopped) for failure in failures] == [(0, True)]
