@@ -341,7 +341,6 @@ class _RunWatcher:
         self._handler = handler
         self._early: list[Recorded] | None = []
         self._run: RunId | None = None
-        self._input = 0
         self._on_failure: Callable[[], None] | None = None
         self._open = False
 
