@@ -21,7 +21,7 @@ READ_STREAM: Final = """
 """
 READ_ALL: Final = """
     SELECT position, events.version, batch, at, data, correlation, causation, events.chain, events.pending, name
-    FROM events JOIN streams ON streams.id = events.stream WHERE position > ? ORDER BY position LIMIT ?
+    FROM events LEFT JOIN streams ON streams.id = events.stream WHERE position > ? ORDER BY position LIMIT ?
 """
 _HEAD: Final = "SELECT name, version, chain, pending FROM streams WHERE name = CAST(? AS TEXT)"
 
@@ -58,7 +58,10 @@ def read_all(connection: sqlite3.Connection, after_position: int, limit: int) ->
     rows = connection.execute(READ_ALL, (_bounded(after_position), _limit(limit))).fetchall()
     events: list[StoredEvent] = []
     for name, of_one_stream in groupby(rows, key=itemgetter(9)):
-        events += _stored_events(_stream_name(name), [row[:9] for row in of_one_stream])
+        event_rows = [row[:9] for row in of_one_stream]
+        if name is None:
+            raise MalformedRow(f"the event at position {event_rows[0][0]}: its stream has no name in the list of streams")
+        events += _stored_events(_stream_name(name), event_rows)
     return events
 
 
