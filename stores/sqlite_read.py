@@ -60,7 +60,7 @@ def read_all(connection: sqlite3.Connection, after_position: int, limit: int) ->
     for name, of_one_stream in groupby(rows, key=itemgetter(9)):
         event_rows = [row[:9] for row in of_one_stream]
         if name is None:
-            raise MalformedRow(f"the event at position {event_rows[0][0]}: its stream has no name in the list of streams")
+            raise MalformedRow(f"the event at position {event_rows[0][0]}: its stream has no name among the streams")
         events += _stored_events(_stream_name(name), event_rows)
     return events
 

@@ -395,4 +395,4 @@ def test_a_file_damaged_anywhere_is_refused_or_reported_and_never_more(log_file:
 async def test_events_whose_stream_was_taken_off_the_list_are_found(tampered: Callable[..., Path]) -> None:
     report = await check_log(tampered("DELETE FROM streams WHERE name = 'session/alice'"))
     assert not report.sound
-    assert any("its stream has no name in the list of streams" in problem.message for problem in report.problems)
+    assert any("its stream has no name among the streams" in problem.message for problem in report.problems)
