@@ -6,17 +6,22 @@ run that kills every process is parked in the end, and takes no innocent run wit
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from refold.actors.actor_system import ActorSystem
+from refold.actors.errors import ActorStopped
 from refold.actors.session import WakeSession
 from refold.events.codec import tag_of
+from refold.events.errors import PersistenceError
 from refold.events.ids import SessionId, StreamName, kind_and_identifier
 from refold.events.records import StreamHead
 from refold.events.session_core import SESSION_KIND
 from refold.events.session_events import AgentConfigured, RunResumed
 from refold.session_hub import Recorded, SessionHub
 from refold.stores.event_store import EventStore
+
+log = logging.getLogger("refold.runtime")
 
 PROBATION_S = 5.0
 """How long a suspect runs without progress before the next one goes on."""
@@ -31,20 +36,34 @@ async def resume_open_runs(system: ActorSystem, hub: SessionHub, store: EventSto
     """Let every open run of a log go on, suspects last and one by one.
 
     Raises:
-        PersistenceError: the log cannot be read.
+        PersistenceError: the streams cannot be listed. A stream that cannot be read costs its own session only.
     """
     suspects: list[StreamName] = []
     for head in await store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True):
         if await _was_just_resumed(store, head):
             suspects.append(head.stream)
         else:
-            system.ref(head.stream).tell(WakeSession())
+            _wake(system, head.stream)
     await _resume_one_by_one(system, hub, suspects)
+
+
+def _wake(system: ActorSystem, stream: StreamName) -> bool:
+    """Start a session's actor; tell whether there is one that can be started."""
+    try:
+        system.ref(stream).tell(WakeSession())
+    except ActorStopped as error:  # It was used before its turn came, and has failed for good.
+        log.warning("the open run of %s does not go on: %s", stream, error)
+        return False
+    return True
 
 
 async def _was_just_resumed(store: EventStore, head: StreamHead) -> bool:
     """Tell whether the last thing that happened to a session is that its run was resumed."""
-    last = await store.read_stream(head.stream, after_version=max(0, head.version - LAST_EVENTS))
+    try:
+        last = await store.read_stream(head.stream, after_version=max(0, head.version - LAST_EVENTS))
+    except PersistenceError as error:  # Its own actor will say so; the other sessions must not wait for it.
+        log.warning("%s cannot be read: %s", head.stream, error)
+        return False
     stimuli = [event for event in last if event.version == event.batch]
     return bool(stimuli) and tag_of(stimuli[-1].data) == RESUMED_TAG
 
@@ -60,8 +79,8 @@ async def _resume_one_by_one(system: ActorSystem, hub: SessionHub, suspects: Seq
         unsubscribe = hub.subscribe(see, SessionId(kind_and_identifier(stream)[1]))
         probation = system.clock.call_later(PROBATION_S, passed.set)
         try:
-            system.ref(stream).tell(WakeSession())
-            await passed.wait()
+            if _wake(system, stream):
+                await passed.wait()
         finally:
             probation.cancel()
             unsubscribe()

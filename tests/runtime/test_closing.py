@@ -19,6 +19,7 @@ from refold import (
     say,
 )
 from refold.events import SESSION_CODEC, fold
+from refold.events.session_events import RunCompleted
 from refold.stores import InMemoryStore, SQLiteStore
 
 
@@ -78,6 +79,38 @@ async def test_a_damaged_runtime_stream_is_named_when_the_runtime_opens(tmp_path
     connection.close()
     with pytest.raises(LogFormatError, match="runtime/log@1"):
         await runtime_of(log).__aenter__()
+
+
+async def test_a_session_whose_stream_cannot_be_read_does_not_keep_the_others_from_resuming() -> None:
+    class HasADamagedStream(InMemoryStore):
+        damaged = ""
+
+        async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> Any:
+            if stream == self.damaged:
+                raise LogFormatError(f"stream {stream} is damaged")
+            return await super().read_stream(stream, after_version=after_version, limit=limit)
+
+    store, asked = HasADamagedStream(), [asyncio.Event() for _ in range(3)]
+    async with runtime_of(store, *map(never_answering, asked), close_grace_s=0) as runtime:
+        sending = [asyncio.create_task((await runtime.session(name)).send("go", key="k")) for name in "abc"]
+        await asyncio.gather(*(event.wait() for event in asked))
+    await asyncio.gather(*sending, return_exceptions=True)
+    store.damaged = "session/a"
+    runtime = runtime_of(store, say("again"), say("again"))
+    completed, both = list[str](), asyncio.Event()
+
+    def see(recorded: Any) -> None:
+        if isinstance(recorded.event, RunCompleted):
+            completed.append(recorded.stream)
+        if len(completed) == 2:
+            both.set()
+
+    runtime.subscribe(see)
+    async with runtime:
+        await both.wait()
+        with pytest.raises(ActorStopped, match="session/a is damaged"):
+            await (await runtime.session("a")).send("go", key="k")
+    assert sorted(completed) == ["session/b", "session/c"]
 
 
 async def test_a_runtime_is_refused_on_another_loop() -> None:
