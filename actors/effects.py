@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from refold.actors.clock import Clock
-from refold.events.core import Effect, WaitUntil
+from refold.events.core import Effect
 from refold.events.ids import PayloadHash
 
 
@@ -19,6 +19,8 @@ class EffectEnded(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     command: object | None = None
+    evidence: object | None = None
+    """A command that tells what there was of it before; recorded in front of `command`, in one transaction."""
     payloads: Mapping[PayloadHash, bytes] = {}
     attempt: int = 0
     """How often its result was refused by the log."""
@@ -39,7 +41,7 @@ class StreamEffects:
 
     def carried_out(self) -> bool:
         """Return whether this process works on any of them, waits not counted."""
-        return any(not isinstance(effect, WaitUntil) for effect in self.running.values())
+        return any(not effect.idle for effect in self.running.values())
 
 
 class EffectsInFlight:
@@ -65,7 +67,7 @@ class EffectsInFlight:
     def count(self) -> int:
         """Return how many effects run, waits not counted."""
         running = (effect for effects in self._by_stream.values() for effect in effects.running.values())
-        return sum(not isinstance(effect, WaitUntil) for effect in running)
+        return sum(not effect.idle for effect in running)
 
     async def drain(self, clock: Clock, grace_s: float) -> None:
         """Let no further effect begin, and return when none runs any more, or after `grace_s` seconds."""

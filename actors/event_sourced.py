@@ -9,25 +9,19 @@ grace period is over.
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, cast
 
 import msgspec
 
-from refold.actors.actor import Actor
 from refold.actors.clock import Timer
 from refold.actors.effects import EffectEnded, EffectsInFlight, StreamEffects
 from refold.actors.errors import ActorStopped
+from refold.actors.folded_actor import C, E, FoldedActor, S
 from refold.actors.journal import Journal
-from refold.events.codec import EventCodec, RecordedEvent
-from refold.events.core import Core, Effect, Plan, Recorded, WaitUntil, evolve_all, plan
-from refold.events.errors import CommandRejected, PersistenceError, WrongExpectedVersion
-from refold.events.event import Event
-from refold.events.ids import EventRef, PayloadHash, StreamName, event_ref
-from refold.events.records import Appended, EncodedBatch, StoredEvent
-
-S = TypeVar("S")
-C = TypeVar("C")
-E = TypeVar("E", bound=Event)
+from refold.events.codec import EventCodec
+from refold.events.core import Core, Effect, Wait, WaitUntil
+from refold.events.errors import CommandRejected, LogFormatError, PersistenceError
+from refold.events.ids import PayloadHash
 
 log = logging.getLogger("refold.actors")
 
@@ -36,18 +30,6 @@ CANCEL_GRACE_S = 5.0
 
 RECORD_RETRY_S = 0.5
 """Pause before the result of an effect is offered again to a log that refused it; it doubles up to 32 times this."""
-
-APPEND_ATTEMPTS_MAX = 3
-"""How often a message is admitted anew because its stream had moved on."""
-
-
-class Performed(msgspec.Struct, frozen=True):
-    """The reply to a command."""
-
-    version: int
-    """Of the stimulus that the command became; 0 where nothing was to be done."""
-    new: bool
-    """False where the same command had been recorded before, or nothing was to be done."""
 
 
 class WithPayloads(msgspec.Struct, frozen=True):
@@ -69,7 +51,13 @@ class OfferResult(msgspec.Struct, frozen=True):
     key: str
 
 
-class EventSourcedActor(Actor, Generic[S, C, E]):
+class TakeUp(msgspec.Struct, frozen=True):
+    """Try again to read the log at the beginning of the actor's life."""
+
+    attempt: int
+
+
+class EventSourcedActor(FoldedActor[S, C, E]):
     """An actor whose state is folded from the stream of its address.
 
     Send it commands of its core; the reply is `Performed`, or the refusal. Subclasses give a core and a codec, and
@@ -92,20 +80,15 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         in_flight: EffectsInFlight | None = None,
         cancel_grace_s: float = CANCEL_GRACE_S,
     ) -> None:
-        self.core = core
-        self.codec = codec
-        self.journal = journal
-        self.state: S = core.initial()
-        self.time = 0
-        """Of the last event, microseconds since the epoch."""
+        super().__init__(core, codec, journal)
         self._in_flight = in_flight if in_flight is not None else EffectsInFlight()
         self._effects = StreamEffects()
         self._held: set[str] = set()
         self._grace: Timer | None = None
         self._grace_round = 0
         self._grace_s = cancel_grace_s
-        self._stale = False
-        self._published = 0
+        self._taken_up = False
+        """Whether the log has been read, and the work that it asks for goes on."""
         self._timers: dict[str, Timer] = {}
 
     # What subclasses say
@@ -125,9 +108,6 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
     def abandon(self, effect: Any) -> None:
         """Note that an effect ignored its cancellation past the grace period."""
 
-    def published(self, events: Sequence[RecordedEvent[E]]) -> None:
-        """See events that have just become durable."""
-
     def settled(self) -> None:
         """See that the state is durable and nothing of an earlier state is in flight any more."""
 
@@ -139,6 +119,10 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         """Tell whether `command` lets work go on that has waited since the start."""
         return False
 
+    def waits_for_recovery(self, effect: Any) -> bool:
+        """Tell whether an effect begins only once work goes on which an earlier process left."""
+        return True
+
     def preparation(self, command: C) -> Sequence[C]:
         """Return commands to be performed just before `command`, in the same transaction."""
         return ()
@@ -149,23 +133,40 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
 
     # The life of the actor
 
-    @property
-    def stream(self) -> StreamName:
-        """The stream that the state is folded from: the actor's address."""
-        return StreamName(self.address)
-
     async def on_start(self) -> None:
-        """Fold the state from the log, and let work go on that an earlier process left."""
+        """Fold the state from the log, and let work go on that an earlier process left.
+
+        Where the log cannot be read now, that is tried again later and by every message.
+        """
         self._effects = self._in_flight.of(self.stream)
+        await self._try_to_take_up(0)
+
+    async def _try_to_take_up(self, attempt: int) -> None:
+        if self._taken_up:
+            return
+        try:
+            await self._take_up()
+        except LogFormatError as error:  # It will not be read better the next time; each message says so.
+            log.error("%s cannot be read: %s", self.stream, error)
+        except PersistenceError as error:
+            log.warning("%s waits, since its log fails: %s", self.stream, error)
+            self._tell_later(RECORD_RETRY_S * 2 ** min(attempt, 5), TakeUp(attempt + 1))
+
+    async def _take_up(self) -> None:
         await self._fold()
         self._published = self.core.version(self.state)
+        self._taken_up = True
         wanted = self.core.pending(self.state)
         if wanted and not self._effects.carried_out():
             recovery = self.recovery()
             if recovery is None:
-                self._held = {effect.key for effect in wanted}
+                self._held = {effect.key for effect in wanted if self.waits_for_recovery(effect)}
             elif recovery:
-                await self.perform(recovery)
+                try:
+                    await self.perform(recovery)
+                except BaseException:
+                    self._taken_up = False
+                    raise
         for message in self._effects.unrecorded.values():
             self._offer_later(message)
         self._reconcile()
@@ -187,33 +188,15 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
                 del self._effects.running[key]
         self._in_flight.forget(self.stream)
 
-    async def rebuild(self) -> None:
-        """Fold the state again from the log, and publish what is in it and was not known to be.
-
-        Raises:
-            PersistenceError: the log cannot be read.
-        """
-        stored = await self._fold()
-        unknown = [item for item in stored if item.version > self._published]
-        if unknown:
-            self._published = unknown[-1].version
-            self.published(self.codec.recorded(unknown))
-
-    async def _fold(self) -> list[StoredEvent]:
-        self._stale = True
-        stored = await self.journal.store.read_stream(self.stream)
-        self.state = evolve_all(self.core, self.codec.decode_all(stored))
-        self.time = stored[-1].at if stored else 0
-        self._stale = False
-        return stored
-
     async def require_durable_state(self) -> None:
         """See to it that `state` is as the log says, whatever failed before.
 
         Raises:
             PersistenceError: the log cannot be read.
         """
-        if self._stale:
+        if not self._taken_up:
+            await self._take_up()
+        elif self._stale:
             await self.rebuild()
 
     async def on_receive(self, message: Any) -> Any:
@@ -224,9 +207,12 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
             return await self._offer_again(message.key)
         if type(message) is GraceOver:
             return await self._grace_over(message)
+        if type(message) is TakeUp:
+            return await self._try_to_take_up(message.attempt)
         for key in list(self._effects.unrecorded):  # It ended before this message came.
             await self._offer_again(key)
         await self.require_durable_state()
+        await self._end_overdue_waits()
         command, payloads = message, None
         if type(message) is WithPayloads:
             command, payloads = cast("C", message.command), message.payloads
@@ -241,106 +227,6 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         self._reconcile()
         return performed
 
-    async def perform(
-        self,
-        commands: Sequence[C],
-        *,
-        payloads: Mapping[PayloadHash, bytes] | None = None,
-        effect: Effect | None = None,
-    ) -> Performed:
-        """Admit commands in order, append what follows from all of them in one transaction, and publish it.
-
-        Args:
-            commands: at least one; the reply is that of the last.
-            payloads: content that they refer to.
-            effect: the effect that they are the result of.
-
-        Raises:
-            CommandRejected: one of them may not happen now; nothing was recorded of any.
-            PersistenceError: nothing is known to be recorded, and the state is as the log says.
-        """
-        for attempt in range(1, APPEND_ATTEMPTS_MAX + 1):
-            try:
-                return await self._perform_once(commands, payloads, effect)
-            except WrongExpectedVersion:
-                if attempt == APPEND_ATTEMPTS_MAX:
-                    raise
-        raise AssertionError("unreachable")
-
-    async def _perform_once(
-        self, commands: Sequence[C], payloads: Mapping[PayloadHash, bytes] | None, effect: Effect | None
-    ) -> Performed:
-        await self.require_durable_state()
-        batches: list[EncodedBatch] = []
-        plans: list[Plan[S, E]] = []
-        performed = Performed(0, False)
-        version = self.core.version(self.state)
-        try:
-            for command in commands:
-                planned = plan(self.core, self.state, command, self._now())
-                if isinstance(planned, Recorded):
-                    performed = Performed(planned.version, False)
-                    continue
-                self.state = planned.state
-                batches.append(self._encoded(planned, effect))
-                plans.append(planned)
-                performed = Performed(batches[-1].expected_version + 1, True)
-            if not batches:
-                return performed
-            appended = await self.journal.append(batches, payloads)
-        except BaseException as error:
-            if not isinstance(error, CommandRejected) or self.core.version(self.state) != version:
-                await self._rebuild_after(error)
-            raise
-        self._published = self.core.version(self.state)
-        self.published(self._recorded(batches, plans, appended))
-        return performed
-
-    async def _rebuild_after(self, error: BaseException) -> None:
-        self._stale = True
-        try:
-            await self.rebuild()
-        except PersistenceError as unreadable:  # The next message tries again; this one has an error of its own.
-            log.warning("%s cannot be read again after %s: %s", self.stream, type(error).__name__, unreadable)
-
-    def _now(self) -> int:
-        self.time = max(self.system.clock.now_us(), self.time)
-        return self.time
-
-    def _encoded(self, planned: Plan[S, E], effect: Effect | None) -> EncodedBatch:
-        encode = self.codec.encode
-        return EncodedBatch(
-            stream=self.stream,
-            expected_version=self.core.version(planned.state) - len(planned.events),
-            at=planned.events[0].at,
-            events=tuple([encode(event) for event in planned.events]),
-            pending=tuple([wanted.key for wanted in self.core.pending(planned.state)]),
-            correlation=event_ref(self.stream, effect.correlation) if effect is not None else None,
-            causation=event_ref(self.stream, effect.causation) if effect is not None else None,
-        )
-
-    def _recorded(
-        self, batches: Sequence[EncodedBatch], plans: Sequence[Plan[S, E]], appended: Sequence[Appended]
-    ) -> list[RecordedEvent[E]]:
-        recorded: list[RecordedEvent[E]] = []
-        for batch, planned, place in zip(batches, plans, appended, strict=True):
-            first = batch.expected_version + 1
-            stimulus: EventRef = event_ref(batch.stream, first)
-            recorded.extend(
-                RecordedEvent(
-                    stream=batch.stream,
-                    version=first + offset,
-                    position=place.position + offset,
-                    time=batch.at,
-                    event=event,
-                    batch=first,
-                    correlation=batch.correlation or stimulus,
-                    causation=stimulus if offset else batch.causation,
-                )
-                for offset, event in enumerate(planned.events)
-            )
-        return recorded
-
     def goes_on(self) -> bool:
         """Tell whether there is work in flight, all of it in this process."""
         wanted = self.core.pending(self.state)
@@ -350,7 +236,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
 
     async def _effect_ended(self, message: EffectEnded) -> None:
         key, effects = message.key, self._effects
-        if message.command is not None:
+        if message.command is not None or message.evidence is not None:
             version = self.core.version(self.state)
             try:
                 await self.require_durable_state()
@@ -380,26 +266,41 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         self._forget_timer(key)
         self._timers[key] = self._tell_later(RECORD_RETRY_S * 2 ** min(message.attempt - 1, 5), OfferResult(key))
 
+    async def _end_overdue_waits(self) -> None:
+        """Record the times that have come, so that what arrives after them finds them passed."""
+        now_us = self.system.clock.now_us()
+        waits = [effect for effect in self._effects.running.values() if isinstance(effect, WaitUntil)]
+        for effect in sorted(waits, key=lambda wait: wait.due_at):
+            if effect.due_at <= now_us and effect.key in self._effects.running:
+                await self._effect_ended(EffectEnded(key=effect.key, command=self.due(effect)))
+
     def _forget_timer(self, key: str) -> None:
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
 
     async def _record_result(self, message: EffectEnded, effect: Effect | None) -> None:
-        command: Any = message.command
+        commands: list[Any] = [command for command in (message.evidence, message.command) if command is not None]
         try:
-            await self.perform([command], payloads=message.payloads, effect=effect)
+            # An append whose outcome is unknown may take effect late. That a wait is over may be told twice.
+            in_doubt = message.attempt > 0 and not isinstance(effect, WaitUntil)
+            await self.perform(commands, payloads=message.payloads, effect=effect, in_doubt=in_doubt)
         except PersistenceError:
             raise
         except CommandRejected as error:
-            log.warning("%s: the result of %s is refused: %s", self.address, message.key, error)
-            await self._record_instead(command, str(error), effect)
+            await self._record_instead(message, str(error), effect)
         except Exception as error:  # A result of a shape that nobody foresaw: its effect has ended all the same.
             log.exception("%s: the result of %s cannot be understood", self.address, message.key)
-            await self._record_instead(command, type(error).__name__, effect)
+            await self._record_instead(message, type(error).__name__, effect)
 
-    async def _record_instead(self, command: C, reason: str, effect: Effect | None) -> None:
-        instead = self.unrecordable(command, reason)
+    async def _record_instead(self, message: EffectEnded, reason: str, effect: Effect | None) -> None:
+        if message.evidence is not None:  # It goes first: the effect's end matters more.
+            await self._record_result(msgspec.structs.replace(message, evidence=None), effect)
+            return
+        command: Any = message.command
+        instead = self.unrecordable(command, reason) if command is not None else None
+        level = logging.INFO if instead is None else logging.WARNING
+        log.log(level, "%s: what %s brought is refused: %s", self.address, message.key, reason)
         if instead is not None:
             await self.perform([instead], effect=effect)
 
@@ -408,7 +309,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         running, cancelled = self._effects.running, self._effects.cancelled
         for key in [key for key in running if key not in wanted]:
             effect = running.pop(key)
-            if isinstance(effect, WaitUntil):
+            if isinstance(effect, Wait):
                 self._forget_timer(key)
             else:
                 cancelled[key] = effect
@@ -426,7 +327,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
                 running[key] = effect
                 if isinstance(effect, WaitUntil):
                     self._set_timer(effect)
-                else:
+                elif not isinstance(effect, Wait):
                     self.begin(effect)
         self.settled()
 

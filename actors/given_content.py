@@ -22,7 +22,17 @@ from refold.events.content import (
     ToolUseBlock,
 )
 from refold.events.errors import ProviderError
-from refold.events.model import ModelResponse, StopReason, ToolUse, Usage
+from refold.events.model import (
+    Delta,
+    ModelResponse,
+    StopReason,
+    TextDelta,
+    ThinkingDelta,
+    ToolInputDelta,
+    ToolUse,
+    Usage,
+    UsageDelta,
+)
 
 B = TypeVar("B", TextBlock, ImageBlock)
 
@@ -41,6 +51,12 @@ _SHAPES: dict[type, dict[str, tuple[type, ...]]] = {
         "malformed_input": (str, _NONE),
     },
     ToolResultBlock: {"tool_use_id": (str,), "content": (tuple, list), "is_error": (bool,), "kind": (str, _NONE)},
+}
+
+_DELTAS: dict[type, dict[str, tuple[type, ...]]] = {
+    TextDelta: {"text": (str,)},
+    ThinkingDelta: {"thinking": (str,)},
+    ToolInputDelta: {"index": (int,), "name": (str,), "partial_json": (str,), "id": (str, _NONE)},
 }
 
 _ANSWER = (TextBlock, ImageBlock, ThinkingBlock, ToolUse, ToolUseBlock)
@@ -72,15 +88,32 @@ def checked_response(response: object) -> ModelResponse:
             raise Unrecordable("$.stop_reason", f"is {response.stop_reason!r:.80}, not one of {get_args(StopReason)}")
         if not isinstance(response.model, str | None):
             raise Unrecordable("$.model", f"is {_kind(response.model)}, not text")
-        if not isinstance(response.usage, Usage):
-            raise Unrecordable("$.usage", f"is {_kind(response.usage)}, not a Usage")
-        for field in Usage.__struct_fields__:
-            count = getattr(response.usage, field)
-            if type(count) is not int or not 0 <= count <= INTEGER_MAX:
-                raise Unrecordable(f"$.usage.{field}", f"is {count!r:.80}, not a number of tokens")
+        _check_usage(response.usage)
     except Unrecordable as error:
         raise ProviderError(f"the provider gave an answer that cannot be used: {error}", kind="malformed") from None
     return response
+
+
+def checked_delta(delta: object) -> Delta:
+    """Return a piece of an answer, all of it of the declared types.
+
+    Raises:
+        ProviderError: it is not; of kind `malformed`.
+    """
+    try:
+        if not isinstance(delta, TextDelta | ThinkingDelta | ToolInputDelta | UsageDelta):
+            raise Unrecordable("$", f"is {_kind(delta)}, not a delta or a ModelResponse")
+        for field, types in _DELTAS.get(type(delta), {}).items():
+            value = getattr(delta, field)
+            if not isinstance(value, types):
+                raise Unrecordable(f"$.{field}", f"is {_kind(value)}, not {types[0].__name__}")
+        if isinstance(delta, ToolInputDelta) and (isinstance(delta.index, bool) or delta.index < 0):
+            raise Unrecordable("$.index", f"is {delta.index!r:.80}, not a place among the calls")
+        if isinstance(delta, UsageDelta):
+            _check_usage(delta.usage)
+    except Unrecordable as error:
+        raise ProviderError(f"the provider streamed something that cannot be used: {error}", kind="malformed") from None
+    return delta
 
 
 def checked_messages(messages: object) -> list[Message]:
@@ -100,6 +133,15 @@ def checked_messages(messages: object) -> list[Message]:
         content = tuple(_clean(block, f"{path}.content[{number}]") for number, block in enumerate(message.content))
         checked.append(Message(message.role, content))
     return checked
+
+
+def _check_usage(usage: object) -> None:
+    if not isinstance(usage, Usage):
+        raise Unrecordable("$.usage", f"is {_kind(usage)}, not a Usage")
+    for field in Usage.__struct_fields__:
+        count = getattr(usage, field)
+        if type(count) is not int or not 0 <= count <= INTEGER_MAX:
+            raise Unrecordable(f"$.usage.{field}", f"is {count!r:.80}, not a number of tokens")
 
 
 def _check_sequence(blocks: object, allowed: tuple[type, ...], path: str) -> None:

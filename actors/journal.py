@@ -146,7 +146,12 @@ class Journal:
                 return
             for entry in group:  # Nothing was written: each by itself, so that only the refused one fails.
                 await self._write_group([entry])
-        except Exception as error:  # noqa: BLE001 - A store is user code: its errors end at those who wait.
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # A store is user code: its errors end at those who wait.
+            writer = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and writer is not None and writer.cancelling():
+                raise
             failure = self._failure(error, outcome_unknown=True)
             for entry in group:
                 entry.settle(None, failure)
@@ -158,7 +163,7 @@ class Journal:
                 entry.settle(appended[start:end])
                 start = end
 
-    def _failure(self, error: Exception, *, outcome_unknown: bool) -> PersistenceError:
+    def _failure(self, error: BaseException, *, outcome_unknown: bool) -> PersistenceError:
         if isinstance(error, PersistenceError):
             return error
         failure = PersistenceError(

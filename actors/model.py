@@ -6,8 +6,9 @@ validation of arguments) runs here and never in a session's handler: whatever it
 """
 
 import asyncio
+import inspect
 import logging
-from contextlib import aclosing
+from collections.abc import AsyncIterable
 
 import msgspec
 
@@ -16,16 +17,19 @@ from refold.actors.actor_ref import ActorRef
 from refold.actors.conversation import Conversation
 from refold.actors.effects import EffectEnded
 from refold.actors.errors import ActorStopped
-from refold.actors.given_content import checked_response
+from refold.actors.given_content import checked_delta, checked_response
+from refold.actors.judging import Offer, Policy, judged, offered_tools
+from refold.actors.partial_answer import PartialAnswer
 from refold.actors.protocols import Provider, SessionObserver, ToolRunner
 from refold.actors.tool_results import text_of_error
 from refold.events.answers import recorded_answer
 from refold.events.configuration import AgentConfiguration, ToolSpec
-from refold.events.content import Message
+from refold.events.content import JsonObject, Message
 from refold.events.errors import LogFormatError, ProviderError
 from refold.events.ids import PayloadHash, RunId, SessionId
-from refold.events.model import ModelRequest, ModelResponse, RequestReference
+from refold.events.model import ModelRequest, ModelResponse, RequestReference, UsageDelta
 from refold.events.session_commands import RecordModelFailure, RecordModelResponse, SessionCommand
+from refold.events.session_events import Verdict
 from refold.stores.event_store import EventStore
 
 log = logging.getLogger("refold.model")
@@ -45,6 +49,8 @@ class StartModelCall(msgspec.Struct, frozen=True, kw_only=True):
     reply_to: ActorRef
     run: RunId
     turn: int
+    asked: int
+    """Version of the event that wants the call."""
     configured: int
     """Version of the AgentConfigured in force."""
     configuration: AgentConfiguration
@@ -70,12 +76,33 @@ class _Calling:
         self.task: asyncio.Task[None] | None = None
         self.begun = False
         self.cancelled = False
+        self.partial = PartialAnswer()
 
 
 class ModelActor(Actor):
-    """Carries out model calls."""
+    """Carries out model calls.
 
-    def __init__(self, provider: Provider, tools: ToolRunner, store: EventStore, observer: SessionObserver) -> None:
+    Args:
+        provider: what answers them.
+        tools: the tools of this process.
+        store: where prompts and schemas are.
+        observer: is told of pieces of answers.
+        policy: judges the calls of an answer; None = the tools alone say which may run.
+        offer: says which tools a model is offered; None = all.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        tools: ToolRunner,
+        store: EventStore,
+        observer: SessionObserver,
+        *,
+        policy: Policy | None = None,
+        offer: Offer | None = None,
+    ) -> None:
+        self._policy = policy
+        self._offer = offer
         self._provider = provider
         self._tools = tools
         self._store = store
@@ -104,7 +131,7 @@ class ModelActor(Actor):
         calling.begun = True
         try:
             if not calling.cancelled:
-                ended = await self._call(message)
+                ended = await self._call(calling)
         except asyncio.CancelledError:
             if not calling.cancelled:
                 if not self.actor_ref.is_alive():
@@ -112,17 +139,28 @@ class ModelActor(Actor):
                 ended = self._failed(message, RuntimeError("the provider let out a CancelledError of its own"), None)
         finally:
             del self._calls[message.session, message.key]
+        if not isinstance(ended.command, RecordModelResponse):
+            ended = self._with_evidence(ended, calling)
         try:
             message.reply_to.tell(ended)
         except ActorStopped as error:  # As after a crash: the next start makes the call again.
             log.info("the end of model call %s of session %s came too late: %s", message.key, message.session, error)
 
-    async def _call(self, message: StartModelCall) -> EffectEnded:
+    async def _call(self, calling: _Calling) -> EffectEnded:
+        message = calling.message
         reference: RequestReference | None = None
         try:
             request, reference = await self._request(message)
-            response = checked_response(await self._answer(message, request))
-            answer = recorded_answer(response, self._tools.check)
+            response = await self._answer(calling, request)
+            answer = await judged(
+                recorded_answer(response, self._check),
+                self._policy,
+                session=message.session,
+                run=message.run,
+                turn=message.turn,
+                tools=(await self._prompt_and_tools(message.configuration))[1],
+                offered=request.tools,
+            )
         except ProviderError as error:
             return self._failed(message, error, reference)
         except (asyncio.CancelledError, KeyboardInterrupt):
@@ -139,25 +177,39 @@ class ModelActor(Actor):
             stop_reason=response.stop_reason,
             usage=response.usage,
             request=reference,
+            asked=message.asked,
             model=response.model,
             verdicts=answer.verdicts,
         )
         return EffectEnded(key=message.key, command=command, payloads=answer.payloads)
 
+    def _check(self, name: str, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
+        try:
+            return self._tools.check(name, arguments)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # The border to user code: nothing is known of the call, so it must not run.
+            log.exception("the arguments of a call of %s cannot be checked", name)
+            return arguments, Verdict(verdict="broken", reason=f"The arguments cannot be checked: {_said(error)}")
+
     async def _request(self, message: StartModelCall) -> tuple[ModelRequest, RequestReference]:
         configuration = message.configuration
         messages, digest = await message.conversation.upto(message.source, message.length)
         prompt, tools = await self._prompt_and_tools(configuration)
+        offered = offered_tools(self._offer, message.session, tools)
         request = ModelRequest(
             model=configuration.model,
             system_prompt=prompt,
             messages=messages,
-            tools=tools,
+            tools=offered,
             max_tokens=configuration.max_tokens,
             temperature=configuration.temperature,
             stop_sequences=configuration.stop_sequences,
         )
-        return request, RequestReference(configured=message.configured, messages=message.length, digest=digest)
+        names = tuple(spec.name for spec in offered) if len(offered) < len(tools) else None
+        return request, RequestReference(
+            configured=message.configured, messages=message.length, digest=digest, offered=names
+        )
 
     async def _prompt_and_tools(self, configuration: AgentConfiguration) -> tuple[str, tuple[ToolSpec, ...]]:
         place = (configuration.system_prompt, configuration.tool_schemas)
@@ -170,22 +222,65 @@ class ModelActor(Actor):
             self._parts[place] = (payloads[configuration.system_prompt].decode(), specs)
         return self._parts[place]
 
-    async def _answer(self, message: StartModelCall, request: ModelRequest) -> object:
-        if not message.configuration.streaming:
-            return await self._provider.complete(request)
-        response: ModelResponse | None = None
-        if not hasattr(self._provider, "stream"):  # A provider need not subclass the protocol, which has a default.
-            return await self._provider.complete(request)
+    async def _answer(self, calling: _Calling, request: ModelRequest) -> ModelResponse:
+        streams = calling.message.configuration.streaming
+        # A provider need not subclass the protocol, which has a default.
+        if not streams or not hasattr(self._provider, "stream"):
+            return checked_response(await self._provider.complete(request))
         stream = self._provider.stream(request)
-        async with aclosing(stream):  # type: ignore[type-var]
-            async for item in stream:
-                if isinstance(item, ModelResponse):
-                    response = item
-                else:
-                    self._observer.streamed(message.session, item)
-        if response is None:
-            raise ProviderError("the stream ended without a complete answer", kind="malformed", retryable=True)
-        return response
+        if not isinstance(stream, AsyncIterable):
+            if inspect.iscoroutine(stream):
+                stream.close()
+            raise ProviderError(
+                f"stream() of {type(self._provider).__name__} gave {type(stream).__name__}, not an async iterator",
+                kind="malformed",
+            )
+        try:
+            return await self._last_of(stream, calling)
+        finally:
+            await self._close(stream, calling)
+
+    async def _last_of(self, stream: AsyncIterable[object], calling: _Calling) -> ModelResponse:
+        """Return the complete response, which ends a stream, and pass on what comes before it."""
+        message = calling.message
+        async for item in stream:
+            if isinstance(item, ModelResponse):
+                response = checked_response(item)
+                calling.partial.add(UsageDelta(response.usage))
+                return response
+            delta = checked_delta(item)
+            calling.partial.add(delta)
+            if calling.cancelled:  # The provider has swallowed it; what it sends now is evidence, and it is left.
+                raise asyncio.CancelledError
+            try:
+                self._observer.streamed(message.session, message.run, message.turn, delta)
+            except Exception:
+                log.exception("who watches session %s failed on a piece of an answer", message.session)
+        raise ProviderError("the stream ended without a complete answer", kind="malformed", retryable=True)
+
+    async def _close(self, stream: AsyncIterable[object], calling: _Calling) -> None:
+        """Let a stream clean up behind itself; how that goes changes nothing about the answer."""
+        close = getattr(stream, "aclose", None)
+        if close is None:
+            return
+        try:
+            await close()
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # User code.
+            log.warning(
+                "the stream of model call %s of session %s could not be closed: %s",
+                calling.message.key,
+                calling.message.session,
+                _said(error),
+                exc_info=error,
+            )
+
+    def _with_evidence(self, ended: EffectEnded, calling: _Calling) -> EffectEnded:
+        """Add what had been streamed of an answer that never came, or could not be used."""
+        message = calling.message
+        evidence, payloads = calling.partial.interruption(message.turn, message.asked)
+        return msgspec.structs.replace(ended, evidence=evidence, payloads={**ended.payloads, **payloads})
 
     def _failed(self, message: StartModelCall, error: BaseException, reference: RequestReference | None) -> EffectEnded:
         provider = error if isinstance(error, ProviderError) else None
@@ -198,6 +293,7 @@ class ModelActor(Actor):
             retryable=provider.retryable if provider is not None else False,
             retry_after_s=provider.retry_after_s if provider is not None else None,
             request=reference,
+            asked=message.asked,
         )
         return EffectEnded(key=message.key, command=command)
 

@@ -7,7 +7,7 @@ from refold.actors.tool_context import ToolContext
 from refold.events.codec import RecordedEvent
 from refold.events.configuration import ToolSpec
 from refold.events.content import JsonObject
-from refold.events.ids import SessionId
+from refold.events.ids import RunId, SessionId
 from refold.events.model import Delta, ModelRequest, ModelResponse
 from refold.events.session_events import SessionEvent, Verdict
 from refold.events.session_state import SessionState
@@ -31,7 +31,7 @@ class Provider(Protocol):
         ...
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        """Yield the answer as it arrives, the complete response last.
+        """Yield the answer as it arrives, the complete response last; the stream is closed when that has come.
 
         Raises:
             ProviderError: the call failed, perhaps half-way.
@@ -58,6 +58,7 @@ class ToolRunner(Protocol):
         """Run a tool's body and return what it returned.
 
         Raises:
+            AgentLoopError: the body could not be carried out, through no fault of the tool.
             Exception: whatever the body raised.
         """
         ...
@@ -74,8 +75,8 @@ class SessionObserver(Protocol):
         """See that nothing of an earlier run is in flight any more; `state` is to be read only, and only now."""
         ...
 
-    def streamed(self, session: SessionId, delta: Delta) -> None:
-        """See a piece of an answer; it is not logged."""
+    def streamed(self, session: SessionId, run: RunId, turn: int, delta: Delta) -> None:
+        """See a piece of the answer in a run's turn; it is not logged."""
         ...
 
     def progressed(self, session: SessionId, call: str, report: object) -> None:

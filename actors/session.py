@@ -4,16 +4,19 @@ Its address and stream are `session/<id>`. It asks the model actor of its agent 
 out effects, and gets their ends as messages. Everything that is decided is in `refold.events.session_decisions`.
 """
 
+import copy
 import logging
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
 import msgspec
 
+from refold.actors.approval import APPROVAL_KIND, CancelApproval, StartApproval
 from refold.actors.conversation import Conversation
 from refold.actors.effects import EffectsInFlight
 from refold.actors.errors import ActorStopped
-from refold.actors.event_sourced import RECORD_RETRY_S, EventSourcedActor, Performed
+from refold.actors.event_sourced import RECORD_RETRY_S, EventSourcedActor, WithPayloads
+from refold.actors.folded_actor import Performed
 from refold.actors.journal import Journal
 from refold.actors.model import MODEL_KIND, CancelModelCall, StartModelCall
 from refold.actors.protocols import SessionObserver
@@ -21,12 +24,14 @@ from refold.actors.tool import AbandonToolCall, CancelToolCall, StartToolCall
 from refold.events.codec import RecordedEvent
 from refold.events.configuration import AgentConfiguration
 from refold.events.content import TextBlock
-from refold.events.core import WaitUntil
+from refold.events.core import Wait, WaitUntil
 from refold.events.errors import PersistenceError
-from refold.events.ids import SessionId, event_ref, kind_and_identifier
+from refold.events.ids import RunId, SessionId, event_ref, kind_and_identifier
 from refold.events.session_commands import (
+    AllowTurn,
     CancelRun,
     Configure,
+    DecideApproval,
     ImportHistory,
     OpenSession,
     RecordModelFailure,
@@ -38,12 +43,27 @@ from refold.events.session_commands import (
     SessionCommand,
 )
 from refold.events.session_core import SESSION_CODEC, SESSION_CORE
-from refold.events.session_decisions import CallModel, RunTool
-from refold.events.session_events import SessionEvent
-from refold.events.session_state import SessionState
+from refold.events.session_decisions import AskPerson, CallModel, RunTool
+from refold.events.session_events import SessionEvent, ToolApprovalRequested
+from refold.events.session_state import (
+    SessionState,
+    awaits_step,
+    calls_awaiting_approval,
+    expiry_key,
+    input_key,
+    is_interrupted,
+    run_of_input,
+)
 from refold.events.tool_core import TOOL_KIND
 
 log = logging.getLogger("refold.session")
+
+
+class PerformedInRun(Performed, frozen=True):
+    """The reply to `SendInput` and `AllowTurn`."""
+
+    run: RunId
+    """The input's own or the one that it joins; the one that takes its next turn."""
 
 
 class WakeSession(msgspec.Struct, frozen=True):
@@ -107,9 +127,37 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         if type(message) is ReadSession:
             await self.require_durable_state()
             return message.question(self.state)
-        if type(message) is ResumeRun and self.goes_on():
+        if type(message) is ResumeRun and self.goes_on() and not self._waits_for_resume():
             return Performed(0, False)
-        return await super().on_receive(message)
+        if type(message) is AllowTurn:
+            return await self._allow_turn(message)
+        reply = await super().on_receive(message)
+        command = message.command if type(message) is WithPayloads else message
+        if isinstance(reply, Performed) and type(command) is SendInput:
+            return PerformedInRun(reply.version, reply.new, self._run_of(command, reply.version))
+        return reply
+
+    async def _allow_turn(self, command: AllowTurn) -> object:
+        await self.require_durable_state()
+        run = self.state.run  # Now: today's configuration may allow it no turn more, which ends it at once.
+        reply = await super().on_receive(command)
+        assert isinstance(reply, Performed)
+        assert run is not None
+        return PerformedInRun(reply.version, reply.new, run.id)
+
+    def _waits_for_resume(self) -> bool:
+        """Tell whether the run does nothing before somebody speaks, whatever else the session waits for."""
+        run = self.state.run
+        return run is not None and (run.parked or awaits_step(run))
+
+    def _run_of(self, command: SendInput, version: int) -> RunId:
+        """Return the run of an input that was accepted at `version`."""
+        record = self.state.keys.get(command.key) if command.key is not None else None
+        if record is not None and record.run is not None:
+            return record.run
+        run = self.state.run
+        joined = run is not None and any(queued.version == version for queued in run.joining)
+        return run.id if run is not None and joined else run_of_input(version)
 
     async def _cancel_or_try_again(self, message: InsistOnCancel) -> object:
         try:
@@ -121,10 +169,12 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
             return None
 
     def preparation(self, command: SessionCommand) -> Sequence[SessionCommand]:
-        """Open the session and tell it what is in force, where a run may come of the command."""
-        if not isinstance(command, SendInput | ImportHistory | ResumeRun):
+        """Open the session and tell it what is in force, where a run may come of the command or go on by it."""
+        if not isinstance(command, SendInput | ImportHistory | ResumeRun | AllowTurn | DecideApproval):
             return ()
         configuration = self._setting.configuration
+        if self.state.session is None and not isinstance(command, SendInput | ImportHistory):
+            return ()
         if self.state.session is None:
             opening = OpenSession(session=self.session, agent=configuration.agent)
             return (opening, Configure(configuration=configuration))
@@ -134,17 +184,29 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
 
     def recovery(self) -> Sequence[SessionCommand] | None:
         """Let the open run go on in this process, with today's configuration; or wait for somebody who asks for it."""
-        if not self._setting.auto_resume:
+        interrupted = is_interrupted(self.state)
+        if not self._setting.auto_resume and (interrupted or calls_awaiting_approval(self.state)):
             return None
         if self.state.agent != self._setting.configuration.agent:
             log.warning(
-                "%s has an open run of agent %r, which is not this runtime's; resume() lets it go on here",
+                "%s has work of agent %r, which is not this runtime's; resume() lets it go on here",
                 self.address,
                 self.state.agent,
             )
             return None
+        if not interrupted:  # What it waits for, a time or a person, is dealt with by today's configuration too.
+            return (Configure(configuration=self._setting.configuration),)
         resume = ResumeRun(tools=self._setting.tools, in_order=self._setting.after_order)
         return (*self.preparation(resume), resume)
+
+    def waits_for_recovery(self, effect: CallModel | RunTool | AskPerson | Wait) -> bool:
+        """Tell whether an effect waits for somebody who resumes the run; the times of inputs and decisions do not.
+
+        They do where they are another agent's, whose model and tools are not those of this runtime.
+        """
+        if self.state.agent != self._setting.configuration.agent:
+            return True
+        return effect.key not in (input_key(effect.causation), expiry_key(effect.causation))
 
     def resumes(self, command: SessionCommand) -> bool:
         """Tell whether somebody asked for the open run to go on."""
@@ -158,7 +220,7 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         """Tell the observer."""
         self._observer.settled(self.session, self.state)
 
-    def begin(self, effect: CallModel | RunTool) -> None:
+    def begin(self, effect: CallModel | RunTool | AskPerson) -> None:
         """Have the effect carried out by the actor whose work it is."""
         match effect:
             case CallModel():
@@ -171,6 +233,7 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
                     reply_to=self.actor_ref,
                     run=self.state.run.id,
                     turn=effect.turn,
+                    asked=effect.causation,
                     configured=self.state.configured,
                     configuration=configuration,
                     source=self.state.messages,
@@ -186,37 +249,57 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
                     arguments=effect.input,
                     started=event_ref(self.stream, effect.causation),
                 )
+            case AskPerson():
+                message = StartApproval(
+                    key=effect.key, session=self.session, reply_to=self.actor_ref, request=self._request_of(effect)
+                )
             case _:
                 assert_never(effect)
         self._order(effect, message)
+
+    def _request_of(self, effect: AskPerson) -> ToolApprovalRequested:
+        assert self.state.run is not None
+        return ToolApprovalRequested(
+            run=self.state.run.id,
+            call=effect.call,
+            tool=effect.tool,
+            input=copy.deepcopy(effect.input),
+            reason=effect.reason,
+            action=effect.action,
+            expires_at=effect.expires_at,
+            at=effect.requested_at,
+        )
 
     def due(self, effect: WaitUntil) -> SessionCommand:
         """Return what to record when a time has come."""
         return RecordTimer(timer=effect.key)
 
-    def cancel(self, effect: CallModel | RunTool) -> None:
+    def cancel(self, effect: CallModel | RunTool | AskPerson) -> None:
         """Ask whoever carries the effect out to end it."""
         match effect:
             case CallModel():
                 self._order(effect, CancelModelCall(session=self.session, key=effect.key))
             case RunTool():
                 self._order(effect, CancelToolCall(session=self.session, key=effect.key))
+            case AskPerson():
+                self._order(effect, CancelApproval(session=self.session, key=effect.key))
             case _:
                 assert_never(effect)
 
-    def abandon(self, effect: CallModel | RunTool) -> None:
+    def abandon(self, effect: CallModel | RunTool | AskPerson) -> None:
         """Note on the tool's stream that a call of it goes on by itself."""
         log.warning("%s: %s ignored its cancellation and is abandoned", self.address, effect.key)
         if isinstance(effect, RunTool):
             self._order(effect, AbandonToolCall(session=self.session, key=effect.key))
 
-    def _order(self, effect: CallModel | RunTool, message: object) -> None:
+    def _order(self, effect: CallModel | RunTool | AskPerson, message: object) -> None:
         """Tell the actor that carries an effect out; where it is gone for good, the effect stays as after a crash."""
         if isinstance(effect, RunTool):
             address = f"{TOOL_KIND}/{effect.name}"
         else:
             assert self.state.configuration is not None
-            address = f"{MODEL_KIND}/{self.state.configuration.agent}"
+            kind = MODEL_KIND if isinstance(effect, CallModel) else APPROVAL_KIND
+            address = f"{kind}/{self.state.configuration.agent}"
         try:
             self.system.ref(address).tell(message)
         except ActorStopped as error:
@@ -228,11 +311,11 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
             case RecordToolResult(call=call):
                 text = f"The tool's result cannot be recorded: {reason}"
                 return RecordToolResult(call=call, content=(TextBlock(text=text),), kind="permanent")
-            case RecordModelResponse(run=run, turn=turn):
+            case RecordModelResponse(run=run, turn=turn, asked=asked):
                 text = f"the model's answer cannot be recorded: {reason}"
-                return RecordModelFailure(run=run, turn=turn, kind="malformed", message=text)
-            case RecordModelFailure(run=run, turn=turn):
+                return RecordModelFailure(run=run, turn=turn, kind="malformed", message=text, asked=asked)
+            case RecordModelFailure(run=run, turn=turn, asked=asked):
                 text = f"the model call failed, and how cannot be recorded: {reason}"
-                return RecordModelFailure(run=run, turn=turn, kind="agent_loop", message=text)
+                return RecordModelFailure(run=run, turn=turn, kind="agent_loop", message=text, asked=asked)
             case _:
                 return None

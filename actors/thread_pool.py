@@ -136,13 +136,19 @@ class ThreadPool:
 
         Raises:
             ConfigError: the pool is closed.
+            RuntimeError: no thread could be started and there is none; the call is not going to be made.
         """
         work = ThreadWork(self, asyncio.get_running_loop(), name, call)
         with self._changed:
             if self._closed:
                 raise ConfigError(f"the thread pool is closed and does not begin {name}")
             self._queue.append(work)
-            self._serve_queue()
+            try:
+                self._serve_queue()
+            except RuntimeError:
+                if not self._threads:
+                    self._queue.remove(work)
+                    raise  # Otherwise one of those that there are takes it in its turn.
         return work
 
     @property
@@ -175,9 +181,9 @@ class ThreadPool:
         if self._idle >= len(self._queue):
             self._changed.notify()
         elif self._threads < self._threads_max:
+            threading.Thread(target=self._serve, name=f"{self._name}-{self._started + 1}", daemon=True).start()
             self._threads += 1
             self._started += 1
-            threading.Thread(target=self._serve, name=f"{self._name}-{self._started}", daemon=True).start()
 
     def _serve(self) -> None:
         while (work := self._next()) is not None:
@@ -186,7 +192,9 @@ class ThreadPool:
                 self._running.pop(work, None)
                 if work in self._abandoned:
                     del self._abandoned[work]
-                    return  # another thread has our place
+                    if self._threads or not self._queue:
+                        return  # another thread has our place
+                    self._threads += 1  # none could be started in our place
             del work  # hold on to no result while idle
 
     def _next(self) -> ThreadWork[Any] | None:
@@ -214,7 +222,8 @@ class ThreadPool:
                 self._abandoned[work] = None
                 self._threads -= 1
                 if self._queue and not self._closed:
-                    self._serve_queue()
+                    with contextlib.suppress(RuntimeError):  # no thread to be had: the next that is free serves it
+                        self._serve_queue()
             return True
 
 

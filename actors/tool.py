@@ -21,10 +21,10 @@ from refold.actors.event_sourced import CANCEL_GRACE_S, EventSourcedActor
 from refold.actors.journal import Journal
 from refold.actors.protocols import SessionObserver, ToolRunner
 from refold.actors.tool_context import ToolContext, calling_session
-from refold.actors.tool_results import failure, result_content
+from refold.actors.tool_results import failure, result_content, text_of_error
 from refold.events.cleaning import Unrecordable
 from refold.events.content import CRASHED_TEXT, ErrorKind, JsonObject, ResultContent, TextBlock
-from refold.events.errors import CommandRejected, PersistenceError, ToolError
+from refold.events.errors import AgentLoopError, CommandRejected, PersistenceError, ToolError
 from refold.events.ids import EventRef, PayloadHash, SessionId, ToolCallId, kind_and_identifier
 from refold.events.session_commands import RecordToolResult
 from refold.events.tool_core import TOOL_CODEC, TOOL_CORE, AbandonCall, DefineTool, ToolCommand, ToolState
@@ -134,19 +134,12 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
                 return await super().on_receive(message)
         return None
 
-    async def on_start(self) -> None:
-        """Fold what is known of the tool; its calls run even where that cannot be read."""
-        try:
-            await super().on_start()
-        except PersistenceError as error:
-            log.warning("%s cannot be read: %s", self.address, error)
-
     def on_failure(self, *_error: object, **_error_by_name: object) -> None:
         """End the calls that run as far as their sessions are concerned: what becomes of them is not known."""
         super().on_failure()
         for running in self._calls.values():
             if not running.told:
-                self._tell(running, (TextBlock(text=CRASHED_TEXT),), "crashed")
+                self._tell(running, (TextBlock(text=CRASHED_TEXT),), "crashed", broken=True)
 
     def _define(self) -> None:
         """Have it recorded once in a life what the tool is, behind the calls that wait already."""
@@ -177,8 +170,10 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
                 text = f"There is no tool {self.tool!r} in this process."
                 self._tell(running, (TextBlock(text=text),), "not_found")
             else:
-                content, payloads = result_content(await self._body(running))
-                self._tell(running, content, None, payloads)
+                value = await self._body(running)
+                finished = running.context.finished if running.context is not None else None
+                content, payloads = result_content(value if finished is None else finished)
+                self._tell(running, content, None, payloads, ends_run=finished is not None)
         except asyncio.CancelledError:
             if running.token.cancelled:
                 self._tell_cancelled(running)
@@ -191,6 +186,10 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             self._tell(running, (TextBlock(text=text),), "permanent")
         except KeyboardInterrupt:
             raise
+        except AgentLoopError as error:  # What carries the body out has failed, so nobody knows how far it came.
+            log.error("%s: call %s cannot be carried out: %s", self.address, running.message.call, error)
+            text = f"{CRASHED_TEXT} ({text_of_error(error)})"
+            self._tell(running, (TextBlock(text=text),), "crashed", broken=True)
         except ToolError as error:
             self._tell(running, *failure(error))
         except BaseException as error:  # The border to user code: its failure is a result for the model.
@@ -222,8 +221,13 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         content: tuple[ResultContent, ...],
         kind: ErrorKind | None,
         payloads: Mapping[PayloadHash, bytes] | None = None,
+        *,
+        ends_run: bool = False,
+        broken: bool = False,
     ) -> None:
-        command = RecordToolResult(call=running.message.call, content=content, kind=kind)
+        command = RecordToolResult(
+            call=running.message.call, content=content, kind=kind, ends_run=ends_run, broken=broken
+        )
         self._tell_end(running, EffectEnded(key=running.message.key, command=command, payloads=payloads or {}))
 
     def _tell_cancelled(self, running: _Running) -> None:

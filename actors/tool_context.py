@@ -5,7 +5,10 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from refold.actors.cancellation import CancellationToken
-from refold.events.ids import SessionId, ToolCallId
+from refold.actors.errors import AskCycle
+from refold.events.errors import ToolError
+from refold.events.ids import SessionId, ToolCallId, stream_name
+from refold.events.session_core import SESSION_KIND
 
 if TYPE_CHECKING:
     from refold.actors.actor_system import ActorSystem
@@ -14,6 +17,17 @@ D = TypeVar("D")
 
 calling_session: ContextVar["tuple[ActorSystem, SessionId] | None"] = ContextVar("calling_session", default=None)
 """Inside a tool's body: the session whose call it is, so that a wait for that very session can be refused."""
+
+
+def require_other_session(system: "ActorSystem", session: SessionId) -> None:
+    """Return, unless this is inside the body of a tool of that very session, which would wait for itself.
+
+    Raises:
+        AskCycle: it is.
+    """
+    if calling_session.get() == (system, session):
+        stream = stream_name(SESSION_KIND, session)
+        raise AskCycle((stream, "its tool", stream))
 
 
 class ToolContext(Generic[D]):
@@ -42,6 +56,8 @@ class ToolContext(Generic[D]):
         self.deps = deps
         self.watches_cancel = False
         """Whether the tool has looked at `cancel`, so that it is left a moment to end by itself."""
+        self.finished: str | None = None
+        """What the tool ended the run with."""
         self._cancel = cancel
         self._report = report
 
@@ -60,3 +76,17 @@ class ToolContext(Generic[D]):
         From any thread. Reports are published, not logged.
         """
         self._report(report)
+
+    def finish(self, text: str) -> str:
+        """End the run as completed with `text` as its answer, once the body returns; returns `text`.
+
+        `text` becomes the result of the call, whatever the body returns. Calls of the same answer that run beside this
+        one are awaited, and those that have not begun do not run. A body that raises afterwards ends nothing.
+
+        Raises:
+            ToolError: `text` is no text.
+        """
+        if not isinstance(text, str):
+            raise ToolError(f"finish takes the run's answer as text, not {type(text).__name__}")
+        self.finished = text
+        return text

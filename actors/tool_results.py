@@ -12,6 +12,9 @@ from refold.events.errors import ToolError
 from refold.events.ids import PayloadHash
 from refold.events.payloads import spill
 
+ERRORS_TOLD_MAX = 10
+"""Of a group of errors at most so many are told."""
+
 ERROR_CHARACTERS_MAX = 4_000
 """The text of a tool's error is cut after so many characters."""
 
@@ -51,14 +54,33 @@ def _are_blocks(value: object) -> TypeGuard[Sequence[TextBlock | ImageBlock]]:
 def failure(error: BaseException) -> tuple[tuple[ResultContent, ...], ErrorKind]:
     """Return what the model is told of an error that a tool raised, and its kind.
 
-    A `ToolError` says its kind. Lost connections and time-outs are transient, everything else permanent.
+    A `ToolError` says its kind. Lost connections and time-outs are transient, everything else permanent. Of a group
+    of errors, as a `TaskGroup` raises it, each is told, and it is transient if all of them are.
     """
-    if isinstance(error, ToolError):
-        text, kind = text_of_error(error), error.kind
-    else:
-        text = f"{type(error).__name__}: {text_of_error(error)}"
-        kind = "transient" if isinstance(error, TimeoutError | ConnectionError) else "permanent"
+    said = [_said(single) for single in _singles(error)]
+    text = "; ".join(text for text, _ in said)
+    kind: ErrorKind = "transient" if all(kind == "transient" for _, kind in said) else "permanent"
     return (TextBlock(text=text[:ERROR_CHARACTERS_MAX] or type(error).__name__),), kind
+
+
+def _said(error: BaseException) -> tuple[str, ErrorKind]:
+    if isinstance(error, ToolError):
+        return text_of_error(error), error.kind
+    kind: ErrorKind = "transient" if isinstance(error, TimeoutError | ConnectionError) else "permanent"
+    return f"{type(error).__name__}: {text_of_error(error)}", kind
+
+
+def _singles(error: BaseException) -> list[BaseException]:
+    """Return the errors in a group, however deep, the first `ERRORS_TOLD_MAX` of them; another error as it is."""
+    singles: list[BaseException] = []
+    waiting = [error]
+    while waiting and len(singles) < ERRORS_TOLD_MAX:
+        first = waiting.pop()
+        if isinstance(first, BaseExceptionGroup):
+            waiting.extend(reversed(cast("BaseExceptionGroup[BaseException]", first).exceptions))
+        else:
+            singles.append(first)
+    return singles
 
 
 def text_of_error(error: BaseException) -> str:

@@ -5,7 +5,7 @@ The rule: nothing is written that cannot be read back, and what is refused is na
 """
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import cast
 
 import msgspec
@@ -21,6 +21,10 @@ RECORDED_DEPTH_MAX = DEPTH_MAX + 10
 
 INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
 """Bounds of an accepted integer; SQLite and most JSON readers keep no more than 64 bits."""
+
+
+PATH_CHARACTERS_MAX = 200
+"""A path is cut after so many characters; it is read by people and models."""
 
 
 class Unrecordable(CommandRejected):
@@ -63,55 +67,97 @@ def clean_json(value: object, path: str = "$", depth: int = 0) -> Json:
         Unrecordable: NaN, an infinity, an integer beyond 64 bits, nesting beyond `DEPTH_MAX`, a key that is no
             string, or an object that JSON has no form for.
     """
+    try:
+        return _cleaned(value, depth)
+    except _Unclean as error:
+        place = path + "".join(reversed(error.steps))
+        if len(place) > PATH_CHARACTERS_MAX:
+            place = f"{place[:PATH_CHARACTERS_MAX]}…"
+        raise Unrecordable(place, error.reason) from None
+
+
+class _Unclean(Exception):
+    """A value cannot be cleaned; the way to it is put together only then, since most values can be."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.steps: list[str] = []
+        """From the value outwards."""
+
+
+def _cleaned(value: object, depth: int) -> Json:
+    if type(value) is str and value.isascii():  # Most values are plain; what follows asks more of each.
+        return value
+    kind = type(value)
+    if depth < DEPTH_MAX:
+        if kind is dict:
+            return _cleaned_object(cast("dict[object, object]", value), depth)
+        if kind is list:
+            return _cleaned_items(cast("list[object]", value), depth, ordered=True)
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
         return clean_text(str.__str__(value))  # Not str(): an enumeration's member is its value, not its name.
     if isinstance(value, int):
         if not INTEGER_MIN <= value <= INTEGER_MAX:
-            raise Unrecordable(path, "is an integer beyond 64 bits; give it as text")
+            raise _Unclean("is an integer beyond 64 bits; give it as text")
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise Unrecordable(path, f"is {float(value)}, which JSON has no form for; give None or text")
+            raise _Unclean(f"is {float(value)}, which JSON has no form for; give None or text")
         return float(value)
     if depth >= DEPTH_MAX:
-        raise Unrecordable(path if len(path) < 200 else path[:200] + "…", f"is nested deeper than {DEPTH_MAX} levels")
-    if isinstance(value, Mapping):
-        return _clean_object(cast("Mapping[object, object]", value), path, depth)
+        raise _Unclean(f"is nested deeper than {DEPTH_MAX} levels")
+    if isinstance(value, dict | Mapping):
+        return _cleaned_object(cast("Mapping[object, object]", value), depth)
     if isinstance(value, Set):
-        items = [clean_json(item, f"{path}[*]", depth + 1) for item in cast("Set[object]", value)]
+        items = _cleaned_items(cast("Set[object]", value), depth, ordered=False)
         return sorted(items, key=lambda item: msgspec.json.encode(item, order="sorted"))
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        sequence = cast("Sequence[object]", value)
-        return [clean_json(item, f"{path}[{place}]", depth + 1) for place, item in enumerate(sequence)]
-    return _clean_other(value, path, depth)
+        return _cleaned_items(cast("Sequence[object]", value), depth, ordered=True)
+    return _cleaned_other(value, depth)
 
 
-def _clean_object(value: Mapping[object, object], path: str, depth: int) -> JsonObject:
-    cleaned: JsonObject = {}
-    for key, item in value.items():
-        if not isinstance(key, str):
-            raise Unrecordable(path, f"has the key {key!r:.80} of type {type(key).__name__}; keys must be strings")
-        name = clean_text(str.__str__(key))
-        if name in cleaned:
-            raise Unrecordable(path, f"has two keys that both become {name!r:.80}; rename one")
-        cleaned[name] = clean_json(item, f"{path}.{name}", depth + 1)
+def _cleaned_items(value: Iterable[object], depth: int, *, ordered: bool) -> list[Json]:
+    cleaned: list[Json] = []
+    try:
+        for item in value:
+            cleaned.append(_cleaned(item, depth + 1))
+    except _Unclean as error:
+        error.steps.append(f"[{len(cleaned)}]" if ordered else "[*]")
+        raise
     return cleaned
 
 
-def _clean_other(value: object, path: str, depth: int) -> Json:
+def _cleaned_object(value: Mapping[object, object], depth: int) -> JsonObject:
+    cleaned: JsonObject = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise _Unclean(f"has the key {key!r:.80} of type {type(key).__name__}; keys must be strings")
+        name = clean_text(str.__str__(key))
+        if name in cleaned:
+            raise _Unclean(f"has two keys that both become {name!r:.80}; rename one")
+        try:
+            cleaned[name] = _cleaned(item, depth + 1)
+        except _Unclean as error:
+            error.steps.append(f".{name}")
+            raise
+    return cleaned
+
+
+def _cleaned_other(value: object, depth: int) -> Json:
     if isinstance(value, BaseException | type):
-        raise Unrecordable(path, f"is {value!r:.80}, which JSON has no form for; return its text")
+        raise _Unclean(f"is {value!r:.80}, which JSON has no form for; return its text")
     try:
         builtin = msgspec.to_builtins(value, order="deterministic")
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise Unrecordable(
-            path, f"is of type {type(value).__name__}, which JSON has no form for; convert it ({error!s:.100})"
+        raise _Unclean(
+            f"is of type {type(value).__name__}, which JSON has no form for; convert it ({error!s:.100})"
         ) from None
     if type(builtin) is type(value):
-        raise Unrecordable(path, f"is of type {type(value).__name__}, which JSON has no form for; convert it")
-    return clean_json(builtin, path, depth)
+        raise _Unclean(f"is of type {type(value).__name__}, which JSON has no form for; convert it")
+    return _cleaned(builtin, depth)
 
 
 def check_recordable(value: object, path: str, depth: int = 0, *, inside_json: bool = False) -> None:

@@ -9,9 +9,11 @@ from typing import Literal
 
 import msgspec
 
+from refold.events.cleaning import clean_text
 from refold.events.content import JsonObject
 from refold.events.errors import ConfigError
 from refold.events.ids import AgentId, PayloadHash
+from refold.events.retrying import RetryPolicy
 
 Tier = Literal["observe", "act", "confirm"]
 """How a tool runs: `observe` in parallel with others, `act` alone and in order, `confirm` after an approval."""
@@ -26,16 +28,23 @@ EffectClass = Literal["once", "idempotent", "pure"]
 Protocol = Literal["native", "react"]
 """How a model asks for tools: `native` tool-call blocks, or `react` text (Thought, Action, Observation)."""
 
-CORE_VERSION = 1
+CORE_VERSION = 2
 """Raised whenever a recorded decision would now be taken differently; `core` replay compares within one version."""
 
-FOLD_VERSION = 1
+FOLD_VERSION = 2
 """Raised whenever folding the same events would give another state; snapshots of another version are ignored."""
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful AI agent."
 DEFAULT_MAX_TURNS = 50
 DEFAULT_RESUMES_MAX = 3
+DEFAULT_RECOVERIES_MAX = 2
 DEFAULT_TOOL_SILENCE_S = 120.0
+
+ErrorRecovery = Literal["stop", "retry"]
+"""What becomes of a run when carrying out tool calls itself breaks (a policy, a validator, the runner raises).
+
+`stop`: the run fails. `retry`: the model is told that its calls failed and asked for simpler ones, a few times.
+"""
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +68,14 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_memory_tokens: int | None = None
     """Most tokens of remembered items in one prompt (about 4 characters a token); None = no limit."""
     run_timeout_s: float | None = None
-    """Most seconds of wall clock for one run; None = no limit."""
+    """Most seconds of wall clock for one run, without those in which it waits for a person; None = no limit."""
+    approval_expiry_s: float | None = None
+    """After how many seconds a call that waits for approval counts as denied; None = never."""
+    retry: RetryPolicy | None = None
+    """How failed model calls that may be repeated are made again; None = not at all."""
+    error_recovery: ErrorRecovery = "stop"
+    recoveries_max: int = DEFAULT_RECOVERIES_MAX
+    """How often in a row `error_recovery="retry"` asks again before the run fails, >= 0."""
     resumes_max: int = DEFAULT_RESUMES_MAX
     """How often a run may be resumed without progress before it is parked, >= 0."""
     streaming: bool = False
@@ -68,8 +84,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         bounds: tuple[tuple[str, bool, str], ...] = (
-            ("model", isinstance(self.model, str) and bool(self.model), "a non-empty string"),
-            ("system_prompt", isinstance(self.system_prompt, str), "a string"),
+            ("model", _is_text(self.model) and bool(self.model), "a non-empty string of valid Unicode"),
+            ("system_prompt", _is_text(self.system_prompt), "a string of valid Unicode"),
             ("max_turns", _is_int(self.max_turns) and self.max_turns >= 1, "an integer of at least 1"),
             (
                 "max_tokens",
@@ -83,9 +99,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
             ),
             (
                 "stop_sequences",
-                isinstance(self.stop_sequences, tuple)
-                and all(isinstance(item, str) and item for item in self.stop_sequences),
-                "a tuple of non-empty strings",
+                isinstance(self.stop_sequences, tuple) and all(_is_text(item) and item for item in self.stop_sequences),
+                "a tuple of non-empty strings of valid Unicode",
             ),
             (
                 "max_memory_recalls",
@@ -103,6 +118,19 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "None or a number of seconds above 0",
             ),
             (
+                "approval_expiry_s",
+                self.approval_expiry_s is None
+                or (_is_number(self.approval_expiry_s) and 0 < self.approval_expiry_s < 1e9),
+                "None or a number of seconds above 0",
+            ),
+            ("retry", isinstance(self.retry, RetryPolicy | None), "None or a RetryPolicy"),
+            ("error_recovery", self.error_recovery in ("stop", "retry"), '"stop" or "retry"'),
+            (
+                "recoveries_max",
+                _is_int(self.recoveries_max) and self.recoveries_max >= 0,
+                "an integer of at least 0",
+            ),
+            (
                 "resumes_max",
                 _is_int(self.resumes_max) and self.resumes_max >= 0,
                 "an integer of at least 0",
@@ -113,6 +141,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
         for field, good, wanted in bounds:
             if not good:
                 raise ConfigError(f"AgentConfig.{field} must be {wanted}, not {getattr(self, field)!r:.80}")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and clean_text(value) == value
 
 
 def _is_int(value: object) -> bool:
@@ -175,6 +207,10 @@ class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_default
     max_memory_recalls: int = 3
     max_memory_tokens: int | None = None
     run_timeout_s: float | None = None
+    approval_expiry_s: float | None = None
+    retry: RetryPolicy | None = None
+    error_recovery: ErrorRecovery = "stop"
+    recoveries_max: int = DEFAULT_RECOVERIES_MAX
     resumes_max: int = DEFAULT_RESUMES_MAX
     streaming: bool = False
     protocol: Protocol = "native"
@@ -212,6 +248,10 @@ def configuration_of(
         max_memory_recalls=config.max_memory_recalls,
         max_memory_tokens=config.max_memory_tokens,
         run_timeout_s=_as_read_back(config.run_timeout_s),
+        approval_expiry_s=_as_read_back(config.approval_expiry_s),
+        retry=_retry_as_read_back(config.retry),
+        error_recovery=config.error_recovery,
+        recoveries_max=config.recoveries_max,
         resumes_max=config.resumes_max,
         streaming=config.streaming,
         protocol=config.protocol,
@@ -227,6 +267,17 @@ def configuration_of(
 def _as_read_back(number: float | None) -> float | None:
     """Return a number as the log gives it back: 60 and 60.0 are one setting, with one fingerprint."""
     return float(number) if number is not None else None
+
+
+def _retry_as_read_back(policy: RetryPolicy | None) -> RetryPolicy | None:
+    if policy is None:
+        return None
+    return RetryPolicy(
+        attempts_max=policy.attempts_max,
+        base_s=float(policy.base_s),
+        max_s=float(policy.max_s),
+        jitter=float(policy.jitter),
+    )
 
 
 def payload_hash(data: bytes) -> PayloadHash:

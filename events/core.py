@@ -11,7 +11,7 @@ the world, so the same state and the same stimulus always give the same batch.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -29,6 +29,9 @@ CONSEQUENCES_MAX = 100_000
 class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """Work outside that a state asks for. Two effects with one key are the same work."""
 
+    idle: ClassVar[bool] = False
+    """Whether it waits and works on nothing, so that nobody need wait for its end."""
+
     key: str
     """Names the work in the log and in the process; without spaces."""
     causation: int
@@ -37,7 +40,13 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the input that it goes back to."""
 
 
-class WaitUntil(Effect, frozen=True, kw_only=True):
+class Wait(Effect, frozen=True, kw_only=True):
+    """Wait for a command that somebody may send; nobody has to begin or to end this."""
+
+    idle: ClassVar[bool] = True
+
+
+class WaitUntil(Wait, frozen=True, kw_only=True):
     """Report when a time has come; the shell does this by itself."""
 
     due_at: int

@@ -76,6 +76,8 @@ class RequestReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """How many messages of the history were sent."""
     digest: str = ""
     """SHA-256 over those messages, rolling, in hexadecimal."""
+    offered: tuple[str, ...] | None = None
+    """Names of the tools that the model was offered, in name order; None = all that are configured."""
 
 
 class TextDelta(msgspec.Struct, frozen=True):
@@ -97,9 +99,18 @@ class ToolInputDelta(msgspec.Struct, frozen=True):
     """Place of the call among the answer's calls, from 0."""
     name: str
     partial_json: str
+    """May be empty, to say that the call has begun."""
+    id: str | None = None
+    """The provider's own identifier of the call, if it has one."""
 
 
-Delta: TypeAlias = TextDelta | ThinkingDelta | ToolInputDelta
+class UsageDelta(msgspec.Struct, frozen=True):
+    """The tokens of this answer that the provider has counted so far; the last one counts."""
+
+    usage: Usage
+
+
+Delta: TypeAlias = TextDelta | ThinkingDelta | ToolInputDelta | UsageDelta
 """What arrives while an answer is streamed; published to subscribers, never logged."""
 
 
@@ -114,7 +125,8 @@ def deltas_of(response: ModelResponse, characters: int) -> list[Delta]:
             deltas.extend(ThinkingDelta(piece) for piece in _pieces(block.thinking, characters))
         elif isinstance(block, ToolUse):
             text = _arguments_text(block.input)
-            deltas.extend(ToolInputDelta(calls, block.name, piece) for piece in _pieces(text, characters))
+            pieces = _pieces(text, characters) or [""]
+            deltas.extend(ToolInputDelta(calls, block.name, piece, block.id) for piece in pieces)
             calls += 1
     return deltas
 

@@ -15,6 +15,7 @@ from refold.events.ids import RunId, ToolCallId
 from refold.events.session_events import (
     CancelRequested,
     ContextPrepared,
+    HistoryCleared,
     HistoryImported,
     InputQueued,
     ModelFailed,
@@ -29,12 +30,14 @@ from refold.events.session_events import (
     RunStarted,
     SessionEvent,
     SessionOpened,
+    TimerSet,
     ToolApprovalDecided,
     ToolApprovalRequested,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallStarted,
     ToolResultLate,
+    TurnAllowed,
 )
 from refold.events.session_state import run_of_input
 
@@ -42,7 +45,7 @@ from refold.events.session_state import run_of_input
 class _KnownRun(msgspec.Struct):
     """What has been seen of a run, from the acceptance of its input on."""
 
-    stage: Literal["queued", "open", "ended"] = "queued"
+    stage: Literal["scheduled", "queued", "open", "ended"] = "queued"
     cancelled: bool = False
 
 
@@ -68,6 +71,8 @@ class OrderRules:
         self._version = 0
         self._runs: dict[RunId, _KnownRun] = {}
         self._queue: deque[RunId] = deque()
+        self._inputs: dict[int, RunId] = {}
+        """Runs of queued inputs, by the version of InputQueued."""
         self._open_run: RunId | None = None
         self._calls: dict[ToolCallId, _KnownCall] = {}
         self._unanswered: dict[ToolCallId, None] = {}
@@ -96,10 +101,14 @@ class OrderRules:
                 self._expect_balance("a history is imported")
                 for message in event.messages:
                     self._read_imported(message)
-            case InputQueued(cancelled=cancelled):
-                run = run_of_input(self._version)
-                self._runs[run] = _KnownRun(cancelled=cancelled)
-                self._queue.append(run)
+            case HistoryCleared():
+                self._expect_balance("the history is cleared")
+                if self._open_run is not None:
+                    self._find("INV1", f"the history is cleared while {self._open_run} is under way")
+            case TimerSet():
+                self._runs[run_of_input(self._version)] = _KnownRun(stage="scheduled")
+            case InputQueued():
+                self._read_input(event)
             case RunStarted():
                 self._read_run_started(event)
             case CancelRequested(run=run):
@@ -125,6 +134,7 @@ class OrderRules:
                 ContextPrepared(run=run)
                 | ModelFailed(run=run)
                 | RetryScheduled(run=run)
+                | TurnAllowed(run=run)
                 | RunResumed(run=run)
                 | RunParked(run=run)
             ):
@@ -152,11 +162,22 @@ class OrderRules:
             case _:
                 return  # It belongs to no run and no call.
 
+    def _read_input(self, event: InputQueued) -> None:
+        if event.joins is not None:
+            self._read_work(event.joins, "an input that joins")
+            return
+        run = run_of_input(event.scheduled or self._version)
+        if event.scheduled and ((known := self._runs.get(run)) is None or known.stage != "scheduled"):
+            self._find("INV3", f"the input of {run} is queued and was not scheduled, or not any more")
+        self._runs[run] = _KnownRun(cancelled=event.cancelled)
+        self._inputs[self._version] = run
+        self._queue.append(run)
+
     def _read_run_started(self, event: RunStarted) -> None:
         if self._open_run is not None:
             self._find("INV3", f"{event.run} begins while {self._open_run} is under way")
         known = self._runs.get(event.run)
-        if known is None or event.run != run_of_input(event.input):
+        if known is None or event.run != self._inputs.get(event.input):
             self._find("INV4", f"{event.run} begins from version {event.input}, which is no input of its own")
             self._runs[event.run] = known = known or _KnownRun()
         elif known.stage != "queued":
@@ -178,6 +199,8 @@ class OrderRules:
             self._find("INV2", f"{run} is to be cancelled after its terminal event")
         else:
             known.cancelled = True
+            if known.stage == "scheduled":
+                known.stage = "ended"
 
     def _read_terminal(self, run: RunId, terminal: type[SessionEvent]) -> None:
         self._expect_open(run)

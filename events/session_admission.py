@@ -13,12 +13,15 @@ from refold.events.errors import CommandRejected
 from refold.events.ids import ToolCallId
 from refold.events.importing import imported_messages
 from refold.events.session_commands import (
+    AllowTurn,
     CancelRun,
+    ClearHistory,
     Configure,
     DecideApproval,
     ImportHistory,
     OpenSession,
     RecordModelFailure,
+    RecordModelInterruption,
     RecordModelResponse,
     RecordTimer,
     RecordToolResult,
@@ -30,6 +33,7 @@ from refold.events.session_decisions import pending
 from refold.events.session_events import (
     AgentConfigured,
     CancelRequested,
+    HistoryCleared,
     HistoryImported,
     InputQueued,
     ModelFailed,
@@ -39,16 +43,22 @@ from refold.events.session_events import (
     SessionEvent,
     SessionOpened,
     TimerFired,
+    TimerSet,
     ToolApprovalDecided,
     ToolCallCompleted,
     ToolCallFailed,
     ToolResultLate,
+    TurnAllowed,
 )
 from refold.events.session_state import (
+    CALL_ID,
     KeyedCommand,
     SessionState,
+    awaits_step,
     content_digest,
+    decision_digest,
     find_call,
+    input_key,
     run_of_input,
     running_calls,
 )
@@ -57,13 +67,17 @@ FAILED_TEXT = "The tool failed and gave no reason."
 """The result of a failed call whose tool said nothing; providers refuse an error result without text."""
 
 
+NEEDS_A_SESSION = Configure | ImportHistory | RecordModelInterruption | RecordModelResponse | SendInput
+"""What is recorded even where no run is under way, and therefore must not come before the session is open."""
+
+
 def admit(state: SessionState, command: SessionCommand) -> SessionEvent | Recorded:
     """Return the stimulus that `command` becomes, or that it has been recorded before.
 
     Raises:
         CommandRejected: it may not happen now; nothing is to be recorded.
     """
-    if state.session is None and isinstance(command, Configure | ImportHistory | RecordModelResponse | SendInput):
+    if state.session is None and isinstance(command, NEEDS_A_SESSION):
         raise CommandRejected("the session is not open; open it first")
     match command:
         case OpenSession(session=session, agent=agent):
@@ -78,8 +92,12 @@ def admit(state: SessionState, command: SessionCommand) -> SessionEvent | Record
             return AgentConfigured(configuration=configuration)
         case ImportHistory():
             return _admit_import(state, command)
+        case ClearHistory():
+            return _admit_clear(state, command)
         case SendInput():
             return _admit_input(state, command)
+        case AllowTurn():
+            return _admit_turn(state, command)
         case CancelRun():
             return _admit_cancel(state, command)
         case DecideApproval():
@@ -88,8 +106,10 @@ def admit(state: SessionState, command: SessionCommand) -> SessionEvent | Record
             return _admit_resume(state, command)
         case RecordModelResponse():
             return _admit_response(state, command)
-        case RecordModelFailure(run=run, turn=turn):
-            if not _awaits_model(state, run, turn):
+        case RecordModelInterruption(turn=turn, asked=asked, content=content, usage=usage):
+            return ModelInterrupted(turn=turn, content=without_blanks(content), usage=usage, asked=asked)
+        case RecordModelFailure(run=run, turn=turn, asked=asked):
+            if not _awaits_model(state, run, turn, asked):
                 return Recorded(0)
             return ModelFailed(
                 run=run,
@@ -118,15 +138,37 @@ def _admit_input(state: SessionState, command: SendInput) -> SessionEvent | Reco
         raise CommandRejected("an input needs some content; send a text that is not blank, or an image")
     if (recorded := _recorded(state, "send", command.key, content)) is not None:
         return recorded
-    return InputQueued(content=content, key=command.key, cancelled=command.cancelled)
+    if command.due_at is not None:
+        if command.cancelled or command.now or command.stepwise:
+            raise CommandRejected("an input for a later time can be neither for now nor step by step nor cancelled")
+        timer = input_key(state.version + 1)
+        return TimerSet(timer=timer, due_at=command.due_at, content=content, key=command.key)
+    run = state.run
+    if command.now and run is not None and run.ending is None and not run.finishing and not command.cancelled:
+        return InputQueued(content=content, key=command.key, joins=run.id)
+    return InputQueued(content=content, key=command.key, cancelled=command.cancelled, stepwise=command.stepwise)
+
+
+def _admit_turn(state: SessionState, command: AllowTurn) -> SessionEvent | Recorded:
+    run = state.run
+    if run is None or (command.run is not None and command.run != run.id):
+        raise CommandRejected(f"{command.run or 'no run'} is under way; send an input step by step first")
+    if not awaits_step(run):
+        raise CommandRejected(f"{run.id} does not wait for its next turn to be allowed")
+    return TurnAllowed(run=run.id, turn=run.turns + 1)
 
 
 def _recorded(state: SessionState, word: KeyedCommand, key: str | None, content: object) -> Recorded | None:
     """Return what the command with `key` became before, if it is the same command; `content` None matches any."""
+    digest = content_digest(content) if key is not None and content is not None else None
+    return _recorded_as(state, word, key, digest)
+
+
+def _recorded_as(state: SessionState, word: KeyedCommand, key: str | None, digest: str | None) -> Recorded | None:
     record = state.keys.get(key) if key is not None else None
     if record is None:
         return None
-    if record.command != word or (content is not None and record.digest != content_digest(content)):
+    if record.command != word or (digest is not None and record.digest != digest):
         raise CommandRejected(
             f"key {key!r} was used before (version {record.version}) for something else; use a new key"
         )
@@ -145,6 +187,14 @@ def _admit_import(state: SessionState, command: ImportHistory) -> SessionEvent |
     )
 
 
+def _admit_clear(state: SessionState, command: ClearHistory) -> SessionEvent | Recorded:
+    if (recorded := _recorded(state, "clear", command.key, None)) is not None:
+        return recorded
+    if state.run is not None:
+        raise CommandRejected(f"{state.run.id} is under way; cancel it, or clear the history after it")
+    return HistoryCleared(key=command.key) if state.messages else Recorded(state.cleared)
+
+
 def _admit_cancel(state: SessionState, command: CancelRun) -> SessionEvent | Recorded:
     run = state.run
     wanted = command.run if command.run is not None else (run.id if run is not None else None)
@@ -152,19 +202,29 @@ def _admit_cancel(state: SessionState, command: CancelRun) -> SessionEvent | Rec
         return recorded
     if wanted is None:
         return Recorded(0)
-    queued = any(run_of_input(entry.version) == wanted and not entry.cancelled for entry in state.queue)
-    if queued or (run is not None and run.id == wanted):
+    queued = any(entry.run == wanted and not entry.cancelled for entry in state.queue)
+    scheduled = any(run_of_input(entry.version) == wanted for entry in state.scheduled)
+    if queued or scheduled or (run is not None and run.id == wanted):
         return CancelRequested(run=wanted, reason=command.reason, key=command.key)
     return Recorded(0)
 
 
 def _admit_decision(state: SessionState, command: DecideApproval) -> SessionEvent | Recorded:
-    if (recorded := _recorded(state, "decide", command.key, (command.call, command.allowed))) is not None:
+    if command.always and not command.allowed:
+        raise CommandRejected("only an allowance can hold for always; deny each call by itself")
+    digest = decision_digest(command.call, command.allowed, command.always)
+    if (recorded := _recorded_as(state, "decide", command.key, digest)) is not None:
         return recorded
     call = find_call(state, command.call)
     if call is None or call.result is not None or call.approval != "requested":
         raise CommandRejected(f"{command.call} does not wait for approval; it was decided, has ended, or never was")
-    return ToolApprovalDecided(call=command.call, allowed=command.allowed, reason=command.reason, key=command.key)
+    return ToolApprovalDecided(
+        call=command.call,
+        allowed=command.allowed,
+        reason=command.reason,
+        key=command.key,
+        always=command.always,
+    )
 
 
 def _admit_resume(state: SessionState, command: ResumeRun) -> SessionEvent | Recorded:
@@ -183,8 +243,8 @@ def _admit_resume(state: SessionState, command: ResumeRun) -> SessionEvent | Rec
 
 
 def _admit_response(state: SessionState, command: RecordModelResponse) -> SessionEvent | Recorded:
-    if not _awaits_model(state, command.run, command.turn):
-        return ModelInterrupted(turn=command.turn, content=command.content, usage=command.usage)
+    if not _awaits_model(state, command.run, command.turn, command.asked):
+        return ModelInterrupted(turn=command.turn, content=command.content, usage=command.usage, asked=command.asked)
     version = state.version + 1
     index = 0
     content: list[AnswerContent] = []
@@ -216,9 +276,12 @@ def _admit_response(state: SessionState, command: RecordModelResponse) -> Sessio
     )
 
 
-def _awaits_model(state: SessionState, run: str, turn: int) -> bool:
+def _awaits_model(state: SessionState, run: str, turn: int, asked: int) -> bool:
+    """Tell whether what came of a model call is waited for; a call that is made again has another `asked`."""
     current = state.run
-    return current is not None and current.id == run and current.phase == "model" and current.turns == turn
+    if current is None or current.id != run or current.phase != "model":
+        return False
+    return current.turns == turn and asked in (0, current.asked)
 
 
 def _admit_tool_result(state: SessionState, command: RecordToolResult) -> SessionEvent | Recorded:
@@ -231,12 +294,18 @@ def _admit_tool_result(state: SessionState, command: RecordToolResult) -> Sessio
     if not call.started:
         raise CommandRejected(f"{command.call} has a result and was never started")
     if command.kind is None:
-        return ToolCallCompleted(call=command.call, content=content)
+        return ToolCallCompleted(call=command.call, content=content, ends_run=command.ends_run)
     return ToolCallFailed(
-        call=command.call, kind=command.kind, content=content or (TextBlock(text=FAILED_TEXT),), started=True
+        call=command.call,
+        kind=command.kind,
+        content=content or (TextBlock(text=FAILED_TEXT),),
+        started=True,
+        broken=command.broken,
     )
 
 
 def _was_called(state: SessionState, call: ToolCallId) -> bool:
-    """Tell whether the history holds `call`; a result is late by a few messages, so the end is looked at first."""
+    """Tell whether the session made `call`; a result is late by a few messages, so the end is looked at first."""
+    if (cleared := CALL_ID.fullmatch(call)) is not None and int(cleared[2]) < state.cleared_calls.get(cleared[1], 0):
+        return True
     return any(use.id == call for message in reversed(state.messages) for use in tool_uses(message.content))

@@ -34,6 +34,12 @@ class ImportHistory(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
 
 
+class ClearHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """Show no earlier message to a model any more; not while a run is under way."""
+
+    key: str | None = None
+
+
 class SendInput(msgspec.Struct, frozen=True, kw_only=True):
     """Accept an input; its run begins when those before it have ended."""
 
@@ -42,6 +48,19 @@ class SendInput(msgspec.Struct, frozen=True, kw_only=True):
     """Idempotency key: the same key with the same content is one input; with another content it is refused."""
     cancelled: bool = False
     """The caller's token is cancelled already."""
+    due_at: int | None = None
+    """Accept it for this time, in microseconds since the epoch; None = at once."""
+    now: bool = False
+    """Join the run under way before its next model call; where there is none it is an ordinary input."""
+    stepwise: bool = False
+    """Its run takes one turn, and each further one only when `AllowTurn` says so."""
+
+
+class AllowTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """Let a run that goes step by step take its next turn."""
+
+    run: RunId | None = None
+    """None = the run under way."""
 
 
 class CancelRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +80,8 @@ class DecideApproval(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """What the model is told where the call is denied."""
     key: str | None = None
+    always: bool = False
+    """Allow every later call of the same action in this session too."""
 
 
 class ResumeRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,8 +104,20 @@ class RecordModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: StopReason
     usage: Usage
     request: RequestReference
+    asked: int = 0
+    """Version of the event that wanted the model call; 0 = that of the turn, whichever attempt it is."""
     model: str | None = None
     verdicts: tuple[Verdict, ...] = ()
+
+
+class RecordModelInterruption(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer was cut while it was streamed: what had come of it by then."""
+
+    turn: int
+    asked: int
+    """Version of the event that wanted the model call."""
+    content: tuple[AnswerContent, ...] = ()
+    usage: Usage = Usage()
 
 
 class RecordModelFailure(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +131,8 @@ class RecordModelFailure(msgspec.Struct, frozen=True, kw_only=True):
     retryable: bool = False
     retry_after_s: float | None = None
     request: RequestReference | None = None
+    asked: int = 0
+    """Version of the event that wanted the model call; 0 = that of the turn, whichever attempt it is."""
 
 
 class RecordToolResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +142,10 @@ class RecordToolResult(msgspec.Struct, frozen=True, kw_only=True):
     content: tuple[ResultContent, ...]
     kind: ErrorKind | None = None
     """None = it returned."""
+    ends_run: bool = False
+    """The tool ends the run as completed, with this as its answer."""
+    broken: bool = False
+    """It is not the tool that failed, but what carries it out."""
 
 
 class RecordTimer(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,11 +159,14 @@ SessionCommand: TypeAlias = (
     OpenSession
     | Configure
     | ImportHistory
+    | ClearHistory
     | SendInput
+    | AllowTurn
     | CancelRun
     | DecideApproval
     | ResumeRun
     | RecordModelResponse
+    | RecordModelInterruption
     | RecordModelFailure
     | RecordToolResult
     | RecordTimer

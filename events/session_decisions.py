@@ -6,7 +6,8 @@ it, so no decision is ever taken from a state that is out of date. The rule prot
 and never before each of its calls has exactly one result.
 """
 
-from typing import assert_never
+from itertools import islice
+from typing import ClassVar, assert_never
 
 from refold.events.content import (
     CANCELLED_TEXT,
@@ -16,13 +17,18 @@ from refold.events.content import (
     JsonObject,
     TextBlock,
 )
-from refold.events.core import Effect, WaitUntil
+from refold.events.core import Effect, Wait, WaitUntil
 from refold.events.ids import ToolCallId
+from refold.events.retrying import retry_delay_us
 from refold.events.session_events import (
     AgentConfigured,
+    HistoryCleared,
     HistoryImported,
+    InputQueued,
+    ModelFailed,
     ModelInterrupted,
     ModelRequested,
+    RetryScheduled,
     RunCancelled,
     RunCompleted,
     RunFailed,
@@ -31,6 +37,8 @@ from refold.events.session_events import (
     RunStarted,
     SessionEvent,
     SessionOpened,
+    TimerFired,
+    TimerSet,
     ToolApprovalDecided,
     ToolApprovalRequested,
     ToolCallFailed,
@@ -42,10 +50,16 @@ from refold.events.session_state import (
     Run,
     SessionState,
     Turn,
+    action_of,
+    approval_key,
+    awaits_person,
+    awaits_step,
+    calls_awaiting_approval,
     deadline_key,
+    expiry_key,
     find_call,
+    resume_key,
     retry_key,
-    run_of_input,
     running_calls,
 )
 
@@ -62,14 +76,33 @@ DENIED_TEXT = "Denied: the call was not run."
 INVALID_ARGUMENTS_TEXT = "The arguments do not fit the tool, so the call was not run."
 NOT_FOUND_TEXT = "There is no tool of that name, so nothing was run."
 
+EXPIRED_TEXT = "Denied: nobody allowed the call in time, so it was not run."
+ENDED_TEXT = "The run was ended by another call of the same answer, so this one was not run."
+ABANDONED_TEXT = "The run failed before the call was answered."
+BROKEN_TEXT = "The call could not be carried out, so it was not run. Try again with fewer or simpler calls."
+
 CALLS_RUNNING_MAX = 100
-"""Most calls of one answer that run beside each other; the next one starts when one has ended."""
+"""Most calls of one answer that run beside each other, or are put to somebody; the next follows when one has ended."""
 
 
 class CallModel(Effect, frozen=True, kw_only=True):
     """Ask the model for its next answer."""
 
     turn: int
+
+
+class AskPerson(Effect, frozen=True, kw_only=True):
+    """Have somebody allow or deny a call."""
+
+    idle: ClassVar[bool] = True
+
+    call: ToolCallId
+    tool: str
+    input: JsonObject
+    reason: str
+    action: str
+    requested_at: int
+    expires_at: int | None
 
 
 class RunTool(Effect, frozen=True, kw_only=True):
@@ -80,16 +113,30 @@ class RunTool(Effect, frozen=True, kw_only=True):
     input: JsonObject
 
 
-SessionEffect = CallModel | RunTool | WaitUntil
+SessionEffect = CallModel | RunTool | AskPerson | Wait | WaitUntil
 
 
 def react(state: SessionState, event: SessionEvent) -> list[SessionEvent]:
     """Return what follows from `event`, which `state` already includes, oldest first."""
     match event:
-        case SessionOpened() | AgentConfigured() | ModelInterrupted() | ToolResultLate() | ModelRequested():
+        case (
+            SessionOpened()
+            | AgentConfigured()
+            | HistoryCleared()
+            | TimerSet()
+            | ModelInterrupted()
+            | ToolResultLate()
+            | ModelRequested()
+        ):
             return []
         case ToolApprovalDecided(allowed=False):
-            return [_denied(state, event)]
+            return [_denied(state, event.call, "denied", _said(event.reason, DENIED_TEXT))]
+        case ToolApprovalDecided(always=True):
+            return _allowed_as_well(state, event) or _next(state)
+        case TimerFired(timer=timer) if (expired := _expired(state, timer)) is not None:
+            return [_denied(state, expired, "denied", EXPIRED_TEXT)]
+        case ModelFailed() if (retry := _retry(state, event)) is not None:
+            return [retry]
         case RunResumed() if state.run is not None and state.configuration is not None:
             run = state.run
             if run.resumes > state.configuration.resumes_max:
@@ -102,11 +149,42 @@ def react(state: SessionState, event: SessionEvent) -> list[SessionEvent]:
             return _next(state)
 
 
-def _denied(state: SessionState, event: ToolApprovalDecided) -> SessionEvent:
-    call = find_call(state, event.call)
+def _denied(state: SessionState, call_id: ToolCallId, kind: ErrorKind, text: str) -> SessionEvent:
+    call = find_call(state, call_id)
     if call is not None and call.started:  # It was denied another run; what became of the first one nobody knows.
-        return _failed(event.call, "crashed", CRASHED_TEXT, started=True)
-    return _failed(event.call, "denied", _said(event.reason, DENIED_TEXT), started=False)
+        return _failed(call_id, "crashed", CRASHED_TEXT, started=True)
+    return _failed(call_id, kind, text, started=False)
+
+
+def _allowed_as_well(state: SessionState, event: ToolApprovalDecided) -> list[SessionEvent]:
+    """Return the decisions about the other calls that wait and are of the action that was allowed always.
+
+    Not about those that a crash interrupted: whether they run again is asked for each by itself.
+    """
+    decided = find_call(state, event.call)
+    if decided is None:
+        return []
+    return [
+        ToolApprovalDecided(call=call.id, allowed=True, reason=event.reason)
+        for call in calls_awaiting_approval(state)
+        if action_of(call) == action_of(decided) and not call.started
+    ]
+
+
+def _expired(state: SessionState, timer: str) -> ToolCallId | None:
+    """Return the call whose time for a decision is over."""
+    awaiting = state.turn.awaiting if state.turn is not None else {}
+    return next((call for call, requested in awaiting.items() if expiry_key(requested) == timer), None)
+
+
+def _retry(state: SessionState, event: ModelFailed) -> SessionEvent | None:
+    """Return that the failed model call is made again, where it may be."""
+    run, configuration = state.run, state.configuration
+    policy = configuration.retry if configuration is not None else None
+    if run is None or policy is None or not event.retryable or run.attempts >= policy.attempts_max:
+        return None
+    pause_us = retry_delay_us(policy, run.attempts, event.retry_after_s, f"{state.session}:{run.id}:{run.turns}")
+    return RetryScheduled(run=run.id, turn=run.turns, attempt=run.attempts, due_at=event.at + pause_us)
 
 
 def _close_lost(state: SessionState) -> list[SessionEvent]:
@@ -114,21 +192,38 @@ def _close_lost(state: SessionState) -> list[SessionEvent]:
     turn = state.turn
     if turn is None:
         return []
-    return [
-        _closed_lost(state.run, call) for call in turn.calls[turn.first_open :] if call.lost and call.result is None
-    ]
+    return [_closed_lost(state, call) for call in turn.calls[turn.first_open :] if call.lost and call.result is None]
 
 
-def _closed_lost(run: Run | None, call: Call) -> SessionEvent:
+def _closed_lost(state: SessionState, call: Call) -> SessionEvent:
+    run = state.run
     if run is None:
         return _failed(call.id, "crashed", CRASHED_IMPORT_TEXT, started=False)
-    if call.approval == "allowed" and call.policy.effect == "once":
-        return ToolApprovalRequested(run=run.id, call=call.id, tool=call.name, input=call.input, reason=CRASHED_TEXT)
+    if call.approval == "allowed" and call.policy.effect == "once" and not run.finishing:
+        return _ask(state, run, call, CRASHED_TEXT)
     return _failed(call.id, "crashed", CRASHED_TEXT, started=True)
+
+
+def _ask(state: SessionState, run: Run, call: Call, reason: str) -> SessionEvent:
+    """Return that somebody is asked to allow a call."""
+    configuration = state.configuration
+    expiry_s = configuration.approval_expiry_s if configuration is not None else None
+    return ToolApprovalRequested(
+        run=run.id,
+        call=call.id,
+        tool=call.name,
+        input=call.input,
+        reason=reason,
+        action=call.verdict.action,
+        expires_at=state.at + round(expiry_s * 1_000_000) if expiry_s is not None else None,
+    )
 
 
 def _next(state: SessionState) -> list[SessionEvent]:
     """Return the one event that follows now, or none where the session waits for something."""
+    due = state.due
+    if due is not None:
+        return [InputQueued(content=due.content, key=due.key, scheduled=due.version)]
     run = state.run
     if run is None:
         return _start_next_run(state) if state.turn is None else []
@@ -136,24 +231,28 @@ def _next(state: SessionState) -> list[SessionEvent]:
         return [_end(state, run)]
     if run.parked:
         return []
-    if run.phase == "answered":
+    if run.phase == "answered" and not _goes_on(state, run):
         return [RunCompleted(run=run.id)]
     if run.phase == "tools" and state.turn is not None:
-        return _next_call(run, state.turn)
-    if run.phase == "ready":
-        return [_next_turn(state, run)]
+        return _next_call(state, run, state.turn)
+    if run.phase in ("ready", "answered"):
+        return _next_turn(state, run)
     return []
+
+
+def _goes_on(state: SessionState, run: Run) -> bool:
+    """Tell whether a run that has its answer takes another turn, since an input has joined it."""
+    assert state.configuration is not None
+    return bool(run.joining) and not run.finishing and run.turns < state.configuration.max_turns
 
 
 def _start_next_run(state: SessionState) -> list[SessionEvent]:
     configuration = state.configuration
     if not state.queue or configuration is None:
         return []
-    version = state.queue[0].version
+    queued = state.queue[0]
     return [
-        RunStarted(
-            run=run_of_input(version), input=version, code=configuration.code, fingerprint=configuration.fingerprint
-        )
+        RunStarted(run=queued.run, input=queued.version, code=configuration.code, fingerprint=configuration.fingerprint)
     ]
 
 
@@ -166,14 +265,25 @@ def _end(state: SessionState, run: Run) -> SessionEvent:
         call = turn.calls[turn.first_open]
         if ending.outcome == "cancelled":
             return _failed(call.id, "cancelled", CANCELLED_TEXT, started=call.started)
-        return _failed(call.id, "timeout", ending.message, started=call.started)
+        kind: ErrorKind = "timeout"
+        if ending.kind == "tool_execution":
+            kind = "crashed" if call.started else "denied"
+        return _failed(call.id, kind, _said(ending.message, ABANDONED_TEXT), started=call.started)
     if ending.outcome == "cancelled":
         return RunCancelled(run=run.id)
     assert ending.kind is not None
     return RunFailed(run=run.id, kind=ending.kind, message=ending.message)
 
 
-def _next_turn(state: SessionState, run: Run) -> SessionEvent:
+def _next_turn(state: SessionState, run: Run) -> list[SessionEvent]:
+    if (failure := _no_further_turn(state, run)) is not None:
+        return [failure]
+    if run.turns_allowed is not None and run.turns >= run.turns_allowed:
+        return []
+    return [ModelRequested(run=run.id, turn=run.turns + 1)]
+
+
+def _no_further_turn(state: SessionState, run: Run) -> SessionEvent | None:
     configuration = state.configuration
     assert configuration is not None
     if run.empty_answers > EMPTY_ANSWERS_MAX:
@@ -194,18 +304,21 @@ def _next_turn(state: SessionState, run: Run) -> SessionEvent:
             kind="max_turns",
             message=f"Max turns ({configuration.max_turns}) reached, stopping forcibly",
         )
-    return ModelRequested(run=run.id, turn=run.turns + 1)
+    return None
 
 
-def _next_call(run: Run, turn: Turn) -> list[SessionEvent]:
+def _next_call(state: SessionState, run: Run, turn: Turn) -> list[SessionEvent]:
+    if run.finishing:
+        unstarted = turn.calls[turn.next_start : turn.next_start + 1]
+        return [_denied(state, call.id, "denied", ENDED_TEXT) for call in unstarted]
     if turn.checked < len(turn.calls):
-        return [_settle_verdict(run, turn, turn.calls[turn.checked])]
+        return [_settle_verdict(state, run, turn, turn.calls[turn.checked])]
     if turn.next_start < len(turn.calls) and _may_start(turn):
         return [ToolCallStarted(run=run.id, call=turn.calls[turn.next_start].id)]
     return []
 
 
-def _settle_verdict(run: Run, turn: Turn, call: Call) -> SessionEvent:
+def _settle_verdict(state: SessionState, run: Run, turn: Turn, call: Call) -> SessionEvent:
     if turn.truncated:
         return _failed(call.id, "truncated", TRUNCATED_TEXT, started=False)
     match call.verdict.verdict:
@@ -216,10 +329,10 @@ def _settle_verdict(run: Run, turn: Turn, call: Call) -> SessionEvent:
             return _failed(call.id, "invalid_arguments", text, started=False)
         case "not_found":
             return _failed(call.id, "not_found", _said(call.verdict.reason, NOT_FOUND_TEXT), started=False)
+        case "broken":
+            return _failed(call.id, "denied", BROKEN_TEXT, started=False)
         case "allow" | "ask":
-            return ToolApprovalRequested(
-                run=run.id, call=call.id, tool=call.name, input=call.input, reason=call.verdict.reason
-            )
+            return _ask(state, run, call, call.verdict.reason)
         case _:
             assert_never(call.verdict.verdict)
 
@@ -244,13 +357,22 @@ def _failed(call: ToolCallId, kind: ErrorKind, text: str, *, started: bool) -> T
 
 def pending(state: SessionState) -> list[SessionEffect]:
     """Return the work that should be in flight, in a fixed order."""
-    run = state.run
-    if run is None or run.parked:
-        return []
     effects: list[SessionEffect] = []
+    if state.scheduled:
+        first = state.scheduled[0]
+        effects.append(
+            WaitUntil(key=first.timer, causation=first.version, correlation=first.version, due_at=first.due_at)
+        )
+    run = state.run
+    if run is None:
+        return effects
+    if run.parked or awaits_step(run):
+        effects.append(Wait(key=resume_key(run), causation=run.started, correlation=run.input))
+    if run.parked:
+        return effects
     limit = state.configuration.run_timeout_s if state.configuration is not None else None
-    if limit is not None:
-        due_at = run.started_at + round(limit * 1_000_000)
+    if limit is not None and not awaits_person(run, state.turn):
+        due_at = run.started_at + run.waited_us + round(limit * 1_000_000)
         effects.append(WaitUntil(key=deadline_key(run), causation=run.started, correlation=run.input, due_at=due_at))
     if run.phase == "model":
         effects.append(CallModel(key=f"model:{run.asked}", causation=run.asked, correlation=run.input, turn=run.turns))
@@ -258,7 +380,28 @@ def pending(state: SessionState) -> list[SessionEffect]:
         effects.append(WaitUntil(key=retry_key(run), causation=run.asked, correlation=run.input, due_at=run.retry_at))
     if state.turn is not None:
         effects.extend(_run_tool(run, state.turn, call) for call in running_calls(state.turn))
+        for call_id, requested in islice(state.turn.awaiting.items(), CALLS_RUNNING_MAX):
+            effects.extend(_await_decision(run, state.turn.calls[state.turn.index[call_id]], requested))
     return effects
+
+
+def _await_decision(run: Run, call: Call, requested: int) -> list[SessionEffect]:
+    asking = AskPerson(
+        key=approval_key(requested),
+        causation=requested,
+        correlation=run.input,
+        call=call.id,
+        tool=call.name,
+        input=call.input,
+        reason=CRASHED_TEXT if call.started else call.verdict.reason,
+        action=call.verdict.action,
+        requested_at=call.requested_at,
+        expires_at=call.expires_at,
+    )
+    if call.expires_at is None:
+        return [asking]
+    expiry = WaitUntil(key=expiry_key(requested), causation=requested, correlation=run.input, due_at=call.expires_at)
+    return [asking, expiry]
 
 
 def _run_tool(run: Run, turn: Turn, call: Call) -> RunTool:

@@ -22,6 +22,7 @@ RunFailureKind = Literal[
     "provider",
     "empty_answers",
     "truncated_answers",
+    "tool_execution",
     "run_timeout",
     "agent_loop",
 ]
@@ -55,14 +56,33 @@ class HistoryImported(Event, frozen=True, kw_only=True, tag="session.history_imp
     """Of the messages as they were given, for the key."""
 
 
+class HistoryCleared(Event, frozen=True, kw_only=True, tag="session.history_cleared.v1"):
+    """The conversation begins anew: no earlier message is shown to a model any more. The events stay."""
+
+    key: str | None = None
+
+
 class InputQueued(Event, frozen=True, kw_only=True, tag="session.input_queued.v1"):
-    """An input was accepted; its run is `run_<version of this event>`."""
+    """An input was accepted; its run is `run_<version of the event that accepted it>`."""
 
     content: tuple[UserContent, ...]
     key: str | None = None
     """The caller's idempotency key."""
     cancelled: bool = False
     """Its token was cancelled before it was accepted: its run makes no model call."""
+    scheduled: int = 0
+    """Version of the TimerSet that accepted it for a later time; 0 = this event accepted it."""
+    joins: RunId | None = None
+    """The run under way, which it joins before the next model call; None = it has a run of its own."""
+    stepwise: bool = False
+    """Its run takes one turn, and each further one only when somebody allows it."""
+
+
+class TurnAllowed(Event, frozen=True, kw_only=True, tag="session.turn_allowed.v1"):
+    """A run that goes step by step may take its next turn."""
+
+    run: RunId
+    turn: int
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="session.run_started.v1"):
@@ -97,9 +117,12 @@ class ModelRequested(Event, frozen=True, kw_only=True, tag="session.model_reques
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was found about one proposed tool call before it was recorded."""
 
-    verdict: Literal["allow", "ask", "deny", "invalid_arguments", "not_found"] = "allow"
+    verdict: Literal["allow", "ask", "deny", "invalid_arguments", "not_found", "broken"] = "allow"
+    """`broken`: finding it out failed, so that nothing is known about the call but that it must not run."""
     reason: str = ""
     """What the model is told where the call does not run."""
+    action: str = ""
+    """What somebody allows who allows such calls always; empty = the tool's name."""
 
 
 class ModelResponded(Event, frozen=True, kw_only=True, tag="session.model_responded.v1"):
@@ -122,7 +145,10 @@ class ModelInterrupted(Event, frozen=True, kw_only=True, tag="session.model_inte
 
     turn: int
     content: tuple[AnswerContent, ...] = ()
+    """The call ids in it are ours in form only: such a call was never made."""
     usage: Usage = Usage()
+    asked: int = 0
+    """Version of the event that wanted the model call."""
 
 
 class ModelFailed(Event, frozen=True, kw_only=True, tag="session.model_failed.v1"):
@@ -158,6 +184,10 @@ class ToolApprovalRequested(Event, frozen=True, kw_only=True, tag="session.tool_
     tool: str
     input: JsonObject
     reason: str = ""
+    action: str = ""
+    """What somebody allows who allows such calls always."""
+    expires_at: int | None = None
+    """When it counts as denied, in microseconds since the epoch; None = never."""
 
 
 class ToolApprovalDecided(Event, frozen=True, kw_only=True, tag="session.tool_approval_decided.v1"):
@@ -167,6 +197,8 @@ class ToolApprovalDecided(Event, frozen=True, kw_only=True, tag="session.tool_ap
     allowed: bool
     reason: str = ""
     key: str | None = None
+    always: bool = False
+    """From here on calls of the same action need no approval in this session."""
 
 
 class ToolCallStarted(Event, frozen=True, kw_only=True, tag="session.tool_call_started.v1"):
@@ -181,6 +213,8 @@ class ToolCallCompleted(Event, frozen=True, kw_only=True, tag="session.tool_call
 
     call: ToolCallId
     content: tuple[ResultContent, ...]
+    ends_run: bool = False
+    """The tool ended the run as completed; this is its answer."""
 
 
 class ToolCallFailed(Event, frozen=True, kw_only=True, tag="session.tool_call_failed.v1"):
@@ -191,6 +225,8 @@ class ToolCallFailed(Event, frozen=True, kw_only=True, tag="session.tool_call_fa
     content: tuple[ResultContent, ...]
     started: bool = False
     """Whether the body may have begun."""
+    broken: bool = False
+    """It is not the tool that failed, but what carries it out."""
 
 
 class ToolResultLate(Event, frozen=True, kw_only=True, tag="session.tool_result_late.v1"):
@@ -232,11 +268,15 @@ class RunParked(Event, frozen=True, kw_only=True, tag="session.run_parked.v1"):
 
 
 class TimerSet(Event, frozen=True, kw_only=True, tag="session.timer_set.v1"):
-    """Something is to be remembered at a time."""
+    """An input was accepted for a later time; its run is `run_<version of this event>`."""
 
     timer: str
+    """The effect key of the wait."""
     due_at: int
     """Microseconds since the epoch."""
+    content: tuple[UserContent, ...] = ()
+    key: str | None = None
+    """The caller's idempotency key."""
 
 
 class TimerFired(Event, frozen=True, kw_only=True, tag="session.timer_fired.v1"):
@@ -270,8 +310,10 @@ SessionEvent: TypeAlias = (
     SessionOpened
     | AgentConfigured
     | HistoryImported
+    | HistoryCleared
     | InputQueued
     | RunStarted
+    | TurnAllowed
     | ContextPrepared
     | ModelRequested
     | ModelResponded

@@ -4,17 +4,17 @@ Read `refold.events.session_state` first. The rule: `evolve` decides nothing and
 session's own decisions made; events that contradict each other (an edited log) raise, and `refold check` says where.
 """
 
+from bisect import insort
 from collections.abc import Callable
 from typing import Any, Literal
 
-from refold.events.configuration import ToolPolicy
-from refold.events.content import Block, Message, StoredBlock, TextBlock, ToolResultBlock, ToolUseBlock, tool_uses
-from refold.events.ids import ToolCallId
+from refold.events.content import Message, tool_uses
 from refold.events.model import Usage
 from refold.events.session_events import (
     AgentConfigured,
     CancelRequested,
     ContextPrepared,
+    HistoryCleared,
     HistoryImported,
     InputQueued,
     ModelFailed,
@@ -39,24 +39,35 @@ from refold.events.session_events import (
     ToolCallFailed,
     ToolCallStarted,
     ToolResultLate,
+    TurnAllowed,
     Verdict,
 )
 from refold.events.session_state import (
-    Call,
+    CALL_ID,
     Ending,
     FinishedRun,
     KeyRecord,
     QueuedInput,
     Run,
+    ScheduledInput,
     SessionState,
-    Turn,
+    awaits_person,
     content_digest,
     deadline_key,
-    needs_verdict,
-    results_message,
     retry_key,
     run_of_input,
     says_something,
+)
+from refold.events.turn_fold import (
+    approval_decided,
+    approval_requested,
+    call_completed,
+    call_failed,
+    call_started,
+    note_breakage,
+    result_late,
+    texts_of,
+    turn_of,
 )
 
 
@@ -77,24 +88,63 @@ def _imported(state: SessionState, event: HistoryImported) -> None:
         state.keys[event.key] = KeyRecord("import", event.digest, state.version)
     last = event.messages[-1] if event.messages else None
     if last is not None and last.role == "assistant" and (uses := tool_uses(last.content)):
-        state.turn = _turn_of(state, uses, (Verdict(),) * len(uses))
+        state.turn = turn_of(state, uses, (Verdict(),) * len(uses))
         for call in state.turn.calls:
             call.lost = True
 
 
-def _input_queued(state: SessionState, event: InputQueued) -> None:
-    state.queue.append(QueuedInput(state.version, Message("user", event.content), event.key, event.cancelled))
+def _cleared(state: SessionState, event: HistoryCleared) -> None:
+    for message in state.messages:
+        for use in tool_uses(message.content):
+            if (made := CALL_ID.fullmatch(use.id)) is not None:
+                state.cleared_calls[made[1]] = max(state.cleared_calls.get(made[1], 0), int(made[2]) + 1)
+    state.messages = []
+    state.cleared = state.version
     if event.key is not None:
-        state.keys[event.key] = KeyRecord("send", content_digest(event.content), state.version)
+        state.keys[event.key] = KeyRecord("clear", "", state.version)
+
+
+def _timer_set(state: SessionState, event: TimerSet) -> None:
+    scheduled = ScheduledInput(event.due_at, state.version, event.timer, event.content, event.key)
+    insort(state.scheduled, scheduled, key=lambda entry: (entry.due_at, entry.version))
+    if event.key is not None:
+        digest = content_digest(event.content)
+        state.keys[event.key] = KeyRecord("send", digest, state.version, run_of_input(state.version))
+
+
+def _input_queued(state: SessionState, event: InputQueued) -> None:
+    run = event.joins or run_of_input(event.scheduled or state.version)
+    queued = QueuedInput(state.version, run, Message("user", event.content), event.key, event.cancelled, event.stepwise)
+    if event.key is not None and not event.scheduled:
+        cancelled = state.version if event.cancelled else 0
+        digest = content_digest(event.content)
+        state.keys[event.key] = KeyRecord("send", digest, state.version, run, cancelled=cancelled)
+    if event.scheduled:
+        state.due = None
+    if event.joins is None:
+        state.queue.append(queued)
+        return
+    joined = _open_run(state)
+    joined.joining.append(queued)
+    if event.key is not None:
+        joined.keys.append(event.key)
 
 
 def _run_started(state: SessionState, event: RunStarted) -> None:
     queued = state.queue.pop(0)
     state.messages.append(queued.message)
-    run = Run(id=event.run, input=event.input, started=state.version, started_at=event.at, key=queued.key)
+    run = Run(id=event.run, input=event.input, started=state.version, started_at=event.at)
+    if queued.key is not None:
+        run.keys.append(queued.key)
+    if queued.stepwise:
+        run.turns_allowed = 1
     if queued.cancelled:
         run.phase, run.ending = "ending", Ending("cancelled")
     state.run = run
+
+
+def _turn_allowed(state: SessionState, event: TurnAllowed) -> None:
+    _open_run(state).turns_allowed = event.turn
 
 
 def _context_prepared(state: SessionState, event: ContextPrepared) -> None:
@@ -105,6 +155,13 @@ def _context_prepared(state: SessionState, event: ContextPrepared) -> None:
 def _model_requested(state: SessionState, event: ModelRequested) -> None:
     run = _open_run(state)
     run.phase, run.turns, run.asked, run.attempts = "model", event.turn, state.version, 0
+    _join(state, run)
+
+
+def _join(state: SessionState, run: Run) -> None:
+    """Put the inputs that join a run into the history, behind all that it holds."""
+    state.messages.extend(queued.message for queued in run.joining)
+    run.joining.clear()
 
 
 def _model_responded(state: SessionState, event: ModelResponded) -> None:
@@ -117,11 +174,14 @@ def _model_responded(state: SessionState, event: ModelResponded) -> None:
         truncated = event.stop_reason == "max_tokens"
         run.truncated_answers = run.truncated_answers + 1 if truncated else 0
         run.phase = "tools"
-        state.turn = _turn_of(state, uses, event.verdicts, truncated)
+        state.turn = turn_of(state, uses, event.verdicts, truncated)
+        broken = next((verdict for verdict in event.verdicts if verdict.verdict == "broken"), None)
+        if broken is not None and not truncated:
+            note_breakage(state, broken.reason)
     elif event.stop_reason == "pause_turn":
         run.phase = "ready"
     elif says_something(event.content):
-        run.phase, run.final = "answered", _texts(event.content)
+        run.phase, run.final = "answered", texts_of(event.content)
     else:
         run.phase = "ready"
         run.empty_answers += 1
@@ -131,31 +191,12 @@ def _model_responded(state: SessionState, event: ModelResponded) -> None:
         state.messages.append(Message("assistant", event.content))
 
 
-def _texts(content: tuple[Block, ...]) -> tuple[TextBlock | StoredBlock, ...]:
-    return tuple(
-        block for block in content if type(block) is TextBlock or (type(block) is StoredBlock and block.holds == "text")
-    )
-
-
-def _turn_of(
-    state: SessionState, uses: list[ToolUseBlock], verdicts: tuple[Verdict, ...], truncated: bool = False
-) -> Turn:
-    calls = [
-        Call(use.id, use.name, use.input, state.policies.get(use.name) or ToolPolicy(use.name), verdict)
-        for use, verdict in zip(uses, verdicts, strict=True)
-    ]
-    turn = Turn(
-        calls=calls,
-        index={call.id: place for place, call in enumerate(calls)},
-        truncated=truncated,
-        open=len(calls),
-    )
-    _advance_places(turn)
-    return turn
-
-
 def _model_interrupted(state: SessionState, event: ModelInterrupted) -> None:
-    state.usage = state.usage + event.usage  # Its run is over; what it cost is nothing of the run under way now.
+    run = state.run
+    if run is not None and run.phase == "model" and run.asked == event.asked:
+        _spend(state, event.usage)
+    else:
+        state.usage = state.usage + event.usage  # Its run is over; what it cost is nothing of the run under way now.
 
 
 def _model_failed(state: SessionState, event: ModelFailed) -> None:
@@ -170,82 +211,6 @@ def _retry_scheduled(state: SessionState, event: RetryScheduled) -> None:
     run.phase, run.ending, run.retry_at = "waiting", None, event.due_at
 
 
-def _approval_requested(state: SessionState, event: ToolApprovalRequested) -> None:
-    turn = _turn(state)
-    place = turn.index[event.call]
-    call = turn.calls[place]
-    call.approval, call.lost = "requested", False
-    turn.running.pop(call.id, None)
-    turn.next_start = min(turn.next_start, place)
-    _advance_places(turn)
-
-
-def _approval_decided(state: SessionState, event: ToolApprovalDecided) -> None:
-    turn = _turn(state)
-    call = turn.calls[turn.index[event.call]]
-    call.approval = "allowed" if event.allowed else "denied"
-    call.approval_reason = event.reason
-    if event.key is not None:
-        state.keys[event.key] = KeyRecord("decide", content_digest((event.call, event.allowed)), state.version)
-
-
-def _call_started(state: SessionState, event: ToolCallStarted) -> None:
-    turn = _turn(state)
-    turn.calls[turn.index[event.call]].started = True
-    turn.running[event.call] = state.version
-    _advance_places(turn)
-
-
-def _call_completed(state: SessionState, event: ToolCallCompleted) -> None:
-    if state.run is not None:
-        state.run.resumes = 0
-    _answer(state, event.call, ToolResultBlock(tool_use_id=event.call, content=event.content))
-
-
-def _call_failed(state: SessionState, event: ToolCallFailed) -> None:
-    if event.kind in ("transient", "permanent") and state.run is not None:
-        state.run.resumes = 0
-    result = ToolResultBlock(tool_use_id=event.call, content=event.content, is_error=True, kind=event.kind)
-    _answer(state, event.call, result)
-
-
-def _answer(state: SessionState, call: ToolCallId, result: ToolResultBlock) -> None:
-    turn = _turn(state)
-    answered = turn.calls[turn.index[call]]
-    assert answered.result is None, f"version {state.version} answers {call} again"
-    answered.result = result
-    turn.running.pop(call, None)
-    turn.open -= 1
-    _advance_places(turn)
-    if turn.open:
-        return
-    state.messages.append(results_message(turn))
-    state.turn = None
-    if state.run is not None and state.run.phase == "tools":
-        state.run.phase = "ready"
-
-
-def _advance_places(turn: Turn) -> None:
-    """Move the turn's places over what is settled, so that deciding what comes next never walks all calls."""
-    calls, running, count = turn.calls, turn.running, len(turn.calls)
-    place = turn.first_open
-    while place < count and calls[place].result is not None:
-        place += 1
-    turn.first_open = place
-    place = turn.checked
-    while place < count and not needs_verdict(calls[place], turn):
-        place += 1
-    turn.checked = place
-    place = turn.next_start
-    while place < count and (calls[place].id in running or calls[place].result is not None):
-        place += 1
-    turn.next_start = place
-
-
-def _result_late(state: SessionState, event: ToolResultLate) -> None:
-    """Evidence about a call that was answered: nothing in the state depends on it."""
-
-
 def _cancel_requested(state: SessionState, event: CancelRequested) -> None:
     if event.key is not None:
         state.keys[event.key] = KeyRecord("cancel", content_digest(event.run), state.version)
@@ -254,8 +219,19 @@ def _cancel_requested(state: SessionState, event: CancelRequested) -> None:
         run.phase, run.ending = "ending", Ending("cancelled")
         return
     for queued in state.queue:
-        if run_of_input(queued.version) == event.run:
+        if queued.run == event.run:
             queued.cancelled = True
+            _note_cancelled(state, queued.key)
+    for place, scheduled in enumerate(state.scheduled):
+        if run_of_input(scheduled.version) == event.run:
+            del state.scheduled[place]
+            _note_cancelled(state, scheduled.key)
+            return
+
+
+def _note_cancelled(state: SessionState, key: str | None) -> None:
+    if key is not None:
+        state.keys[key].cancelled = state.version
 
 
 def _run_resumed(state: SessionState, event: RunResumed) -> None:
@@ -263,7 +239,7 @@ def _run_resumed(state: SessionState, event: RunResumed) -> None:
     run.parked = False
     running = state.turn.running if state.turn is not None else {}
     if event.asked:
-        run.resumes = 0
+        run.resumes, run.turns_allowed = 0, None
     elif not event.in_order and (running or run.phase == "model"):
         run.resumes += 1  # A wait, for a person or a time, has killed no process.
     for call in (state.turn.calls[state.turn.index[name]] for name in running) if state.turn is not None else ():
@@ -274,17 +250,16 @@ def _run_parked(state: SessionState, event: RunParked) -> None:
     _open_run(state).parked = True
 
 
-def _timer_set(state: SessionState, event: TimerSet) -> None:
-    state.timers[event.timer] = event.due_at
-
-
 def _timer_fired(state: SessionState, event: TimerFired) -> None:
-    state.timers.pop(event.timer, None)
+    if state.scheduled and state.scheduled[0].timer == event.timer:
+        state.due = state.scheduled.pop(0)
+        return
     run = state.run
     if run is None:
         return
     if event.timer == retry_key(run) and run.phase == "waiting":
         run.phase, run.asked = "model", state.version
+        _join(state, run)
     elif event.timer == deadline_key(run):
         run.phase, run.ending = (
             "ending",
@@ -311,6 +286,7 @@ def _finish(
     message: str = "",
 ) -> None:
     run = _open_run(state)
+    _join(state, run)
     state.last_run = FinishedRun(
         run=run.id,
         outcome=outcome,
@@ -322,8 +298,8 @@ def _finish(
         message=message,
         version=state.version,
     )
-    if run.key is not None:
-        state.keys[run.key].terminal = state.version
+    for key in run.keys:
+        state.keys[key].terminal = state.version
     state.run = None
 
 
@@ -339,30 +315,26 @@ def _open_run(state: SessionState) -> Run:
     return run
 
 
-def _turn(state: SessionState) -> Turn:
-    turn = state.turn
-    assert turn is not None, f"version {state.version} is about a tool call and none is open"
-    return turn
-
-
 FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
     SessionOpened: _opened,
     AgentConfigured: _configured,
     HistoryImported: _imported,
+    HistoryCleared: _cleared,
     InputQueued: _input_queued,
     RunStarted: _run_started,
+    TurnAllowed: _turn_allowed,
     ContextPrepared: _context_prepared,
     ModelRequested: _model_requested,
     ModelResponded: _model_responded,
     ModelInterrupted: _model_interrupted,
     ModelFailed: _model_failed,
     RetryScheduled: _retry_scheduled,
-    ToolApprovalRequested: _approval_requested,
-    ToolApprovalDecided: _approval_decided,
-    ToolCallStarted: _call_started,
-    ToolCallCompleted: _call_completed,
-    ToolCallFailed: _call_failed,
-    ToolResultLate: _result_late,
+    ToolApprovalRequested: approval_requested,
+    ToolApprovalDecided: approval_decided,
+    ToolCallStarted: call_started,
+    ToolCallCompleted: call_completed,
+    ToolCallFailed: call_failed,
+    ToolResultLate: result_late,
     CancelRequested: _cancel_requested,
     RunResumed: _run_resumed,
     RunParked: _run_parked,
@@ -383,4 +355,16 @@ def evolve(state: SessionState, event: SessionEvent) -> SessionState:
     state.version += 1
     state.at = event.at
     FOLDERS[type(event)](state, event)
+    if state.run is not None:
+        _note_wait(state.run, state)
     return state
+
+
+def _note_wait(run: Run, state: SessionState) -> None:
+    """Keep account of how long the run has waited for a person."""
+    if awaits_person(run, state.turn):
+        if run.waiting_since is None:
+            run.waiting_since = state.at
+    elif run.waiting_since is not None:
+        run.waited_us += state.at - run.waiting_since
+        run.waiting_since = None

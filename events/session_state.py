@@ -6,6 +6,7 @@ that a request can share it without a copy; what replaces the history is a new l
 """
 
 import hashlib
+import re
 from typing import Literal
 
 import msgspec
@@ -19,6 +20,7 @@ from refold.events.content import (
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
+    UserContent,
     error_result,
 )
 from refold.events.ids import AgentId, RunId, SessionId, ToolCallId
@@ -34,13 +36,31 @@ failed; its open calls are closed first.
 """
 
 
+CALL_ID = re.compile(r"call_(0|[1-9][0-9]*)_(0|[1-9][0-9]{0,8})")
+"""The id of a call: the version of the event that made it, and its place among the calls of that event."""
+
+
 class QueuedInput(msgspec.Struct):
-    """An accepted input whose run has not begun."""
+    """An accepted input that no model has been shown yet."""
 
     version: int
+    """Of its InputQueued."""
+    run: RunId
     message: Message
     key: str | None = None
     cancelled: bool = False
+    stepwise: bool = False
+
+
+class ScheduledInput(msgspec.Struct):
+    """An input that was accepted for a later time."""
+
+    due_at: int
+    version: int
+    """Of its TimerSet."""
+    timer: str
+    content: tuple[UserContent, ...]
+    key: str | None = None
 
 
 class Call(msgspec.Struct):
@@ -53,6 +73,10 @@ class Call(msgspec.Struct):
     verdict: Verdict
     approval: Literal["", "requested", "allowed", "denied"] = ""
     approval_reason: str = ""
+    requested_at: int = 0
+    """When that was last asked for, in microseconds since the epoch."""
+    expires_at: int | None = None
+    """When it counts as denied, if nobody decides."""
     started: bool = False
     """Its body may have begun, in this process or before a crash."""
     lost: bool = False
@@ -73,6 +97,10 @@ class Turn(msgspec.Struct):
     """Calls before this place have been refused or put to approval as their verdict demands."""
     running: dict[ToolCallId, int] = {}
     """The calls whose bodies may be running, in the order of their start, with the version of ToolCallStarted."""
+    awaiting: dict[ToolCallId, int] = {}
+    """The calls that somebody has to allow or deny, oldest first, with the version of ToolApprovalRequested."""
+    broken: bool = False
+    """Carrying out its calls broke."""
     next_start: int = 0
     """Calls before this place are running or answered."""
     first_open: int = 0
@@ -85,6 +113,7 @@ class Ending(msgspec.Struct, frozen=True):
     outcome: Literal["cancelled", "failed"]
     kind: RunFailureKind | None = None
     message: str = ""
+    """Also what the model is told of calls that are closed for it."""
 
 
 class Run(msgspec.Struct):
@@ -97,8 +126,13 @@ class Run(msgspec.Struct):
     """Version of its RunStarted."""
     started_at: int
     phase: Phase = "ready"
-    key: str | None = None
+    keys: list[str] = []
+    """Of its inputs."""
+    joining: list[QueuedInput] = []
+    """Inputs that join it before its next model call."""
     turns: int = 0
+    turns_allowed: int | None = None
+    """How many turns it may take until somebody allows more; None = as many as it wants."""
     asked: int = 0
     """Version of the event that wants the model call in flight."""
     attempts: int = 0
@@ -112,6 +146,14 @@ class Run(msgspec.Struct):
     """How often work in flight was lost since the last progress."""
     parked: bool = False
     """Nothing goes on until somebody resumes or cancels it."""
+    breakages: int = 0
+    """Turns in a row in which carrying out calls broke."""
+    finishing: bool = False
+    """A tool ended it; calls that have not begun do not run."""
+    waiting_since: int | None = None
+    """Since when it waits for a person and nothing else; None = it does not."""
+    waited_us: int = 0
+    """How long it has waited for a person before that."""
     ending: Ending | None = None
     usage: Usage = Usage()
     final: tuple[TextBlock | StoredBlock, ...] = ()
@@ -136,7 +178,7 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Of its terminal event."""
 
 
-KeyedCommand = Literal["send", "cancel", "decide", "import"]
+KeyedCommand = Literal["send", "cancel", "decide", "import", "clear"]
 """Commands that take an idempotency key."""
 
 
@@ -147,8 +189,12 @@ class KeyRecord(msgspec.Struct):
     digest: str
     version: int
     """Of the stimulus."""
+    run: RunId | None = None
+    """The run of an input."""
     terminal: int = 0
     """Version of the terminal event of its run; 0 = not ended, or the command starts no run."""
+    cancelled: int = 0
+    """Version of the event that cancelled it before its run began; 0 = none did."""
 
 
 class SessionState(msgspec.Struct):
@@ -170,8 +216,16 @@ class SessionState(msgspec.Struct):
     last_run: FinishedRun | None = None
     keys: dict[str, KeyRecord] = {}
     usage: Usage = Usage()
-    timers: dict[str, int] = {}
-    """Due times by name."""
+    scheduled: list[ScheduledInput] = []
+    """In the order in which they are due."""
+    due: ScheduledInput | None = None
+    """One whose time has come, until it is queued in the same batch."""
+    allowed_actions: dict[str, int] = {}
+    """Actions that somebody allowed always, with the version of the decision."""
+    cleared: int = 0
+    """Version of the last HistoryCleared."""
+    cleared_calls: dict[str, int] = {}
+    """How many calls the answers made that are not shown any more, by the version of the answer."""
 
 
 def history(state: SessionState) -> list[Message]:
@@ -206,13 +260,28 @@ def content_digest(content: object) -> str:
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:32]
 
 
+def decision_digest(call: ToolCallId, allowed: bool, always: bool) -> str:
+    """Return the digest under which a keyed decision is remembered."""
+    return content_digest((call, allowed, always) if always else (call, allowed))
+
+
+def needs_approval(call: Call) -> bool:
+    """Tell whether somebody has to allow a call before it may run."""
+    return call.verdict.verdict == "ask" or (call.verdict.verdict == "allow" and call.policy.tier == "confirm")
+
+
 def needs_verdict(call: Call, turn: Turn) -> bool:
     """Tell whether a call must still be refused, or put to somebody's approval, before any may start."""
     if call.result is not None:
         return False
-    if turn.truncated or call.verdict.verdict in ("deny", "invalid_arguments", "not_found"):
+    if turn.truncated or call.verdict.verdict not in ("allow", "ask"):
         return True
-    return not call.approval and (call.verdict.verdict == "ask" or call.policy.tier == "confirm")
+    return not call.approval and needs_approval(call)
+
+
+def action_of(call: Call) -> str:
+    """Return what somebody allows who allows such calls always."""
+    return call.verdict.action or call.name
 
 
 def deadline_key(run: Run) -> str:
@@ -225,8 +294,42 @@ def retry_key(run: Run) -> str:
     return f"retry:{run.asked}"
 
 
+def resume_key(run: Run) -> str:
+    """Return the effect key of the wait for somebody who lets a run go on."""
+    return f"resume:{run.id}"
+
+
+def approval_key(requested: int) -> str:
+    """Return the effect key of the wait for a decision that was requested at a version."""
+    return f"approval:{requested}"
+
+
+def expiry_key(requested: int) -> str:
+    """Return the effect key of the wait for the end of the time for such a decision."""
+    return f"expiry:{requested}"
+
+
+def input_key(scheduled: int) -> str:
+    """Return the effect key of the wait for the time of an input that was scheduled at a version."""
+    return f"input:{scheduled}"
+
+
+WORK_KEYS = ("model:", "tool:", "retry:")
+"""Beginnings of the keys of effects that are work or a pause in it, and no wait for a person or an input's time."""
+
+
+def is_work(key: str) -> bool:
+    """Tell whether an effect is work, given its key; the end of a run's time comes with work or alone."""
+    return key.startswith(WORK_KEYS)
+
+
+def is_scheduled(key: str) -> bool:
+    """Tell whether an effect is the wait for the time of an input, given its key."""
+    return key.startswith("input:")
+
+
 def run_of_input(version: int) -> RunId:
-    """Return the run of the input that was queued at `version`."""
+    """Return the run of the input that was accepted at `version`."""
     return RunId(f"run_{version}")
 
 
@@ -238,8 +341,24 @@ def says_something(content: tuple[Block, ...]) -> bool:
 
 
 def calls_awaiting_approval(state: SessionState) -> list[Call]:
-    """Return the calls that somebody has to allow or deny, in order."""
+    """Return the calls that somebody has to allow or deny, in the order in which that was asked for."""
     turn = state.turn
-    if turn is None:
-        return []
-    return [call for call in turn.calls if call.approval == "requested" and call.result is None]
+    return [turn.calls[turn.index[call]] for call in turn.awaiting] if turn is not None else []
+
+
+def awaits_step(run: Run) -> bool:
+    """Tell whether a run, between two batches, waits for somebody who allows its next turn."""
+    return run.turns_allowed is not None and not run.parked and run.phase in ("ready", "answered")
+
+
+def is_interrupted(state: SessionState) -> bool:
+    """Tell whether a run did something, or was about to, when its process ended."""
+    run = state.run
+    return run is not None and (run.phase in ("model", "waiting") or bool(state.turn and state.turn.running))
+
+
+def awaits_person(run: Run, turn: Turn | None) -> bool:
+    """Tell whether a run does nothing but wait for somebody: to resume it, to allow a turn, to decide about a call."""
+    if run.parked or awaits_step(run):
+        return True
+    return turn is not None and bool(turn.awaiting) and not turn.running

@@ -12,10 +12,12 @@ if TYPE_CHECKING:
     from refold.actors.errors import ActorStopped as ActorStopped
     from refold.actors.errors import AskCycle as AskCycle
     from refold.actors.errors import AskTimeout as AskTimeout
+    from refold.actors.judging import Policy as Policy
     from refold.actors.protocols import Provider as Provider
     from refold.actors.tool_context import ToolContext as ToolContext
     from refold.agent import Agent as Agent
     from refold.agent_runtime import AgentRuntime as AgentRuntime
+    from refold.approval_handling import ApprovalHandler as ApprovalHandler
     from refold.events.codec import RecordedEvent as RecordedEvent
     from refold.events.configuration import AgentConfig as AgentConfig
     from refold.events.configuration import ToolSpec as ToolSpec
@@ -38,10 +40,20 @@ if TYPE_CHECKING:
     from refold.events.ids import RunId as RunId
     from refold.events.ids import SessionId as SessionId
     from refold.events.ids import ToolCallId as ToolCallId
+    from refold.events.model import Delta as Delta
     from refold.events.model import ModelRequest as ModelRequest
     from refold.events.model import ModelResponse as ModelResponse
+    from refold.events.model import TextDelta as TextDelta
+    from refold.events.model import ThinkingDelta as ThinkingDelta
+    from refold.events.model import ToolInputDelta as ToolInputDelta
     from refold.events.model import ToolUse as ToolUse
     from refold.events.model import Usage as Usage
+    from refold.events.model import UsageDelta as UsageDelta
+    from refold.events.permission import Allow as Allow
+    from refold.events.permission import Ask as Ask
+    from refold.events.permission import Deny as Deny
+    from refold.events.permission import ProposedCall as ProposedCall
+    from refold.events.retrying import RetryPolicy as RetryPolicy
     from refold.events.session_events import ToolApprovalRequested as ToolApprovalRequested
     from refold.outcome import Cancelled as Cancelled
     from refold.outcome import Completed as Completed
@@ -51,9 +63,18 @@ if TYPE_CHECKING:
     from refold.outcome import RunResult as RunResult
     from refold.providers.scripted import ScriptedProvider as ScriptedProvider
     from refold.providers.scripted import ScriptItem as ScriptItem
+    from refold.providers.scripted import cut as cut
     from refold.providers.scripted import say as say
+    from refold.providers.scripted import stall as stall
     from refold.providers.scripted import use as use
+    from refold.published import Missed as Missed
+    from refold.published import Progressed as Progressed
+    from refold.published import Published as Published
+    from refold.published import Streamed as Streamed
+    from refold.run_stream import RunStream as RunStream
     from refold.session import Session as Session
+    from refold.stepping import TurnResult as TurnResult
+    from refold.subscription import Subscription as Subscription
     from refold.tool_registry import ToolRegistry as ToolRegistry
     from refold.tools import Tool as Tool
     from refold.tools import tool as tool
@@ -65,6 +86,9 @@ __all__ = [
     "AgentConfig",
     "AgentId",
     "AgentRuntime",
+    "Allow",
+    "ApprovalHandler",
+    "Ask",
     "AskCycle",
     "AskTimeout",
     "CancellationToken",
@@ -72,42 +96,60 @@ __all__ = [
     "CommandRejected",
     "Completed",
     "ConfigError",
+    "Delta",
+    "Deny",
     "Failed",
     "ImageBlock",
     "LogFormatError",
     "LogInUse",
     "MemoryId",
     "Message",
+    "Missed",
     "ModelRequest",
     "ModelResponse",
     "Outcome",
     "PersistenceError",
+    "Policy",
+    "Progressed",
+    "ProposedCall",
     "Provider",
     "ProviderError",
+    "Published",
     "RecordedEvent",
     "RefoldError",
+    "RetryPolicy",
     "RunError",
     "RunId",
     "RunResult",
+    "RunStream",
     "ScriptItem",
     "ScriptedProvider",
     "Session",
     "SessionId",
+    "Streamed",
+    "Subscription",
     "TextBlock",
+    "TextDelta",
     "ThinkingBlock",
+    "ThinkingDelta",
     "Tool",
     "ToolApprovalRequested",
     "ToolCallId",
     "ToolContext",
     "ToolError",
+    "ToolInputDelta",
     "ToolRegistry",
     "ToolResultBlock",
     "ToolSpec",
     "ToolUse",
     "ToolUseBlock",
+    "TurnResult",
     "Usage",
+    "UsageDelta",
     "__version__",
+    "cut",
     "say",
+    "stall",
     "tool",
     "use",
 ]
@@ -118,6 +160,9 @@ _HOMES = {
     "AgentConfig": "refold.events.configuration",
     "AgentId": "refold.events.ids",
     "AgentRuntime": "refold.agent_runtime",
+    "Allow": "refold.events.permission",
+    "ApprovalHandler": "refold.approval_handling",
+    "Ask": "refold.events.permission",
     "AskCycle": "refold.actors.errors",
     "AskTimeout": "refold.actors.errors",
     "CancellationToken": "refold.actors.cancellation",
@@ -125,41 +170,59 @@ _HOMES = {
     "CommandRejected": "refold.events.errors",
     "Completed": "refold.outcome",
     "ConfigError": "refold.events.errors",
+    "Delta": "refold.events.model",
+    "Deny": "refold.events.permission",
     "Failed": "refold.outcome",
     "ImageBlock": "refold.events.content",
     "LogFormatError": "refold.events.errors",
     "LogInUse": "refold.events.errors",
     "MemoryId": "refold.events.ids",
     "Message": "refold.events.content",
+    "Missed": "refold.published",
     "ModelRequest": "refold.events.model",
     "ModelResponse": "refold.events.model",
     "Outcome": "refold.outcome",
     "PersistenceError": "refold.events.errors",
+    "Policy": "refold.actors.judging",
+    "Progressed": "refold.published",
+    "ProposedCall": "refold.events.permission",
     "Provider": "refold.actors.protocols",
     "ProviderError": "refold.events.errors",
+    "Published": "refold.published",
     "RecordedEvent": "refold.events.codec",
     "RefoldError": "refold.events.errors",
+    "RetryPolicy": "refold.events.retrying",
     "RunError": "refold.outcome",
     "RunId": "refold.events.ids",
     "RunResult": "refold.outcome",
+    "RunStream": "refold.run_stream",
     "ScriptItem": "refold.providers.scripted",
     "ScriptedProvider": "refold.providers.scripted",
     "Session": "refold.session",
     "SessionId": "refold.events.ids",
+    "Streamed": "refold.published",
+    "Subscription": "refold.subscription",
     "TextBlock": "refold.events.content",
+    "TextDelta": "refold.events.model",
     "ThinkingBlock": "refold.events.content",
+    "ThinkingDelta": "refold.events.model",
     "Tool": "refold.tools",
     "ToolApprovalRequested": "refold.events.session_events",
     "ToolCallId": "refold.events.ids",
     "ToolContext": "refold.actors.tool_context",
     "ToolError": "refold.events.errors",
+    "ToolInputDelta": "refold.events.model",
     "ToolRegistry": "refold.tool_registry",
     "ToolResultBlock": "refold.events.content",
     "ToolSpec": "refold.events.configuration",
     "ToolUse": "refold.events.model",
     "ToolUseBlock": "refold.events.content",
+    "TurnResult": "refold.stepping",
     "Usage": "refold.events.model",
+    "UsageDelta": "refold.events.model",
+    "cut": "refold.providers.scripted",
     "say": "refold.providers.scripted",
+    "stall": "refold.providers.scripted",
     "tool": "refold.tools",
     "use": "refold.providers.scripted",
 }

@@ -14,33 +14,46 @@ from types import TracebackType
 from typing import Self, Unpack, overload
 
 from refold.actors.actor_system import ActorSystem
+from refold.actors.approval import APPROVAL_KIND, ApprovalActor
+from refold.actors.clock import SystemClock
 from refold.actors.effects import EffectsInFlight
 from refold.actors.errors import ActorStopped, AskTimeout
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.journal import Journal
+from refold.actors.judging import Offer, Policy
 from refold.actors.model import MODEL_KIND, ModelActor
 from refold.actors.protocols import Provider
 from refold.actors.session import ReadSession, SessionActor, SessionSetting
 from refold.actors.supervision import ActorFailure
 from refold.actors.thread_pool import ThreadPool
 from refold.actors.tool import ToolActor
-from refold.agent import Agent
+from refold.agent import Agent, agent_of
+from refold.approval_handling import ApprovalHandler, asking
+from refold.contained_store import ContainedStore
 from refold.events.cleaning import clean_text
 from refold.events.configuration import CORE_VERSION, AgentConfig, CodeIdentity, configuration_of
-from refold.events.errors import ConfigError, PersistenceError
+from refold.events.core import Wait
+from refold.events.errors import CommandRejected, ConfigError, PersistenceError
 from refold.events.ids import AgentId, SessionId, checked_identifier, kind_and_identifier, stream_name
+from refold.events.records import StreamHead
 from refold.events.runtime_core import RUNTIME_CODEC, RUNTIME_CORE
 from refold.events.runtime_events import RUNTIME_STREAM, ActorFailed, RuntimeClosed, RuntimeStarted
 from refold.events.session_commands import CancelRun
 from refold.events.session_core import SESSION_KIND
+from refold.events.session_decisions import pending
+from refold.events.session_state import SessionState, is_scheduled
 from refold.events.tool_core import TOOL_KIND
-from refold.options import Log, RuntimeOptions, Settings, checked_options
+from refold.inbox_reading import InboxReader, reader_of
+from refold.options import RuntimeOptions, Settings, checked_options
+from refold.published import Recorded
+from refold.recorded_reading import read_recorded
 from refold.resuming import resume_open_runs
 from refold.session import Session
 from refold.session_hub import SessionHub, Subscriber
 from refold.stores.event_store import EventStore
 from refold.stores.memory import InMemoryStore
 from refold.stores.sqlite_store import SQLiteStore
+from refold.subscription import CAPACITY, Subscription
 from refold.tool_registry import ToolRegistry
 from refold.tools import Tool
 from refold.version import VERSION
@@ -54,6 +67,9 @@ class AgentRuntime:
         provider: what answers model requests; with an `AgentConfig` only.
         tools: functions made tools by `@tool`; with an `AgentConfig` only.
         name: the agent's name; with an `AgentConfig` only.
+        approval: as in `Agent`; with an `AgentConfig` only. So are `policy` and `offer`.
+        policy: judges the calls that a model asks for.
+        offer: says which tools a model is offered.
         options: see `refold.options.RuntimeOptions`.
 
     Raises:
@@ -70,6 +86,9 @@ class AgentRuntime:
         provider: Provider,
         tools: Sequence[Tool[..., object]] = (),
         name: str = "agent",
+        approval: ApprovalHandler | None = None,
+        policy: Policy | None = None,
+        offer: Offer | None = None,
         **options: Unpack[RuntimeOptions],
     ) -> None: ...
     @overload
@@ -81,14 +100,18 @@ class AgentRuntime:
         provider: Provider | None = None,
         tools: Sequence[Tool[..., object]] = (),
         name: str = "agent",
+        approval: ApprovalHandler | None = None,
+        policy: Policy | None = None,
+        offer: Offer | None = None,
         **options: Unpack[RuntimeOptions],
     ) -> None:
-        self.agent = _agent(agent, provider, tools, name)
+        self.agent = agent_of(agent, provider, tools, name, approval, policy, offer)
         self.options = checked_options(options)
         if self.agent.config.protocol != "native":
             raise ConfigError(f'the protocol {self.agent.config.protocol!r} is not there yet; use "native"')
         self.hub = SessionHub()
         self._pool = ThreadPool(self.options.tool_threads, name="refold-tool")
+        self._approval_pool = ThreadPool(self.options.tool_threads, name="refold-approval")
         self.tools = ToolRegistry(self.agent.tools, pool=self._pool)
         self._in_flight = EffectsInFlight()
         self._store: EventStore | None = None
@@ -98,6 +121,7 @@ class AgentRuntime:
         self._entered = False
         self._closing: asyncio.Task[None] | None = None
         self._resuming: asyncio.Task[None] | None = None
+        self._inbox: InboxReader | None = None
 
     @property
     def store(self) -> EventStore:
@@ -147,7 +171,7 @@ class AgentRuntime:
         self._entered = True
         self._pid = os.getpid()
         try:
-            self._store, self._owns_store = await _open(self.options.log, self.options)
+            self._store, self._owns_store = await _open(self.options)
             await self._start(self._store)
         except BaseException:
             await self._release()
@@ -171,13 +195,14 @@ class AgentRuntime:
         )
         self._journal = Journal(store)
         code = CodeIdentity(refold=VERSION, core=CORE_VERSION, app=options.app_version)
-        self._register(self._system, self._journal, store, await self._setting(store, code))
+        self._register(self._system, self._journal, store, await self._setting(store, self._journal, code))
         note = await self._system.start(
             EventSourcedActor, RUNTIME_CORE, RUNTIME_CODEC, self._journal, address=RUNTIME_STREAM
         )
         await note.ask(RuntimeStarted(code=code), block=False)
         if options.auto_resume:
             self._resuming = asyncio.get_running_loop().create_task(self._resume(store), name="resume open runs")
+        self._inbox = reader_of(self)
 
     async def _resume(self, store: EventStore) -> None:
         try:
@@ -185,14 +210,14 @@ class AgentRuntime:
         except PersistenceError as error:
             self.log.error("open runs of %s cannot be found and wait for their next message: %s", store.name, error)
 
-    async def _setting(self, store: EventStore, code: CodeIdentity) -> SessionSetting:
+    async def _setting(self, store: EventStore, journal: Journal, code: CodeIdentity) -> SessionSetting:
         configuration, payloads = configuration_of(
             self.agent.config, agent=AgentId(self.agent.name), tools=tuple(self.tools.specs()), code=code
         )
         known = await store.read_payloads(payloads)
         fresh = {name: data for name, data in payloads.items() if name not in known}
         if fresh:
-            await store.append([], fresh)
+            await journal.append([], fresh)
         return SessionSetting(
             configuration=configuration,
             tools=self.tools.names(),
@@ -204,7 +229,13 @@ class AgentRuntime:
     def _register(self, system: ActorSystem, journal: Journal, store: EventStore, setting: SessionSetting) -> None:
         hub, tools, options = self.hub, self.tools, self.options
         system.register(SESSION_KIND, lambda _: SessionActor(setting, journal, self._in_flight, hub))
-        system.register(MODEL_KIND, lambda _: ModelActor(self.agent.provider, tools, store, hub))
+        agent = self.agent
+        system.register(
+            MODEL_KIND,
+            lambda _: ModelActor(agent.provider, tools, store, hub, policy=agent.policy, offer=agent.offer),
+        )
+        ask = asking(agent.approval, self._approval_pool)
+        system.register(APPROVAL_KIND, lambda _: ApprovalActor(ask))
         system.register(
             TOOL_KIND,
             lambda _: ToolActor(tools, journal, hub, deps=options.deps, cancel_grace_s=options.cancel_grace_s),
@@ -229,6 +260,22 @@ class AgentRuntime:
             raise ConfigError(f"the log {self.store.name} has no session {session_id!r}")
         return session
 
+    async def forget(self, session_id: str) -> None:
+        """Let go of what memory holds of a session; the log keeps it, and its next message brings it back.
+
+        Raises:
+            CommandRejected: something of it goes on or is waited for.
+        """
+        self.require_open()
+        stream = stream_name(SESSION_KIND, SessionId(checked_identifier(session_id, "session id")))
+        if stream not in self.system.live():
+            return
+        ref = self.system.ref(stream)
+        waited: list[str] = await ref.ask(ReadSession(_goes_on), block=False)
+        if waited:
+            raise CommandRejected(f"session {session_id!r} cannot be forgotten while it waits for {waited[0]}")
+        await ref.stop(block=False)
+
     async def sessions(self) -> list[SessionId]:
         """Return the ids of all sessions in the log, in code-point order."""
         heads = await self.store.list_streams(prefix=f"{SESSION_KIND}/")
@@ -240,6 +287,30 @@ class AgentRuntime:
         Events are durable when they are passed on. What the subscriber raises is logged and counted.
         """
         return self.hub.subscribe(subscriber, SessionId(session) if session is not None else None)
+
+    def follow(self, *, capacity: int = CAPACITY) -> Subscription:
+        """Return an async iterator of what happens in all sessions from now on; see `Session.follow` for one.
+
+        It yields `RecordedEvent`, `Streamed`, `Progressed` and `Missed`, never slows a run, and loses no event.
+
+        Args:
+            capacity: how many items may wait for the reader, >= 1. Pieces of answers and reports of tools that find
+                no room are left out, and counted in a `Missed`; events are then read from the log.
+
+        Raises:
+            ConfigError: the capacity is none, or the runtime is not open.
+            ActorStopped: the runtime is closed.
+        """
+        self.require_open()
+        return Subscription(self.hub, self.recorded_after, None, capacity=capacity)
+
+    async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[Recorded]:
+        """Return the next `limit` events of a session after a version, or those there are.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        return await read_recorded(self.store, stream_name(SESSION_KIND, session), after_version=version, limit=limit)
 
     async def close(self, *, cancel: bool = False) -> None:
         """End the runtime; a second call waits for the first.
@@ -267,13 +338,17 @@ class AgentRuntime:
 
     async def _close(self, cancel: bool) -> None:
         try:
+            if self._inbox is not None:
+                await self._inbox.stop()
             if cancel:
                 await self._cancel_open_runs()
             await self._in_flight.drain(self.system.clock, self.options.close_grace_s)
             self.hub.close()
             heads = await self.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
-            await self.system.ref(RUNTIME_STREAM).ask(RuntimeClosed(open_runs=len(heads)), block=False)
-        except (PersistenceError, ActorStopped) as error:
+            await self.system.ref(RUNTIME_STREAM).ask(
+                RuntimeClosed(open_runs=sum(map(_has_open_run, heads))), block=False
+            )
+        except (PersistenceError, ActorStopped, AskTimeout) as error:
             self.log.warning("the end of the runtime of %s is not recorded: %s", self.store.name, error)
         finally:
             await self._release()
@@ -306,6 +381,8 @@ class AgentRuntime:
         """Let go of everything, in the reverse order of how it was taken, on every path."""
         self.hub.close()
         try:
+            if self._inbox is not None:
+                await self._inbox.stop()
             if self._resuming is not None:
                 self._resuming.cancel()
                 await asyncio.wait([self._resuming])
@@ -317,10 +394,15 @@ class AgentRuntime:
                 if self._journal is not None:
                     await self._journal.close()
             finally:
+                self.hub.end()
+                for name in self._approval_pool.close():
+                    self.log.warning("the approval handler still thinks about %s in its thread", name)
                 for name in self._pool.close():
                     self.log.warning("the tool call %s still runs in its thread", name)
                 if self._store is not None and self._owns_store:
                     await self._store.close()
+                elif isinstance(self._store, ContainedStore):
+                    self._store.let_go()
 
     def _actor_failed(self, failure: ActorFailure) -> None:
         kind, identifier = kind_and_identifier(failure.address)
@@ -346,20 +428,14 @@ class AgentRuntime:
             self.log.warning("the failure of %s is not recorded, since the runtime closes", failure.address)
 
 
-def _agent(
-    given: AgentConfig | Agent | None, provider: Provider | None, tools: Sequence[Tool[..., object]], name: str
-) -> Agent:
-    if isinstance(given, Agent):
-        if provider is not None or tools:
-            raise ConfigError("an Agent has its own provider and tools; give none beside it")
-        return given
-    if not isinstance(given, AgentConfig):
-        raise ConfigError(f"AgentRuntime needs an AgentConfig or an Agent first, not {type(given).__name__}")
-    if provider is None:
-        raise ConfigError("AgentRuntime needs a provider; for tests, ScriptedProvider plays a script")
-    if not callable(getattr(provider, "complete", None)):
-        raise ConfigError(f"a provider has an async method `complete`, and {type(provider).__name__} has none")
-    return Agent(config=given, provider=provider, tools=tuple(tools), name=name)
+def _goes_on(state: SessionState) -> list[str]:
+    """Return the keys of what ends by itself, or by somebody whom a handler asks."""
+    return [effect.key for effect in pending(state) if type(effect) is not Wait]
+
+
+def _has_open_run(head: StreamHead) -> bool:
+    """Tell whether a session waits for more than the times of inputs that were accepted for later."""
+    return any(not is_scheduled(key) for key in head.pending)
 
 
 async def _ended_in_order(store: EventStore) -> bool:
@@ -371,7 +447,9 @@ async def _ended_in_order(store: EventStore) -> bool:
     return bool(last) and isinstance(last[-1], RuntimeClosed)
 
 
-async def _open(log: Log, options: Settings) -> tuple[EventStore, bool]:
+async def _open(options: Settings) -> tuple[EventStore, bool]:
+    """Return the log, and whether it is the runtime's to close."""
+    log = options.log
     if isinstance(log, str | os.PathLike):
         if log == ":memory:":
             return InMemoryStore(), True
@@ -382,4 +460,5 @@ async def _open(log: Log, options: Settings) -> tuple[EventStore, bool]:
             append_timeout_s=options.append_timeout_s,
         )
         return store, True
-    return log, False
+    bounded = type(log) in (InMemoryStore, SQLiteStore)
+    return ContainedStore(log, options.clock or SystemClock(), None if bounded else options.append_timeout_s), False

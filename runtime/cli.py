@@ -9,11 +9,14 @@ from typing import Annotated
 
 import typer
 
+from refold.commands.approve import approve
+from refold.commands.cancel import cancel
 from refold.commands.check import check
 from refold.commands.demo import demo
 from refold.commands.execution import EXIT_CODES_HELP
 from refold.commands.replay import replay
 from refold.commands.run import run
+from refold.commands.send import send
 from refold.commands.sessions import sessions
 from refold.commands.show import show
 from refold.version import VERSION
@@ -29,7 +32,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (demo, run, sessions, show, replay, check):
+for command in (demo, run, send, approve, cancel, sessions, show, replay, check):
     app.command(epilog=EXIT_CODES_HELP)(command)
 
 

@@ -6,14 +6,15 @@ Nothing here is read by a machine, and nothing is made safe for a terminal: that
 import msgspec
 
 from refold.events.content import Block, ImageBlock, JsonObject, StoredBlock, TextBlock, ThinkingBlock, ToolUseBlock
-from refold.events.core import Effect, WaitUntil
+from refold.events.core import Effect, Wait, WaitUntil
 from refold.events.event import Event
 from refold.events.model import Usage
-from refold.events.session_decisions import CallModel, RunTool
+from refold.events.session_decisions import AskPerson, CallModel, RunTool
 from refold.events.session_events import (
     AgentConfigured,
     CancelRequested,
     ContextPrepared,
+    HistoryCleared,
     HistoryImported,
     InputQueued,
     ModelFailed,
@@ -28,12 +29,15 @@ from refold.events.session_events import (
     RunResumed,
     RunStarted,
     SessionOpened,
+    TimerFired,
+    TimerSet,
     ToolApprovalDecided,
     ToolApprovalRequested,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallStarted,
     ToolResultLate,
+    TurnAllowed,
 )
 from refold.time_words import time_words
 
@@ -45,8 +49,14 @@ def event_words(event: Event) -> str:
 
 def _run_words(event: Event) -> str:
     match event:
-        case InputQueued(content=content, cancelled=cancelled):
-            return content_words(content) + (" (cancelled before it was accepted)" if cancelled else "")
+        case InputQueued(content=content):
+            return content_words(content) + _input_words(event)
+        case TimerSet(due_at=due_at, content=content):
+            return f"{content_words(content)} (for {time_words(due_at)})"
+        case TimerFired(timer=timer):
+            return f"the time of {timer} has come"
+        case TurnAllowed(run=run, turn=turn):
+            return f"{run} may take turn {turn}"
         case RunStarted(run=run) | RunCompleted(run=run) | RunCancelled(run=run):
             return run
         case ModelRequested(run=run, turn=turn):
@@ -72,16 +82,26 @@ def _run_words(event: Event) -> str:
             return ""
 
 
+def _input_words(event: InputQueued) -> str:
+    if event.cancelled:
+        return " (cancelled before it was accepted)"
+    if event.joins is not None:
+        return f" (joins {event.joins})"
+    return " (one turn at a time)" if event.stepwise else ""
+
+
 def _call_words(event: Event) -> str:
     match event:
-        case ToolApprovalRequested(call=call, tool=tool, input=arguments):
-            return f"{call} {call_words(tool, arguments)}"
-        case ToolApprovalDecided(call=call, allowed=allowed, reason=reason):
-            return f"{call} {'allowed' if allowed else 'denied'}{f': {reason}' if reason else ''}"
+        case ToolApprovalRequested(call=call, tool=tool, input=arguments, expires_at=expires_at):
+            until = f" (until {time_words(expires_at)})" if expires_at is not None else ""
+            return f"{call} {call_words(tool, arguments)}{until}"
+        case ToolApprovalDecided(call=call, allowed=allowed, reason=reason, always=always):
+            words = f"{call} {'allowed' if allowed else 'denied'}{' always' if always else ''}"
+            return f"{words}: {reason}" if reason else words
         case ToolCallStarted(call=call):
             return call
-        case ToolCallCompleted(call=call, content=content):
-            return f"{call}: {content_words(content)}"
+        case ToolCallCompleted(call=call, content=content, ends_run=ends_run):
+            return f"{call}: {content_words(content)}{' (ends the run)' if ends_run else ''}"
         case ToolCallFailed(call=call, kind=kind, content=content):
             return f"{call} ({kind}): {content_words(content)}"
         case ToolResultLate(call=call, kind=kind, content=content):
@@ -99,6 +119,8 @@ def _other_words(event: Event) -> str:
             return f"{configuration.agent}: {configuration.model}; {tools}"
         case HistoryImported(messages=messages):
             return f"{len(messages)} message{'s' if len(messages) != 1 else ''}"
+        case HistoryCleared():
+            return "the conversation begins anew"
         case ContextPrepared(replaced=replaced):
             return f"a summary stands for the oldest {replaced} messages"
         case _:
@@ -143,6 +165,10 @@ def effect_words(effect: Effect) -> str:
             return f"model call of turn {turn}"
         case RunTool(name=name, input=arguments):
             return call_words(name, arguments)
+        case AskPerson(tool=tool, input=arguments):
+            return f"somebody's decision about {call_words(tool, arguments)}"
+        case Wait() if type(effect) is Wait:
+            return "somebody who lets the run go on"
         case WaitUntil(due_at=due_at):
             return f"wait until {time_words(due_at)}"
         case _:

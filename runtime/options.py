@@ -28,6 +28,8 @@ class RuntimeOptions(TypedDict, total=False):
     """How long to wait for another runtime to release the log; default 30."""
     append_timeout_s: float
     """After how long an append counts as hanging; default 30."""
+    inbox_poll_s: float
+    """How often a runtime whose log is a file looks for commands of other processes; default 0.2, 0 = never."""
     auto_resume: bool
     """Whether runs that an earlier process left open go on by themselves; default True, else `Session.resume`."""
     app_version: str | None
@@ -61,6 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     durability: Durability = "full"
     wait_for_log_s: float = 30.0
     append_timeout_s: float = 30.0
+    inbox_poll_s: float = 0.2
     auto_resume: bool = True
     app_version: str | None = None
     deps: object = None
@@ -92,6 +95,7 @@ def checked_options(given: RuntimeOptions) -> Settings:
         ("cancel_grace_s", options.cancel_grace_s, 0),
         ("close_grace_s", options.close_grace_s, 0),
         ("append_timeout_s", options.append_timeout_s, 1e-3),
+        ("inbox_poll_s", options.inbox_poll_s, 0),
         ("ask_timeout_s", options.ask_timeout_s, 1e-3),
         ("restart_window_s", options.restart_window_s, 1e-3),
     )

@@ -18,7 +18,9 @@ from refold.events.ids import SessionId, StreamName, kind_and_identifier
 from refold.events.records import StreamHead
 from refold.events.session_core import SESSION_KIND
 from refold.events.session_events import AgentConfigured, RunResumed
-from refold.session_hub import Recorded, SessionHub
+from refold.events.session_state import is_work
+from refold.published import Recorded
+from refold.session_hub import SessionHub
 from refold.stores.event_store import EventStore
 
 log = logging.getLogger("refold.runtime")
@@ -40,7 +42,7 @@ async def resume_open_runs(system: ActorSystem, hub: SessionHub, store: EventSto
     """
     suspects: list[StreamName] = []
     for head in await store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True):
-        if await _was_just_resumed(store, head):
+        if any(is_work(key) for key in head.pending) and await _was_just_resumed(store, head):
             suspects.append(head.stream)
         else:
             _wake(system, head.stream)

@@ -11,14 +11,15 @@ import inspect
 import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TypeAlias
+from weakref import WeakSet
 
 import msgspec
 
 from refold.actors.errors import ActorStopped
-from refold.events.codec import RecordedEvent
 from refold.events.errors import ConfigError
-from refold.events.ids import RunId, SessionId
+from refold.events.ids import RunId, SessionId, ToolCallId
 from refold.events.model import Delta, Usage
 from refold.events.session_events import (
     CancelRequested,
@@ -31,14 +32,14 @@ from refold.events.session_events import (
     RunFailed,
     RunResumed,
     RunStarted,
-    SessionEvent,
     ToolApprovalRequested,
 )
-from refold.events.session_state import FinishedRun, SessionState, run_of_input
+from refold.events.session_state import FinishedRun, SessionState, awaits_step, run_of_input
+from refold.published import Progressed, Recorded, Streamed
+from refold.subscription import Subscription
 
 log = logging.getLogger("refold.session")
 
-Recorded: TypeAlias = RecordedEvent[SessionEvent]
 Subscriber: TypeAlias = Callable[[Recorded], object]
 """Called on the loop with each durable event; it must return quickly."""
 
@@ -53,6 +54,15 @@ class EndedRun:
         self.finished = finished
 
 
+class PausedRun(msgspec.Struct, frozen=True):
+    """A run that waits for somebody who allows its next turn."""
+
+    turn: int
+    """The turn that it has taken."""
+    version: int
+    """Of the last event before the wait."""
+
+
 class Follower:
     """Waits for ends of runs of one session, from the moment it was made."""
 
@@ -60,6 +70,7 @@ class Follower:
         self.awaited: RunId | None = None
         """The run whose end a caller waits for."""
         self._ended: dict[RunId, EndedRun] = {}
+        self._paused: dict[RunId, PausedRun] = {}
         self._failure: Exception | None = None
         self._wake: asyncio.Future[None] | None = None
 
@@ -76,8 +87,33 @@ class Follower:
             await self._wake
         return self._ended[run]
 
+    async def ended_or_paused(self, run: RunId, *, after_version: int) -> EndedRun | PausedRun:
+        """Return how `run` ended, or that it waits for its next turn after what happened at `after_version`.
+
+        Raises:
+            ActorStopped: as `ended`.
+        """
+        while run not in self._ended:
+            paused = self._paused.get(run)
+            if paused is not None and paused.version > after_version:
+                return paused
+            if self._failure is not None:
+                raise self._failure
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+        return self._ended[run]
+
+    def tell_paused(self, run: RunId, paused: PausedRun) -> None:
+        """Note that a run waits for its next turn."""
+        if self.awaited is not None and run != self.awaited:
+            return
+        self._paused[run] = paused
+        self._stir()
+
     def tell(self, run: RunId, ended: EndedRun) -> None:
         """Note that a run has ended."""
+        if self.awaited is not None and run != self.awaited:
+            return  # Of many callers in a queue each is woken once.
         self._ended[run] = ended
         self._stir()
 
@@ -101,6 +137,7 @@ class SessionHub:
         self._subscribers: dict[SessionId | None, list[Subscriber]] = {}
         self._ending: dict[SessionId, dict[RunId, int]] = {}
         self._open: dict[SessionId, None] = {}
+        self._subscriptions: dict[SessionId | None, WeakSet[Subscription]] = {}
 
     @contextmanager
     def follow(self, session: SessionId) -> Generator[Follower, None, None]:
@@ -139,9 +176,12 @@ class SessionHub:
     def recorded(self, session: SessionId, events: Sequence[Recorded]) -> None:
         """Pass durable events on, and remember which runs they end."""
         subscribers = [*self._subscribers.get(session, ()), *self._subscribers.get(None, ())]
+        subscriptions = self._subscriptions_to(session)
         cancelled: dict[RunId, int] = {}
         for event in events:
-            shown = _own_copy(event) if subscribers else event
+            shown = _own_copy(event) if subscribers or subscriptions else event
+            for subscription in subscriptions:
+                subscription.put_event(session, shown)
             for subscriber in subscribers:
                 self._call(subscriber, shown)
             if (run := _cancelled_run(event)) is not None:
@@ -180,18 +220,52 @@ class SessionHub:
             ended = EndedRun(version, last if last is not None and last.version == version else None)
             for follower in self._followers.get(session, ()):
                 follower.tell(run, ended)
+        run_now = state.run
+        if run_now is not None and awaits_step(run_now):
+            for follower in self._followers.get(session, ()):
+                follower.tell_paused(run_now.id, PausedRun(run_now.turns, state.version))
 
-    def streamed(self, session: SessionId, delta: Delta) -> None:
-        """Let a piece of an answer go by: nobody subscribes to pieces yet."""
+    def streamed(self, session: SessionId, run: RunId, turn: int, delta: Delta) -> None:
+        """Pass a piece of an answer on to subscriptions."""
+        if self._subscriptions:
+            self._pass_on(session, Streamed(session=session, run=run, turn=turn, delta=delta))
 
     def progressed(self, session: SessionId, call: str, report: object) -> None:
-        """Log what a tool reports."""
+        """Log what a tool reports, and pass it on to subscriptions."""
         log.debug("session %s: %s reports %r", session, call, report)
+        if self._subscriptions:
+            self._pass_on(session, Progressed(session=session, call=ToolCallId(call), report=report))
+
+    def add(self, subscription: Subscription) -> None:
+        """Put into a subscription what happens from now on; it is held weakly."""
+        self._subscriptions.setdefault(subscription.session, WeakSet()).add(subscription)
+
+    def drop(self, subscription: Subscription) -> None:
+        """Put nothing more into a subscription."""
+        others = self._subscriptions.get(subscription.session)
+        if others is not None:
+            others.discard(subscription)
+            if not others:
+                self._subscriptions.pop(subscription.session, None)
+
+    def _subscriptions_to(self, session: SessionId) -> list[Subscription]:
+        if not self._subscriptions:
+            return []
+        return [*self._subscriptions.get(session, ()), *self._subscriptions.get(None, ())]
+
+    def _pass_on(self, session: SessionId, item: Streamed | Progressed) -> None:
+        for subscription in self._subscriptions_to(session):
+            subscription.put_passing(item)
 
     def session_failed(self, session: SessionId, reason: str) -> None:
         """Tell those who wait for a session that its actor is gone for good."""
         for follower in self._followers.get(session, ()):
             follower.fail(ActorStopped(f"session/{session}", reason))
+
+    def end(self) -> None:
+        """Tell subscriptions that nothing more will come."""
+        for subscription in [*chain.from_iterable(self._subscriptions.values())]:
+            subscription.end()
 
     def close(self) -> None:
         """Tell all who still wait that the runtime is closed."""

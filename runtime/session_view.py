@@ -18,15 +18,22 @@ from refold.events.records import StoredEvent, StreamHead
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND, fold
 from refold.events.session_decisions import pending
 from refold.events.session_events import InputQueued, RunCancelled, RunCompleted, RunFailed, SessionEvent
-from refold.events.session_state import Phase, SessionState, calls_awaiting_approval, deadline_key, run_of_input
+from refold.events.session_state import (
+    Phase,
+    SessionState,
+    awaits_person,
+    calls_awaiting_approval,
+    is_work,
+    run_of_input,
+)
 from refold.log_reading import Batches, Streams, session_head
 from refold.stores.event_store import EventStore
 from refold.transcript import Entry, Transcript
 
 SessionStatus = Literal["idle", "open", "waiting", "parked", "completed", "failed", "cancelled", "damaged"]
 """`idle`: no run yet. `open`: a run has work in flight, or will have when its log is taken up again. `waiting`: for
-somebody's approval. `parked`: until somebody decides. The next three: how the last run ended. `damaged`: its events
-cannot be read; `refold check` says where."""
+somebody's approval, or for its next step. `parked`: until somebody decides. The next three: how the last run ended.
+`damaged`: its events cannot be read; `refold check` says where."""
 
 FIRST_EVENTS = 4
 """Among so many of its first events a session's first input is looked for."""
@@ -94,7 +101,7 @@ async def _listed(store: EventStore, head: StreamHead, name: str) -> ListedSessi
 
 async def _status_of_head(store: EventStore, head: StreamHead, last: StoredEvent) -> SessionStatus:
     """Return a session's status from the end of its stream if that says it, else from all of its events."""
-    if len(head.pending) > 1:  # One alone may be the wait for the deadline of a run that waits for an approval.
+    if any(is_work(key) for key in head.pending):
         return "open"
     outcome = _OUTCOMES.get(tag_of(last.data))
     if outcome is not None:
@@ -123,9 +130,7 @@ def status_of(state: SessionState) -> SessionStatus:
         return state.last_run.outcome if state.last_run is not None else "idle"
     if state.run.parked:
         return "parked"
-    asked = bool(calls_awaiting_approval(state))
-    working = any(effect.key != deadline_key(state.run) for effect in pending(state))
-    return "waiting" if asked and not working else "open"
+    return "waiting" if awaits_person(state.run, state.turn) else "open"
 
 
 class OpenRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,10 +146,12 @@ class OpenRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingInput(msgspec.Struct, frozen=True, kw_only=True):
-    """An input whose run has not begun."""
+    """An input that no model has been shown yet."""
 
     run: RunId
     content: tuple[Block, ...]
+    due_at: int | None = None
+    """When its run is to begin, in microseconds since the epoch; None = when those before it have ended."""
 
 
 class EffectInFlight(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,9 +251,7 @@ def _view(session: SessionId, last_version: int, state: SessionState, transcript
             turns=run.turns,
             usage=run.usage,
         ),
-        queue=tuple(
-            WaitingInput(run=run_of_input(waiting.version), content=waiting.message.content) for waiting in state.queue
-        ),
+        queue=_waiting_inputs(state),
         pending=tuple(
             EffectInFlight(key=effect.key, causation=effect.causation, what=effect_words(effect))
             for effect in pending(state)
@@ -255,4 +260,15 @@ def _view(session: SessionId, last_version: int, state: SessionState, transcript
             WaitingCall(call=call.id, what=call_words(call.name, call.input)) for call in calls_awaiting_approval(state)
         ),
         transcript=tuple(transcript.entries),
+    )
+
+
+def _waiting_inputs(state: SessionState) -> tuple[WaitingInput, ...]:
+    joining = state.run.joining if state.run is not None else []
+    return (
+        *(WaitingInput(run=waiting.run, content=waiting.message.content) for waiting in (*joining, *state.queue)),
+        *(
+            WaitingInput(run=run_of_input(later.version), content=later.content, due_at=later.due_at)
+            for later in state.scheduled
+        ),
     )

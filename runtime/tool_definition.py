@@ -8,7 +8,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable
-from typing import get_args
+from typing import TypeVar, get_args
 
 import msgspec
 
@@ -22,6 +22,14 @@ NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 Validator = Callable[..., str | None]
 """Gets a call's arguments by name, read and with their defaults, without the context. The text that it returns, or that
 of a ValueError or ToolError that it raises, tells the model what is wrong with them; None means nothing is."""
+
+ActionName = Callable[..., str]
+"""Names what a call does, such as `delete reports/`; gets the call's arguments like a `Validator`, and runs with it.
+
+Who allows a call always allows the later ones with the same name. Without a name the call is broken and does not run.
+"""
+
+V = TypeVar("V", bound=Callable[..., object])
 
 
 def name_of(function: object) -> str:
@@ -83,8 +91,8 @@ def checked_spec(spec: ToolSpec) -> ToolSpec:
 
 
 def checked_validator(
-    validate: Validator | None, tool_name: str, names: tuple[str, ...] | None = None
-) -> Validator | None:
+    validate: V | None, tool_name: str, names: tuple[str, ...] | None = None, *, role: str = "validator"
+) -> V | None:
     """Return `validate`.
 
     Raises:
@@ -94,13 +102,13 @@ def checked_validator(
         return None
     if not callable(validate) or inspect.iscoroutinefunction(entry_of(validate)):
         raise ConfigError(
-            f"the validator of the tool {tool_name!r} must be a plain function, not async: {validate!r:.100}"
+            f"the {role} of the tool {tool_name!r} must be a plain function, not async: {validate!r:.100}"
         )
     if names is not None:
         try:
             inspect.signature(validate).bind(**dict.fromkeys(names))
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"the validator of the tool {tool_name!r} must take its arguments ({', '.join(names)}): {error}"
+                f"the {role} of the tool {tool_name!r} must take its arguments ({', '.join(names)}): {error}"
             ) from None
     return validate

@@ -11,6 +11,7 @@ from typing import TypeVar, cast
 
 from refold.actors.thread_pool import LateOutcome, ThreadPool
 from refold.actors.tool_context import ToolContext
+from refold.events.errors import AgentLoopError
 
 R = TypeVar("R")
 
@@ -22,6 +23,7 @@ async def run_in_thread(call: Callable[[], R], *, name: str, context: ToolContex
     begun. Cancelled without the token, or once more, it raises at once and leaves the thread to itself.
 
     Raises:
+        AgentLoopError: no thread could be started.
         ConfigError: the pool is closed.
         asyncio.CancelledError: the task was cancelled, or the body raised it.
         RuntimeError: the body raised SystemExit or the like.
@@ -33,7 +35,10 @@ async def run_in_thread(call: Callable[[], R], *, name: str, context: ToolContex
         if not ended.done():
             ended.set_result(outcome)
 
-    work = pool.submit(call, name=name)
+    try:
+        work = pool.submit(call, name=name)
+    except RuntimeError as error:  # The machine has no thread to give.
+        raise AgentLoopError(f"no thread could be started for {name}: {error}") from error
     try:
         return await work
     except asyncio.CancelledError:

@@ -5,6 +5,7 @@ is in `refold.tool_signature` and `refold.tool_schema`. The rule protected here:
 the body, and what was found good when it was checked is what the body gets.
 """
 
+import hashlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,15 @@ from refold.events.configuration import DEFAULT_TOOL_SILENCE_S, EffectClass, Tie
 from refold.events.content import JsonObject
 from refold.events.errors import ConfigError, ToolError
 from refold.events.session_events import Verdict
-from refold.tool_definition import Validator, check_function, checked_spec, checked_validator, docstring_of, name_of
+from refold.tool_definition import (
+    ActionName,
+    Validator,
+    check_function,
+    checked_spec,
+    checked_validator,
+    docstring_of,
+    name_of,
+)
 from refold.tool_docstring import first_paragraph
 from refold.tool_schema import DescribedArguments, InputSchema
 from refold.tool_signature import Signature, context_parameters, entry_of
@@ -28,6 +37,9 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+
+ACTION_CHARACTERS_MAX = 500
+"""A longer name of an action is cut, and ends with its hash, so that two long ones are never taken for one."""
 
 REASON_CHARACTERS_MAX = 2_000
 """The text of what is wrong with arguments is cut after so many characters."""
@@ -63,6 +75,7 @@ class Tool(Generic[P, R_co]):
     _arguments: Arguments
     _body: Callable[[dict[str, object], ToolContext[object]], object]
     _validate: Validator | None
+    _action: ActionName | None = None
 
     def __post_init__(self) -> None:
         for name in WRAPPER_ASSIGNMENTS:
@@ -101,7 +114,7 @@ class Tool(Generic[P, R_co]):
         except Exception as error:  # noqa: BLE001 - The border to the user's validator and types.
             problem = f"{type(error).__name__}: {error}"
         if problem is None:
-            return repaired, Verdict()
+            return repaired, self._permitted(repaired)
         text = clean_text(problem)[:REASON_CHARACTERS_MAX]
         reason = f"The arguments of {self.name} were refused, and it did not run: {text}"
         return repaired, Verdict(verdict="invalid_arguments", reason=reason)
@@ -121,6 +134,22 @@ class Tool(Generic[P, R_co]):
                 lambda: self._body(values, context), name=f"tool {self.name}", context=context, pool=pool
             )
         return await result if inspect.isawaitable(result) else result
+
+    def _permitted(self, arguments: JsonObject) -> Verdict:
+        """Return the verdict on arguments that fit."""
+        if self._action is None:
+            return Verdict()
+        try:
+            action = cast("object", self._action(**self._arguments.read(arguments)))
+        except Exception as error:  # noqa: BLE001 - The border to user code: nobody knows what would be allowed.
+            action = error
+        if inspect.iscoroutine(action):
+            action.close()
+        if not isinstance(action, str) or not action.strip():
+            return Verdict(
+                verdict="broken", reason=clean_text(f"The action of {self.name} is not known: {action!r:.200}")
+            )
+        return Verdict(action=f"{self.name}: {_shortened(clean_text(action))}")
 
     def _problem(self, values: dict[str, object]) -> str | None:
         """Return what the validator says."""
@@ -145,6 +174,7 @@ class Tool(Generic[P, R_co]):
         effect: EffectClass = "once",
         timeout_s: float = DEFAULT_TOOL_SILENCE_S,
         validate: Validator | None = None,
+        action: ActionName | None = None,
     ) -> "Tool[Q, R]":
         """Return a tool that is described by a JSON schema, as tools of other systems are.
 
@@ -159,6 +189,7 @@ class Tool(Generic[P, R_co]):
             effect: see `tool`.
             timeout_s: see `tool`.
             validate: see `Validator`.
+            action: see `ActionName`.
 
         Raises:
             ConfigError: something of it cannot work; names the tool.
@@ -187,7 +218,14 @@ class Tool(Generic[P, R_co]):
             arguments,
             lambda values, context: call(values, **dict.fromkeys(contexts, context)),
             checked_validator(validate, name),
+            checked_validator(action, name, role="action"),
         )
+
+
+def _shortened(action: str) -> str:
+    if len(action) <= ACTION_CHARACTERS_MAX:
+        return action
+    return f"{action[: ACTION_CHARACTERS_MAX - 66]}… {hashlib.sha256(action.encode()).hexdigest()}"
 
 
 @overload
@@ -203,6 +241,7 @@ def tool(
     description: str | None = None,
     timeout_s: float = DEFAULT_TOOL_SILENCE_S,
     validate: Validator | None = None,
+    action: ActionName | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -216,6 +255,7 @@ def tool(
     description: str | None = None,
     timeout_s: float = DEFAULT_TOOL_SILENCE_S,
     validate: Validator | None = None,
+    action: ActionName | None = None,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of a typed function, sync or async: `@tool` or `@tool(tier="observe", effect="pure")`.
 
@@ -231,6 +271,7 @@ def tool(
         description: what a model is told; the docstring's first paragraph if None.
         timeout_s: longest silence of a running call in seconds, > 0; progress counts as activity.
         validate: see `Validator`; synchronous.
+        action: see `ActionName`; None = every call of the tool is the same action.
 
     Raises:
         ConfigError: something of it cannot work; names the tool and the parameter.
@@ -258,6 +299,7 @@ def tool(
             signature,
             lambda values, context: call(**values, **dict.fromkeys(contexts, context)),
             checked_validator(validate, shown, signature.names),
+            checked_validator(action, shown, signature.names, role="action"),
         )
 
     return decorate if function is None else decorate(function)

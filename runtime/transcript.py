@@ -136,8 +136,8 @@ class Transcript:
                 self._configured = True
             case RunStarted():
                 self._started_at, self._turns, self._usage = event.at, 0, Usage()
-            case InputQueued(content=content):
-                self._said(event, Message("user", content), run=run_of_input(self._version))
+            case InputQueued(content=content, joins=joins, scheduled=scheduled):
+                self._said(event, Message("user", content), run=joins or run_of_input(scheduled or self._version))
             case HistoryImported(messages=messages):
                 for message in messages:
                     self._said(event, message, imported=True)

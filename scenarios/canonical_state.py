@@ -20,10 +20,11 @@ import msgspec
 
 from refold.events.content import Message, ToolResultBlock
 from refold.events.model import Usage
-from refold.events.session_state import KeyRecord, SessionState, Turn
+from refold.events.session_state import SessionState, Turn
 from refold.scenarios.session_witness import Witness
 
-_VERSION = re.compile(rb'(run_|call_|"(?:version|input|started|asked|terminal|configured)":|(?<=_)[0-9]":)([0-9]+)')
+_FIELDS = rb"version|input|started|asked|failed|requested|terminal|cancelled|configured"
+_VERSION = re.compile(rb'(run_|call_|input:|"(?:' + _FIELDS + rb')":|(?<=_)[0-9]":)([0-9]+)')
 """A version, behind what says that it is one; the last choice finds `"call_7_0":9`, the start of a call."""
 
 _encoder = msgspec.json.Encoder()
@@ -55,9 +56,10 @@ def _without_past(state: SessionState) -> SessionState:
         usage=Usage(),
         run=msgspec.structs.replace(state.run, usage=Usage(), final=()) if state.run is not None else None,
         turn=_without_results(state.turn) if state.turn is not None else None,
-        keys={
-            key: KeyRecord(record.command, "", record.version, record.terminal) for key, record in state.keys.items()
-        },
+        allowed_actions=dict.fromkeys(state.allowed_actions, 0),
+        cleared=0,
+        cleared_calls={},
+        keys={key: msgspec.structs.replace(record, digest="") for key, record in state.keys.items()},
     )
 
 

@@ -1,7 +1,7 @@
 """The exhaustive check of the session's core: everything that can happen, in every order, within a small scope.
 
     python -P -m refold.scenarios.exhaustive             what every test run does, in seconds
-    python -P -m refold.scenarios.exhaustive --full      two inputs, two turns, two calls, all tools, in minutes
+    python -P -m refold.scenarios.exhaustive --full      more inputs, turns, calls and tools at once, in minutes
     ... --stop-at-first                                  end with the first violation
 
 Read `refold.scenarios.exploration` for how it searches, `session_scope` for what is bounded, `canonical_state` for

@@ -124,7 +124,7 @@ class _Search:
             self._report(finding, index, None, life.log)
         state = life.decoded_state()
         ordinary = ordinary_command(state)
-        if ordinary is None and (state.run is not None or state.queue or state.turn is not None):
+        if ordinary is None and (state.run or state.queue or state.turn or state.scheduled):
             stuck = Finding("LIVE", "work is left, nothing is pending, and nobody is waited for")
             self._report(stuck, index, None, life.log)
         accepted = ordinary is None

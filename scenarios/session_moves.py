@@ -9,16 +9,19 @@ from collections.abc import Iterator
 import msgspec
 
 from refold.events.configuration import AgentConfiguration
-from refold.events.content import Message, TextBlock, ToolUseBlock
+from refold.events.content import ImageBlock, Message, TextBlock, ToolUseBlock
 from refold.events.ids import RunId, SessionId, ToolCallId
 from refold.events.model import RequestReference, Usage
 from refold.events.session_commands import (
+    AllowTurn,
     CancelRun,
+    ClearHistory,
     Configure,
     DecideApproval,
     ImportHistory,
     OpenSession,
     RecordModelFailure,
+    RecordModelInterruption,
     RecordModelResponse,
     RecordTimer,
     RecordToolResult,
@@ -26,7 +29,17 @@ from refold.events.session_commands import (
     SendInput,
     SessionCommand,
 )
-from refold.scenarios.session_scope import AGENT, FINAL_ANSWER, SESSION, TOOLS, Answer, Scope, answers, configuration
+from refold.scenarios.session_scope import (
+    AGENT,
+    AT,
+    FINAL_ANSWER,
+    SESSION,
+    TOOLS,
+    Answer,
+    Scope,
+    answers,
+    configuration,
+)
 from refold.scenarios.session_witness import Witness
 
 FOREIGN_RUN = RunId("run_9999")
@@ -37,6 +50,12 @@ TOOL_NAMES = tuple(sorted(spec.name for spec in TOOLS))
 
 DONE = (TextBlock(text="done"),)
 """What an ordinary tool returns."""
+
+_IMAGE = (ImageBlock(media_type="image/png", data=b"PNG"),)
+"""A result without a word."""
+
+SCHEDULED_AT = (AT + 2_000_000, AT + 1_000_000)
+"""For when inputs are accepted that are for later; the later time first."""
 
 _HELLO = (TextBlock(text="Hello"),)
 _HURRY = (TextBlock(text="Hurry"),)
@@ -88,6 +107,8 @@ class Moves:
         if not witness.runs:
             yield from self._opening  # What they read never changes again, so they need not be tried everywhere.
         yield from self._inputs(witness)
+        yield from self._history(witness)
+        yield from self._turns(witness)
         yield from self._model(witness)
         yield from self._tools(witness)
         yield from self._decisions(witness)
@@ -104,27 +125,66 @@ class Moves:
             yield Move(SendInput(content=_HELLO, key="send"))
             yield Move(SendInput(content=_HURRY, key="send"))
             yield Move(SendInput(content=_HELLO, key="send", cancelled=True))
+        yield from self._special_inputs(room, room or "send" in witness.keys)
+
+    def _special_inputs(self, room: bool, room_with_key: bool) -> Iterator[Move]:
+        """Yield inputs that join the run under way, go step by step, or are for later."""
+        scope = self._scope
+        if scope.now and room:
+            yield Move(SendInput(content=_HURRY, now=True), must_happen=True)
+        if scope.stepwise and room:
+            yield Move(SendInput(content=_HELLO, stepwise=True), must_happen=True)
+        if scope.scheduled and room:
+            for later in SCHEDULED_AT:
+                yield Move(SendInput(content=_HELLO, due_at=later), must_happen=True)
+        if "send" in scope.keyed and room_with_key:
+            if scope.now:
+                yield Move(SendInput(content=_HELLO, key="send", now=True))
+            if scope.scheduled:
+                yield Move(SendInput(content=_HELLO, key="send", due_at=SCHEDULED_AT[0]))
+
+    def _history(self, witness: Witness) -> Iterator[Move]:
+        if self._scope.clears:
+            yield Move(ClearHistory(), witness.has_history and witness.open_run is None)
+            if "clear" in self._scope.keyed:
+                yield Move(ClearHistory(key="clear"))
         if self._scope.imports and (not witness.imported or witness.open_run is not None or "import" in witness.keys):
             yield Move(ImportHistory(messages=_HISTORY, key="import"))
+
+    def _turns(self, witness: Witness) -> Iterator[Move]:
+        if self._scope.stepwise:
+            yield Move(AllowTurn(), witness.awaits_step)
+            yield Move(AllowTurn(run=FOREIGN_RUN), foreign=True)
+        for seen in witness.runs.values():
+            if seen.failed:
+                yield Move(RecordTimer(timer=f"retry:{seen.failed}"), seen.retry_at is not None and not seen.parked)
 
     def _model(self, witness: Witness) -> Iterator[Move]:
         late = self._answers[-1]
         for run, seen in witness.runs.items():
+            if seen.asked and self._scope.interrupts:
+                yield Move(RecordModelInterruption(turn=seen.turn, asked=seen.asked, content=late.content), True)
+            if seen.asked and self._scope.attempts_max > 1:
+                yield Move(_failure(run, seen.turn, retryable=True), must_happen=True)
             turn, awaited = max(seen.turn, 1), bool(seen.asked)
             for answer in self._answers if awaited else (late,):
                 yield Move(_response(run, turn, answer), awaited)
-            yield Move(RecordModelFailure(run=run, turn=turn, kind="server", message="overloaded"), awaited)
+            yield Move(_failure(run, turn), awaited)
             if turn > 1:
                 yield Move(_response(run, turn - 1, late))
         if witness.ended_run is not None:
             yield Move(_response(witness.ended_run, 1, late))
-            yield Move(RecordModelFailure(run=witness.ended_run, turn=1, kind="server", message="overloaded"))
+            yield Move(_failure(witness.ended_run, 1))
         yield Move(_response(FOREIGN_RUN, 1, late), foreign=True)
 
     def _tools(self, witness: Witness) -> Iterator[Move]:
         for call, seen in witness.calls.items():
             yield Move(RecordToolResult(call=call, content=DONE), seen.running)
             yield Move(RecordToolResult(call=call, content=(), kind="permanent"), seen.running)
+            if self._scope.finishes:
+                yield Move(RecordToolResult(call=call, content=DONE, ends_run=True), seen.running)
+            if self._scope.breaks is not None:
+                yield Move(RecordToolResult(call=call, content=_IMAGE, kind="permanent", broken=True), seen.running)
         if witness.closed_call is not None:
             yield Move(RecordToolResult(call=witness.closed_call, content=DONE))
             yield Move(RecordToolResult(call=witness.closed_call, content=(), kind="permanent"))
@@ -139,6 +199,11 @@ class Moves:
                 yield Move(DecideApproval(call=call, allowed=allowed), waits)
                 if "decide" in self._scope.keyed:
                     yield Move(DecideApproval(call=call, allowed=allowed, key="decide"))
+            if self._scope.always:
+                yield Move(DecideApproval(call=call, allowed=True, always=True), waits)
+            if seen is not None and seen.expires_at is not None:
+                goes_on = all(not run.parked for run in witness.runs.values())
+                yield Move(RecordTimer(timer=f"expiry:{seen.requested}"), waits and goes_on)
         yield Move(DecideApproval(call=FOREIGN_CALL, allowed=True), foreign=True)
 
     def _cancels(self, witness: Witness) -> Iterator[Move]:
@@ -146,6 +211,10 @@ class Moves:
         for run in _own_runs(witness):
             seen = witness.runs.get(run)
             yield Move(CancelRun(run=run), seen is not None and not seen.cancelled)
+            if "cancel" in self._scope.keyed:
+                yield Move(CancelRun(run=run, key="cancel"))
+        for run in witness.scheduled:
+            yield Move(CancelRun(run=run), must_happen=True)
             if "cancel" in self._scope.keyed:
                 yield Move(CancelRun(run=run, key="cancel"))
         yield Move(CancelRun(run=FOREIGN_RUN), foreign=True)
@@ -160,7 +229,12 @@ class Moves:
             yield Move(ResumeRun(tools=TOOL_NAMES, asked=True), must_happen=True)
             yield Move(ResumeRun(asked=True), must_happen=True)
         for other in _own_runs(witness):
-            yield Move(RecordTimer(timer=deadline_name(other)), other == run and goes_on)
+            waited_for = other == run and goes_on and not witness.awaits_person
+            yield Move(RecordTimer(timer=deadline_name(other)), waited_for)
+        for scheduled in witness.scheduled.values():
+            yield Move(RecordTimer(timer=f"input:{scheduled.version}"), scheduled == witness.first_scheduled)
+        if self._scope.scheduled and witness.ended_run is not None:
+            yield Move(RecordTimer(timer=f"input:{witness.ended_run.removeprefix('run_')}"))
         yield Move(RecordTimer(timer=deadline_name(FOREIGN_RUN)), foreign=True)
 
 
@@ -177,6 +251,10 @@ def _own_runs(witness: Witness) -> tuple[RunId, ...]:
 def final_answer(run: RunId, turn: int) -> RecordModelResponse:
     """Return what an ordinary model says."""
     return _response(run, turn, FINAL_ANSWER)
+
+
+def _failure(run: RunId, turn: int, *, retryable: bool = False) -> RecordModelFailure:
+    return RecordModelFailure(run=run, turn=turn, kind="server", message="overloaded", retryable=retryable)
 
 
 def _response(run: RunId, turn: int, answer: Answer) -> RecordModelResponse:

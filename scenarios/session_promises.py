@@ -7,17 +7,20 @@ not been kept. The rule: no decision and no state of `refold.events` is trusted 
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from refold.events.configuration import AgentConfiguration
-from refold.events.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, CRASHED_TEXT, text_of
-from refold.events.core import Effect
+from refold.events.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, CRASHED_TEXT, Message, text_of
+from refold.events.core import Effect, WaitUntil
 from refold.events.ids import RunId, ToolCallId
 from refold.events.session_events import (
     CancelRequested,
+    HistoryCleared,
     HistoryImported,
     InputQueued,
     ModelFailed,
     ModelRequested,
+    RetryScheduled,
     RunCancelled,
     RunCompleted,
     RunFailed,
@@ -25,13 +28,19 @@ from refold.events.session_events import (
     RunResumed,
     SessionEvent,
     TimerFired,
+    TimerSet,
     ToolApprovalDecided,
     ToolApprovalRequested,
     ToolCallFailed,
     ToolCallStarted,
+    TurnAllowed,
 )
+from refold.scenarios.session_growth import Growth, told
 from refold.scenarios.session_rules import Finding, Rule
-from refold.scenarios.session_witness import SeenCall, SeenRun, Witness, see
+from refold.scenarios.session_witness import SeenCall, SeenRun, Witness, see, written
+
+Work: TypeAlias = tuple[int, int, int | None]
+"""Versions of the event and of the input that an effect goes back to, and until when it waits."""
 
 USELESS_ANSWERS = 3
 """With so many empty answers in a row, or cut ones, a run fails: each is asked again twice."""
@@ -49,22 +58,39 @@ class Promises:
         """How often there was something to judge."""
         self._configuration = configuration
         self._findings: list[Finding] = []
+        self._growth = Growth()
 
     def read(self, witness: Witness, batch: Sequence[SessionEvent]) -> list[Finding]:
         """Return what the next `batch` of the log breaks; `witness` is brought to its end."""
         self._findings = []
+        self._growth = Growth()
         open_run = witness.open_run
         for place, event in enumerate(batch):
+            self._growth.see(witness, event)
             self._judge(witness, event, batch[0], is_stimulus=place == 0)
             see(witness, event, self._configuration)
         self._judge_end(witness, batch, open_run)
+        return self._findings
+
+    def judge_history(self, before: int, messages: Sequence[Message]) -> list[Finding]:
+        """Return how the history differs from what the last batch that was read adds to it.
+
+        Args:
+            before: how many messages there were before that batch.
+            messages: all that there are now, without the results of calls that are open.
+        """
+        self._findings = []
+        kept = 0 if self._growth.cleared else before
+        added = [told(message) for message in messages[kept:]]
+        fits = len(messages) >= kept and added == self._growth.added
+        self._expect("HISTORY", fits, f"{self._growth.added} is to come behind {kept} messages, there is {added}")
         return self._findings
 
     def judge_work(self, witness: Witness, effects: Sequence[Effect]) -> list[Finding]:
         """Return how `effects`, the pending ones, differ from the work that the log has begun and not ended."""
         self._findings = []
         wanted = _work(witness)
-        found = {effect.key: (effect.causation, effect.correlation) for effect in effects}
+        found = {effect.key: (effect.causation, effect.correlation, _time_of(effect)) for effect in effects}
         self._expect("INV7", found == wanted, f"the log has work {wanted} in flight, pending names {found}")
         self._expect("INV7", len(found) == len(effects), "two pending effects share a key")
         return self._findings
@@ -76,8 +102,18 @@ class Promises:
 
     def _judge(self, witness: Witness, event: SessionEvent, stimulus: SessionEvent, *, is_stimulus: bool) -> None:
         match event:
+            case InputQueued(scheduled=scheduled) if scheduled:
+                due = witness.due
+                fits = due is not None and (due.version, due.content, due.key) == (
+                    scheduled,
+                    written(event.content),
+                    event.key,
+                )
+                self._expect("SCHEDULE", fits, f"an input is queued as that of version {scheduled}, due is {due}")
             case (
                 InputQueued(key=str() as key)
+                | TimerSet(key=str() as key)
+                | HistoryCleared(key=str() as key)
                 | CancelRequested(key=str() as key)
                 | ToolApprovalDecided(key=str() as key)
             ):
@@ -87,11 +123,26 @@ class Promises:
                 in_order = turn == seen.turn + 1 and turn <= self._configuration.max_turns
                 self._expect("TURNS", in_order, f"turn {turn} of {run} follows turn {seen.turn}")
                 self._expect_not_parked(seen, f"a model call of {run}")
+                self._expect("FINISH", not seen.finishing, f"{run} goes on though a tool has ended it")
+                if seen.allowed is not None:
+                    said = f"turn {turn} of {run} begins, allowed are {seen.allowed}"
+                    self._expect("STEPS", turn <= seen.allowed, said)
+            case TurnAllowed(run=run, turn=turn):
+                last = witness.runs.get(run, SeenRun()).turn
+                self._expect("STEPS", turn == last + 1, f"turn {turn} of {run} is allowed after turn {last}")
+            case RetryScheduled(run=run):
+                self._judge_retry(witness.runs.get(run, SeenRun()), event, stimulus)
             case ToolApprovalRequested(call=call):
                 if (known := witness.calls.get(call)) is not None:
                     same = event.tool == known.tool and known.refused_as is None
                     self._expect("APPROVAL", same, f"{call} of {known.tool} is put to approval as {event.tool}")
+                    asks = known.approval == "" or known.survivor
+                    self._expect("APPROVAL", asks, f"{call} is put to approval though it is {known.approval}")
+            case ToolApprovalDecided(call=call) if not is_stimulus:
+                self._judge_decided_as_well(witness, call, event, stimulus)
             case ToolCallStarted(run=run, call=call):
+                finishing = witness.runs.get(run, SeenRun()).finishing
+                self._expect("FINISH", not finishing, f"{call} begins though a tool has ended {run}")
                 self._expect_not_parked(witness.runs.get(run, SeenRun()), call)
                 if (known := witness.calls.get(call)) is not None:
                     self._judge_start(witness, call, known)
@@ -110,6 +161,23 @@ class Promises:
     def _expect_not_parked(self, run: SeenRun, what: str) -> None:
         self._expect("PARKED", not run.parked, f"{what} begins while its run is parked")
 
+    def _judge_retry(self, run: SeenRun, event: RetryScheduled, stimulus: SessionEvent) -> None:
+        policy = self._configuration.retry
+        most = policy.attempts_max if policy is not None else 1
+        may = type(stimulus) is ModelFailed and stimulus.retryable and event.attempt == run.attempts < most
+        fits = may and event.due_at > event.at
+        self._expect("RETRY", fits, f"a retry after {run.attempts} of {most} attempts: {event}")
+
+    def _judge_decided_as_well(
+        self, witness: Witness, name: ToolCallId, event: ToolApprovalDecided, stimulus: SessionEvent
+    ) -> None:
+        always = type(stimulus) is ToolApprovalDecided and stimulus.always
+        call = witness.calls.get(name)
+        fits = always and event.allowed and not event.always and event.key is None
+        fits = fits and call is not None and call.action in witness.allowed_actions
+        self._expect("APPROVAL", fits, f"{name} is decided about by {stimulus}")
+        self._expect("ONCE", call is None or not call.started, f"{name} may run again and nobody was asked about it")
+
     def _judge_start(self, witness: Witness, name: ToolCallId, call: SeenCall) -> None:
         approved = call.approval in (("allowed",) if call.asks else ("", "allowed"))
         self._expect("APPROVAL", approved and call.refused_as is None, f"{name} must not run and starts")
@@ -124,17 +192,25 @@ class Promises:
 
     def _judge_made_up(self, witness: Witness, event: ToolCallFailed, call: SeenCall, stimulus: SessionEvent) -> None:
         text = text_of(event.content)
+        run = witness.runs[name] if (name := witness.open_run) is not None else SeenRun()
         match event.kind:
+            case "crashed" if run.finishing and not call.running:
+                fits = text == CRASHED_TEXT
+            case "crashed" | "denied" if self._is_failing(run):
+                fits = (event.kind == "crashed") == (call.started > 0)
+            case "denied" if run.finishing:
+                fits = not call.started
             case "cancelled":
-                run = witness.open_run
-                fits = text == CANCELLED_TEXT and run is not None and witness.runs[run].cancelled
+                fits = text == CANCELLED_TEXT and run.cancelled
             case "crashed":
                 words = CRASHED_IMPORT_TEXT if call.refused_as == "crashed" else CRASHED_TEXT
-                denied_again = call.approval == "denied" and call.started > 0
+                denied_again = call.started > 0 and (call.approval == "denied" or _has_expired(call, stimulus))
                 fits = text == words and (isinstance(stimulus, RunResumed | HistoryImported) or denied_again)
             case "timeout":
-                fits = type(stimulus) is TimerFired
+                fits = type(stimulus) is TimerFired and stimulus.timer == f"deadline:{witness.open_run}"
             case "denied" if call.approval == "denied":
+                fits = not call.started
+            case "denied" if _has_expired(call, stimulus):
                 fits = not call.started
             case kind:
                 fits = kind == call.refused_as
@@ -144,15 +220,25 @@ class Promises:
     def _judge_outcome(
         self, run: SeenRun, event: RunCompleted | RunFailed | RunCancelled, stimulus: SessionEvent
     ) -> None:
+        if run.finishing:
+            in_vain = isinstance(event, RunFailed) and event.kind not in ("run_timeout", "tool_execution")
+            self._expect("FINISH", not in_vain, f"a tool has ended {event.run} and it ends with {event}")
         match event:
             case RunCompleted():
-                fits = run.concluded and not run.cancelled
+                answered = run.concluded and not (run.joining and run.turn < self._configuration.max_turns)
+                fits = (answered or run.finishing) and not run.cancelled
             case RunCancelled():
                 fits = run.cancelled
             case RunFailed(kind="provider"):
                 fits = type(stimulus) is ModelFailed
+                policy = self._configuration.retry
+                spent = policy is None or run.attempts >= policy.attempts_max
+                fits = fits and (spent or not (type(stimulus) is ModelFailed and stimulus.retryable))
             case RunFailed(kind="run_timeout"):
                 fits = type(stimulus) is TimerFired
+            case RunFailed(kind="tool_execution"):
+                fits = self._is_failing(run)
+                self._expect("RECOVERY", fits, f"{event.run} fails after {run.breakages} breakages in a row")
             case RunFailed(kind="max_turns"):
                 fits = run.turn == self._configuration.max_turns
                 self._expect("TURNS", fits, f"{event.run} ends at turn {run.turn} for too many turns")
@@ -164,6 +250,11 @@ class Promises:
                 fits = False
         self._expect("OUTCOME", fits, f"{event.run} ends with {event} after {stimulus}")
 
+    def _is_failing(self, run: SeenRun) -> bool:
+        """Tell whether carrying out calls broke once too often."""
+        stops = self._configuration.error_recovery == "stop" or run.breakages > self._configuration.recoveries_max
+        return run.broke and stops
+
     def _judge_end(self, witness: Witness, batch: Sequence[SessionEvent], open_run: RunId | None) -> None:
         """Judge what must be settled when a batch ends."""
         stimulus = batch[0]
@@ -173,11 +264,21 @@ class Promises:
                 self._expect("OUTCOME", RunCancelled in ends, f"{run} is cancelled and goes on")
             case TimerFired(timer=timer) if timer == f"deadline:{open_run}":
                 self._expect("OUTCOME", RunFailed in ends, f"{open_run} is out of time and goes on")
+            case ToolApprovalDecided(always=True):
+                left = [
+                    name
+                    for name, call in witness.calls.items()
+                    if call.approval == "waits" and not call.started and call.action in witness.allowed_actions
+                ]
+                self._expect("APPROVAL", not left, f"{left} wait though such calls are allowed always")
             case RunResumed(run=run) if (seen := witness.runs.get(run)) is not None:
                 fruitless = seen.resumes > self._configuration.resumes_max
                 self._expect("PARKED", (RunParked in ends) == fruitless, f"{run} was resumed {seen.resumes} times")
             case _:
                 self._expect("PARKED", RunParked not in ends, f"a run is parked after {stimulus}")
+        self._expect("SCHEDULE", witness.due is None, f"the time of {witness.due} has come and it is not queued")
+        if (now_open := witness.open_run) is not None:
+            self._judge_open_run(witness, now_open, witness.runs[now_open])
         if any(run.parked for run in witness.runs.values()):
             return  # What it has left open is settled when it goes on.
         for name, call in witness.calls.items():
@@ -187,17 +288,47 @@ class Promises:
                 again = call.effect != "once" and call.tool_present
                 self._expect("ONCE", again, f"{name} ({call.effect}) of a process that is gone is run again")
 
+    def _judge_open_run(self, witness: Witness, name: RunId, run: SeenRun) -> None:
+        """Judge what a run that is under way must not have left open, parked or not."""
+        self._expect("RECOVERY", not self._is_failing(run), f"{name} goes on after {run.breakages} breakages in a row")
+        if run.finishing and not run.parked:
+            left = [call for call, seen in witness.calls.items() if not (seen.running or seen.answered)]
+            self._expect("FINISH", bool(witness.calls) and not left, f"{name} is ended by a tool and goes on: {left}")
 
-def _work(witness: Witness) -> dict[str, tuple[int, int]]:
-    """Return the keys of the work that the log has begun and not ended, each with its cause and its input."""
+
+def _has_expired(call: SeenCall, stimulus: SessionEvent) -> bool:
+    return type(stimulus) is TimerFired and call.approval == "waits" and stimulus.timer == f"expiry:{call.requested}"
+
+
+def _time_of(effect: Effect) -> int | None:
+    """Return until when an effect waits, but for a run's own time: a witness does not count how long it has waited."""
+    return effect.due_at if isinstance(effect, WaitUntil) and not effect.key.startswith("deadline:") else None
+
+
+def _work(witness: Witness) -> dict[str, Work]:
+    """Return the keys of the work that the log has begun and not ended, with its cause, its input and its end."""
+    work: dict[str, Work] = {}
+    if (first := witness.first_scheduled) is not None:
+        work[f"input:{first.version}"] = (first.version, first.version, first.due_at)
     name = witness.open_run
-    if name is None or witness.runs[name].parked:
-        return {}
-    run, asked_by = witness.runs[name], int(name.removeprefix("run_"))
-    work = {f"deadline:{name}": (run.started, asked_by)}
+    if name is None:
+        return work
+    run = witness.runs[name]
+    if run.parked or witness.awaits_step:
+        work[f"resume:{name}"] = (run.started, run.input, None)
+    if run.parked:
+        return work
+    if not witness.awaits_person:
+        work[f"deadline:{name}"] = (run.started, run.input, None)
     if run.asked:
-        work[f"model:{run.asked}"] = (run.asked, asked_by)
+        work[f"model:{run.asked}"] = (run.asked, run.input, None)
+    if run.retry_at is not None:
+        work[f"retry:{run.failed}"] = (run.failed, run.input, run.retry_at)
     for call, seen in witness.calls.items():
         if seen.running:
-            work[f"tool:{call}"] = (seen.started, asked_by)
+            work[f"tool:{call}"] = (seen.started, run.input, None)
+        if seen.approval == "waits":
+            work[f"approval:{seen.requested}"] = (seen.requested, run.input, None)
+            if seen.expires_at is not None:
+                work[f"expiry:{seen.requested}"] = (seen.requested, run.input, seen.expires_at)
     return work

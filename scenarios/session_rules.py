@@ -11,7 +11,8 @@ from refold.events.history_rules import Invariant
 Rule: TypeAlias = (
     Invariant
     | Literal["INV5", "INV6", "INV7"]
-    | Literal["TIERS", "APPROVAL", "ONCE", "KINDS", "OUTCOME", "TURNS", "PARKED", "KEYS", "TOTAL", "LIVE"]
+    | Literal["HISTORY", "TIERS", "APPROVAL", "ONCE", "KINDS", "OUTCOME", "FINISH", "RECOVERY", "TURNS", "STEPS"]
+    | Literal["RETRY", "PARKED", "SCHEDULE", "KEYS", "TOTAL", "LIVE"]
 )
 """The name of a rule."""
 
@@ -24,13 +25,19 @@ RULES: dict[Rule, str] = {
     "INV5": "what was acknowledged is in the log after any crash: promised by stores, not by the core",
     "INV6": "folding the log gives the live state; re-executing it gives the same events and pending effects",
     "INV7": "what is pending is exactly what the open run has begun and not finished",
+    "HISTORY": "a batch adds to the history what it says: inputs that are shown, answers, results, and nothing else",
     "TIERS": "calls start in order; only observing calls run beside each other",
-    "APPROVAL": "what needs approval runs only after one; what is denied or refused never runs",
+    "APPROVAL": "what needs approval runs only after one, its own or one for always; what is denied or refused never",
     "ONCE": "no `once` call runs again without a new approval; other calls only where their tool exists",
     "KINDS": "a result that we make up has the kind and the words of what happened",
     "OUTCOME": "a run ends as what ended it says: answer, failure, timeout, cancel",
+    "FINISH": "a run that a tool has ended begins nothing more and completes when what runs has returned",
+    "RECOVERY": "a run fails when carrying out its calls breaks too often in a row, and not before",
     "TURNS": "turns count from 1 without gaps, up to max_turns",
+    "STEPS": "a run that goes step by step takes no turn that nobody allowed",
+    "RETRY": "a failed model call is made again where the policy says so, and not more often",
     "PARKED": "a run parks after so many fruitless resumes, and then does nothing by itself",
+    "SCHEDULE": "a scheduled input is queued when its time has come, once, as it was given",
     "KEYS": "a command with a key has one outcome",
     "TOTAL": "a command is refused and changes nothing, or gives a batch; what must happen is not refused",
     "LIVE": "from every state, ordinary results and decisions lead to a session at rest",

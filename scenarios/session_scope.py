@@ -1,23 +1,35 @@
 """How large the worlds are that `refold.scenarios.exhaustive` explores, and what is in them.
 
 A scope is small on purpose: most faults of a state machine show with two of a kind. What is bounded is only what
-makes a life longer: inputs, turns, calls in one answer. Crashes, cancels, late and repeated results and decisions
-have no bound, since after them a session is in one of finitely many states.
+makes a life longer: inputs, turns, calls in one answer. Crashes, cancels, late and repeated results, decisions and
+times that come have no bound, since after them a session is in one of finitely many states.
 """
 
 from typing import Literal
 
 import msgspec
 
-from refold.events.configuration import AgentConfig, AgentConfiguration, CodeIdentity, ToolSpec, configuration_of
+from refold.events.configuration import (
+    CORE_VERSION,
+    AgentConfig,
+    AgentConfiguration,
+    CodeIdentity,
+    ErrorRecovery,
+    ToolSpec,
+    configuration_of,
+)
 from refold.events.content import AnswerContent, JsonObject, TextBlock, ThinkingBlock, ToolUseBlock
 from refold.events.ids import AgentId, SessionId, StreamName, ToolCallId
 from refold.events.model import StopReason
+from refold.events.retrying import RetryPolicy
 from refold.events.session_events import Verdict
 
 SESSION = SessionId("alice")
 AGENT = AgentId("agent")
 STREAM = StreamName("session/alice")
+
+AT = 1_750_000_000_000_000
+"""When everything happens, in microseconds since the epoch: decisions only add to a time that they are told."""
 
 _SCHEMA: JsonObject = {"type": "object"}
 
@@ -39,6 +51,12 @@ REFUSALS = (
     Verdict(verdict="invalid_arguments", reason="city is missing"),
     Verdict(verdict="not_found", reason="there is no tool of that name"),
 )
+
+ASKED_BY_POLICY = Verdict(verdict="ask", reason="policy", action="pay")
+"""What is allowed always with one such call is allowed of the tool `pay` too."""
+
+BROKEN = Verdict(verdict="broken")
+"""Without a reason, as of an error that says nothing."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -69,45 +87,102 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """A policy may put a call to approval whose tool does not ask for it."""
     refusals: int = len(REFUSALS)
     """How many of `REFUSALS` a call may get."""
-    keyed: tuple[Literal["send", "cancel", "decide"], ...] = ()
+    keyed: tuple[Literal["send", "cancel", "decide", "clear"], ...] = ()
     """Commands that also come with a key, one for each kind of command."""
     imports: bool = False
     """A history with an unanswered call may be imported, once."""
     resumes_max: int = 1
     """A run parks when it is resumed without progress once more than this."""
+    now: bool = False
+    """An input may join the run under way."""
+    stepwise: bool = False
+    """A run may go step by step."""
+    scheduled: bool = False
+    """An input may be accepted for one of two later times."""
+    clears: bool = False
+    """The history may be cleared."""
+    finishes: bool = False
+    """A tool may end the run."""
+    attempts_max: int = 1
+    """Most attempts of a model call; 1 = it is never made again."""
+    breaks: ErrorRecovery | None = None
+    """Carrying out calls may break, and then the run stops or the model is asked again; None = nothing breaks."""
+    interrupts: bool = False
+    """An answer may be cut while it is streamed."""
+    always: bool = False
+    """A person may allow a call for always."""
+    expires: bool = False
+    """A call waits for a person only so long."""
 
 
 EVERYDAY = (
-    Scope(name="calls", inputs=1, turns=1, tools=("look", "write", "pay"), refusals=1),
-    Scope(name="keys", inputs=1, turns=1, calls=1, tools=("pay",), refusals=0, keyed=("cancel", "decide")),
-    Scope(name="queue", inputs=3, turns=1, calls=0, keyed=("send",)),
-    Scope(name="import", inputs=1, turns=1, calls=1, tools=("look",), refusals=0, imports=True),
-    Scope(name="stubborn model", inputs=1, turns=4, calls=1, tools=("put",), refusals=0),
+    Scope(name="calls", inputs=1, turns=1, tools=("look", "write", "pay"), refusals=0, resumes_max=0),
+    Scope(
+        name="keys", inputs=1, turns=1, calls=1, tools=("pay",), refusals=1, keyed=("cancel", "decide"), interrupts=True
+    ),
+    Scope(name="queue", turns=1, calls=0, keyed=("send",)),
+    Scope(name="order", inputs=3, turns=1, calls=0, resumes_max=0),
+    Scope(name="import", inputs=1, turns=1, calls=1, tools=("look",), refusals=0, imports=True, clears=True),
+    Scope(name="stubborn model", inputs=1, turns=4, calls=1, tools=("put",), refusals=0, resumes_max=0),
+    Scope(name="people", inputs=1, turns=1, tools=("pay",), refusals=0, always=True, resumes_max=0),
+    Scope(
+        name="always", inputs=1, turns=2, calls=1, tools=("pay",), refusals=0, always=True, expires=True, resumes_max=0
+    ),
+    Scope(name="joining", turns=2, calls=0, now=True, resumes_max=0),
+    Scope(name="steps", inputs=1, turns=2, calls=1, tools=("put",), refusals=0, stepwise=True, resumes_max=0),
+    Scope(name="finishing", inputs=1, turns=1, tools=("look", "pay"), refusals=0, finishes=True, resumes_max=0),
+    Scope(name="retries", turns=1, calls=0, attempts_max=2, now=True, resumes_max=0),
+    Scope(name="breaking", inputs=1, turns=3, calls=1, tools=("put",), refusals=0, breaks="retry", resumes_max=0),
+    Scope(name="breaking stops", inputs=1, turns=1, tools=("look",), refusals=0, breaks="stop", resumes_max=0),
+    Scope(name="schedule", turns=1, calls=0, scheduled=True, resumes_max=0),
+    Scope(name="scheduled keys", inputs=1, turns=1, calls=0, scheduled=True, keyed=("send", "cancel")),
+    Scope(name="clearing", turns=1, calls=1, tools=("look",), refusals=0, clears=True, keyed=("clear",), resumes_max=0),
 )
 """Explored in seconds: with every test run, and against every planted fault."""
 
 FULL = (
-    Scope(name="calls", inputs=1, asks=True),
-    Scope(name="runs", tools=("look", "write", "pay"), refusals=1),
+    Scope(name="calls", inputs=1, refusals=1, asks=True, resumes_max=0),
+    Scope(name="runs", turns=1, tools=("write", "pay"), refusals=0, resumes_max=0),
     Scope(name="keys", turns=1, calls=1, tools=("pay",), refusals=0, keyed=("send", "cancel", "decide")),
-    Scope(name="queue", inputs=4, turns=1, calls=1, tools=("write",), refusals=0),
+    Scope(name="queue", inputs=4, turns=1, calls=1, tools=("write",), refusals=0, resumes_max=0),
     Scope(name="import", calls=1, tools=("look", "fetch"), refusals=1, imports=True),
-    Scope(name="stubborn model", turns=4, calls=1, tools=("put", "pay"), refusals=1),
+    Scope(name="stubborn model", turns=4, calls=1, tools=("put", "pay"), refusals=1, resumes_max=0),
+    Scope(name="people", inputs=1, turns=1, tools=("fetch", "pay"), refusals=0, asks=True, always=True, expires=True),
+    Scope(name="joining", turns=3, calls=1, tools=("pay",), refusals=0, now=True, finishes=True, resumes_max=0),
+    Scope(name="steps", turns=2, calls=1, tools=("pay",), refusals=0, now=True, stepwise=True, resumes_max=0),
+    Scope(name="finishing", inputs=1, turns=1, tools=("look", "write", "pay"), refusals=0, finishes=True),
+    Scope(name="retries", turns=2, calls=0, attempts_max=3, now=True, stepwise=True, interrupts=True, resumes_max=0),
+    Scope(name="breaking", inputs=1, turns=3, calls=1, tools=("put", "pay"), breaks="retry", finishes=True),
+    Scope(name="breaking stops", inputs=1, turns=1, tools=("look", "pay"), refusals=1, breaks="stop", finishes=True),
+    Scope(name="schedule", turns=1, calls=0, scheduled=True, now=True, keyed=("send", "cancel"), resumes_max=0),
+    Scope(
+        name="clearing", turns=1, calls=1, tools=("look",), refusals=0, clears=True, scheduled=True, keyed=("clear",)
+    ),
 )
 """Explored in minutes.
 
 What does not meet in any decision is not multiplied. A run reads nothing of the runs before it, so that every choice
 of two calls is tried in one run (`calls`), and in two runs only one tool of each tier (`runs`). Keys are read where a
-command is admitted, where nothing looks at a tool (`keys`). An import is over before a run begins (`import`).
+command is admitted, where nothing looks at a tool (`keys`). An import is over before a run begins (`import`). Inputs
+that join, steps and retries meet where a model is asked, which no tool changes (`joining`, `steps`, `retries`); what
+ends or breaks a run meets the other calls of its answer, and nothing of other runs (`finishing`, `breaking`).
 """
 
 
 def configuration(scope: Scope) -> AgentConfiguration:
     """Return what is in force in every session of `scope`."""
     config = AgentConfig(
-        model="model", max_turns=scope.turns, run_timeout_s=60.0, resumes_max=scope.resumes_max
-    )  # With a time limit, so that every run can run out of it.
-    return configuration_of(config, agent=AGENT, tools=TOOLS, code=CodeIdentity(refold="0.1.0", core=1))[0]
+        model="model",
+        max_turns=scope.turns,
+        run_timeout_s=60.0,  # So that every run can run out of time.
+        approval_expiry_s=30.0 if scope.expires else None,
+        retry=RetryPolicy(attempts_max=scope.attempts_max) if scope.attempts_max > 1 else None,
+        error_recovery=scope.breaks or "stop",
+        recoveries_max=1,
+        resumes_max=scope.resumes_max,
+    )
+    code = CodeIdentity(refold="0.1.0", core=CORE_VERSION)
+    return configuration_of(config, agent=AGENT, tools=TOOLS, code=code)[0]
 
 
 def answers(scope: Scope) -> tuple[Answer, ...]:
@@ -138,11 +213,11 @@ def _call_shapes(scope: Scope) -> list[tuple[ToolUseBlock, Verdict]]:
     shapes = [(_use(tool), Verdict()) for tool in scope.tools]
     asked = {spec.name for spec in TOOLS if spec.tier == "confirm"}
     if scope.asks:
-        shapes.extend(
-            (_use(tool), Verdict(verdict="ask", reason="policy")) for tool in scope.tools if tool not in asked
-        )
+        shapes.extend((_use(tool), ASKED_BY_POLICY) for tool in scope.tools if tool not in asked)
     for refusal in REFUSALS[: scope.refusals]:
         shapes.append((_use(UNHEARD_OF if refusal.verdict == "not_found" else scope.tools[0]), refusal))
+    if scope.breaks is not None:
+        shapes.append((_use(scope.tools[0]), BROKEN))
     return shapes
 
 

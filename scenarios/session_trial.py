@@ -12,32 +12,32 @@ from typing import NamedTuple
 
 import msgspec
 
-from refold.events.core import Recorded, plan, replan
+from refold.events.core import Recorded, WaitUntil, plan, replan
 from refold.events.errors import CommandRejected, RefoldError
 from refold.events.invariants import SessionChecker, check_state
 from refold.events.records import StoredEvent
 from refold.events.session_commands import (
+    AllowTurn,
     CancelRun,
+    ClearHistory,
     DecideApproval,
     ImportHistory,
+    RecordTimer,
     RecordToolResult,
     ResumeRun,
     SendInput,
     SessionCommand,
 )
 from refold.events.session_core import SESSION_CODEC, SESSION_CORE, fold
-from refold.events.session_decisions import CallModel, RunTool, pending
+from refold.events.session_decisions import AskPerson, CallModel, RunTool, pending
 from refold.events.session_events import RunCancelled, RunCompleted, RunFailed, RunStarted, SessionEvent
-from refold.events.session_state import SessionState, content_digest
+from refold.events.session_state import SessionState, awaits_step, content_digest
 from refold.scenarios.canonical_state import canonical_key
 from refold.scenarios.session_moves import DONE, TOOL_NAMES, Move, final_answer
 from refold.scenarios.session_promises import Promises
 from refold.scenarios.session_rules import Finding, Rule
-from refold.scenarios.session_scope import STREAM, Scope, configuration
+from refold.scenarios.session_scope import AT, STREAM, Scope, configuration
 from refold.scenarios.session_witness import SeenKey, Witness, written
-
-AT = 1_750_000_000_000_000
-"""When everything happens, in microseconds since the epoch: no decision reads how much time has passed."""
 
 CORE_ERRORS = (AssertionError, LookupError, AttributeError, TypeError, ValueError, RefoldError)
 """What a faulty core may raise."""
@@ -132,6 +132,7 @@ class Trials:
         self._met["TOTAL"] += 1
         self._met["INV4"] += move.foreign
         state, witness = life.decoded_state(), life.decoded_witness()
+        shown = len(state.messages)
         try:
             planned = plan(SESSION_CORE, state, move.command, AT)
         except CommandRejected as refusal:
@@ -149,6 +150,7 @@ class Trials:
             return Tried([Finding("INV6", f"the batch cannot be read back: {type(error).__name__}: {error}")])
         checker = pickle.loads(life.checker)  # noqa: S301 - of this process, and six times as fast as deepcopy
         findings.extend(self._judge_batch(checker, witness, batch, planned.state))
+        findings.extend(self._promises.judge_history(shown, planned.state.messages))
         return Tried(findings, Step(batch, planned.state, witness, checker))
 
     def _judge_inert(
@@ -168,8 +170,10 @@ class Trials:
                 repeated = SeenKey("send", written(content), 0)
             case CancelRun(key=str() as key, run=run):
                 repeated = SeenKey("cancel", written(run), 0)
-            case DecideApproval(key=str() as key, call=call, allowed=allowed):
-                repeated = SeenKey("decide", written((call, allowed)), 0)
+            case DecideApproval(key=str() as key, call=call, allowed=allowed, always=always):
+                repeated = SeenKey("decide", written((call, allowed, always)), 0)
+            case ClearHistory(key=str() as key):
+                repeated = SeenKey("clear", written(None), 0)
             case ImportHistory(key=str() as key, messages=messages):
                 repeated = SeenKey("import", written(content_digest(messages)), 0)
             case _:
@@ -214,19 +218,23 @@ class Trials:
 def ordinary_command(state: SessionState) -> SessionCommand | None:
     """Return what ordinarily happens next, or None where nothing is to be expected.
 
-    Work that is pending ends well; where there is none, somebody resumes what is parked and denies what waits.
+    Work that is pending ends well; where there is none, somebody resumes what is parked, denies what waits and allows
+    the next turn. Times come last, since no run need get as far as its limit.
     """
-    for effect in pending(state):
+    effects = pending(state)
+    for effect in effects:
         if isinstance(effect, RunTool):
             return RecordToolResult(call=effect.call, content=DONE)
         if isinstance(effect, CallModel) and state.run is not None:
             return final_answer(state.run.id, effect.turn)
     if state.run is not None and state.run.parked:
         return ResumeRun(tools=TOOL_NAMES, asked=True)
-    for call in state.turn.calls if state.turn is not None else ():
-        if call.approval == "requested" and call.result is None:
-            return DecideApproval(call=call.id, allowed=False)
-    return None
+    for effect in effects:
+        if isinstance(effect, AskPerson):
+            return DecideApproval(call=effect.call, allowed=False)
+        if isinstance(effect, WaitUntil) and effect.key.partition(":")[0] in ("retry", "input"):
+            return RecordTimer(timer=effect.key)
+    return AllowTurn() if state.run is not None and awaits_step(state.run) else None
 
 
 def _through_the_log(events: Sequence[SessionEvent], first: int) -> tuple[SessionEvent, ...]:

@@ -1,13 +1,20 @@
-"""Logs of every earlier format still open, fold, check and replay; `tests/golden/record.py` makes them."""
+"""Logs of every earlier format and core still open, fold, check and go on; `tests/golden/record.py` makes them.
 
+What was decided then is demanded of today's core only where it has the same `CORE_VERSION`.
+"""
+
+import re
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
 from refold import AgentConfig, AgentRuntime, Completed, ScriptedProvider, say
 from refold.events import SESSION_CODEC, fold, history
+from refold.events.configuration import CORE_VERSION
+from refold.events.session_events import ContextPrepared, RunResumed, RunStarted, SessionEvent
 from refold.log_check import check_log
 from refold.replay import replay
 from refold.stores import SQLiteStore
@@ -15,12 +22,36 @@ from refold.stores import SQLiteStore
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.db"))
 
 
+def core_of(golden: Path) -> int:
+    """Return the core version that a log was recorded with, which its name tells."""
+    named = re.fullmatch(r"format-\d+-core-(\d+)", golden.stem)
+    assert named is not None, golden.name
+    return int(named[1])
+
+
+OF_TODAYS_CORE = [golden for golden in GOLDEN if core_of(golden) == CORE_VERSION]
+
+NEVER_DECIDED = {ContextPrepared}
+"""Nothing brings this event about yet."""
+
+
 def copied(golden: Path, folder: Path) -> Path:
     return Path(shutil.copy(golden, folder / golden.name))
 
 
-def test_there_are_golden_logs() -> None:
-    assert GOLDEN
+def test_there_are_golden_logs_of_every_core_version_up_to_todays() -> None:
+    assert {core_of(golden) for golden in GOLDEN} == set(range(1, CORE_VERSION + 1))
+
+
+@pytest.mark.parametrize("golden", OF_TODAYS_CORE, ids=lambda path: path.stem)
+async def test_a_golden_log_of_todays_core_was_recorded_by_it_and_knows_every_event(
+    golden: Path, tmp_path: Path
+) -> None:
+    async with await SQLiteStore.open(copied(golden, tmp_path), read_only=True) as store:
+        heads = await store.list_streams(prefix="session/")
+        events = [event for head in heads for event in SESSION_CODEC.decode_all(await store.read_stream(head.stream))]
+    assert {event.code.core for event in events if isinstance(event, RunStarted | RunResumed)} == {CORE_VERSION}
+    assert {type(event) for event in events} == set(get_args(SessionEvent)) - NEVER_DECIDED
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
@@ -41,7 +72,7 @@ async def test_a_golden_log_folds_to_the_histories_that_were_recorded_with_it(go
     assert msgspec.json.decode(msgspec.json.encode(folded)) == expected
 
 
-@pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
+@pytest.mark.parametrize("golden", OF_TODAYS_CORE, ids=lambda path: path.stem)
 async def test_todays_core_decides_as_a_golden_log_says(golden: Path, tmp_path: Path) -> None:
     report = await replay(copied(golden, tmp_path), level="core")
     report.raise_for_divergence()

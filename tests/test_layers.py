@@ -120,6 +120,36 @@ def imports_against_the_direction(tree: ast.Module, layer: str) -> list[str]:
     ]
 
 
+def dependence_on_the_process(tree: ast.Module) -> list[str]:
+    """Return what makes a result depend on what ran before or on the hash seed: globals, and the order of sets."""
+    found: list[str] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Global() | ast.Nonlocal():
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+            case ast.For(iter=walked) | ast.comprehension(iter=walked) | ast.Starred(value=walked) if is_set(walked):
+                found.append(f"line {walked.lineno}: the order of {ast.unparse(walked)}")
+            case ast.Call(func=ast.Name(id="list" | "tuple" | "next" | "iter"), args=[walked, *_]) if is_set(walked):
+                found.append(f"line {walked.lineno}: the order of {ast.unparse(walked)}")
+            case ast.Call(func=ast.Attribute(attr="join"), args=[walked]) if is_set(walked):
+                found.append(f"line {walked.lineno}: the order of {ast.unparse(walked)}")
+            case _:
+                continue
+    return found
+
+
+def is_set(node: ast.expr) -> bool:
+    match node:
+        case ast.Set() | ast.SetComp() | ast.Call(func=ast.Name(id="set" | "frozenset")):
+            return True
+        case ast.Call(func=ast.Attribute(attr="union" | "intersection" | "difference" | "symmetric_difference")):
+            return True
+        case ast.BinOp(left=left, right=right, op=ast.BitOr() | ast.BitAnd() | ast.Sub() | ast.BitXor()):
+            return is_set(left) or is_set(right)
+        case _:
+            return False
+
+
 def swallowed_errors(tree: ast.Module) -> list[str]:
     """Return the handlers that do nothing, and the `contextlib.suppress` of everything."""
     found: list[str] = []
@@ -193,6 +223,32 @@ def test_events_call_nothing_impure(path: Path) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
     assert called.isdisjoint(IMPURE_BUILTINS)
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if layer_of(path) == "events"], ids=name_of)
+def test_events_depend_on_no_global_and_on_no_order_of_a_set(path: Path) -> None:
+    assert dependence_on_the_process(tree_of(path)) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def count():\n    global calls\n    calls += 1",
+        "for name in {'a', 'b'}:\n    names.append(name)",
+        "names = [name for name in set(given)]",
+        "names = list(frozenset(given))",
+        "names = (*needed.intersection(given),)",
+        "text = ', '.join({name for name in given})",
+        "first = next(iter(set(a) - set(b)))",
+    ],
+)
+def test_what_depends_on_the_process_is_found(source: str) -> None:
+    assert dependence_on_the_process(ast.parse(source))
+
+
+def test_a_set_that_is_sorted_or_only_asked_is_accepted() -> None:
+    source = "names = tuple(sorted(needed.intersection(given)))\nknown = name in set(given)\nsize = len({1, 2})"
+    assert dependence_on_the_process(ast.parse(source)) == []
 
 
 @every_module

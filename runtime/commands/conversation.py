@@ -96,4 +96,5 @@ def _write_present(to: "Console", view: SessionView) -> None:
     for effect in view.pending:
         write_paragraph(to, f"in flight: {effect.key} · {one_line(effect.what)}", indent=2)
     for waiting in view.queue:
-        write_paragraph(to, f"waiting: {waiting.run} · {one_line(content_words(waiting.content))}", indent=2)
+        when = f" · for {time_words(waiting.due_at)}" if waiting.due_at is not None else ""
+        write_paragraph(to, f"waiting: {waiting.run}{when} · {one_line(content_words(waiting.content))}", indent=2)

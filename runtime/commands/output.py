@@ -75,14 +75,18 @@ def write_table(to: "Console", rows: "Table") -> None:
 
 def write_paragraph(to: "Console", text: str, *, indent: int = 0, style: str = "") -> None:
     """Write a text of any number of lines, made safe; on a terminal long lines are wrapped inside the indent."""
+    lines = safe_text(text).expandtabs(4).split("\n")
+    margin = " " * indent
+    if not to.is_terminal:  # Nothing is wrapped or coloured, and a conversation may have a hundred thousand lines.
+        to.file.write("".join(f"{margin}{said}\n" if (said := line.rstrip()) else "\n" for line in lines))
+        return
     from rich.text import Text
 
-    for line in safe_text(text).expandtabs(4).split("\n"):
+    for line in lines:
         shown = Text(line, style=style)
-        wrapped = shown.wrap(to, max(to.width - indent, 20)) if to.is_terminal and line else [shown]
-        for part in wrapped:
+        for part in shown.wrap(to, max(to.width - indent, 20)) if line else [shown]:
             part.rstrip()
-            to.print(Text(" " * indent) + part if part else Text(), soft_wrap=True)
+            to.print(Text(margin) + part if part else Text(), soft_wrap=True)
 
 
 def cell(text: object, characters_max: int = 60) -> str:

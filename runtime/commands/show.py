@@ -26,10 +26,10 @@ def show(
 
     Who said what, tool calls with their results, how runs ended, and what is in flight.
 
-    JSON: {session, agent, model, status, version, last_version, at, usage, run, queue: [{run, content}], pending:
-    [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With --events: {session,
-    version, last_version, events: [{stream, version, position, time, event, batch, correlation, causation}]}. Times
-    are microseconds since the epoch.
+    JSON: {session, agent, model, status, version, last_version, at, usage, run, queue: [{run, content, due_at}],
+    pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With --events:
+    {session, version, last_version, events: [{stream, version, position, time, event, batch, correlation,
+    causation}]}. Times are microseconds since the epoch.
     """
     run_command(_events(log, session, at, as_json) if events else _conversation(log, session, at, as_json))
 

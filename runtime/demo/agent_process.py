@@ -24,7 +24,7 @@ from refold.events.errors import RefoldError
 from refold.events.ids import stream_name
 from refold.events.session_core import SESSION_KIND
 from refold.events.session_state import SessionState
-from refold.session_hub import Recorded
+from refold.published import Recorded
 
 SESSION = "incident"
 KEY = "the-question"

@@ -1,29 +1,63 @@
 """A provider that plays a script: for tests, demonstrations and rehearsal, without network or key."""
 
+import asyncio
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
+
+import msgspec
 
 from refold.actors.protocols import Provider, StreamItem
 from refold.events.content import Json, TextBlock
-from refold.events.errors import ProviderError
-from refold.events.model import ModelRequest, ModelResponse, ResponseContent, StopReason, ToolUse, deltas_of
+from refold.events.errors import ConfigError, ProviderError
+from refold.events.model import (
+    ModelRequest,
+    ModelResponse,
+    ResponseContent,
+    StopReason,
+    ToolUse,
+    Usage,
+    UsageDelta,
+    deltas_of,
+)
 
 Answer: TypeAlias = ModelResponse | ToolUse | str | Sequence[ToolUse | TextBlock | str]
 """A model answer, or a short form of one: a call, a text, or several of these in one answer."""
 
-ScriptFunction: TypeAlias = Callable[[ModelRequest], "Answer | Awaitable[Answer]"]
 
-ScriptItem: TypeAlias = Answer | BaseException | ScriptFunction
-"""One answer of a script: an answer, an exception to raise, or a function of the request, plain or async."""
+class HalfAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer of which only a part comes; made by `cut` and `stall`."""
+
+    answer: Answer
+    after: int
+    error: BaseException | None
+    """What ends it; None = nothing does, until the call is cancelled."""
+
+
+ScriptFunction: TypeAlias = Callable[[ModelRequest], Answer | Awaitable[Answer]]
+
+ScriptItem: TypeAlias = Answer | BaseException | HalfAnswer | ScriptFunction
+"""One answer of a script: an answer, an exception to raise, a half answer, or a function of the request.
+
+A function may be plain or async, and returns an answer.
+"""
+
+UNCOUNTED = Usage()
+"""Of an answer that is not counted with tokens."""
 
 DELTA_CHARACTERS = 8
 """Size of the pieces in which a scripted answer is streamed."""
 
 
-def say(text: str, *, stop_reason: StopReason = "end_turn") -> ModelResponse:
-    """Return an answer that is text."""
-    return ModelResponse(content=(TextBlock(text=text),), stop_reason=stop_reason)
+def say(text: str, *, stop_reason: StopReason = "end_turn", usage: Usage = UNCOUNTED) -> ModelResponse:
+    """Return an answer that is text.
+
+    Args:
+        text: the answer.
+        stop_reason: why the model stopped.
+        usage: the tokens that it is counted with.
+    """
+    return ModelResponse(content=(TextBlock(text=text),), stop_reason=stop_reason, usage=usage)
 
 
 def use(name: str, input: Json = None, *, id: str | None = None) -> ToolUse:
@@ -37,8 +71,39 @@ def use(name: str, input: Json = None, *, id: str | None = None) -> ToolUse:
     return ToolUse(name=name, input={} if input is None else input, id=id)
 
 
+def cut(answer: Answer, *, after: int, error: BaseException | None = None) -> HalfAnswer:
+    """Return an answer whose stream breaks off; where the configuration does not stream, the call just fails.
+
+    Args:
+        answer: what would have been answered.
+        after: how many deltas of it come, of `DELTA_CHARACTERS` characters each.
+        error: what ends it; None = a ProviderError of kind `connection` that may be repeated.
+    """
+    default = ProviderError("the connection broke inside the answer", kind="connection", retryable=True)
+    return _half_answer(answer, after, error if error is not None else default)
+
+
+def stall(answer: Answer, *, after: int) -> HalfAnswer:
+    """Return an answer whose stream stops moving, and stays so until the call is cancelled.
+
+    Args:
+        answer: what would have been answered.
+        after: how many deltas of it come, of `DELTA_CHARACTERS` characters each.
+    """
+    return _half_answer(answer, after, None)
+
+
+def _half_answer(answer: Answer, after: int, error: BaseException | None) -> HalfAnswer:
+    if isinstance(after, bool) or not isinstance(after, int) or after < 0:
+        raise ConfigError(f"after is a number of deltas of at least 0, not {after!r:.80}")
+    return HalfAnswer(answer=answer, after=after, error=error)
+
+
 class ScriptedProvider(Provider):
     """Answers each request with the next item of a script.
+
+    Where the configuration streams, an answer comes in deltas of `DELTA_CHARACTERS` characters. If it is counted with
+    tokens, those of the request are told before the first delta and all of them after the last.
 
     Args:
         script: see `ScriptItem`. A request after its end is refused with a ProviderError.
@@ -68,21 +133,48 @@ class ScriptedProvider(Provider):
         return await scripted_answer(self._script[place], request)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        """Yield the next answer in small pieces, and then whole."""
-        response = await self.complete(request)
-        for delta in deltas_of(response, DELTA_CHARACTERS):
+        """Yield the next answer in small pieces, and then whole.
+
+        Raises:
+            ProviderError: the script is over.
+            BaseException: the item is one, or a half answer that ends with it.
+        """
+        place = len(self.requests)
+        item = self._script[place] if place < len(self._script) else None
+        half = item if isinstance(item, HalfAnswer) else None
+        if half is None:
+            response = await self.complete(request)  # A subclass that changes it changes what is streamed.
+        else:
+            self.requests.append(request)
+            response = await scripted_answer(half.answer, request)
+        if response.usage != UNCOUNTED:
+            yield UsageDelta(msgspec.structs.replace(response.usage, output_tokens=0))
+        for delta in deltas_of(response, DELTA_CHARACTERS)[: half.after if half is not None else None]:
             yield delta
+        if half is not None:
+            await _broken_off(half)
+        if response.usage != UNCOUNTED:
+            yield UsageDelta(response.usage)
         yield response
+
+
+async def _broken_off(half: HalfAnswer) -> NoReturn:
+    if half.error is not None:
+        raise half.error
+    while True:
+        await asyncio.get_running_loop().create_future()
 
 
 async def scripted_answer(item: ScriptItem, request: ModelRequest) -> ModelResponse:
     """Return the answer that a script item stands for.
 
     Raises:
-        BaseException: the item is one.
+        BaseException: the item is one, or a half answer that ends with it.
     """
     if isinstance(item, BaseException):
         raise item
+    if isinstance(item, HalfAnswer):
+        await _broken_off(item)
     if callable(item):
         answer = item(request)
         item = await answer if inspect.isawaitable(answer) else answer

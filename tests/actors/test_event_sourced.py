@@ -9,12 +9,12 @@ import pytest
 
 from refold.actors import ActorRef, ActorSystem, EventSourcedActor, Journal, ManualClock
 from refold.actors.effects import EffectEnded, EffectsInFlight
-from refold.actors.event_sourced import Performed
+from refold.actors.folded_actor import Performed
 from refold.events.codec import EventCodec
 from refold.events.core import Effect, Recorded, WaitUntil
 from refold.events.errors import CommandRejected, PersistenceError
 from refold.events.event import Event
-from refold.events.ids import PayloadHash
+from refold.events.ids import EventRef, PayloadHash
 from refold.events.records import Appended, EncodedBatch
 from refold.stores import InMemoryStore
 
@@ -318,6 +318,24 @@ async def test_a_result_whose_append_failed_after_it_took_effect_is_recorded_onc
     assert setup.world.published == ["Wanted a @1", "Done a @2"]
 
 
+async def test_a_result_whose_append_takes_effect_long_after_it_failed_is_recorded_once(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    setup.store.faults = ["before"]
+    await setup.ended("a")
+    late = EncodedBatch(
+        stream=STREAM,  # type: ignore[arg-type]
+        expected_version=1,
+        at=1,
+        events=(CODEC.encode(Done(name="a")),),
+        causation=EventRef(f"{STREAM}@1"),
+    )
+    await setup.store.append([late])
+    await setup.clock.advance(60)
+    assert await setup.recorded() == ["Wanted a", "Done a"]
+    assert setup.world.published == ["Wanted a @1", "Done a @2"]
+    assert (setup.world.begun, setup.in_flight.count()) == (["a"], 0)
+
+
 async def test_a_result_that_waits_for_the_log_comes_before_a_later_command(setup: Setup) -> None:
     await setup.ask(Want("a"))
     setup.store.faults = ["before"]
@@ -369,6 +387,32 @@ async def test_a_restart_keeps_waits_and_lets_go_of_them_when_they_are_no_longer
     assert setup.clock.waiting() == ()
 
 
+async def test_a_time_that_has_come_is_recorded_before_a_command_that_arrives_after_it(setup: Setup) -> None:
+    soon, late = (f"at@{setup.clock.now_us() + seconds * 1_000_000}" for seconds in (10, 60))
+    await setup.ask(Want(soon))
+    await setup.ask(Want(late))
+    setup.clock.jump(11)  # As after the machine was asleep: no timer has noticed.
+    assert await setup.ask(Drop(soon)) == Performed(0, False)
+    assert (await setup.ask(Drop(late))).new
+    assert await setup.recorded() == [f"Wanted {soon}", f"Wanted {late}", f"Done {soon}", f"Dropped {late}"]
+    await setup.clock.advance(60)
+    assert (len(await setup.recorded()), setup.clock.waiting()) == (4, ())
+
+
+async def test_the_time_of_a_stream_never_goes_back(setup: Setup) -> None:
+    begun = setup.clock.now_us()
+    await setup.ask(Want("a"))
+    setup.clock.jump(-60)
+    await setup.ask(Want("b"))
+    setup.ref.tell("fail")
+    await setup.clock.advance(1)
+    await setup.ask(Want("c"))
+    setup.clock.jump(120)
+    await setup.ask(Want("d"))
+    times = [event.at for event in await setup.store.read_stream(STREAM)]
+    assert times == [begun, begun, begun, begun + 61_000_000]
+
+
 async def test_the_next_work_waits_for_cancelled_work_to_end(setup: Setup) -> None:
     await setup.ask(Want("a"))
     settled = setup.world.settled
@@ -390,6 +434,31 @@ async def test_cancelled_work_that_does_not_end_is_abandoned_after_the_grace_per
     assert (setup.world.begun, setup.world.abandoned) == (["a"], [])
     await setup.clock.advance(0.2)
     assert (setup.world.begun, setup.world.abandoned) == (["a", "b"], ["a"])
+
+
+async def test_the_end_of_an_earlier_grace_period_costs_later_work_none_of_its_own(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    await setup.ask(Drop("a"))
+    setup.store.gate.clear()
+    setup.ref.tell(Want("b"))
+    setup.ref.tell(EffectEnded(key="work:a"))
+    setup.ref.tell(Drop("b"))
+    await setup.clock.advance(5)  # The grace period of "a" is over while what ended it waits in the mailbox.
+    setup.store.gate.set()
+    await setup.clock.settle()
+    assert (setup.world.cancelled, setup.world.abandoned) == (["a", "b"], [])
+    await setup.clock.advance(4.9)
+    assert setup.world.abandoned == []
+    await setup.clock.advance(0.2)
+    assert setup.world.abandoned == ["b"]
+
+
+async def test_what_abandoned_work_brings_after_all_is_recorded(setup: Setup) -> None:
+    await setup.ask(Want("a"))
+    await setup.ask(Drop("a"))
+    await setup.clock.advance(5.1)
+    await setup.ended("a", "late")
+    assert (setup.world.abandoned, (await setup.ask("state")).done) == (["a"], {"a": "late"})
 
 
 async def test_a_restart_during_the_grace_period_still_waits_for_the_cancelled_work(setup: Setup) -> None:
@@ -423,6 +492,17 @@ async def test_work_of_an_earlier_process_is_held_until_somebody_lets_it_go_on(s
     assert setup.world.begun == ["b"]
     await setup.ask(Want("go-on"))
     assert setup.world.begun == ["b", "a", "go-on"]
+
+
+async def test_work_goes_on_by_itself_once_a_log_that_could_not_be_read_can_be(setup: Setup) -> None:
+    batch = EncodedBatch(stream=STREAM, expected_version=0, at=1, events=(CODEC.encode(Wanted(name="a")),))  # type: ignore[arg-type]
+    await setup.store.append([batch])
+    setup.store.unreadable = True
+    with pytest.raises(PersistenceError, match="cannot be read"):
+        await setup.ask(Want("b"))
+    setup.store.unreadable = False
+    await setup.clock.advance(2)
+    assert (setup.world.begun, setup.world.instances) == (["a"], 1)
 
 
 async def test_events_of_the_past_are_not_published_again_at_a_start(setup: Setup) -> None:

@@ -167,16 +167,17 @@ async def test_a_caller_cancelled_in_the_moment_of_the_outcome_ends() -> None:
     assert ended
 
 
-async def test_a_store_that_lets_a_cancellation_out_leaves_nobody_waiting() -> None:
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(1)])
+async def test_whatever_a_store_lets_out_costs_the_append_at_hand_only(error: BaseException) -> None:
     store = Gated()
     journal = Journal(store)
     first = await started(journal, batch("s/0"))
     await store.begun.wait()
     others = await started(journal, batch("s/1"), batch("s/2", 7), batch("s/3"))
-    store.failures = [None, None, asyncio.CancelledError()]
+    store.failures = [None, None, error]
     store.gate.set()
     outcomes = await asyncio.gather(*first, *others, return_exceptions=True)
-    assert [type(outcome) for outcome in outcomes] == [list, PersistenceError, PersistenceError, PersistenceError]
+    assert [type(outcome) for outcome in outcomes] == [list, PersistenceError, WrongExpectedVersion, list]
     (place,) = await journal.append([batch("s/4")])
     assert place.version == 1
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -16,8 +17,18 @@ from refold.events.configuration import AgentConfig, CodeIdentity, ToolSpec, con
 from refold.events.content import JsonObject, Message, TextBlock
 from refold.events.errors import PersistenceError, ProviderError
 from refold.events.ids import AgentId, RunId, SessionId
-from refold.events.model import Delta, ModelRequest, ModelResponse, TextDelta, ToolUse
-from refold.events.session_commands import RecordModelFailure, RecordModelResponse
+from refold.events.model import (
+    Delta,
+    ModelRequest,
+    ModelResponse,
+    TextDelta,
+    ThinkingDelta,
+    ToolInputDelta,
+    ToolUse,
+    Usage,
+    UsageDelta,
+)
+from refold.events.session_commands import RecordModelFailure, RecordModelInterruption, RecordModelResponse
 from refold.events.session_events import Verdict
 from refold.stores import InMemoryStore
 
@@ -53,6 +64,15 @@ class Streaming(Provider):
             yield item
 
 
+class Stalling(Streaming):
+    """Streams what it is given, and then nothing until it is cancelled."""
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+        for item in self.items:
+            yield item
+        await asyncio.Event().wait()
+
+
 class NoTools:
     def names(self) -> tuple[str, ...]:
         return ()
@@ -77,7 +97,7 @@ class Observer:
 
     def settled(self, session: SessionId, state: object) -> None: ...
 
-    def streamed(self, session: SessionId, delta: Delta) -> None:
+    def streamed(self, session: SessionId, run: RunId, turn: int, delta: Delta) -> None:
         self.deltas.append(delta)
 
     def progressed(self, session: SessionId, call: str, report: object) -> None: ...
@@ -123,6 +143,7 @@ class Setup:
                 reply_to=self.system.ref("session/s"),
                 run=RunId("run_3"),
                 turn=1,
+                asked=5,
                 configured=2,
                 configuration=self.configuration,
                 source=[Message("user", (TextBlock(text="hello"),))],
@@ -138,6 +159,9 @@ class Setup:
 
     def commands(self) -> list[Any]:
         return [ended.command for ended in self.told]
+
+    def evidence(self) -> list[Any]:
+        return [ended.evidence for ended in self.told]
 
 
 @pytest.fixture
@@ -266,14 +290,15 @@ async def test_whatever_a_provider_raises_is_told_as_a_failure(
         assert (command.status, command.retryable, command.retry_after_s) == (429, True, 2.5)
 
 
-async def test_a_check_that_breaks_fails_its_call_only(setups: Callable[..., Setup]) -> None:
+async def test_a_check_that_breaks_breaks_its_call_only(setups: Callable[..., Setup]) -> None:
     async def answer(request: ModelRequest) -> ModelResponse:
         return ModelResponse(content=(ToolUse(name="broken"),))
 
     setup = setups(Answering(answer))
     await setup.start()
     (command,) = setup.commands()
-    assert (command.kind, "a broken check" in command.message) == ("agent_loop", True)
+    (verdict,) = command.verdicts
+    assert (verdict.verdict, "a broken check" in verdict.reason) == ("broken", True)
 
 
 async def test_a_stream_is_passed_on_and_its_response_is_the_answer(setups: Callable[..., Setup]) -> None:
@@ -301,6 +326,192 @@ async def test_a_stream_that_ends_half_way_is_a_failure(
     (command,) = setup.commands()
     assert isinstance(command, RecordModelFailure)
     assert command.kind == kind
+
+
+async def test_what_came_of_an_answer_that_breaks_off_is_evidence_beside_the_failure(
+    setups: Callable[..., Setup],
+) -> None:
+    broken = ProviderError("cut", kind="connection", retryable=True)
+    counted = UsageDelta(Usage(input_tokens=9))
+    setup = setups(Streaming(counted, TextDelta("ha"), TextDelta("lf"), broken), streaming=True)
+    await setup.start()
+    (ended,) = setup.told
+    assert isinstance(ended.command, RecordModelFailure)
+    assert ended.evidence == RecordModelInterruption(
+        turn=1, asked=5, content=(TextBlock(text="half"),), usage=Usage(input_tokens=9)
+    )
+
+
+async def test_what_came_before_a_cancellation_is_evidence_and_large_text_a_payload(
+    setups: Callable[..., Setup],
+) -> None:
+    setup = setups(Stalling(TextDelta("x" * 100_000), ToolInputDelta(0, "pay", '{"am')), streaming=True)
+    await setup.start()
+    await setup.cancel()
+    (ended,) = setup.told
+    assert ended.command is None
+    (text, call) = setup.evidence()[0].content
+    assert (text.bytes > 100_000, list(ended.payloads)) == (True, [text.hash])
+    assert (call.name, call.input, call.malformed_input) == ("pay", {}, '{"am')
+
+
+async def test_a_call_of_which_nothing_came_leaves_no_evidence(setups: Callable[..., Setup]) -> None:
+    setup = setups(Stalling(), streaming=True)
+    await setup.start()
+    await setup.cancel()
+    assert (setup.commands(), setup.evidence()) == ([None], [None])
+
+
+async def test_a_whole_answer_leaves_no_evidence(setups: Callable[..., Setup]) -> None:
+    setup = setups(Streaming(TextDelta("hi"), said("hi")), streaming=True)
+    await setup.start()
+    assert setup.evidence() == [None]
+
+
+async def test_a_provider_that_streams_on_after_its_cancellation_is_read_no_further(
+    setups: Callable[..., Setup],
+) -> None:
+    closed: list[bool] = []
+
+    class Stubborn(Stalling):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+            yield TextDelta("before")
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            try:
+                yield TextDelta(", after")
+                raise AssertionError("read on")
+            finally:
+                closed.append(True)
+
+    setup = setups(Stubborn(), streaming=True)
+    await setup.start()
+    await setup.cancel()
+    assert setup.evidence()[0].content == (TextBlock(text="before, after"),)
+    assert (setup.observer.deltas, closed) == ([TextDelta("before")], [True])
+
+
+@pytest.mark.parametrize("after", [said("another answer"), TextDelta("more"), RuntimeError("late"), 7])
+async def test_the_first_complete_response_is_the_answer_and_nothing_is_read_after_it(
+    setups: Callable[..., Setup], after: Any
+) -> None:
+    setup = setups(Streaming(TextDelta("hi"), said("hi"), after), streaming=True)
+    await setup.start()
+    assert setup.commands()[0].content == (TextBlock(text="hi"),)
+    assert setup.observer.deltas == [TextDelta("hi")]
+
+
+async def test_a_stream_that_cannot_be_closed_is_logged_and_its_answer_counts(
+    setups: Callable[..., Setup], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Clinging(Streaming):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+            try:
+                yield said("hi")
+            finally:
+                raise ValueError("the connection was gone already")
+
+    setup = setups(Clinging(), streaming=True)
+    await setup.start()
+    assert setup.commands()[0].content == (TextBlock(text="hi"),)
+    assert "could not be closed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        None,
+        "text",
+        {"type": "text"},
+        TextDelta(b"bytes"),  # type: ignore[arg-type]
+        ThinkingDelta(None),  # type: ignore[arg-type]
+        ToolInputDelta(True, "pay", "{}"),
+        ToolInputDelta(-1, "pay", "{}"),
+        ToolInputDelta(0, "pay", {}),  # type: ignore[arg-type]
+        ToolInputDelta(0, "pay", "{}", 7),  # type: ignore[arg-type]
+        UsageDelta({"input_tokens": 1}),  # type: ignore[arg-type]
+        UsageDelta(Usage(output_tokens=-1)),
+    ],
+    ids=repr,
+)
+async def test_what_is_no_delta_fails_the_call_and_what_came_before_is_evidence(
+    setups: Callable[..., Setup], item: Any
+) -> None:
+    setup = setups(Streaming(TextDelta("h"), item, said("hi")), streaming=True)
+    await setup.start()
+    assert setup.commands()[0].kind == "malformed"
+    assert "cannot be used" in setup.commands()[0].message
+    assert setup.observer.deltas == [TextDelta("h")]
+    assert setup.evidence()[0].content == (TextBlock(text="h"),)
+
+
+async def test_an_answer_that_cannot_be_used_is_evidence_with_its_tokens(setups: Callable[..., Setup]) -> None:
+    unusable = ModelResponse(content=("text",), usage=Usage(output_tokens=3))  # type: ignore[arg-type]
+    setup = setups(Streaming(TextDelta("h"), UsageDelta(Usage(output_tokens=3)), unusable), streaming=True)
+    await setup.start()
+    assert setup.commands()[0].kind == "malformed"
+    assert setup.evidence()[0].usage == Usage(output_tokens=3)
+
+
+async def test_the_tokens_of_an_answer_cancelled_at_its_very_end_are_counted(setups: Callable[..., Setup]) -> None:
+    class Lingering(Streaming):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+            try:
+                yield TextDelta("hi")
+                yield ModelResponse(content=(TextBlock(text="hi"),), usage=Usage(output_tokens=3))
+            finally:
+                await asyncio.Event().wait()
+
+    setup = setups(Lingering(), streaming=True)
+    await setup.start()
+    await setup.cancel()
+    assert setup.commands() == [None]
+    assert setup.evidence()[0].content == (TextBlock(text="hi"),)
+    assert setup.evidence()[0].usage == Usage(output_tokens=3)
+
+
+async def test_a_stream_method_that_gives_no_stream_is_a_failure_that_says_so(setups: Callable[..., Setup]) -> None:
+    class Wrong(Streaming):
+        async def stream(self, request: ModelRequest) -> Any:  # type: ignore[override]
+            return said("hi")
+
+    setup = setups(Wrong(), streaming=True)
+    await setup.start()
+    assert "gave coroutine, not an async iterator" in setup.commands()[0].message
+
+
+async def test_a_stream_without_aclose_can_be_read(setups: Callable[..., Setup]) -> None:
+    class Plain:
+        def __init__(self) -> None:
+            self.items = [said("hi"), TextDelta("hi")]
+
+        def __aiter__(self) -> "Plain":
+            return self
+
+        async def __anext__(self) -> Any:
+            return self.items.pop()
+
+    class Own(Streaming):
+        def stream(self, request: ModelRequest) -> Any:
+            return Plain()
+
+    setup = setups(Own(), streaming=True)
+    await setup.start()
+    assert setup.commands()[0].content == (TextBlock(text="hi"),)
+
+
+async def test_an_observer_that_fails_on_a_piece_disturbs_no_answer(
+    setups: Callable[..., Setup], caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(list[Delta]):
+        def append(self, delta: Delta) -> None:
+            raise LookupError("of the observer")
+
+    setup = setups(Streaming(TextDelta("hi"), said("hi")), streaming=True)
+    setup.observer.deltas = Broken()
+    await setup.start()
+    assert setup.commands()[0].content == (TextBlock(text="hi"),)
+    assert "of the observer" in caplog.text
 
 
 async def test_a_prompt_that_is_missing_from_the_log_is_a_failure_that_names_it(setups: Callable[..., Setup]) -> None:

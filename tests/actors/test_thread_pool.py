@@ -81,12 +81,32 @@ async def test_abandoned_work_is_named_and_its_thread_replaced() -> None:
     work = pool.submit(stuck, name="weather")
     await reached(stuck.begun)
     assert work.abandon()
-    assert pool.abandoned == ("weather",)
+    assert (pool.abandoned, pool.threads) == (("weather",), 0)
     assert await pool.run(lambda: "the pool still works") == "the pool still works"
     with pytest.raises(asyncio.CancelledError):
         await work
     stuck.let_go.set()
     assert pool.close() in {("weather",), ()}
+
+
+async def test_abandoned_work_that_has_returned_is_named_no_longer_and_its_thread_ends() -> None:
+    pool = ThreadPool(1)
+    stuck = Stuck()
+    threads: list[threading.Thread] = []
+
+    def call() -> str:
+        threads.append(threading.current_thread())
+        return stuck()
+
+    work = pool.submit(call, name="weather")
+    await reached(stuck.begun)
+    work.abandon()
+    assert await pool.run(lambda: 1) == 1
+    stuck.let_go.set()
+    await asyncio.to_thread(threads[0].join, 30)
+    assert (pool.abandoned, pool.threads) == ((), 1)
+    assert await pool.run(lambda: 2) == 2
+    pool.close()
 
 
 async def test_the_late_outcome_of_abandoned_work_reaches_the_loop() -> None:

@@ -55,7 +55,7 @@ class Observer:
 
     def settled(self, session: SessionId, state: object) -> None: ...
 
-    def streamed(self, session: SessionId, delta: object) -> None: ...
+    def streamed(self, session: SessionId, run: object, turn: int, delta: object) -> None: ...
 
     def progressed(self, session: SessionId, call: str, report: object) -> None:
         self.reports.append(report)
@@ -249,10 +249,10 @@ async def test_silence_beyond_the_timeout_gives_a_call_up_and_its_late_result_is
     assert ToolCallAbandoned not in await setup.recorded()
     await setup.clock.advance(100)
     assert len(setup.ends()) == 1
-    assert (await setup.recorded()).count(ToolCallAbandoned) == 1
+    abandoned = (await setup.recorded()).count(ToolCallAbandoned)
     gate.set()
     await setup.clock.settle()
-    assert setup.ends()[1:] == [(None, "late")]
+    assert (abandoned, setup.ends()[1:]) == (1, [(None, "late")])
 
 
 async def test_progress_is_published_and_counts_as_a_sign_of_life_from_any_thread(setups: Callable[..., Setup]) -> None:

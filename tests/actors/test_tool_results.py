@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from refold.actors.tool_results import ERROR_CHARACTERS_MAX, failure, result_content, text_of_error
+from refold.actors.tool_results import ERROR_CHARACTERS_MAX, ERRORS_TOLD_MAX, failure, result_content, text_of_error
 from refold.events.cleaning import Unrecordable
 from refold.events.content import ImageBlock, StoredBlock, TextBlock
 from refold.events.errors import ToolError
@@ -78,6 +78,33 @@ def test_an_image_that_is_none_is_refused(value: Any) -> None:
 )
 def test_an_error_becomes_its_text_and_its_kind(error: BaseException, text: str, kind: str) -> None:
     assert failure(error) == ((TextBlock(text=text),), kind)
+
+
+@pytest.mark.parametrize(
+    ("errors", "text", "kind"),
+    [
+        ([ValueError("one")], "ValueError: one", "permanent"),
+        ([TimeoutError("late"), ConnectionError("gone")], "TimeoutError: late; ConnectionError: gone", "transient"),
+        ([TimeoutError("late"), ValueError("one")], "TimeoutError: late; ValueError: one", "permanent"),
+        (
+            [ExceptionGroup("inner", [ToolError("never"), KeyError(1)]), ToolError("")],
+            "never; KeyError: 1; ",
+            "permanent",
+        ),
+        ([ToolError("again", kind="transient")], "again", "transient"),
+    ],
+)
+def test_of_a_group_each_error_is_told(errors: list[Exception], text: str, kind: str) -> None:
+    assert failure(ExceptionGroup("outer", errors)) == ((TextBlock(text=text),), kind)
+
+
+def test_of_a_large_and_deep_group_the_first_errors_are_told() -> None:
+    group = ExceptionGroup("many", [ValueError(str(number)) for number in range(100)])
+    for _ in range(5_000):
+        group = ExceptionGroup("deeper", [group])
+    ((block,), _) = failure(group)
+    assert isinstance(block, TextBlock)
+    assert block.text.split("; ")[-1] == f"ValueError: {ERRORS_TOLD_MAX - 1}"
 
 
 def test_the_text_of_an_error_is_cut() -> None:

@@ -52,6 +52,7 @@ ASK = Verdict(verdict="ask", reason="policy")
 DENY = Verdict(verdict="deny", reason="not today")
 INVALID = Verdict(verdict="invalid_arguments", reason="city is missing")
 NOT_FOUND = Verdict(verdict="not_found", reason="there is no tool of that name")
+BROKEN = Verdict(verdict="broken", reason="the policy raised ValueError")
 
 
 def configuration(config: AgentConfig | None = None, tools: tuple[ToolSpec, ...] = TOOLS) -> AgentConfiguration:
@@ -176,6 +177,11 @@ class Session:
         return history(self.state)
 
     @property
+    def texts(self) -> list[str]:
+        """What was said, by whom, without results."""
+        return [f"{message.role}: {message.text}" for message in self.history if message.text]
+
+    @property
     def run(self) -> RunId:
         """The run under way."""
         assert self.state.run is not None
@@ -187,8 +193,20 @@ class Session:
         assert self.state.turn is not None
         return [call.id for call in self.state.turn.calls]
 
-    def send(self, text: str = "Hello", *, key: str | None = None, cancelled: bool = False) -> list[SessionEvent]:
-        return self.tell(SendInput(content=(say(text),), key=key, cancelled=cancelled))
+    def send(
+        self,
+        text: str = "Hello",
+        *,
+        key: str | None = None,
+        cancelled: bool = False,
+        now: bool = False,
+        stepwise: bool = False,
+        due_at: int | None = None,
+    ) -> list[SessionEvent]:
+        content = (say(text),)
+        return self.tell(
+            SendInput(content=content, key=key, cancelled=cancelled, now=now, stepwise=stepwise, due_at=due_at)
+        )
 
     def send_content(self, *content: UserContent) -> list[SessionEvent]:
         return self.tell(SendInput(content=content))
@@ -213,16 +231,42 @@ class Session:
             )
         )
 
-    def fail_model(self, kind: str = "server", message: str = "overloaded") -> list[SessionEvent]:
+    def fail_model(
+        self,
+        kind: str = "server",
+        message: str = "overloaded",
+        *,
+        retryable: bool = False,
+        retry_after_s: float | None = None,
+    ) -> list[SessionEvent]:
         run = self.state.run
         assert run is not None
-        return self.tell(RecordModelFailure(run=run.id, turn=run.turns, kind=kind, message=message))
+        return self.tell(
+            RecordModelFailure(
+                run=run.id,
+                turn=run.turns,
+                kind=kind,
+                message=message,
+                retryable=retryable,
+                retry_after_s=retry_after_s,
+            )
+        )
 
-    def result(self, call: ToolCallId, text: str = "done", kind: ErrorKind | None = None) -> list[SessionEvent]:
-        return self.tell(RecordToolResult(call=call, content=(say(text),), kind=kind))
+    def result(
+        self,
+        call: ToolCallId,
+        text: str = "done",
+        kind: ErrorKind | None = None,
+        *,
+        ends_run: bool = False,
+        broken: bool = False,
+    ) -> list[SessionEvent]:
+        return self.tell(RecordToolResult(call=call, content=(say(text),), kind=kind, ends_run=ends_run, broken=broken))
 
-    def decide(self, call: ToolCallId, allowed: bool, reason: str = "", key: str | None = None) -> list[SessionEvent]:
-        return self.tell(DecideApproval(call=call, allowed=allowed, reason=reason, key=key))
+    def decide(
+        self, call: ToolCallId, allowed: bool, reason: str = "", key: str | None = None, *, always: bool = False
+    ) -> list[SessionEvent]:
+        return self.tell(DecideApproval(call=call, allowed=allowed, reason=reason, key=key, always=always))
 
     def cancel(self, run: RunId | None = None, key: str | None = None) -> list[SessionEvent]:
         return self.tell(CancelRun(run=run, key=key))

@@ -266,3 +266,11 @@ def test_nothing_is_consumed_that_cannot_be_recorded() -> None:
     with pytest.raises(Unrecordable):
         clean_json({"x": source})
     assert list(source) == [1]
+
+
+@pytest.mark.parametrize("wrong", [2**70, float("nan"), object(), {1: 2}])
+def test_a_path_is_cut_so_that_the_error_stays_short_however_long_the_keys_are(wrong: object) -> None:
+    with pytest.raises(Unrecordable) as caught:
+        clean_json({"rows": [0, {"k" * 100_000: wrong}]})
+    assert caught.value.path.startswith("$.rows[1].kkk")
+    assert len(str(caught.value)) < 400

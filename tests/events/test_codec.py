@@ -29,6 +29,7 @@ from refold.events.session_events import (
     AgentConfigured,
     CancelRequested,
     ContextPrepared,
+    HistoryCleared,
     HistoryImported,
     InputQueued,
     ModelFailed,
@@ -52,6 +53,7 @@ from refold.events.session_events import (
     ToolCallFailed,
     ToolCallStarted,
     ToolResultLate,
+    TurnAllowed,
     Verdict,
 )
 from refold.events.upcasting import Upcasters
@@ -78,7 +80,11 @@ EVENTS: dict[str, SessionEvent] = {
         key="k",
         digest="d",
     ),
-    "session.input_queued.v1": InputQueued(content=WORDS, key="k", cancelled=True),
+    "session.history_cleared.v1": HistoryCleared(key="k"),
+    "session.input_queued.v1": InputQueued(
+        content=WORDS, key="k", cancelled=True, scheduled=3, joins=RUN, stepwise=True
+    ),
+    "session.turn_allowed.v1": TurnAllowed(run=RUN, turn=2),
     "session.run_started.v1": RunStarted(run=RUN, input=3, code=CODE, fingerprint="f"),
     "session.context_prepared.v1": ContextPrepared(run=RUN, replaced=2, summary=(Message("user", WORDS),)),
     "session.model_requested.v1": ModelRequested(run=RUN, turn=1),
@@ -90,24 +96,30 @@ EVENTS: dict[str, SessionEvent] = {
         usage=Usage(input_tokens=1, output_tokens=2, cache_read_tokens=3, cache_creation_tokens=4),
         model="m",
         request=RequestReference(configured=2, messages=1, digest="d"),
-        verdicts=(Verdict(verdict="ask", reason="policy"),),
+        verdicts=(Verdict(verdict="ask", reason="policy", action="look at all"),),
     ),
-    "session.model_interrupted.v1": ModelInterrupted(turn=1, content=EVERY_BLOCK, usage=Usage(output_tokens=1)),
+    "session.model_interrupted.v1": ModelInterrupted(
+        turn=1, content=EVERY_BLOCK, usage=Usage(output_tokens=1), asked=5
+    ),
     "session.model_failed.v1": ModelFailed(
         run=RUN, turn=1, kind="server", message="down", status=503, retryable=True, retry_after_s=1.5
     ),
     "session.retry_scheduled.v1": RetryScheduled(run=RUN, turn=1, attempt=1, due_at=1_700_000_000_000_000),
-    "session.tool_approval_requested.v1": ToolApprovalRequested(run=RUN, call=CALL, tool="pay", input={"amount": 64}),
-    "session.tool_approval_decided.v1": ToolApprovalDecided(call=CALL, allowed=False, reason="no", key="k"),
+    "session.tool_approval_requested.v1": ToolApprovalRequested(
+        run=RUN, call=CALL, tool="pay", input={"amount": 64}, action="pay at all", expires_at=1_700_000_000_000_000
+    ),
+    "session.tool_approval_decided.v1": ToolApprovalDecided(
+        call=CALL, allowed=False, reason="no", key="k", always=True
+    ),
     "session.tool_call_started.v1": ToolCallStarted(run=RUN, call=CALL),
-    "session.tool_call_completed.v1": ToolCallCompleted(call=CALL, content=WORDS),
-    "session.tool_call_failed.v1": ToolCallFailed(call=CALL, kind="timeout", content=WORDS, started=True),
+    "session.tool_call_completed.v1": ToolCallCompleted(call=CALL, content=WORDS, ends_run=True),
+    "session.tool_call_failed.v1": ToolCallFailed(call=CALL, kind="timeout", content=WORDS, started=True, broken=True),
     "session.tool_result_late.v1": ToolResultLate(call=CALL, content=WORDS, kind="transient"),
     "session.cancel_requested.v1": CancelRequested(run=RUN, reason="enough", key="k"),
     "session.run_resumed.v1": RunResumed(run=RUN, code=CODE, fingerprint="f", tools=("look",), asked=True),
     "session.run_parked.v1": RunParked(run=RUN, reason="enough"),
-    "session.timer_set.v1": TimerSet(timer="tea", due_at=5),
-    "session.timer_fired.v1": TimerFired(timer="tea"),
+    "session.timer_set.v1": TimerSet(timer="input:3", due_at=5, content=WORDS, key="k"),
+    "session.timer_fired.v1": TimerFired(timer="input:3"),
     "session.run_completed.v1": RunCompleted(run=RUN),
     "session.run_failed.v1": RunFailed(run=RUN, kind="provider", message="down"),
     "session.run_cancelled.v1": RunCancelled(run=RUN),

@@ -19,6 +19,7 @@ from refold.events.configuration import (
 )
 from refold.events.errors import ConfigError
 from refold.events.ids import AgentId
+from refold.events.retrying import RetryPolicy
 from tests.events.conftest import CODE, TOOLS
 
 MODEL = AgentConfig(model="test-model")
@@ -39,6 +40,10 @@ def test_the_defaults_are_these() -> None:
         "max_memory_recalls": 3,
         "max_memory_tokens": None,
         "run_timeout_s": None,
+        "approval_expiry_s": None,
+        "retry": None,
+        "error_recovery": "stop",
+        "recoveries_max": 2,
         "resumes_max": 3,
         "streaming": False,
         "protocol": "native",
@@ -63,6 +68,10 @@ def test_a_model_is_required() -> None:
         ("max_memory_recalls", [-1, 1.5, None, True]),
         ("max_memory_tokens", [-1, 0.5]),
         ("run_timeout_s", [0, -1, math.nan, math.inf, True, 1e9]),
+        ("approval_expiry_s", [0, -1, math.nan, math.inf, True, 1e9]),
+        ("retry", [3, "twice", {"attempts_max": 3}]),
+        ("error_recovery", ["go on", None, True]),
+        ("recoveries_max", [-1, None, True, 1.5]),
         ("resumes_max", [-1, None, True]),
         ("streaming", [1, None]),
         ("protocol", ["xml", None, ["native"]]),
@@ -86,6 +95,9 @@ def test_a_value_outside_its_bounds_is_refused_at_once_by_its_name(field: str, v
         ("max_memory_recalls", 0),
         ("max_memory_tokens", 0),
         ("run_timeout_s", 0.001),
+        ("approval_expiry_s", 0.001),
+        ("error_recovery", "retry"),
+        ("recoveries_max", 0),
         ("resumes_max", 0),
         ("protocol", "react"),
         ("system_prompt", ""),
@@ -107,6 +119,10 @@ def test_every_setting_is_recorded_and_changes_the_fingerprint() -> None:
         "max_memory_recalls": 1,
         "max_memory_tokens": 1,
         "run_timeout_s": 1.0,
+        "approval_expiry_s": 1.0,
+        "retry": RetryPolicy(),
+        "error_recovery": "retry",
+        "recoveries_max": 1,
         "resumes_max": 1,
         "streaming": True,
         "protocol": "react",

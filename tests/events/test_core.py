@@ -1,9 +1,4 @@
-"""Plan and replan, seen on a core of a dozen lines; and that nothing of a core depends on the process."""
-
-import os
-import subprocess
-import sys
-from pathlib import Path
+"""Plan and replan, seen on a core of a dozen lines."""
 
 import msgspec
 import pytest
@@ -117,68 +112,3 @@ def test_events_are_folded_from_the_beginning_or_from_a_state() -> None:
 def test_an_event_that_cannot_have_happened_is_an_error_that_says_where() -> None:
     with pytest.raises(LogFormatError, match="contradicts the events before it: KeyError: 'impossible'"):
         evolve_all(TREE, [Said(word="a"), Said(word="impossible")])
-
-
-LIFE = """
-import os, random, sys, time, uuid
-sys.path.insert(0, {folder!r})
-import msgspec
-from conftest import ALLOW, ASK, DENY, Session, configuration, say, use
-from refold.events.configuration import AgentConfig
-
-def forbidden(*arguments, **named):
-    raise AssertionError("a core read the clock, randomness or the world")
-
-for module, names in (
-    (time, ["time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"]),
-    (random, ["random", "randint", "choice", "getrandbits", "shuffle"]),
-    (uuid, ["uuid1", "uuid4"]),
-    (os, ["urandom"]),
-):
-    for name in names:
-        setattr(module, name, forbidden)
-
-watching = True
-def audit(event, arguments):
-    if watching and event.split(".")[0] in ("open", "socket", "subprocess", "os"):
-        forbidden()
-sys.addaudithook(audit)
-
-session = Session(configuration(AgentConfig(model="test-model", run_timeout_s=60)))
-session.send("first", key="k1")
-session.send("second")
-session.answer(say("Looking."), use("look", "a", z=1, a={{"y": 1, "b": 2}}), use("pay", "b"), use("write"), use("put"))
-look, pay, write, put = session.calls
-session.result(look)
-session.decide(pay, True)
-session.crash(["put", "look", "write"])
-session.decide(pay, False)
-session.crash(["write", "look"])
-session.result(put)
-session.answer(use("look"), use("fetch"), use("look"), verdicts=[DENY, ASK, ALLOW])
-session.cancel()
-session.answer(say("…"), stop_reason="pause_turn")
-session.fire(session.pending_keys[0])
-session.replay()
-watching = False
-for event in session.log:
-    print(msgspec.json.encode(event).decode(), event.at)
-print([batch.pending for batch in session.batches])
-"""
-
-
-def test_the_same_life_gives_the_same_log_in_every_process_and_reads_nothing_of_it() -> None:
-    program = LIFE.format(folder=str(Path(__file__).parent))
-    logs: list[str] = []
-    for seed in ("0", "1", "2"):
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", program],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PYTHONHASHSEED": seed},
-        )
-        assert done.returncode == 0, done.stderr
-        logs.append(done.stdout)
-    assert logs[0].count("\n") > 30
-    assert logs[0] == logs[1] == logs[2]

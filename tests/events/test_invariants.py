@@ -18,10 +18,13 @@ from refold.events.content import (
 from refold.events.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.invariants import SessionChecker, Violation, check_events, check_history, check_state
 from refold.events.model import RequestReference
+from refold.events.session_commands import AllowTurn, ClearHistory
 from refold.events.session_events import (
     CancelRequested,
     ContextPrepared,
+    HistoryCleared,
     HistoryImported,
+    InputQueued,
     ModelRequested,
     ModelResponded,
     RunCompleted,
@@ -35,6 +38,7 @@ from refold.events.session_events import (
     ToolCallFailed,
     ToolCallStarted,
     ToolResultLate,
+    TurnAllowed,
 )
 from tests.events.conftest import CODE, STREAM, Session, configuration, decoded, names, say, use
 
@@ -158,8 +162,21 @@ def sound_log() -> list[SessionEvent]:
     session.answer(say("…"), stop_reason="pause_turn")
     session.answer()
     session.answer(say("Done."))
-    session.send()
+    session.send(stepwise=True)
+    session.send("joins", now=True)
     session.fail_model()
+    session.send("later", due_at=1, key="later")
+    scheduled = session.state.version
+    session.send("never", due_at=2)
+    session.cancel(RunId(f"run_{session.state.version}"))
+    session.fire(f"input:{scheduled}")
+    session.answer(use("look"))
+    session.result(session.calls[0], ends_run=True)
+    session.tell(ClearHistory(key="clear"))
+    session.send("anew", stepwise=True)
+    session.answer(say("…"), stop_reason="pause_turn")
+    session.tell(AllowTurn())
+    session.answer(say("Done."))
     return session.log
 
 
@@ -322,6 +339,50 @@ def test_a_run_that_begins_inside_another_is_found() -> None:
     assert violations[0].message == "run_6 begins while run_3 is under way"
 
 
+def found_after(session: Session, *events: SessionEvent) -> list[str]:
+    return [violation.message for violation in check_events([*session.log, *events], STREAM)]
+
+
+def test_a_scheduled_input_that_is_queued_twice_or_was_never_scheduled_or_was_cancelled_is_found() -> None:
+    session = Session(configuration())
+    session.send(due_at=5)
+    queued = InputQueued(content=(say("Hello"),), scheduled=3)
+    message = "the input of run_3 is queued and was not scheduled, or not any more"
+    assert found_after(session, TimerFired(timer="input:3"), queued) == []
+    assert message in found_after(session, TimerFired(timer="input:3"), queued, queued)
+    assert found_after(session, InputQueued(content=(say("Hello"),), scheduled=2)) == [message.replace("3", "2")]
+    session.cancel(RunId("run_3"))
+    assert message in found_after(session, queued)
+    assert "run_3 is to be cancelled after its terminal event" in found_after(session, CancelRequested(run=RUN))
+
+
+def test_an_input_that_joins_a_run_that_is_not_under_way_is_found() -> None:
+    session = Session(configuration())
+    session.send("first")
+    session.answer(say("Hi"))
+    joins = InputQueued(content=(say("Hello"),), joins=RUN)
+    assert found_after(session, joins)[0] == "run_3 goes on after its terminal event"
+    joins_none = InputQueued(content=(say("Hello"),), joins=RunId("run_9"))
+    assert found_after(session, joins_none)[0] == "run_9 is no run of this session"
+
+
+def test_a_history_that_is_cleared_during_a_run_or_with_open_calls_is_found() -> None:
+    session = Session(configuration())
+    session.send()
+    assert found_after(session, HistoryCleared())[0] == "the history is cleared while run_3 is under way"
+    session.answer(use("look"))
+    assert "the history is cleared while 1 calls are unanswered, call_6_0 first" in found_after(
+        session, HistoryCleared()
+    )
+
+
+def test_a_turn_that_is_allowed_after_the_run_has_ended_is_found() -> None:
+    session = Session(configuration())
+    session.send(stepwise=True)
+    session.answer(say("Hi"))
+    assert found_after(session, TurnAllowed(run=RUN, turn=2))[0] == "run_3 goes on after its terminal event"
+
+
 def test_a_call_that_starts_while_a_person_thinks_is_found() -> None:
     session = Session(configuration())
     session.send()
@@ -428,9 +489,9 @@ def test_a_state_with_a_run_of_another_input_is_found() -> None:
     session = Session(configuration())
     session.send()
     assert session.state.run is not None
-    session.state.run.id = RunId("run_1")
+    session.state.run.id = RunId("run_9")
     assert [violation.message for violation in check_state(session.state)] == [
-        "run_1 does not belong to the input at 3"
+        "run_9 does not belong to the input at 3"
     ]
 
 

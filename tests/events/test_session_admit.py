@@ -10,13 +10,17 @@ from refold.events.core import Recorded
 from refold.events.errors import CommandRejected
 from refold.events.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model import Usage
+from refold.events.retrying import RetryPolicy
 from refold.events.session_commands import (
+    AllowTurn,
     CancelRun,
+    ClearHistory,
     Configure,
     DecideApproval,
     ImportHistory,
     OpenSession,
     RecordModelFailure,
+    RecordModelInterruption,
     RecordTimer,
     RecordToolResult,
     ResumeRun,
@@ -47,6 +51,21 @@ COMMANDS: dict[str, SessionCommand] = {
     "resume": ResumeRun(),
     "resume, asked": ResumeRun(asked=True),
     "timer": RecordTimer(timer="deadline:run_3"),
+    "send for now": SendInput(content=(say("Hello"),), now=True),
+    "send step by step": SendInput(content=(say("Hello"),), stepwise=True),
+    "send for later": SendInput(content=(say("Hello"),), due_at=5),
+    "send for later and now": SendInput(content=(say("Hello"),), due_at=5, now=True),
+    "allow a turn": AllowTurn(),
+    "allow a turn of it": AllowTurn(run=RUN),
+    "clear": ClearHistory(),
+    "interruption": RecordModelInterruption(turn=1, asked=5),
+    "decide for always": DecideApproval(call=CALL, allowed=True, always=True),
+    "deny for always": DecideApproval(call=CALL, allowed=False, always=True),
+    "result that ends the run": RecordToolResult(call=CALL, content=(say("done"),), ends_run=True),
+    "result that breaks": RecordToolResult(call=CALL, content=(), kind="permanent", broken=True),
+    "retry timer": RecordTimer(timer="retry:5"),
+    "expiry timer": RecordTimer(timer="expiry:7"),
+    "input timer": RecordTimer(timer="input:3"),
 }
 
 
@@ -90,6 +109,33 @@ def _parked() -> Session:
     return session
 
 
+def _waiting_to_retry() -> Session:
+    session = Session(configuration(AgentConfig(model="test-model", retry=RetryPolicy(), run_timeout_s=60.0)))
+    session.send()
+    session.fail_model(retryable=True)
+    return session
+
+
+def _at_step() -> Session:
+    session = _idle()
+    session.send(stepwise=True)
+    session.answer(say("…"), stop_reason="pause_turn")
+    return session
+
+
+def _at_expiring_approval() -> Session:
+    session = Session(configuration(AgentConfig(model="test-model", approval_expiry_s=60.0)))
+    session.send()
+    session.answer(use("pay"))
+    return session
+
+
+def _scheduled() -> Session:
+    session = _idle()
+    session.send(due_at=5)
+    return session
+
+
 def _ended() -> Session:
     session = _at_tool()
     session.result(CALL)
@@ -106,17 +152,40 @@ SITUATIONS: dict[str, Callable[[], Session]] = {
     "at approval": _at_approval,
     "parked": _parked,
     "ended": _ended,
+    "waiting to retry": _waiting_to_retry,
+    "at step": _at_step,
+    "at expiring approval": _at_expiring_approval,
+    "scheduled": _scheduled,
 }
 
 REFUSED, KNOWN = "refused", "known"
 
 OUTCOMES: dict[str, list[str]] = {
-    #                     new, opened, idle, at model, at tool, at approval, parked, ended
-    "open": ["SessionOpened", *[KNOWN] * 7],
-    "configure": [REFUSED, "AgentConfigured", KNOWN, KNOWN, KNOWN, KNOWN, "AgentConfigured", KNOWN],
-    "send": [REFUSED, REFUSED, *["InputQueued"] * 6],
-    "send nothing": [REFUSED] * 8,
-    "import": [REFUSED, "HistoryImported", "HistoryImported", *[REFUSED] * 4, "HistoryImported"],
+    # new, opened, idle, at model, at tool, at approval, parked, ended,
+    # waiting to retry, at step, at expiring approval, scheduled
+    "open": ["SessionOpened", *[KNOWN] * 11],
+    "configure": [
+        REFUSED,
+        "AgentConfigured",
+        *[KNOWN] * 4,
+        "AgentConfigured",
+        KNOWN,
+        "AgentConfigured",
+        KNOWN,
+        "AgentConfigured",
+        KNOWN,
+    ],
+    "send": [REFUSED, REFUSED, *["InputQueued"] * 10],
+    "send nothing": [REFUSED] * 12,
+    "import": [
+        REFUSED,
+        "HistoryImported",
+        "HistoryImported",
+        *[REFUSED] * 4,
+        "HistoryImported",
+        *[REFUSED] * 3,
+        "HistoryImported",
+    ],
     "answer": [
         REFUSED,
         "ModelInterrupted",
@@ -125,18 +194,40 @@ OUTCOMES: dict[str, list[str]] = {
         "ModelInterrupted",
         "ModelInterrupted",
         "ModelResponded",
-        "ModelInterrupted",
+        *["ModelInterrupted"] * 5,
     ],
-    "failure": [KNOWN, KNOWN, KNOWN, "ModelFailed", KNOWN, KNOWN, "ModelFailed", KNOWN],
-    "result": [*[REFUSED] * 4, "ToolCallCompleted", REFUSED, REFUSED, "ToolResultLate"],
-    "strange result": [REFUSED] * 8,
-    "decide": [*[REFUSED] * 5, "ToolApprovalDecided", REFUSED, REFUSED],
-    "cancel": [KNOWN, KNOWN, KNOWN, *["CancelRequested"] * 4, KNOWN],
-    "cancel it": [KNOWN, KNOWN, KNOWN, *["CancelRequested"] * 4, KNOWN],
-    "cancel a stranger": [KNOWN] * 8,
-    "resume": [KNOWN, KNOWN, KNOWN, *["RunResumed"] * 3, KNOWN, KNOWN],
-    "resume, asked": [KNOWN, KNOWN, KNOWN, *["RunResumed"] * 4, KNOWN],
-    "timer": [KNOWN] * 8,
+    "failure": [*[KNOWN] * 3, "ModelFailed", KNOWN, KNOWN, "ModelFailed", *[KNOWN] * 5],
+    "result": [*[REFUSED] * 4, "ToolCallCompleted", REFUSED, REFUSED, "ToolResultLate", *[REFUSED] * 4],
+    "strange result": [REFUSED] * 12,
+    "decide": [*[REFUSED] * 5, "ToolApprovalDecided", *[REFUSED] * 4, "ToolApprovalDecided", REFUSED],
+    "cancel": [*[KNOWN] * 3, *["CancelRequested"] * 4, KNOWN, *["CancelRequested"] * 3, KNOWN],
+    "cancel it": [*[KNOWN] * 3, *["CancelRequested"] * 4, KNOWN, *["CancelRequested"] * 4],
+    "cancel a stranger": [KNOWN] * 12,
+    "resume": [*[KNOWN] * 3, *["RunResumed"] * 3, KNOWN, KNOWN, *["RunResumed"] * 3, KNOWN],
+    "resume, asked": [*[KNOWN] * 3, *["RunResumed"] * 4, KNOWN, *["RunResumed"] * 3, KNOWN],
+    "timer": [*[KNOWN] * 8, "TimerFired", *[KNOWN] * 3],
+    "send for now": [REFUSED, REFUSED, *["InputQueued"] * 10],
+    "send step by step": [REFUSED, REFUSED, *["InputQueued"] * 10],
+    "send for later": [REFUSED, REFUSED, *["TimerSet"] * 10],
+    "send for later and now": [REFUSED] * 12,
+    "allow a turn": [*[REFUSED] * 9, "TurnAllowed", REFUSED, REFUSED],
+    "allow a turn of it": [*[REFUSED] * 9, "TurnAllowed", REFUSED, REFUSED],
+    "clear": [*[KNOWN] * 3, *[REFUSED] * 4, "HistoryCleared", *[REFUSED] * 3, KNOWN],
+    "interruption": [REFUSED, *["ModelInterrupted"] * 11],
+    "decide for always": [*[REFUSED] * 5, "ToolApprovalDecided", *[REFUSED] * 4, "ToolApprovalDecided", REFUSED],
+    "deny for always": [REFUSED] * 12,
+    "result that ends the run": [
+        *[REFUSED] * 4,
+        "ToolCallCompleted",
+        REFUSED,
+        REFUSED,
+        "ToolResultLate",
+        *[REFUSED] * 4,
+    ],
+    "result that breaks": [*[REFUSED] * 4, "ToolCallFailed", REFUSED, REFUSED, "ToolResultLate", *[REFUSED] * 4],
+    "retry timer": [*[KNOWN] * 8, "TimerFired", *[KNOWN] * 3],
+    "expiry timer": [*[KNOWN] * 10, "TimerFired", KNOWN],
+    "input timer": [*[KNOWN] * 11, "TimerFired"],
 }
 
 

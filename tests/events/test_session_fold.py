@@ -171,11 +171,18 @@ def test_a_scheduled_retry_waits_and_its_timer_asks_the_model_again(session: Ses
     assert [effect.key for effect in SESSION_CORE.pending(state)] != [first_key]
 
 
-def test_a_timer_is_remembered_until_it_fires() -> None:
+def test_a_scheduled_input_is_remembered_until_its_time_comes_and_the_event_after_it_queues_it() -> None:
     session = Session(configuration())
-    state = fold(decoded([TimerSet(timer="tea", due_at=5)], 3), session.state)
-    assert state.timers == {"tea": 5}
-    assert fold(decoded([TimerFired(timer="tea")], 4), state).timers == {}
+    state = fold(decoded([TimerSet(timer="input:3", due_at=5, content=(say("Tea"),), key="k")], 3), session.state)
+    assert [(entry.version, entry.due_at, entry.key) for entry in state.scheduled] == [(3, 5, "k")]
+    state = fold(decoded([TimerFired(timer="input:3")], 4), state)
+    assert state.scheduled == []
+    assert state.due is not None
+    assert state.due.content == (say("Tea"),)
+    state = fold(decoded([InputQueued(content=(say("Tea"),), key="k", scheduled=3)], 5), state)
+    assert state.due is None
+    assert [(queued.version, queued.run) for queued in state.queue] == [(5, "run_3")]
+    assert state.keys["k"].version == 3
 
 
 def test_a_timer_of_another_run_ends_nothing() -> None:

@@ -5,7 +5,8 @@ import pytest
 from refold.events.configuration import AgentConfig
 from refold.events.core import WaitUntil
 from refold.events.ids import RunId, ToolCallId
-from refold.events.session_decisions import CallModel, RunTool, pending
+from refold.events.session_decisions import AskPerson, CallModel, RunTool, pending
+from refold.events.session_events import Verdict
 from refold.events.session_state import SessionState
 from tests.events.conftest import Session, configuration, encoded, say, use
 
@@ -59,10 +60,23 @@ def test_calls_are_named_in_the_order_of_their_start_and_leave_when_answered(ses
     assert session.pending_keys == ["tool:call_6_0", "tool:call_6_2"]
 
 
-def test_nothing_is_asked_for_while_a_person_thinks(session: Session) -> None:
+def test_a_call_that_waits_for_a_person_asks_for_a_decision_with_all_that_is_to_be_seen(session: Session) -> None:
     session.send()
-    session.answer(use("pay"))
-    assert session.pending == []
+    session.answer(use("pay", amount=64), verdicts=[Verdict(verdict="ask", reason="much", action="pay much")])
+    assert session.pending == [
+        AskPerson(
+            key="approval:7",
+            causation=7,
+            correlation=3,
+            call=ToolCallId("call_6_0"),
+            tool="pay",
+            input={"amount": 64},
+            reason="much",
+            action="pay much",
+            requested_at=session.state.at,
+            expires_at=None,
+        )
+    ]
 
 
 def test_a_limit_of_time_is_a_wait_from_the_start_of_the_run() -> None:
@@ -77,12 +91,12 @@ def test_a_limit_of_time_is_a_wait_from_the_start_of_the_run() -> None:
     assert session.pending[0] == wait
 
 
-def test_a_parked_run_asks_for_nothing_not_even_for_its_time() -> None:
+def test_a_parked_run_waits_for_somebody_and_not_even_for_its_time() -> None:
     session = Session(configuration(AgentConfig(model="test-model", run_timeout_s=2.5, resumes_max=0)))
     session.send()
     session.answer(use("look"))
     session.crash()
-    assert session.pending == []
+    assert [effect.key for effect in session.pending] == ["resume:run_3"]
 
 
 @pytest.mark.parametrize("calls", [1, 3])

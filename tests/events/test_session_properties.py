@@ -1,6 +1,6 @@
 """Random lives of a session: whatever arrives in whatever order, the invariants hold and the log says it all."""
 
-from typing import Literal, get_args
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 from hypothesis import settings
@@ -25,12 +25,16 @@ from refold.events.core import Recorded, WaitUntil, plan
 from refold.events.errors import CommandRejected
 from refold.events.ids import RunId, ToolCallId
 from refold.events.invariants import check_events, check_state
-from refold.events.model import StopReason
+from refold.events.model import StopReason, Usage
+from refold.events.retrying import RetryPolicy
 from refold.events.session_commands import (
+    AllowTurn,
     CancelRun,
+    ClearHistory,
     DecideApproval,
     ImportHistory,
     RecordModelFailure,
+    RecordModelInterruption,
     RecordTimer,
     RecordToolResult,
     ResumeRun,
@@ -38,14 +42,24 @@ from refold.events.session_commands import (
     SessionCommand,
 )
 from refold.events.session_core import SESSION_CORE, fold
-from refold.events.session_decisions import CallModel, RunTool, pending
+from refold.events.session_decisions import AskPerson, CallModel, RunTool, pending
 from refold.events.session_events import ModelResponded, RunStarted, Verdict
-from refold.events.session_state import SessionState
+from refold.events.session_state import SessionState, awaits_step
 from tests.events.conftest import STREAM, TOOL_NAMES, Session, configuration, encoded, response, say
 
 CONFIGURATIONS = (
     AgentConfig(model="test-model", max_turns=6),
     AgentConfig(model="test-model", max_turns=3, run_timeout_s=60.0, resumes_max=1),
+    AgentConfig(
+        model="test-model",
+        max_turns=5,
+        run_timeout_s=60.0,
+        approval_expiry_s=30.0,
+        retry=RetryPolicy(attempts_max=2),
+        error_recovery="retry",
+        recoveries_max=1,
+        resumes_max=0,
+    ),
 )
 
 STEPS_TO_END = 500
@@ -54,8 +68,12 @@ STEPS_TO_END = 500
 texts = st.sampled_from(["Hello", "More", "", "  ", "\0", "é😀"])
 keys = st.none() | st.sampled_from(["k1", "k2", "k3"])
 kinds: st.SearchStrategy[ErrorKind | None] = st.none() | st.sampled_from(get_args(ErrorKind))
-verdicts: st.SearchStrategy[Literal["allow", "ask", "deny", "invalid_arguments", "not_found"]] = st.sampled_from(
-    ["allow", "allow", "allow", "ask", "deny", "invalid_arguments", "not_found"]
+Word: TypeAlias = Literal["allow", "ask", "deny", "invalid_arguments", "not_found", "broken"]
+words: st.SearchStrategy[Word] = st.sampled_from(
+    ["allow", "allow", "allow", "ask", "deny", "invalid_arguments", "not_found", "broken"]
+)
+verdicts = st.builds(
+    Verdict, verdict=words, reason=st.sampled_from(["", "because"]), action=st.sampled_from(["", "all"])
 )
 text_blocks = st.builds(TextBlock, text=texts)
 images = st.just(ImageBlock(media_type="image/png", data=b"\x89PNG"))
@@ -67,6 +85,7 @@ stop_reasons: st.SearchStrategy[StopReason] = st.sampled_from(get_args(StopReaso
 user_contents: st.SearchStrategy[list[UserContent]] = st.lists(text_blocks | images, max_size=2)
 answers: st.SearchStrategy[list[AnswerContent]] = st.lists(text_blocks | thoughts | uses | uses, max_size=5)
 picks = st.integers(0, 30)
+sometimes = st.sampled_from([False, False, False, True])
 
 given_ids = st.sampled_from([ToolCallId("a"), ToolCallId("b"), ToolCallId("call_3_0")])
 given_uses = st.builds(ToolUseBlock, id=given_ids, name=st.just("look"), input=arguments)
@@ -128,6 +147,44 @@ class SessionLife(RuleBasedStateMachine):
     def send(self, content: list[UserContent], key: str | None, cancelled: bool) -> None:
         self.tell(SendInput(content=tuple(content), key=key, cancelled=cancelled))
 
+    @rule(content=user_contents, key=keys, now=st.booleans(), stepwise=st.booleans(), cancelled=st.booleans())
+    def send_for_now_or_step_by_step(
+        self, content: list[UserContent], key: str | None, now: bool, stepwise: bool, cancelled: bool
+    ) -> None:
+        self.tell(SendInput(content=tuple(content), key=key, now=now, stepwise=stepwise, cancelled=cancelled))
+
+    @rule(content=user_contents, key=keys, after=st.integers(-5, 5), now=st.sampled_from([False, False, True]))
+    def send_for_later(self, content: list[UserContent], key: str | None, after: int, now: bool) -> None:
+        self.tell(SendInput(content=tuple(content), key=key, due_at=self.session.now + after, now=now))
+
+    def awaits_step(self) -> bool:
+        run = self.session.state.run
+        return run is not None and awaits_step(run)
+
+    @precondition(awaits_step)
+    @rule()
+    def allow_turn(self) -> None:
+        self.tell(AllowTurn())
+
+    @rule(pick=picks)
+    def allow_turn_of(self, pick: int) -> None:
+        self.tell(AllowTurn(run=self.a_run(pick)))
+
+    @rule(key=keys)
+    def clear(self, key: str | None) -> None:
+        self.tell(ClearHistory(key=key))
+
+    @rule(asked=st.none() | st.integers(0, 20), content=answers)
+    def interrupt(self, asked: int | None, content: list[AnswerContent]) -> None:
+        run = self.session.state.run
+        wanted = asked if asked is not None or run is None else run.asked
+        usage = Usage(output_tokens=1)
+        self.tell(RecordModelInterruption(turn=1, asked=wanted or 0, content=tuple(content), usage=usage))
+
+    @rule(seconds=st.sampled_from([0, 1, 100]))
+    def pass_time(self, seconds: int) -> None:
+        self.session.now += seconds * 1_000_000
+
     def awaits_model(self) -> bool:
         run = self.session.state.run
         return run is not None and run.phase == "model"
@@ -136,17 +193,12 @@ class SessionLife(RuleBasedStateMachine):
         return self.session.state.turn is not None
 
     @precondition(awaits_model)
-    @rule(content=answers, words=st.lists(verdicts, min_size=5, max_size=5), stop=stop_reasons)
-    def answer(
-        self,
-        content: list[AnswerContent],
-        words: list[Literal["allow", "ask", "deny", "invalid_arguments", "not_found"]],
-        stop: StopReason,
-    ) -> None:
+    @rule(content=answers, found=st.lists(verdicts, min_size=5, max_size=5), stop=stop_reasons)
+    def answer(self, content: list[AnswerContent], found: list[Verdict], stop: StopReason) -> None:
         run = self.session.state.run
         assert run is not None
         calls = sum(type(block) is ToolUseBlock for block in content)
-        self.tell(response(run.id, run.turns, content, stop, tuple(Verdict(verdict=word) for word in words[:calls])))
+        self.tell(response(run.id, run.turns, content, stop, tuple(found[:calls])))
 
     @precondition(awaits_model)
     @rule(content=st.lists(uses, min_size=1, max_size=6))
@@ -160,27 +212,40 @@ class SessionLife(RuleBasedStateMachine):
         calls = sum(type(block) is ToolUseBlock for block in content)
         self.tell(response(self.a_run(pick), turn, content, "end_turn", (Verdict(),) * calls))
 
-    @rule(late=st.sampled_from([False, False, True]), kind=st.sampled_from(["server", "agent_loop"]))
-    def fail_model(self, late: bool, kind: str) -> None:
+    @rule(
+        late=st.sampled_from([False, False, True]),
+        kind=st.sampled_from(["server", "agent_loop"]),
+        retryable=st.booleans(),
+        retry_after_s=st.none() | st.floats(0, 1000),
+    )
+    def fail_model(self, late: bool, kind: str, retryable: bool, retry_after_s: float | None) -> None:
         run = self.session.state.run
         wanted, turn = (run.id, run.turns) if run is not None and not late else (RunId("run_3"), 1)
-        self.tell(RecordModelFailure(run=wanted, turn=turn, kind=kind, message=""))
+        self.tell(
+            RecordModelFailure(
+                run=wanted, turn=turn, kind=kind, message="", retryable=retryable, retry_after_s=retry_after_s
+            )
+        )
 
     @precondition(has_open_calls)
-    @rule(pick=picks, text=texts, kind=kinds)
-    def result_of_a_running_call(self, pick: int, text: str, kind: ErrorKind | None) -> None:
+    @rule(pick=picks, block=text_blocks | images, kind=kinds, ends_run=sometimes, broken=sometimes)
+    def result_of_a_running_call(
+        self, pick: int, block: TextBlock | ImageBlock, kind: ErrorKind | None, ends_run: bool, broken: bool
+    ) -> None:
         running = [effect.call for effect in self.session.pending if isinstance(effect, RunTool)]
         call = running[pick % len(running)] if running else self.a_call(pick)
-        self.tell(RecordToolResult(call=call, content=(TextBlock(text=text),), kind=kind))
+        self.tell(RecordToolResult(call=call, content=(block,), kind=kind, ends_run=ends_run, broken=broken))
 
     @rule(pick=picks, text=texts, kind=kinds)
     def result(self, pick: int, text: str, kind: ErrorKind | None) -> None:
         self.tell(RecordToolResult(call=self.a_call(pick), content=(TextBlock(text=text),), kind=kind))
 
     @precondition(has_open_calls)
-    @rule(pick=picks, allowed=st.booleans(), reason=texts, key=keys)
-    def decide(self, pick: int, allowed: bool, reason: str, key: str | None) -> None:
-        self.tell(DecideApproval(call=self.a_call(pick), allowed=allowed, reason=reason, key=key))
+    @rule(pick=picks, allowed=st.booleans(), always=sometimes, reason=texts, key=keys)
+    def decide(self, pick: int, allowed: bool, always: bool, reason: str, key: str | None) -> None:
+        asked = [effect.call for effect in self.session.pending if isinstance(effect, AskPerson)]
+        call = asked[pick % len(asked)] if asked and pick % 3 else self.a_call(pick)
+        self.tell(DecideApproval(call=call, allowed=allowed, reason=reason, key=key, always=always))
 
     @rule(pick=st.none() | picks, key=keys)
     def cancel(self, pick: int | None, key: str | None) -> None:
@@ -217,25 +282,30 @@ class SessionLife(RuleBasedStateMachine):
 
 
 def finish(session: Session) -> None:
-    """Do all the work that is asked for, and deny what waits for a person: then every run must end."""
+    """Do all the work that is asked for, deny what waits for a person, allow each step: then every run must end."""
     for _ in range(STEPS_TO_END):
         run = session.state.run
-        if run is None:
-            break
-        effects = [effect for effect in session.pending if not isinstance(effect, WaitUntil)]
-        if run.parked:
+        if run is not None and run.parked:
             session.tell(ResumeRun(tools=TOOL_NAMES, asked=True))
-        elif not effects:
-            assert session.state.turn is not None
-            waiting = [call.id for call in session.state.turn.calls if call.approval == "requested" and not call.result]
-            session.decide(waiting[0], allowed=False)
-        elif isinstance(effects[0], RunTool):
-            session.result(effects[0].call)
-        else:
-            assert isinstance(effects[0], CallModel)
-            session.answer(say("Done."))
+            continue
+        if run is not None and awaits_step(run):
+            session.tell(AllowTurn())
+            continue
+        effects = [effect for effect in session.pending if not effect.key.startswith(("deadline:", "expiry:"))]
+        match effects:
+            case []:
+                break
+            case [*_, RunTool(call=call)]:
+                session.result(call)
+            case [*_, CallModel()]:
+                session.answer(say("Done."))
+            case [*_, AskPerson(call=call)]:
+                session.decide(call, allowed=False)
+            case [*_, wait]:
+                session.fire(wait.key)
     assert session.state.run is None
     assert session.state.queue == []
+    assert session.state.scheduled == []
 
 
 TestSessionLife = SessionLife.TestCase

@@ -288,7 +288,7 @@ def test_a_call_of_the_confirm_tier_waits_for_a_person_and_shows_what_would_run(
     requested = session.answer(use("pay", amount=64))[1]
     assert isinstance(requested, ToolApprovalRequested)
     assert (requested.tool, requested.input) == ("pay", {"amount": 64})
-    assert session.pending == []
+    assert session.pending_keys == ["approval:7"]
 
 
 def test_a_policy_may_put_any_call_before_a_person() -> None:
@@ -475,7 +475,9 @@ def test_a_once_call_that_a_person_approved_goes_back_to_the_person() -> None:
     requested = session.crash()[1]
     assert isinstance(requested, ToolApprovalRequested)
     assert requested.reason == CRASHED
-    assert session.pending == []
+    assert session.pending_keys == ["approval:11"]
+    (asking,) = session.pending
+    assert getattr(asking, "reason", None) == CRASHED
     assert names(session.decide(call, True)) == ["ToolApprovalDecided", "ToolCallStarted"]
 
 
@@ -517,7 +519,7 @@ def test_while_a_person_thinks_about_one_call_the_others_are_run_again() -> None
     session = at_calls("fetch", "look", verdicts=[ASK, ALLOW])
     session.decide(session.calls[0], True)
     assert names(session.crash()) == ["RunResumed", "ToolApprovalRequested"]
-    assert session.pending_keys == ["tool:call_6_1"]
+    assert session.pending_keys == ["tool:call_6_1", "approval:12"]
 
 
 def test_the_crash_words_never_appear_after_a_mere_cancel_nor_the_cancel_words_after_a_mere_crash() -> None:
@@ -538,7 +540,7 @@ def test_a_run_that_is_lost_again_and_again_without_progress_is_parked() -> None
     assert events[1] == RunParked(
         run=RunId("run_3"), reason="resumed 3 times without progress; resume or cancel it", at=events[1].at
     )
-    assert session.pending == []
+    assert [effect.key for effect in session.pending] == ["resume:run_3"]
     assert session.crash() == []
 
 
@@ -593,7 +595,7 @@ def test_a_parked_run_whose_last_call_is_denied_meanwhile_goes_on_when_resumed()
     session.crash()
     session.decide(session.calls[1], False)
     session.result(session.calls[0])
-    assert session.pending == []
+    assert [effect.key for effect in session.pending] == ["resume:run_3"]
     assert names(session.crash(asked=True)) == ["RunResumed", "ModelRequested"]
 
 

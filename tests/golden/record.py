@@ -1,6 +1,6 @@
 """Record a sample log of today's format, to be kept here for ever.
 
-Run: python -P tests/golden/record.py NAME
+Run: python -P tests/golden/record.py NAME, where NAME is format-<format>-core-<CORE_VERSION>
 
 It is run once for each change of the log's format or of `CORE_VERSION`, and its output, `NAME.db` and the folded
 histories `NAME.json` beside it, is committed and never changed. `tests/test_golden_logs.py` opens, folds, checks and
@@ -9,6 +9,7 @@ replays all of them.
 
 import asyncio
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -36,13 +37,21 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC, fold, history
+from refold.events.configuration import configuration_of
 from refold.events.ids import ToolCallId
 from refold.events.model import ToolUse
-from refold.events.session_events import RunCompleted
+from refold.events.records import EncodedBatch
+from refold.events.retrying import RetryPolicy
+from refold.events.session_events import InputQueued, RetryScheduled, RunCompleted, SessionEvent
 from refold.providers.scripted import ScriptItem
+from refold.scenarios.session_scope import STREAM
+from refold.scenarios.session_scope import TOOLS as SCOPE_TOOLS
 from refold.stores import SQLiteStore
 
 FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER.parents[1]))
+
+from tests.events.life import Life  # noqa: E402 - a script finds the tests only now
 
 
 @tool(tier="observe", effect="pure")
@@ -176,12 +185,76 @@ async def second_life(log: Path, clock: ManualClock) -> None:
         await session.send("More.")
 
 
+async def third_life(log: Path, clock: ManualClock) -> None:
+    """Go step by step, join a run, allow for always, be reminded, make a model call again, clear the history."""
+    overloaded = ProviderError("overloaded", kind="overloaded", status=529, retryable=True, retry_after_s=0.5)
+    script: list[ScriptItem] = [
+        [use("look", {"what": "a"})],
+        [use("pay", {"amount": 1}), use("pay", {"amount": 2})],
+        overloaded,
+        say("Paid."),
+        say("Reminded."),
+        say("Fresh."),
+    ]
+    config = AgentConfig(model="model", approval_expiry_s=3600, retry=RetryPolicy(jitter=1), error_recovery="retry")
+    async with AgentRuntime(config, provider=ScriptedProvider(script), tools=TOOLS, log=log, clock=clock) as runtime:
+        session = await runtime.session("steps")
+        await session.step("Step by step.", key="stepwise")
+        turn = asyncio.create_task(session.step())
+        waiting = await waiting_calls(session, 2)
+        joined = asyncio.create_task(session.send("And quickly.", now=True))
+        await events_of(session, InputQueued, 2)
+        await session.decide(waiting[0], allow=True, always=True)
+        await turn
+        await session.resume()
+        await events_of(session, RetryScheduled, 1)
+        await session.remind("Remind me.", at=datetime.fromtimestamp(clock.now_us() / 1_000_000 + 60, UTC), key="tea")
+        while not joined.done():
+            await clock.advance(0.5)
+        await clock.advance(60)
+        await events_of(session, RunCompleted, 2)
+        await session.clear(key="anew")
+        await session.send("Anew.")
+
+
+async def events_of(session: Session, kind: type[SessionEvent], count: int) -> None:
+    """Return once there are `count` events of a kind in the session's log."""
+    while True:
+        if sum([type(recorded.event) is kind async for recorded in session.events()]) >= count:
+            return
+        await asyncio.sleep(0)
+
+
+async def random_life(log: Path) -> None:
+    """Add a session with everything that today's core can decide."""
+    life = Life(seed=27)
+    life.go(500)
+    configuration = life.configuration
+    payloads = configuration_of(
+        AgentConfig(model=configuration.model), agent=configuration.agent, tools=SCOPE_TOOLS, code=configuration.code
+    )[1]
+    async with await SQLiteStore.open(log) as store:
+        version = 0
+        for batch, pending in zip(life.batches, life.pending, strict=True):
+            encoded = EncodedBatch(
+                stream=STREAM,
+                expected_version=version,
+                at=batch[0].at,
+                events=tuple(map(SESSION_CODEC.encode, batch)),
+                pending=tuple(pending),
+            )
+            await store.append([encoded], payloads)
+            version += len(batch)
+
+
 async def record(log: Path) -> None:
     """Write the log."""
     clock = ManualClock()
     await first_life(log, clock)
     clock.jump(-3600)
     await second_life(log, clock)
+    await third_life(log, clock)
+    await random_life(log)
 
 
 async def histories(log: Path) -> bytes:

@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from refold.events.configuration import AgentConfig, AgentConfiguration, CodeIdentity, ToolSpec, configuration_of
+from refold.events.configuration import (
+    CORE_VERSION,
+    AgentConfig,
+    AgentConfiguration,
+    CodeIdentity,
+    ToolSpec,
+    configuration_of,
+)
 from refold.events.content import AnswerContent, ErrorKind, TextBlock, ToolUseBlock
 from refold.events.core import Recorded, plan
 from refold.events.ids import AgentId, PayloadHash, RunId, SessionId, StreamName, ToolCallId, stream_name
@@ -79,7 +86,7 @@ class LogBuilder:
         )
         await self.store.append([batch], payloads)
 
-    async def open(self, session: str, *, core: int = 1, **settings: object) -> None:
+    async def open(self, session: str, *, core: int = CORE_VERSION, **settings: object) -> None:
         """Open and configure a session."""
         configuration, payloads = configured(core=core, **settings)
         await self.tell(session, OpenSession(session=SessionId(session), agent=AgentId("agent")))
@@ -138,7 +145,7 @@ def use(name: str, **arguments: object) -> ToolUseBlock:
     return ToolUseBlock(id=ToolCallId(""), name=name, input=dict(arguments))
 
 
-def configured(*, core: int = 1, **settings: object) -> tuple[AgentConfiguration, dict[PayloadHash, bytes]]:
+def configured(*, core: int = CORE_VERSION, **settings: object) -> tuple[AgentConfiguration, dict[PayloadHash, bytes]]:
     return configuration_of(
         AgentConfig(model="test-model", **settings),  # type: ignore[arg-type]
         agent=AgentId("agent"),

@@ -34,6 +34,7 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.events import payloads
+from refold.events.configuration import CORE_VERSION
 from refold.events.session_events import CancelRequested, RunStarted, ToolApprovalRequested
 from refold.stores import InMemoryStore
 
@@ -421,7 +422,7 @@ async def test_every_run_records_which_code_and_configuration_decided() -> None:
         [started] = [item.event async for item in session.events() if isinstance(item.event, RunStarted)]
 
     assert started.code.app == "shop 3.1"
-    assert started.code.core == 1
+    assert started.code.core == CORE_VERSION
     assert len(started.fingerprint) == 16
 
 
@@ -656,11 +657,11 @@ async def test_a_cancellation_that_the_log_refuses_at_first_is_not_lost() -> Non
                 raise PersistenceError("the disk is full")
             return await super().append(batches, payloads)
 
-    asked = asyncio.Event()
+    asked, gate = asyncio.Event(), asyncio.Event()
 
     async def model(request: ModelRequest) -> str:
         asked.set()
-        await asyncio.Event().wait()
+        await gate.wait()
         return "never"
 
     store, clock, token = RefusesOneCancel(), ManualClock(), CancellationToken()
@@ -673,8 +674,34 @@ async def test_a_cancellation_that_the_log_refuses_at_first_is_not_lost() -> Non
         await clock.settle()
         assert not sending.done()
         await clock.advance(1)
+        gate.set()  # A run whose cancellation was lost would complete.
         assert (await sending).outcome == Cancelled()
     assert store.refused == 1
+
+
+async def test_a_caller_is_told_when_its_session_has_failed_for_good_and_others_go_on() -> None:
+    asked, failed = asyncio.Event(), asyncio.Event()
+
+    async def model(request: ModelRequest) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    options: dict[str, Any] = {"restarts_max": 0, "close_grace_s": 0, "on_failure": lambda _: failed.set()}
+    runtime, _ = scripted(model, say("fine"), log=":memory:", **options)
+    async with runtime:
+        session, other = await runtime.session("s"), await runtime.session("other")
+        sending = asyncio.create_task(session.send("go"))
+        await asked.wait()
+        runtime.system.ref("session/s").tell(object())
+        await failed.wait()
+        await ManualClock().settle()
+        assert sending.done()
+        with pytest.raises(ActorStopped, match="it was stopped"):
+            await sending
+        with pytest.raises(ActorStopped, match="failed too often"):
+            await session.send("again")
+        assert (await other.send("go")).text == "fine"
 
 
 async def test_a_log_that_refuses_for_ever_does_not_hold_a_caller_who_is_cancelled() -> None:

@@ -491,7 +491,7 @@ class _UnsayableError(Exception):
         asyncio.CancelledError("of its own"),
         StopAsyncIteration(),
         _UnsayableError(),
-        ValueError("\ud800" * 5_000_000),
+        ValueError("\ud800" * 200_000),
         ProviderError("x", kind="nonsense", status="529", retry_after_s=float("inf")),  # type: ignore[arg-type]
         ProviderError("x", kind="overloaded", retryable=True, retry_after_s=float("nan")),
     ],
@@ -557,15 +557,15 @@ async def test_a_provider_and_a_subscriber_that_change_arguments_change_nothing_
     assert seen == ["5 euros"]
 
 
-async def test_an_answer_with_1_000_calls_is_answered_call_by_call(log: EventStore) -> None:
-    answer = [use("echo", {"text": str(number)}) for number in range(1_000)]
+async def test_an_answer_with_300_calls_is_answered_call_by_call(log: EventStore) -> None:
+    answer = [use("echo", {"text": str(number)}) for number in range(300)]
     async with runtime_of(log, answer, say("ok")) as runtime:
         session = await runtime.session("s")
         await session.send("go")
         results = await results_of(session)
         events = [recorded async for recorded in session.events()]
         later = [recorded async for recorded in session.events(after_version=7)]
-    assert [block.text for block in results] == [f"heard {number}" for number in range(1_000)]
+    assert [block.text for block in results] == [f"heard {number}" for number in range(300)]
     assert {recorded.correlation for recorded in events[2:]} == {"session/s@3"}
     assert later == events[7:]
 

@@ -19,6 +19,7 @@ from typer.testing import CliRunner, Result
 from refold.cli import app
 from refold.commands.execution import run_command
 from refold.events import session_core
+from refold.events.configuration import CORE_VERSION
 from refold.events.errors import ConfigError, LogInUse
 from refold.stores import SQLiteStore
 from tests.runtime.conftest import LogBuilder
@@ -174,7 +175,10 @@ def _set_schema(path: Path, table: str, schema: str) -> None:
         connection.commit()
 
 
-@pytest.mark.parametrize("value", ["NULL", "'x'", "''", "1.5", "x'ff00'", "-9223372036854775808"])
+@pytest.mark.parametrize(
+    "value",
+    ["NULL", "'x'", *(pytest.param(rare, marks=pytest.mark.slow) for rare in ("''", "1.5", "x'ff00'", str(-(2**63))))],
+)
 @pytest.mark.parametrize(
     ("table", "column"),
     [
@@ -383,7 +387,7 @@ def test_a_log_of_another_core_version_is_said_to_be_one(tmp_path: Path) -> None
             await LogBuilder(store).open("alice", core=0)
 
     asyncio.run(build())
-    assert "recorded in part by core version 0, today's is 1" in run("replay", path).stdout
+    assert f"recorded in part by core version 0, today's is {CORE_VERSION}" in run("replay", path).stdout
 
 
 def test_a_sound_log_is_exit_code_0(log_file: Path) -> None:

@@ -19,7 +19,7 @@ from refold import (
     say,
 )
 from refold.events import SESSION_CODEC, fold
-from refold.events.session_events import RunCompleted
+from refold.events.session_events import RunCompleted, RunResumed
 from refold.stores import InMemoryStore, SQLiteStore
 
 
@@ -70,6 +70,20 @@ async def test_closing_with_cancel_ends_runs_whose_inputs_were_accepted_just_bef
             assert state.queue == []
 
 
+async def test_a_run_that_was_left_open_by_an_orderly_end_is_known_not_to_have_crashed() -> None:
+    store, asked = InMemoryStore(), asyncio.Event()
+    async with runtime_of(store, never_answering(asked), close_grace_s=0) as runtime:
+        sending = asyncio.create_task((await runtime.session("s")).send("go", key="k"))
+        await asked.wait()
+    with pytest.raises(ActorStopped):
+        await sending
+    async with runtime_of(store, say("done")) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("go", key="k")).text == "done"
+        events = [recorded.event async for recorded in session.events()]
+    assert [event.in_order for event in events if isinstance(event, RunResumed)] == [True]
+
+
 async def test_a_damaged_runtime_stream_is_named_when_the_runtime_opens(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     async with runtime_of(log, say("hi")) as runtime:
@@ -108,7 +122,7 @@ async def test_a_session_whose_stream_cannot_be_read_does_not_keep_the_others_fr
     runtime.subscribe(see)
     async with runtime:
         await both.wait()
-        with pytest.raises(ActorStopped, match="session/a is damaged"):
+        with pytest.raises(LogFormatError, match="session/a is damaged"):
             await (await runtime.session("a")).send("go", key="k")
     assert sorted(completed) == ["session/b", "session/c"]
 

@@ -79,7 +79,7 @@ def responded(**fields: object) -> ModelResponded:
         (ToolResultLate(call=CALL, content=TEXT), "call_6_0 had ended when this came: hello"),
         (HistoryImported(messages=(Message("user", TEXT),)), "1 message"),
         (ContextPrepared(run=RUN, replaced=9, summary=()), "a summary stands for the oldest 9 messages"),
-        (TimerFired(timer="retry:run_3"), '{"timer":"retry:run_3"}'),
+        (TimerFired(timer="retry:3"), "the time of retry:3 has come"),
         (RuntimeClosed(open_runs=2), '{"open_runs":2}'),
     ],
 )

@@ -24,6 +24,8 @@ from refold.stores import InMemoryStore
         ("wait_for_log_s", float("nan")),
         ("append_timeout_s", 0),
         ("append_timeout_s", float("inf")),
+        ("inbox_poll_s", -0.1),
+        ("inbox_poll_s", "often"),
         ("auto_resume", "no"),
         ("auto_resume", 0),
         ("app_version", 3),
@@ -66,6 +68,7 @@ def test_options_that_are_not_given_have_their_documented_defaults() -> None:
         True,
         None,
     )
+    assert options.inbox_poll_s == 0.2
     assert (options.close_grace_s, options.ask_timeout_s, options.append_timeout_s) == (5, 30, 30)
     assert (options.tool_threads, options.restart_window_s, options.wait_for_log_s) == (32, 60, 30)
 

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from refold.events import session_core, session_decisions
+from refold.events.configuration import CORE_VERSION
 from refold.events.errors import ConfigError, DivergenceError, LogFormatError, PersistenceError
 from refold.events.ids import RunId, StreamName
 from refold.events.session_core import SESSION_CODEC
@@ -178,7 +179,7 @@ async def test_a_hundred_divergences_are_kept_and_all_are_counted(
 async def test_a_log_of_another_core_version_is_said_to_be_one(builder: LogBuilder) -> None:
     await builder.open("alice", core=7)
     report = await replay(builder.store)
-    assert (report.core_version, report.other_core_versions) == (1, (7,))
+    assert (report.core_version, report.other_core_versions) == (CORE_VERSION, (7,))
 
 
 async def test_a_divergence_says_which_core_version_recorded_it(

@@ -29,7 +29,7 @@ QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASY
 
 AGENTS = """
 import asyncio, os, sys
-from refold import Agent, AgentConfig, ProviderError, ScriptedProvider, say, tool, use
+from refold import Agent, AgentConfig, Allow, ProviderError, ScriptedProvider, say, tool, use
 
 config = AgentConfig(model="m")
 
@@ -65,6 +65,14 @@ def agent_of(*script, name="agent"):
 
 sayer = agent_of(*[lambda request: say(f"{len(request.messages)} messages")] * 9)
 payer = agent_of(use("pay", {"amount": 3}))
+
+async def allow(session, request):
+    "Allow every call."
+    return Allow()
+
+decided = Agent(
+    config=config, provider=ScriptedProvider([use("pay", {"amount": 3}), say("Paid.")]), tools=[pay], approval=allow
+)
 waiter = agent_of([use("wait", {"word": "a"}), use("wait", {"word": "b"})])
 stayer = agent_of(use("stay", {"word": "a"}))
 dier = agent_of(use("die", {"word": "a"}))
@@ -197,6 +205,13 @@ def test_a_call_that_needs_approval_leaves_the_run_open_instead_of_waiting(folde
     assert result.exit_code == 1
     assert "waits for approval, and the input was not sent" in error_of(result)
     assert sum(isinstance(event, InputQueued) for event in events_of(folder / "refold.db", "s")) == 1
+    assert_sound(folder / "refold.db")
+
+
+def test_a_call_that_needs_approval_waits_for_the_agent_s_own_handler(folder: Path) -> None:
+    result = run("agents:decided", "pay", "--session", "s")
+    assert (result.exit_code, result.stdout) == (0, "Paid.\n")
+    assert "pay(amount=3) waits for approval as call_6_0" in result.stderr
     assert_sound(folder / "refold.db")
 
 

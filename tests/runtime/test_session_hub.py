@@ -9,7 +9,7 @@ from refold.actors import ActorStopped
 from refold.events.codec import RecordedEvent
 from refold.events.content import TextBlock, ToolUseBlock
 from refold.events.ids import EventRef, RunId, SessionId, StreamName, ToolCallId
-from refold.events.model import RequestReference, Usage
+from refold.events.model import RequestReference, TextDelta, Usage
 from refold.events.session_events import (
     InputQueued,
     ModelResponded,
@@ -19,7 +19,9 @@ from refold.events.session_events import (
     SessionEvent,
 )
 from refold.events.session_state import FinishedRun, SessionState
+from refold.published import Progressed, Streamed
 from refold.session_hub import SessionHub
+from refold.subscription import Subscription
 
 ALICE, BOB = SessionId("alice"), SessionId("bob")
 
@@ -181,3 +183,29 @@ def test_the_sessions_with_an_open_run_are_known() -> None:
     hub.recorded(BOB, [recorded(RunStarted(run=RunId("run_1"), input=1, **configured))])
     hub.recorded(ALICE, [recorded(RunCompleted(run=RunId("run_1")))])
     assert hub.open_sessions() == [BOB]
+
+
+async def test_pieces_and_reports_reach_subscriptions_and_their_events_are_copies() -> None:
+    hub, read = SessionHub(), list[Any]()
+
+    async def nothing(session: SessionId, after: int, limit: int) -> list[Any]:
+        read.append(after)
+        return []
+
+    call = ToolUseBlock(id=ToolCallId("call_1_0"), name="pay", input={"amount": 5})
+    reference = RequestReference(configured=1, messages=1)
+    event = ModelResponded(run=RunId("run_1"), turn=1, content=(call,), stop_reason="tool_use", request=reference)
+    with_two = [Subscription(hub, nothing, ALICE), Subscription(hub, nothing, None)]
+    hub.streamed(ALICE, RunId("run_1"), 2, TextDelta("a"))
+    hub.recorded(ALICE, [recorded(event)])
+    hub.progressed(ALICE, "call_1_0", 0.5)
+    hub.streamed(BOB, RunId("run_9"), 1, TextDelta("b"))
+    hub.end()
+    alice: list[Any] = [item async for item in with_two[0]]
+    everything: list[Any] = [item async for item in with_two[1]]
+    assert alice == everything[:3]
+    assert alice[0] == Streamed(session=ALICE, run=RunId("run_1"), turn=2, delta=TextDelta("a"))
+    assert alice[2] == Progressed(session=ALICE, call=ToolCallId("call_1_0"), report=0.5)
+    assert everything[3:] == [Streamed(session=BOB, run=RunId("run_9"), turn=1, delta=TextDelta("b"))]
+    alice[1].event.content[0].input["amount"] = 6
+    assert (call.input, read) == ({"amount": 5}, [])

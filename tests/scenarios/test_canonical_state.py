@@ -16,6 +16,13 @@ SCOPES = (
     Scope(name="pairs", inputs=1, turns=1, calls=2, tools=("look", "write"), refusals=0),
     Scope(name="queue", inputs=2, turns=1, calls=0, keyed=("send",)),
     Scope(name="import", inputs=1, turns=1, calls=0, keyed=("cancel",), imports=True),
+    Scope(name="people", inputs=1, turns=1, calls=1, tools=("pay",), refusals=0, always=True, expires=True),
+    Scope(name="steps", turns=2, calls=0, now=True, stepwise=True, resumes_max=0),
+    Scope(name="retries", inputs=1, turns=1, calls=0, attempts_max=2, interrupts=True),
+    Scope(
+        name="finishing", inputs=1, turns=1, tools=("look",), refusals=0, finishes=True, breaks="retry", resumes_max=0
+    ),
+    Scope(name="schedule", turns=1, calls=0, scheduled=True, clears=True, keyed=("clear",), resumes_max=0),
 )
 
 
@@ -27,6 +34,10 @@ def successors(trials: Trials, moves: Moves, life: Life) -> Iterator[tuple[Move,
         yield move, step.key() if step is not None else None, step.life(life) if step is not None else None
 
 
+LONG = {"steps", "schedule", "queue"}
+"""Scopes that take seconds."""
+
+
 def opened(trials: Trials, moves: Moves) -> Life:
     life = NEWBORN
     for command in moves.prelude:
@@ -36,7 +47,10 @@ def opened(trials: Trials, moves: Moves) -> Life:
     return life
 
 
-@pytest.mark.parametrize("scope", SCOPES, ids=lambda scope: scope.name)
+@pytest.mark.parametrize(
+    "scope",
+    [pytest.param(scope, marks=pytest.mark.slow if scope.name in LONG else (), id=scope.name) for scope in SCOPES],
+)
 def test_states_with_one_key_have_the_same_successors(scope: Scope) -> None:
     """For each state the first other way to it is followed too: not its key is compared, but what happens next."""
     trials, moves = Trials(scope), Moves(scope)

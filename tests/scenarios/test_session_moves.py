@@ -13,7 +13,21 @@ from refold.scenarios.session_trial import NEWBORN, Life, Trials
 
 HELLO = (TextBlock(text="Hello"),)
 BLANK = (TextBlock(text=" "),)
-SCOPE = Scope(name="one of each", keyed=("send", "cancel", "decide"), imports=True)
+SCOPE = Scope(
+    name="one of each",
+    keyed=("send", "cancel", "decide", "clear"),
+    imports=True,
+    now=True,
+    stepwise=True,
+    scheduled=True,
+    clears=True,
+    finishes=True,
+    attempts_max=2,
+    breaks="retry",
+    always=True,
+    expires=True,
+    interrupts=True,
+)
 
 
 def lives(count: int) -> Iterator[tuple[Life, list[Move]]]:

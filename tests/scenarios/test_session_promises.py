@@ -3,16 +3,19 @@
 import pytest
 
 from refold.events.configuration import CodeIdentity
-from refold.events.content import CANCELLED_TEXT, CRASHED_TEXT, ErrorKind, TextBlock, ToolUseBlock
+from refold.events.content import CANCELLED_TEXT, CRASHED_TEXT, ErrorKind, Message, TextBlock, ToolUseBlock
 from refold.events.ids import RunId, ToolCallId
 from refold.events.model import RequestReference
 from refold.events.session_decisions import CallModel
 from refold.events.session_events import (
     AgentConfigured,
     CancelRequested,
+    HistoryCleared,
     InputQueued,
+    ModelFailed,
     ModelRequested,
     ModelResponded,
+    RetryScheduled,
     RunCancelled,
     RunCompleted,
     RunParked,
@@ -20,9 +23,14 @@ from refold.events.session_events import (
     RunStarted,
     SessionEvent,
     SessionOpened,
+    TimerFired,
+    TimerSet,
+    ToolApprovalDecided,
+    ToolApprovalRequested,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallStarted,
+    TurnAllowed,
     Verdict,
 )
 from refold.scenarios.session_promises import Promises
@@ -76,6 +84,24 @@ def failed(call: ToolCallId, kind: ErrorKind, text: str, *, was_started: bool) -
     return ToolCallFailed(call=call, kind=kind, content=(TextBlock(text=text),), started=was_started)
 
 
+def asked(call: ToolCallId, tool: str = "pay") -> ToolApprovalRequested:
+    return ToolApprovalRequested(run=RUN, call=call, tool=tool, input={})
+
+
+def ended(call: ToolCallId) -> ToolCallCompleted:
+    return ToolCallCompleted(call=call, content=DONE, ends_run=True)
+
+
+def refused(call: ToolCallId) -> ToolCallFailed:
+    return ToolCallFailed(call=call, kind="denied", content=DONE)
+
+
+FINAL = ModelResponded(
+    run=RUN, turn=1, content=DONE, stop_reason="end_turn", request=RequestReference(configured=2, messages=1)
+)
+RETRYABLE = ModelFailed(run=RUN, turn=1, kind="server", message="", retryable=True)
+
+
 def judged(*batches: tuple[SessionEvent, ...]) -> list[Rule]:
     promises, witness = Promises(CONFIGURATION), Witness()
     return [finding.rule for batch in batches for finding in promises.read(witness, batch)]
@@ -122,6 +148,38 @@ def test_an_ordinary_run_breaks_nothing() -> None:
         ("PARKED", [(RESUMED,), (RESUMED,)]),
         ("PARKED", [(RESUMED,), (RESUMED, PARKED), (RESUMED, PARKED)]),
         ("KEYS", [(InputQueued(content=DONE, key="k"),)]),
+        ("SCHEDULE", [(TimerSet(timer="input:6", due_at=9, content=DONE),), (TimerFired(timer="input:6"),)]),
+        (
+            "SCHEDULE",
+            [
+                (TimerSet(timer="input:6", due_at=9, content=DONE),),
+                (TimerFired(timer="input:6"), InputQueued(content=DONE, key="other", scheduled=6)),
+            ],
+        ),
+        ("SCHEDULE", [(InputQueued(content=DONE, scheduled=2),)]),
+        ("STEPS", [(answered(), TurnAllowed(run=RUN, turn=3))]),
+        ("RETRY", [(RETRYABLE, RetryScheduled(run=RUN, turn=1, attempt=1, due_at=9))]),
+        ("RECOVERY", [(answered("look", verdict=Verdict(verdict="broken")), refused(FIRST))]),
+        ("FINISH", [(answered("look", "write"), started(FIRST)), (ended(FIRST),)]),
+        ("FINISH", [(answered("look"), started(FIRST)), (ended(FIRST),)]),
+        (
+            "APPROVAL",
+            [
+                (answered("pay", "pay"), asked(FIRST), asked(SECOND)),
+                (ToolApprovalDecided(call=FIRST, allowed=True, always=True), started(FIRST)),
+            ],
+        ),
+        (
+            "APPROVAL",
+            [
+                (answered("pay", "sign"), asked(FIRST), asked(SECOND, "sign")),
+                (
+                    ToolApprovalDecided(call=FIRST, allowed=True, always=True),
+                    ToolApprovalDecided(call=SECOND, allowed=True),
+                ),
+            ],
+        ),
+        ("OUTCOME", [(InputQueued(content=DONE, joins=RUN),), (FINAL, COMPLETED)]),
     ],
 )
 def test_a_log_that_breaks_a_promise_is_found(rule: Rule, batches: list[tuple[SessionEvent, ...]]) -> None:
@@ -134,6 +192,19 @@ def test_pending_work_is_compared_with_what_the_log_has_begun() -> None:
         promises.read(witness, batch)
     effect = CallModel(key="model:5", causation=5, correlation=3, turn=1)
     assert [finding.rule for finding in promises.judge_work(witness, [effect])] == ["INV7"]  # The deadline is missing.
+
+
+def test_a_history_is_compared_with_what_the_batch_adds_to_it() -> None:
+    promises, witness = Promises(CONFIGURATION), Witness()
+    for batch in BEGUN:
+        promises.read(witness, batch)
+    shown = Message("user", DONE)
+    assert promises.judge_history(0, [shown]) == []
+    for messages in ([], [shown, shown], [Message("assistant", DONE)]):
+        assert [finding.rule for finding in promises.judge_history(0, messages)] == ["HISTORY"]
+    promises.read(witness, (HistoryCleared(),))
+    assert promises.judge_history(1, []) == []
+    assert [finding.rule for finding in promises.judge_history(1, [shown])] == ["HISTORY"]
 
 
 def test_a_witness_forgets_what_is_over_but_the_last_of_it() -> None:

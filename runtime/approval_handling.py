@@ -1,0 +1,36 @@
+"""How an application's approval handler is asked: async ones on the loop, plain ones in a thread of their own pool."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias, cast
+
+from refold.actors.approval import AskHandler
+from refold.actors.thread_pool import ThreadPool
+from refold.events.ids import SessionId
+from refold.events.permission import Decision
+from refold.events.session_events import ToolApprovalRequested
+
+ApprovalHandler: TypeAlias = Callable[[SessionId, ToolApprovalRequested], Decision | Awaitable[Decision | None] | None]
+"""Decides about a call that waits: `Allow()`, `Allow(always=True)`, `Deny(reason)`, or None, which leaves it to a later
+`Session.decide`. Plain functions run in a thread and may block; what a handler raises is logged and decides nothing.
+"""
+
+
+def asking(handler: ApprovalHandler | None, pool: ThreadPool) -> AskHandler | None:
+    """Return how the handler is asked, or None if there is none."""
+    if handler is None:
+        return None
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+        return cast("AskHandler", handler)
+
+    async def ask(session: SessionId, request: ToolApprovalRequested) -> object:
+        work = pool.submit(lambda: handler(session, request), name=f"{session}/{request.call}")
+        try:
+            answer = await work
+        except asyncio.CancelledError:
+            work.abandon()
+            raise
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return ask

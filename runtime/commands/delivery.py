@@ -1,0 +1,88 @@
+"""How the commands that change a session are given, and how it is told what came of them."""
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from refold.commands.execution import EXIT_FOUND, EXIT_LOG_IN_USE, EXIT_OK
+from refold.commands.output import console, write_json, write_paragraph
+from refold.commands.safe_text import one_line
+
+if TYPE_CHECKING:
+    from refold.inbox import InboxCommand
+    from refold.inbox_sending import Given
+
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="The session's name.", show_default=False)]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", help="The same key in a session is the same command.", show_default=False),
+]
+TimeoutOption = Annotated[
+    float,
+    typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait for the runtime that owns the log."),
+]
+
+
+async def given(log: Path, session: str, command: "InboxCommand", key: str | None, timeout_s: float) -> "Given":
+    """Give a command to the runtime that owns the log, or to the log itself."""
+    from refold.inbox_sending import give
+
+    return await give(log, session, command, key=key, timeout_s=timeout_s)
+
+
+def tell(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: bool = True) -> int:
+    """Write what came of a command, and return the exit code.
+
+    Args:
+        log: as it was named.
+        what: came of it.
+        words: what has happened if it is done.
+        as_json: whether a program reads it.
+        goes_on: whether there is work to be done after it.
+    """
+    from refold.inbox import Done, Refused
+
+    outcome = what.outcome
+    if isinstance(outcome, Refused):
+        tell_error(outcome.message)
+        return EXIT_FOUND
+    if outcome is None and what.owner is not None:
+        by = f"process {what.owner.pid or '(unknown)'} on host {what.owner.host or '(unknown)'}"
+        again = f"the same command with --key {shlex.quote(what.key)} tells what came of it"
+        tell_error(f"{log} is in use by {by}, which did not take the command in time; it stays in the inbox; {again}")
+        return EXIT_LOG_IN_USE
+    if as_json:
+        write_json(
+            {
+                "log": str(log),
+                "session": what.session,
+                "key": what.key,
+                "outcome": "done" if outcome is not None else "queued",
+                "version": outcome.version if isinstance(outcome, Done) else None,
+                "new": outcome.new if isinstance(outcome, Done) else True,
+                "run": outcome.run if isinstance(outcome, Done) else None,
+            }
+        )
+    elif outcome is None:
+        write_paragraph(console(), f"{words} as soon as a runtime owns the log: it waits in the inbox")
+    else:
+        write_paragraph(
+            console(),
+            words
+            + ("; no runtime owns the log, so the run goes on when one does" if what.directly and goes_on else ""),
+        )
+    return EXIT_OK
+
+
+def approve_line(log: Path, session: str, call: str) -> str:
+    """Return the command that lets a call run, ready for a shell."""
+    words = [str(log), session, call]
+    options = ["--"] if any(word.startswith("-") for word in words) else []
+    return " ".join(["refold", "approve", *options, *map(shlex.quote, words)])
+
+
+def tell_error(words: str) -> None:
+    """Write an error, which is one line on stderr."""
+    typer.echo(f"refold: {one_line(words)}", err=True)

@@ -1,0 +1,72 @@
+"""`refold send LOG SESSION TEXT`: an input for a session that is in the log."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from refold.commands.answer import tell_result, write_result
+from refold.commands.delivery import (
+    KeyOption,
+    SessionArgument,
+    TimeoutOption,
+    approve_line,
+    given,
+    tell,
+    tell_error,
+)
+from refold.commands.execution import EXIT_FOUND, JsonOption, LogArgument, run_command
+
+
+def send(
+    log: LogArgument,
+    session: SessionArgument,
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="What to send; - reads it from stdin.", show_default=False)
+    ],
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end of the run, and write its answer.")] = False,
+    key: KeyOption = None,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Send an input to a session, and leave the run to the runtime that owns the log.
+
+    Where no runtime owns the log, the input is recorded directly, and its run goes on when one does. The session must
+    be there; `refold run` begins one.
+
+    Exits 3 if the runtime that owns the log does not take the command in time; it stays in the inbox then. With --wait
+    exits 1 if the run failed, waits for somebody, or no runtime owns the log (any more), and 130 if it was cancelled.
+
+    JSON: {log, session, key, outcome: done | queued, version, new, run}; with --wait as that of `refold run`.
+    """
+    run_command(_send(log, session, text, wait, key, timeout, as_json))
+
+
+async def _send(
+    log: Path, session: str, text: str, wait: bool, key: str | None, timeout_s: float, as_json: bool
+) -> int:
+    from refold.inbox import Done, Send
+
+    content = sys.stdin.read() if text == "-" else text
+    what = await given(log, session, Send(text=content), key, timeout_s)
+    if not (wait and isinstance(what.outcome, Done) and what.outcome.run is not None):
+        run = what.outcome.run if isinstance(what.outcome, Done) else None
+        return tell(log, what, f"the input is recorded as {run}" if run else "the input is recorded", as_json)
+    return await _follow(log, session, what.outcome.run, as_json)
+
+
+async def _follow(log: Path, session: str, run: str, as_json: bool) -> int:
+    from refold.actors.clock import SystemClock
+    from refold.events.ids import RunId, SessionId
+    from refold.run_following import Stuck, follow_run
+
+    result = await follow_run(log, SessionId(session), RunId(run), SystemClock())
+    if isinstance(result, Stuck):
+        tell_error(result.why)
+        for call in result.calls:
+            typer.echo(approve_line(log, session, call), err=True)
+        return EXIT_FOUND
+    if as_json:
+        write_result(log, session, result)
+    return tell_result(result, as_json)

@@ -1,0 +1,330 @@
+"""`refold approve | cancel | send` on a log that no runtime owns, and what `refold run` has to do with them."""
+
+import asyncio
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from refold import AgentConfig, AgentRuntime, ScriptedProvider, tool, use
+from refold.actors.clock import SystemClock
+from refold.cli import app
+from refold.events.session_core import SESSION_CODEC
+from refold.events.session_events import InputQueued, SessionEvent, ToolApprovalDecided
+from refold.inbox import Inbox, Send
+from refold.log_check import check_log
+from refold.stores import SQLiteStore
+
+# Without asyncio's debug mode, which writes a line to stderr whenever a step of the loop takes long.
+QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
+
+AGENTS = """
+import asyncio, sys
+from refold import Agent, AgentConfig, ScriptedProvider, say, tool, use
+
+config = AgentConfig(model="m")
+
+@tool(tier="confirm")
+def pay(amount: int) -> str:
+    "Pay."
+    with open("paid.txt", "a") as file:
+        file.write(f"{amount}\\n")
+    return "paid"
+
+async def hang(request):
+    print("hanging", file=sys.stderr, flush=True)
+    await asyncio.Event().wait()
+
+def agent_of(*script):
+    return Agent(config=config, provider=ScriptedProvider(script), tools=[pay])
+
+payer = agent_of([use("pay", {"amount": 3}), use("pay", {"amount": 4})])
+sayer = agent_of(*[say("Said.")] * 9)
+hanger = agent_of(hang)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with the module `agents`, which this process forgets afterwards."""
+    tmp_path.joinpath("agents.py").write_text(AGENTS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def refold(*arguments: object, **given: Any) -> Result:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"}, **given)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def events_of(log: Path, session: str = "s") -> list[SessionEvent]:
+    async def read() -> list[SessionEvent]:
+        async with await SQLiteStore.open(log, read_only=True) as store:
+            assert (await check_log(store)).sound
+            return SESSION_CODEC.decode_all(await store.read_stream(f"session/{session}"))
+
+    return asyncio.run(read())
+
+
+@tool(tier="confirm")
+def pay(amount: int, note: str = "") -> str:
+    """Pay."""
+    return "paid"
+
+
+def waiting_log(log: Path, *sessions: str, note: str = "") -> None:
+    """Make a log in whose sessions call_6_0 waits for approval."""
+
+    async def make() -> None:
+        answers = [use("pay", {"amount": 3, "note": note})] * len(sessions)
+        async with AgentRuntime(
+            AgentConfig(model="m"), provider=ScriptedProvider(answers), tools=[pay], log=log
+        ) as runtime:
+            for name in sessions:
+                asked = asyncio.Event()
+                runtime.subscribe(
+                    lambda recorded, asked=asked: (
+                        asked.set()  # type: ignore[misc]
+                        if type(recorded.event).__name__ == "ToolApprovalRequested"
+                        else None
+                    )
+                )
+                sending = asyncio.ensure_future((await runtime.session(name)).send("pay"))
+                await asked.wait()
+                sending.add_done_callback(lambda done: done.exception())
+
+    asyncio.run(make())
+
+
+@pytest.mark.parametrize("command", ["approve", "cancel", "send"])
+def test_the_help_tells_the_json_and_the_exit_codes(command: str) -> None:
+    result = refold(command, "--help")
+    assert result.exit_code == 0
+    assert "JSON: {" in result.stdout
+    assert "Exit codes:" in result.stdout
+    assert command in refold("--help").stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["approve"],
+        ["approve", "log", "--deny"],
+        ["approve", "log", "s", "--reason", "no"],
+        ["approve", "log", "s", "--key", "k"],
+        ["approve", "log", "s", "c", "--timeout", "-1"],
+        ["approve", ""],
+        ["cancel", "log"],
+        ["cancel", "", "s"],
+        ["send", "log", "s"],
+    ],
+)
+def test_wrong_usage_is_exit_code_2_on_stderr(arguments: list[str]) -> None:
+    result = refold(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Usage:" in result.stderr
+
+
+def test_run_writes_the_commands_that_let_its_calls_run_and_they_do(folder: Path) -> None:
+    session = "it's -- a $HOME"
+    asked = ("run", "agents:payer", "pay", "--session", session, "--key", "k")
+    result = refold(*asked)
+    assert (result.exit_code, result.stdout) == (1, "")
+    lines = [line for line in result.stderr.splitlines() if line.startswith("refold approve ")]
+    assert [shlex.split(line)[2:] for line in lines] == [["refold.db", session, f"call_6_{n}"] for n in range(2)]
+    assert refold(*asked).stderr.splitlines()[-2:] == lines
+    assert [line for line in refold("approve", "refold.db").stdout.splitlines() if "approve" in line] == [
+        f"  {line}" for line in lines
+    ]
+    for line in lines:
+        words = shlex.split(line)
+        assert refold(*words[1:]).exit_code == 0
+    assert not Path("paid.txt").exists()
+    answered = refold("run", "agents:sayer", "pay", "--session", session, "--key", "k")
+    assert (answered.exit_code, answered.stdout) == (0, "Said.\n")
+    assert Path("paid.txt").read_text() == "3\n4\n"
+    events_of(folder / "refold.db", session)
+
+
+def test_names_that_look_like_options_are_named_so_that_they_do_not(folder: Path) -> None:
+    result = refold("run", "agents:payer", "pay", "--session", "--deny")
+    line = next(line for line in result.stderr.splitlines() if line.startswith("refold approve "))
+    assert shlex.split(line)[2:] == ["--", "refold.db", "--deny", "call_6_0"]
+    assert refold(*shlex.split(line)[1:]).exit_code == 0
+
+
+def test_a_running_run_is_cancelled_by_a_command_and_leaves_other_sessions_alone(folder: Path) -> None:
+    assert refold("run", "agents:sayer", "hello", "--session", "other").exit_code == 0
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            "from refold.cli import main; main()",
+            "run",
+            "agents:hanger",
+            "x",
+            "--session",
+            "s",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=QUIET,
+    )
+    with process:
+        assert process.stderr is not None
+        while not process.stderr.readline().startswith("hanging"):
+            assert process.poll() is None
+        left = refold("send", "refold.db", "other", "later", "--timeout", "0.5")
+        assert (left.exit_code, "stays in the inbox" in left.stderr) == (3, True)
+        assert refold("cancel", "refold.db", "s").stdout == "run_3 is cancelled\n"
+        _, told = process.communicate()
+    assert process.returncode == 130
+    assert "run_3 was cancelled" in told
+    assert [type(event).__name__ for event in events_of(folder / "refold.db", "other")].count("InputQueued") == 1
+
+
+def test_the_list_shows_what_waits_of_one_session_or_of_all_and_nothing_else(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    waiting_log(log, "b", "a", note="\x1b[31mred\u202e")
+    shown = refold("approve", log)
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines()[1::2] == [f"  refold approve {log} {name} call_6_0" for name in ("a", "b")]
+    assert "\x1b" not in shown.stdout
+    assert "\u202e" not in shown.stdout
+    [call] = json.loads(refold("approve", log, "a", "--json").stdout)["waiting"]
+    assert call == {
+        "session": "a",
+        "run": "run_3",
+        "call": "call_6_0",
+        "tool": "pay",
+        "what": call["what"],
+        "reason": "",
+        "decided": False,
+    }
+    assert refold("approve", log, "a", "call_6_0").stdout == (
+        "call_6_0 is allowed as soon as a runtime owns the log: it waits in the inbox\n"
+    )
+    assert "call_6_0 is decided" in refold("approve", log, "a").stdout
+    assert refold("approve", log, "b", "call_6_0", "--deny").exit_code == 0
+    assert refold("approve", log, "b").stdout == "no call waits for approval\n"
+    assert [call["decided"] for call in json.loads(refold("approve", log, "--json").stdout)["waiting"]] == [True]
+
+
+def test_a_call_that_does_not_wait_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    waiting_log(log, "s")
+    for call in ("call_9_9", "", "\udcff", "x" * 10_000):
+        result = refold("approve", log, "s", call)
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+        assert "does not wait for approval" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("send", "{log}", "s", ""), "the input is empty"),
+        (("send", "{log}", "s", "  "), "the input is empty"),
+        (("send", "{log}", "t", "x"), "no session 't'"),
+        (("send", "{log}", "s", "x", "--key", ""), "a key is not empty"),
+        (("send", "{log}", "s", "x", "--key", "k" * 600), "a key is text of 1 to 512"),
+        (("send", "{log}", "\udcff", "x"), "no session"),
+        (("cancel", "{log}", "S"), "no session 'S'"),
+        (("approve", "{log}", "t", "c"), "no session 't'"),
+        (("approve", "{log}", "t"), "no session 't'"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_exit_code_2(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    log = tmp_path / "events.db"
+    waiting_log(log, "s")
+    result = refold(*(argument.format(log=log) for argument in arguments))
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert said in result.stderr
+
+
+def test_an_inbox_that_is_none_is_named_and_left_alone(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    waiting_log(log, "s")
+    inbox = tmp_path / "events.db.inbox"
+    inbox.write_text("mine\n" * 1_000)
+    for arguments in (
+        ("send", log, "s", "x"),
+        ("cancel", log, "s"),
+        ("approve", log, "s", "call_6_0"),
+        ("approve", log),
+    ):
+        result = refold(*arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"{inbox} is not an inbox of Refold" in result.stderr
+    assert inbox.read_text() == "mine\n" * 1_000
+
+
+def test_a_symbolic_link_to_a_log_is_refused_since_its_inbox_would_be_another_one(tmp_path: Path) -> None:
+    waiting_log(tmp_path / "events.db", "s")
+    (tmp_path / "link.db").symlink_to(tmp_path / "events.db")
+    result = refold("cancel", tmp_path / "link.db", "s")
+    assert (result.exit_code, "is a symbolic link" in result.stderr) == (2, True)
+    assert not (tmp_path / "link.db.inbox").exists()
+
+
+def test_an_input_of_any_size_comes_through_stdin(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    waiting_log(log, "s")
+    text = "\u20ac\U0001f600" * 300_000
+    result = refold("send", log, "s", "-", input=text)
+    assert result.stdout.endswith("; no runtime owns the log, so the run goes on when one does\n")
+    assert refold("send", log, "s", "x" * 100_000, "--json").exit_code == 0
+    [_, first, second] = [event for event in events_of(log) if isinstance(event, InputQueued)]
+    assert [type(event.content[0]).__name__ for event in (first, second)] == ["StoredBlock", "StoredBlock"]
+
+
+def test_commands_behind_one_that_waits_for_a_runtime_wait_too(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    waiting_log(log, "s")
+    assert json.loads(refold("approve", log, "s", "call_6_0", "--json").stdout)["outcome"] == "queued"
+    sent = json.loads(refold("send", log, "s", "and then?", "--json").stdout)
+    assert (sent["outcome"], sent["run"]) == ("queued", None)
+    assert not any(isinstance(event, ToolApprovalDecided) for event in events_of(log))
+    assert "waits in the inbox" in refold("send", log, "s", "and then?", "--wait").stdout
+    waiting = asyncio.run(Inbox(log, SystemClock()).waiting("s"))
+    assert [entry.command for entry in waiting][1:] == [Send(text="and then?")] * 2
+
+
+def test_a_command_that_is_interrupted_stays_in_the_inbox(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    waiting_log(log, "s")
+
+    async def scenario() -> tuple[int, str]:
+        async with await SQLiteStore.open(log):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-c", "from refold.cli import main; main()"),
+                *("send", str(log), "s", "x", "--timeout", "100"),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=QUIET,
+            )
+            inbox = Inbox(log, SystemClock())
+            while not await inbox.waiting("s"):
+                assert process.returncode is None
+            process.send_signal(signal.SIGINT)
+            _, told = await process.communicate()
+            assert len(await inbox.waiting("s")) == 1
+        assert process.returncode is not None
+        return process.returncode, told.decode()
+
+    assert asyncio.run(scenario()) == (130, "")

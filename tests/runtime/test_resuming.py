@@ -1,0 +1,106 @@
+"""Which open runs go on when a runtime takes over a log: at once, or one after another."""
+
+import asyncio
+from typing import Any
+
+from refold.actors import Actor, ActorSystem, ManualClock
+from refold.events.codec import RecordedEvent
+from refold.events.configuration import CORE_VERSION, CodeIdentity
+from refold.events.errors import PersistenceError
+from refold.events.ids import EventRef, RunId, SessionId, StreamName
+from refold.events.records import EncodedBatch
+from refold.events.session_core import SESSION_CODEC
+from refold.events.session_events import RunCompleted, RunResumed, SessionEvent
+from refold.resuming import PROBATION_S, resume_open_runs
+from refold.session_hub import SessionHub
+from refold.stores import InMemoryStore
+from refold.stores.sample_batches import batch
+
+RESUMED = RunResumed(run=RunId("run_1"), code=CodeIdentity(refold="0.1.0", core=CORE_VERSION), fingerprint="")
+
+
+class Sleeper(Actor):
+    """Stands where a session would, and notes that it was woken."""
+
+    def __init__(self, woken: list[str]) -> None:
+        self._woken = woken
+
+    def on_receive(self, message: object) -> None:
+        self._woken.append(self.address.removeprefix("session/"))
+
+
+class Setup:
+    def __init__(self, store: InMemoryStore | None = None) -> None:
+        self.clock = ManualClock()
+        self.store = store or InMemoryStore()
+        self.hub = SessionHub()
+        self.woken: list[str] = []
+        self.system = ActorSystem(clock=self.clock)
+        self.system.register("session", lambda _: Sleeper(self.woken))
+
+    async def open_run(self, session: str, *, resumed: bool = False) -> None:
+        await self.store.append([batch(f"session/{session}", 0, 3, pending=("model:3",))])
+        if resumed:
+            resuming = EncodedBatch(
+                stream=StreamName(f"session/{session}"),
+                expected_version=3,
+                at=0,
+                events=(SESSION_CODEC.encode(RESUMED),),
+                pending=("model:3",),
+            )
+            await self.store.append([resuming])
+
+    def happens(self, session: str, event: SessionEvent) -> None:
+        recorded = RecordedEvent(
+            stream=StreamName(f"session/{session}"),
+            version=5,
+            position=5,
+            time=0,
+            event=event,
+            batch=5,
+            correlation=EventRef(""),
+            causation=None,
+        )
+        self.hub.recorded(SessionId(session), [recorded])
+
+
+async def test_runs_that_were_resumed_in_vain_go_on_last_and_each_after_the_one_before_has_made_progress() -> None:
+    setup = Setup()
+    await setup.open_run("a", resumed=True)
+    await setup.open_run("b", resumed=True)
+    await setup.open_run("c", resumed=True)
+    await setup.open_run("d")
+    await setup.store.append([batch("session/closed", 0)])
+    resuming = asyncio.create_task(resume_open_runs(setup.system, setup.hub, setup.store))
+    await setup.clock.settle()
+    assert setup.woken == ["d", "a"]
+    setup.happens("a", RESUMED)
+    await setup.clock.settle()
+    assert setup.woken == ["d", "a"]
+    setup.happens("a", RunCompleted(run=RunId("run_1")))
+    await setup.clock.settle()
+    assert setup.woken == ["d", "a", "b"]
+    await setup.clock.advance(PROBATION_S - 0.1)
+    assert setup.woken == ["d", "a", "b"]
+    await setup.clock.advance(0.2)
+    assert setup.woken == ["d", "a", "b", "c"]
+    setup.happens("c", RunCompleted(run=RunId("run_1")))
+    await resuming
+    assert setup.clock.waiting() == ()
+    await setup.system.close()
+
+
+async def test_a_stream_that_cannot_be_read_costs_its_own_session_only() -> None:
+    class HasAnUnreadableStream(InMemoryStore):
+        async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> Any:
+            if stream == "session/b":
+                raise PersistenceError("the disk is broken there")
+            return await super().read_stream(stream, after_version=after_version, limit=limit)
+
+    setup = Setup(HasAnUnreadableStream())
+    for session in "abc":
+        await setup.open_run(session)
+    await resume_open_runs(setup.system, setup.hub, setup.store)
+    await setup.clock.settle()
+    assert setup.woken == ["a", "b", "c"]
+    await setup.system.close()

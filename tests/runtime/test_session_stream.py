@@ -1,0 +1,445 @@
+"""A run as a stream: what is yielded, what leaving does, and what becomes of errors."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from refold import (
+    ActorStopped,
+    AgentConfig,
+    AgentRuntime,
+    AskCycle,
+    CancellationToken,
+    Cancelled,
+    CommandRejected,
+    Completed,
+    ConfigError,
+    Missed,
+    ModelRequest,
+    Progressed,
+    RecordedEvent,
+    ScriptedProvider,
+    ScriptItem,
+    Session,
+    Streamed,
+    TextDelta,
+    ToolContext,
+    cut,
+    say,
+    stall,
+    tool,
+    use,
+)
+from refold.stores import EventStore, InMemoryStore
+
+CONFIG = AgentConfig(model="m", streaming=True)
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left_on_the_loop() -> AsyncIterator[None]:
+    """Fail a test after which a task is pending, or during which something was reported to the loop."""
+    reported: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    before = asyncio.all_tasks()
+    yield
+    assert asyncio.all_tasks() - before - {asyncio.current_task()} == set()
+    gc.collect()
+    assert reported == []
+    loop.set_exception_handler(None)
+
+
+def runtime_of(*script: ScriptItem, config: AgentConfig = CONFIG, **options: Any) -> AgentRuntime:
+    return AgentRuntime(config, provider=ScriptedProvider(script), **options)
+
+
+def name(item: object) -> str:
+    return type(item.event if isinstance(item, RecordedEvent) else item).__name__
+
+
+def text_of(items: list[Any]) -> str:
+    return "".join(
+        item.delta.text for item in items if isinstance(item, Streamed) and isinstance(item.delta, TextDelta)
+    )
+
+
+async def log_of(session: Session) -> list[str]:
+    return [name(item) async for item in session.events()]
+
+
+async def ended(session: Session, event: str) -> None:
+    """Wait for an event of the session."""
+    async with session.follow(after_version=0) as follower:
+        async for item in follower:
+            if name(item) == event:
+                return
+
+
+async def test_a_stream_yields_the_run_in_order_and_then_its_result() -> None:
+    async with runtime_of(say("hello there"), say("again")) as runtime:
+        session = await runtime.session("s")
+        stream = session.stream("hi")
+        assert (stream.run or "none yet") == "none yet"
+        items = [item async for item in stream]
+        assert [name(item) for item in items] == [
+            *("InputQueued", "RunStarted", "ModelRequested"),
+            *("Streamed", "Streamed"),
+            *("ModelResponded", "RunCompleted"),
+        ]
+        assert text_of(items) == "hello there"
+        assert {(item.session, item.run, item.turn) for item in items if isinstance(item, Streamed)} == {
+            ("s", stream.run, 1)
+        }
+        assert (stream.result.outcome, stream.result.text) == (Completed(), "hello there")
+        assert [item async for item in stream] == []
+        assert text_of([item async for item in session.stream("more")]) == "again"
+
+
+async def test_without_streaming_a_stream_has_events_only() -> None:
+    async with runtime_of(say("hello"), config=AgentConfig(model="m")) as runtime:
+        items = [name(item) async for item in (await runtime.session("s")).stream("hi")]
+        assert items == ["InputQueued", "RunStarted", "ModelRequested", "ModelResponded", "RunCompleted"]
+
+
+async def test_a_tools_reports_are_in_the_stream() -> None:
+    @tool(tier="act")
+    async def work(context: ToolContext[object]) -> str:
+        """Work."""
+        context.progress("half")
+        return "done"
+
+    async with runtime_of(use("work"), say("ok"), tools=[work]) as runtime:
+        items = [item async for item in (await runtime.session("s")).stream("go")]
+        names = [name(item) for item in items]
+        (report,) = [item for item in items if isinstance(item, Progressed)]
+        assert report.report == "half"
+        assert names.index("ToolCallStarted") < items.index(report) < names.index("ToolCallCompleted")
+
+
+async def test_a_stream_shows_its_own_run_only() -> None:
+    async with runtime_of(say("first answer"), say("second answer")) as runtime:
+        session = await runtime.session("s")
+        first, second = session.stream("one"), session.stream("two")
+        both = await asyncio.gather(*(asyncio.create_task(collected(stream)) for stream in (first, second)))
+        assert [text_of(items) for items in both] == ["first answer", "second answer"]
+        assert [name(items[-1]) for items in both] == ["RunCompleted"] * 2
+        assert [first.result.text, second.result.text] == ["first answer", "second answer"]
+
+
+async def test_a_stream_shows_no_report_of_a_later_run() -> None:
+    @tool(tier="act")
+    async def work(context: ToolContext[object]) -> str:
+        """Work."""
+        context.progress("of the later run")
+        return "done"
+
+    async with runtime_of(say("first"), use("work"), say("second"), tools=[work]) as runtime:
+        session = await runtime.session("s")
+        async with session.stream("one") as stream:
+            assert name(await anext(stream)) == "InputQueued"
+            assert (await session.send("two")).text == "second"
+            items = [name(item) async for item in stream]
+        assert items[-1] == "RunCompleted"
+        assert "Progressed" not in items
+
+
+async def collected(stream: AsyncIterator[Any]) -> list[Any]:
+    return [item async for item in stream]
+
+
+async def test_a_reader_slower_than_the_answer_sees_every_event_and_how_much_was_missed() -> None:
+    answer = "x" * 20_000
+    async with runtime_of(say(answer)) as runtime:
+        session = await runtime.session("s")
+        async with session.stream("hi") as stream:
+            await ended(session, "RunCompleted")
+            items = [item async for item in stream]
+        assert [name(item) for item in items if isinstance(item, RecordedEvent)] == (await log_of(session))[2:]
+        missed = sum(item.count for item in items if isinstance(item, Missed))
+        assert missed > 1_000
+        assert sum(isinstance(item, Streamed) for item in items) + missed == 20_000 / 8
+        assert stream.result.text == answer
+
+
+@pytest.mark.parametrize("way", ["break", "return", "error"])
+async def test_leaving_inside_async_with_cancels_the_run_at_once(way: str) -> None:
+    async def read(session: Session) -> None:
+        async with session.stream("hi") as stream:
+            async for item in stream:
+                if isinstance(item, Streamed):
+                    if way == "error":
+                        raise LookupError("of the body")
+                    if way == "return":
+                        return
+                    break
+        assert stream.result.outcome == Cancelled()
+
+    async with runtime_of(stall(say("a long answer"), after=1), say("after")) as runtime:
+        session = await runtime.session("s")
+        if way == "error":
+            with pytest.raises(LookupError, match="of the body"):
+                await read(session)
+        else:
+            await read(session)
+        assert "RunCancelled" in await log_of(session)
+        assert (await session.send("more")).text == "after"
+
+
+async def test_a_loop_left_without_async_with_cancels_the_run_as_soon_as_the_loop_turns() -> None:
+    async with runtime_of(stall(say("a long answer"), after=1), say("after")) as runtime:
+        session = await runtime.session("s")
+        async for item in session.stream("hi"):
+            if isinstance(item, Streamed):
+                break
+        await ended(session, "RunCancelled")
+        assert (await session.send("more")).text == "after"
+
+
+async def test_closing_the_iterator_cancels_the_run_and_closing_it_twice_changes_nothing() -> None:
+    async with runtime_of(stall(say("a long answer"), after=1)) as runtime:
+        session = await runtime.session("s")
+        stream = session.stream("hi")
+        await anext(stream)
+        await stream.aclose()
+        assert (await log_of(session))[-1] in ("RunCancelled", "ModelInterrupted")
+        await stream.aclose()
+        assert [item async for item in stream] == []
+        assert stream.result.outcome == Cancelled()
+
+
+@pytest.mark.parametrize("inside", ["the loop's next", "the loop's body"])
+async def test_cancelling_the_reading_task_cancels_the_run_and_passes_on(inside: str) -> None:
+    stalled = asyncio.Event()
+
+    async def read(session: Session) -> None:
+        async with session.stream("hi") as stream:
+            async for item in stream:
+                if isinstance(item, Streamed):
+                    stalled.set()
+                    if inside == "the loop's body":
+                        await asyncio.Event().wait()
+
+    async with runtime_of(stall(say("a long answer"), after=1), say("after")) as runtime:
+        session = await runtime.session("s")
+        reading = asyncio.create_task(read(session))
+        await stalled.wait()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert "RunCancelled" in await log_of(session)
+        assert (await session.send("more")).text == "after"
+
+
+async def test_a_reading_task_cancelled_without_async_with_cancels_the_run_too() -> None:
+    stalled = asyncio.Event()
+
+    async def read(session: Session) -> None:
+        async for item in session.stream("hi"):
+            if isinstance(item, Streamed):
+                stalled.set()
+
+    async with runtime_of(stall(say("a long answer"), after=1)) as runtime:
+        session = await runtime.session("s")
+        reading = asyncio.create_task(read(session))
+        await stalled.wait()
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        assert "RunCancelled" in await log_of(session)
+
+
+async def test_a_token_cancels_the_run_and_the_stream_ends_with_its_terminal_event() -> None:
+    token = CancellationToken()
+    async with runtime_of(stall(say("a long answer"), after=1)) as runtime:
+        session = await runtime.session("s")
+        async with session.stream("hi", cancel=token) as stream:
+            items = []
+            async for item in stream:
+                items.append(name(item))
+                if isinstance(item, Streamed):
+                    token.cancel("enough")
+        assert items[-2:] == ["CancelRequested", "RunCancelled"]
+        assert stream.result.outcome == Cancelled()
+
+
+async def test_a_stream_that_is_cancelled_before_its_turn_ends() -> None:
+    token = CancellationToken()
+    async with runtime_of(stall(say("a long answer"), after=1)) as runtime:
+        session = await runtime.session("s")
+        before = asyncio.create_task(session.send("first"))
+        await ended(session, "ModelRequested")
+        async with session.stream("second", cancel=token) as stream:
+            items = []
+            async for item in stream:
+                items.append(name(item))
+                token.cancel()
+        assert items == ["InputQueued", "CancelRequested"]
+        assert stream.result.outcome == Cancelled()
+        await session.cancel()
+        assert (await before).outcome == Cancelled()
+
+
+async def test_a_key_whose_run_is_over_yields_its_events_from_the_log() -> None:
+    log: EventStore = InMemoryStore()
+    async with runtime_of(say("hello"), say("other"), log=log) as runtime:
+        session = await runtime.session("s")
+        first = await session.send("hi", key="k")
+        await session.send("something else")
+    async with runtime_of(log=log) as runtime:
+        session = await runtime.session("s")
+        async with session.stream("hi", key="k") as stream:
+            items = [name(item) async for item in stream]
+        assert items == ["InputQueued", "RunStarted", "ModelRequested", "ModelResponded", "RunCompleted"]
+        assert stream.result == first
+
+
+async def test_two_streams_of_one_key_share_the_run_and_leaving_one_only_detaches() -> None:
+    gate = asyncio.Event()
+
+    async def answer(request: ModelRequest) -> str:
+        await gate.wait()
+        return "hello"
+
+    async with runtime_of(answer) as runtime:
+        session = await runtime.session("s")
+        one, two = session.stream("hi", key="k"), session.stream("hi", key="k")
+        assert name(await anext(one)) == "InputQueued"
+        assert [name(await anext(two)) for _ in range(3)] == ["InputQueued", "RunStarted", "ModelRequested"]
+        assert one.run == two.run
+        await one.aclose()
+        with pytest.raises(ConfigError, match="without a result"):
+            _ = one.result
+        gate.set()
+        assert [name(item) async for item in two][-2:] == ["ModelResponded", "RunCompleted"]
+        assert two.result.text == "hello"
+
+
+async def test_a_stream_that_nobody_reads_sends_nothing() -> None:
+    async with runtime_of(say("hello")) as runtime:
+        session = await runtime.session("s")
+        stream = session.stream("hi")
+        with pytest.raises(ConfigError, match="has not ended"):
+            _ = stream.result
+        await stream.aclose()
+        del stream
+        assert await log_of(session) == []
+
+
+async def test_the_result_is_refused_before_the_end() -> None:
+    async with runtime_of(say("hello")) as runtime, (await runtime.session("s")).stream("hi") as stream:
+        await anext(stream)
+        with pytest.raises(ConfigError, match="to the end first"):
+            _ = stream.result
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "error"),
+    [
+        ("", {}, CommandRejected),
+        (7, {}, CommandRejected),
+        ("hi", {"key": ""}, CommandRejected),
+        ("hi", {"cancel": True}, ConfigError),
+    ],
+)
+async def test_what_cannot_be_sent_is_raised_when_the_iteration_begins(
+    content: Any, options: dict[str, Any], error: type[Exception]
+) -> None:
+    async with runtime_of(say("hello")) as runtime:
+        session = await runtime.session("s")
+        with pytest.raises(error):
+            await anext(session.stream(content, **options))
+        with pytest.raises(error):
+            async with session.stream(content, **options):
+                raise AssertionError("it does not begin")
+        assert await log_of(session) == []
+
+
+async def test_a_refusal_by_the_session_is_raised_in_the_stream() -> None:
+    async with runtime_of(say("hello")) as runtime:
+        session = await runtime.session("s")
+        await session.send("hi", key="k")
+        with pytest.raises(CommandRejected, match="key"):
+            await anext(session.stream("something else", key="k"))
+
+
+async def test_a_runtime_that_closes_is_raised_in_the_stream_and_the_run_stays_open() -> None:
+    async with runtime_of(stall(say("hello there"), after=1), close_grace_s=0) as runtime:
+        session = await runtime.session("s")
+        stream = session.stream("hi")
+        while not isinstance(await anext(stream), Streamed):
+            continue
+        await runtime.close()
+        with pytest.raises(ActorStopped):
+            await collected(stream)
+        with pytest.raises(ActorStopped):
+            session.follow()
+        with pytest.raises(ActorStopped):
+            runtime.follow()
+        with pytest.raises(ConfigError, match="without a result"):
+            _ = stream.result
+        with pytest.raises(ActorStopped):
+            await anext(session.stream("hi"))
+
+
+async def test_a_tool_cannot_stream_its_own_session() -> None:
+    sessions: list[Session] = []
+
+    @tool(tier="act")
+    async def again() -> str:
+        """Again."""
+        try:
+            async for _ in sessions[0].stream("again"):
+                raise AssertionError("it would wait for itself")
+        except AskCycle:
+            return "refused"
+        return "unreachable"
+
+    async with runtime_of(use("again"), say("ok"), tools=[again]) as runtime:
+        sessions.append(await runtime.session("s"))
+        await sessions[0].send("go")
+        assert "refused" in str(await sessions[0].history())
+
+
+async def test_a_stream_cut_half_way_shows_its_failure_after_the_pieces() -> None:
+    async with runtime_of(cut(say("a long answer"), after=1)) as runtime:
+        items = [item async for item in (await runtime.session("s")).stream("hi")]
+        assert text_of(items) == "a long a"
+        assert [name(item) for item in items][-4:] == ["Streamed", "ModelInterrupted", "ModelFailed", "RunFailed"]
+
+
+async def test_the_stream_of_a_run_shows_no_late_evidence_of_the_run_before_it() -> None:
+    async with runtime_of(stall(say("a long answer"), after=1), say("after")) as runtime:
+        session = await runtime.session("s")
+        async for item in session.stream("hi"):
+            if isinstance(item, Streamed):
+                break
+        items = [name(item) async for item in session.stream("more")]
+        assert "ModelInterrupted" in await log_of(session)
+        assert "ModelInterrupted" not in items
+        assert items[-1] == "RunCompleted"
+
+
+async def test_all_sessions_can_be_followed() -> None:
+    async with runtime_of(say("one"), say("two")) as runtime:
+        async with runtime.follow() as follower:
+            for session in ("a", "b"):
+                await (await runtime.session(session)).send("hi")
+            seen: list[tuple[str, str]] = []
+            async for item in follower:
+                if isinstance(item, RecordedEvent):
+                    seen.append((item.stream, name(item)))
+                    if seen[-1] == ("session/b", "RunCompleted"):
+                        break
+        assert ("session/a", "RunCompleted") in seen
+
+
+async def test_following_ends_when_the_runtime_closes() -> None:
+    async with runtime_of(say("one")) as runtime:
+        session = await runtime.session("a")
+        await session.send("hi")
+        reading = asyncio.create_task(collected(session.follow(after_version=3)))
+        await asyncio.sleep(0)
+    assert [name(item) for item in await reading] == ["RunStarted", "ModelRequested", "ModelResponded", "RunCompleted"]
