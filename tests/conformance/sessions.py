@@ -1,0 +1,291 @@
+"""What the tests of sessions share: logs that are checked, models and tools that wait, ways to watch and to cancel."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold import (
+    AgentConfig,
+    AgentRuntime,
+    CancellationToken,
+    Message,
+    ModelRequest,
+    PersistenceError,
+    ScriptedProvider,
+    Session,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    tool,
+)
+from refold.actors import ManualClock
+from refold.events.history_rules import HistoryRules
+from refold.events.tool_core import TOOL_CODEC
+from refold.events.tool_events import ToolCallAbandoned
+from refold.log_check import check_log
+from refold.replay import replay
+from refold.stores import EventStore, InMemoryStore, SQLiteStore
+from tests.conformance.failing_store import FailingStore
+
+CONFIG = AgentConfig(model="test-model")
+
+EVIDENCE = ("ToolResultLate", "ModelInterrupted")
+"""Events that belong to no run."""
+
+TERMINAL = ("RunCompleted", "RunFailed", "RunCancelled")
+
+
+@asynccontextmanager
+async def checked_log(kind: str, folder: Path) -> AsyncIterator[EventStore]:
+    """Give a log in memory or in a file, which is checked and replayed when the test is over."""
+    store: EventStore = InMemoryStore() if kind == "memory" else await SQLiteStore.open(folder / "events.db")
+    yield store
+    await assert_sound(store)
+    await store.close()
+
+
+async def assert_sound(log: EventStore) -> None:
+    assert (await check_log(log)).problems == ()
+    (await replay(log, level="core")).raise_for_divergence()
+
+
+def runtime_of(log: EventStore, *script: Any, tools: Any = (), **options: Any) -> AgentRuntime:
+    config = options.pop("config", CONFIG)
+    provider = options.pop("provider", None) or ScriptedProvider(script)
+    return AgentRuntime(config, provider=provider, tools=tools, log=log, **options)
+
+
+def requests_of(runtime: AgentRuntime) -> list[ModelRequest]:
+    """Return what a runtime's scripted model was asked."""
+    provider = runtime.agent.provider
+    assert isinstance(provider, ScriptedProvider)
+    return provider.requests
+
+
+async def crash(runtime: AgentRuntime, store: FailingStore, clock: ManualClock | None = None) -> None:
+    """End a runtime as a crash does: nothing more of it reaches its log, not even that it ended.
+
+    Its option `close_grace_s` should be 0.
+    """
+    store.fail_appends(lambda: PersistenceError("the machine is off"))
+    closing = asyncio.create_task(runtime.close())
+    while not closing.done():
+        await (clock.advance(0) if clock is not None else asyncio.wait([closing]))
+    closing.result()
+    store.mend()
+
+
+# Who waits
+
+
+class HeldAnswer:
+    """A model's answer that comes when it is let go."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.asked = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def __call__(self, request: ModelRequest) -> Any:
+        self.asked.set()
+        await self.gate.wait()
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
+
+
+class Parked:
+    """Tools that begin, say so, and wait until they are let go or cancelled."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.gate = asyncio.Event()
+        self._wake = asyncio.Event()
+
+        @tool(tier="observe")
+        async def park(name: str) -> str:
+            """Wait."""
+            self._begin(name)
+            await self.gate.wait()
+            return f"{name} returned"
+
+        @tool(tier="act")
+        async def act(name: str) -> str:
+            """Wait, alone."""
+            self._begin(name)
+            await self.gate.wait()
+            return f"{name} returned"
+
+        @tool(tier="observe")
+        async def ignore(name: str) -> str:
+            """Wait, whatever anybody says."""
+            self._begin(name)
+            while not self.gate.is_set():
+                try:
+                    await self.gate.wait()
+                except asyncio.CancelledError:
+                    continue
+            return f"{name} returned"
+
+        @tool(tier="act", effect="pure")
+        async def repeat(name: str) -> str:
+            """Wait, alone; may be run again."""
+            self._begin(name)
+            await self.gate.wait()
+            return f"{name} returned"
+
+        self.park, self.act, self.ignore, self.repeat = park, act, ignore, repeat
+
+    def _begin(self, name: str) -> None:
+        self.begun.append(name)
+        self._wake.set()
+
+    async def until(self, count: int) -> None:
+        """Return once so many bodies have begun."""
+        while len(self.begun) < count:
+            self._wake.clear()
+            await self._wake.wait()
+
+
+# Who watches
+
+
+class Seen:
+    """Waits for events of a session; also for those that came before anybody waited."""
+
+    def __init__(self, runtime: AgentRuntime, session: Session) -> None:
+        self.recorded: list[Any] = []
+        self.session = session
+        self._wake = asyncio.Event()
+        runtime.subscribe(self._see, session=session.id)
+
+    def _see(self, recorded: Any) -> None:
+        self.recorded.append(recorded)
+        self._wake.set()
+
+    async def first(self, kind: type[Any], count: int = 1) -> list[Any]:
+        """Return the first `count` events of a kind, once they are durable."""
+        while len(found := [item.event for item in self.recorded if isinstance(item.event, kind)]) < count:
+            self._wake.clear()
+            await self._wake.wait()
+        return found
+
+
+async def results_of(session: Session) -> list[ToolResultBlock]:
+    return [
+        block for message in await session.history() for block in message.content if isinstance(block, ToolResultBlock)
+    ]
+
+
+async def types_of(session: Session) -> list[str]:
+    return [type(recorded.event).__name__ async for recorded in session.events()]
+
+
+async def events_of(session: Session, kind: type) -> list[Any]:
+    return [recorded.event async for recorded in session.events() if isinstance(recorded.event, kind)]
+
+
+async def abandoned_in(log: EventStore, name: str) -> int:
+    events = TOOL_CODEC.decode_all(await log.read_stream(f"tool/{name}"))
+    return sum(isinstance(event, ToolCallAbandoned) for event in events)
+
+
+def shown(messages: Sequence[Message]) -> list[str]:
+    """Return a conversation as short lines, one for each block."""
+    lines: list[str] = []
+    for message in messages:
+        for block in message.content:
+            match block:
+                case TextBlock(text=text):
+                    lines.append(f"{message.role}: {text}")
+                case ToolUseBlock(name=name):
+                    lines.append(f"use {name}")
+                case ToolResultBlock():
+                    lines.append(f"result: {block.text}")
+                case _:
+                    lines.append(type(block).__name__)
+    return lines
+
+
+def assert_accepted(messages: Sequence[Message]) -> None:
+    """Check that every provider would take a request with these messages."""
+    rules = HistoryRules()
+    assert [finding for message in messages for finding in rules.add(message)] == []
+    assert rules.open_calls == ()
+
+
+# Ways to cancel
+
+
+async def _by_session(session: Session, ready: Callable[[], Any]) -> Any:
+    sending = asyncio.create_task(session.send("go"))
+    await ready()
+    await session.cancel()
+    return (await sending).outcome
+
+
+async def _by_token(session: Session, ready: Callable[[], Any]) -> Any:
+    token = CancellationToken()
+    sending = asyncio.create_task(session.send("go", cancel=token))
+    await ready()
+    token.cancel()
+    token.cancel()
+    return (await sending).outcome
+
+
+async def _by_token_from_a_thread(session: Session, ready: Callable[[], Any]) -> Any:
+    token = CancellationToken()
+    sending = asyncio.create_task(session.send("go", cancel=token))
+    await ready()
+
+    def cancel_twice() -> None:
+        token.cancel("enough")
+        token.cancel()
+
+    thread = threading.Thread(target=cancel_twice)
+    thread.start()
+    outcome = (await sending).outcome
+    thread.join()
+    return outcome
+
+
+async def _by_task(session: Session, ready: Callable[[], Any]) -> Any:
+    sending = asyncio.create_task(session.send("go"))
+    await ready()
+    sending.cancel()
+    await asyncio.sleep(0)
+    sending.cancel()  # Somebody insists: it waits for the same end.
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    return None
+
+
+async def _by_timeout(session: Session, ready: Callable[[], Any]) -> Any:
+    limits: list[asyncio.Timeout] = []
+
+    async def limited() -> None:
+        async with asyncio.timeout(None) as limit:
+            limits.append(limit)
+            await session.send("go")
+
+    sending = asyncio.create_task(limited())
+    await ready()
+    limits[0].reschedule(asyncio.get_running_loop().time())  # It is over now.
+    with pytest.raises(TimeoutError):
+        await sending
+    return None
+
+
+WAYS_TO_CANCEL: dict[str, Callable[[Session, Callable[[], Any]], Any]] = {
+    "session.cancel": _by_session,
+    "token": _by_token,
+    "token from a thread": _by_token_from_a_thread,
+    "task": _by_task,
+    "timeout": _by_timeout,
+}
+"""Each sends "go" and cancels its run once `ready` returns; it gives None where the caller is cancelled too."""

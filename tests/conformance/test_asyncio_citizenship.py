@@ -1,0 +1,851 @@
+"""Refold as a citizen of asyncio: a caller may be cancelled at any point, by any of asyncio's own means.
+
+Whoever is cancelled while awaiting `send` gets its CancelledError, counted as asyncio counts; the run is recorded as
+cancelled and nothing of it goes on; and a closed runtime leaves nothing on the loop.
+"""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold import (
+    AgentConfig,
+    AgentRuntime,
+    Cancelled,
+    CommandRejected,
+    Failed,
+    ModelRequest,
+    RunResult,
+    ScriptedProvider,
+    Session,
+    ToolResultBlock,
+    ToolUseBlock,
+    say,
+    tool,
+    use,
+)
+from refold.actors import ManualClock
+from refold.log_check import check_log
+from refold.replay import replay
+from refold.stores import EventStore, InMemoryStore, SQLiteStore
+
+TERMINALS = ("RunCompleted", "RunCancelled", "RunFailed")
+
+
+@pytest.fixture(autouse=True)
+async def nothing_is_left_on_the_loop() -> AsyncIterator[None]:
+    """Fail a test after which a task is pending, or during which something was reported to the loop."""
+    reported: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    before = asyncio.all_tasks()
+    yield
+    left = asyncio.all_tasks() - before - {asyncio.current_task()}
+    assert left == set()
+    gc.collect()
+    assert reported == []
+    loop.set_exception_handler(None)
+
+
+@pytest.fixture(params=["memory", "file"])
+async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
+    """A log that is checked and replayed when the test is over."""
+    store: EventStore = InMemoryStore() if request.param == "memory" else await SQLiteStore.open(tmp_path / "events.db")
+    yield store
+    assert (await check_log(store)).problems == ()
+    (await replay(store, level="core")).raise_for_divergence()
+    await store.close()
+
+
+@tool(tier="observe")
+async def look(name: str) -> str:
+    """Look; may run beside others."""
+    await asyncio.sleep(0)
+    return f"saw {name}"
+
+
+@tool(tier="act")
+async def act(name: str) -> str:
+    """Act; one after another."""
+    return f"did {name}"
+
+
+@tool(tier="act")
+def block(name: str) -> str:
+    """Work in a thread."""
+    return f"made {name}"
+
+
+@tool(tier="confirm")
+async def pay(name: str) -> str:
+    """Pay, if allowed."""
+    return f"paid {name}"
+
+
+TOOLS = (look, act, block, pay)
+
+
+def whole_run(request: ModelRequest) -> Any:
+    """Answer so that a run passes through everything that a run can be doing, and then says "done"."""
+    since = list(request.messages)
+    while any(message.role == "user" and message.text for message in since[1:]):
+        since = since[1:]
+    answers: Sequence[Any] = (
+        [use("look", {"name": "a"}), use("look", {"name": "b"})],
+        [use("act", {"name": "c"}), use("act", {"name": "d"})],
+        [use("block", {"name": "e"}), use("pay", {"name": "f"})],
+        "done",
+    )
+    return "after" if since[0].text == "more" else answers[len(since) // 2]
+
+
+class Answering(ScriptedProvider):
+    """Answers every request by a function of it."""
+
+    def __init__(self, answer: Callable[[ModelRequest], Any] = whole_run) -> None:
+        super().__init__([answer] * 5_000)
+
+
+def runtime_of(log: Any, provider: Any = None, tools: Any = TOOLS, **options: Any) -> AgentRuntime:
+    config = options.pop("config", AgentConfig(model="m"))
+    return AgentRuntime(config, provider=provider or Answering(), tools=tools, log=log, **options)
+
+
+def allow_payments(runtime: AgentRuntime, group: asyncio.TaskGroup) -> None:
+    """Let whoever asks to pay do so; where the run has ended meanwhile, nobody waits for that."""
+
+    async def allow(recorded: Any) -> None:
+        try:
+            session = await runtime.session(recorded.stream.removeprefix("session/"))
+            await session.decide(recorded.event.call, allow=True)
+        except CommandRejected:
+            return
+
+    def see(recorded: Any) -> None:
+        if kind_of(recorded) == "ToolApprovalRequested":
+            group.create_task(allow(recorded))
+
+    runtime.subscribe(see)
+
+
+def kind_of(recorded: Any) -> str:
+    return type(recorded.event).__name__
+
+
+async def kinds_of(session: Session) -> list[str]:
+    return [kind_of(recorded) async for recorded in session.events()]
+
+
+async def assert_ended(session: Session, *ends: str) -> None:
+    """Check that the session's runs have ended as given, that each call has its result, and that nothing goes on."""
+    kinds = await kinds_of(session)
+    assert tuple(kind for kind in kinds if kind in TERMINALS) == ends
+    open_calls: list[str] = []
+    for message in await session.history():
+        answered = [block.tool_use_id for block in message.content if isinstance(block, ToolResultBlock)]
+        assert answered == open_calls
+        open_calls = [block.id for block in message.content if isinstance(block, ToolUseBlock)]
+    assert open_calls == []
+    state = await session.state_at()
+    assert (state.run, state.turn, state.queue) == (None, None, [])
+
+
+async def assert_nothing_is_pending(log: EventStore) -> None:
+    assert list(await log.list_streams(prefix="session/", with_pending=True)) == []
+
+
+async def cancelled(task: asyncio.Task[Any], requests: int = 1) -> None:
+    """Check that a task ends as asyncio says that a cancelled task ends."""
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+    assert task.cancelling() == requests
+
+
+# Cancelling the task
+
+
+class AtEvent:
+    """Follows a session, and does something at the event in a certain place, counted from 1."""
+
+    def __init__(self, runtime: AgentRuntime, session: Session, place: int) -> None:
+        self.action: Callable[[], object] = lambda: None
+        self._place = place
+        self._seen: list[Any] = []
+        self._unsubscribe = runtime.subscribe(self._see, session=session.id)
+
+    def _see(self, recorded: Any) -> None:
+        self._seen.append(recorded)
+        if len(self._seen) == self._place:
+            self.action()
+
+    def end(self) -> str | None:
+        """Stop following; return how the run must have ended, None if it has no such event.
+
+        What is durable with the event, since it is of the same batch, stays.
+        """
+        self._unsubscribe()
+        if len(self._seen) < self._place:
+            return None
+        completed = {recorded.batch for recorded in self._seen if kind_of(recorded) == "RunCompleted"}
+        return "RunCompleted" if self._seen[self._place - 1].batch in completed else "RunCancelled"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_caller_may_be_cancelled_at_every_event_of_a_run(log: EventStore, streaming: bool) -> None:
+    config = AgentConfig(model="m", streaming=streaming)
+    async with runtime_of(log, config=config) as runtime, asyncio.TaskGroup() as group:
+        allow_payments(runtime, group)
+        for place in count(1):
+            session = await runtime.session(f"s{place}")
+            moment = AtEvent(runtime, session, place)
+            sending = asyncio.create_task(session.send("go"))
+            moment.action = sending.cancel
+            await asyncio.wait([sending])
+            end = moment.end()
+            if end is None:
+                assert sending.result().text == "done"
+                break
+            await cancelled(sending)
+            await assert_ended(session, end)
+            assert (await session.send("more")).text == "after"
+            await assert_nothing_is_pending(log)
+        assert place > 25
+
+
+async def test_a_caller_may_be_cancelled_after_any_number_of_steps_of_the_loop() -> None:
+    log = InMemoryStore()
+
+    def answer(request: ModelRequest) -> Any:
+        return "done" if len(request.messages) > 1 else [use("look", {"name": "a"}), use("act", {"name": "b"})]
+
+    async with runtime_of(log, Answering(answer)) as runtime:
+        for steps in count():
+            session = await runtime.session(f"s{steps}")
+            sending = asyncio.create_task(session.send("go"))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            if not sending.cancel():
+                break
+            await cancelled(sending)
+            if await log.head(f"session/{session.id}") is not None:
+                kinds = await kinds_of(session)
+                await assert_ended(session, "RunCompleted" if "RunCompleted" in kinds else "RunCancelled")
+            assert (await session.send("more")).text in ("after", "done")
+            await assert_nothing_is_pending(log)
+        assert sending.result().text == "done"
+        assert steps > 20
+
+
+class HeldStore(InMemoryStore):
+    """Holds the append of a batch with an event of the kind that is asked for, before it is made."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self._tag = f'"session.{kind}.'.encode()
+        self.held, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def append(self, batches: Any, payloads: Any = None) -> Any:
+        if any(self._tag in event for batch in batches for event in batch.events):
+            self.held.set()
+            await self.gate.wait()
+        return await super().append(batches, payloads)
+
+
+@pytest.mark.parametrize("kind", ["input_queued", "model_responded", "tool_call_completed", "run_completed"])
+async def test_a_caller_cancelled_while_the_log_writes_waits_for_it_and_ends_cancelled(kind: str) -> None:
+    log = HeldStore(kind)
+    async with runtime_of(log, ScriptedProvider([use("act", {"name": "a"}), say("done"), say("more")])) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await log.held.wait()
+        for _ in range(3):
+            sending.cancel()
+            await asyncio.sleep(0)
+        assert not sending.done()
+        log.gate.set()
+        await cancelled(sending, 3)
+        await assert_ended(session, "RunCompleted" if kind == "run_completed" else "RunCancelled")
+        await assert_nothing_is_pending(log)
+
+
+async def test_a_caller_cancelled_in_the_queue_leaves_the_run_before_it_alone(log: EventStore) -> None:
+    asked, gate = asyncio.Event(), asyncio.Event()
+
+    async def wait(request: ModelRequest) -> str:
+        asked.set()
+        await gate.wait()
+        return "first"
+
+    provider = ScriptedProvider([wait, say("third")])
+    async with runtime_of(log, provider) as runtime:
+        session = await runtime.session("s")
+        first, second, third = (asyncio.create_task(session.send(text)) for text in ("one", "two", "three"))
+        await asked.wait()
+        await session.history()
+        second.cancel()
+        await cancelled(second)
+        assert not first.done()
+        gate.set()
+        assert [(await first).text, (await third).text] == ["first", "third"]
+        await assert_ended(session, "RunCompleted", "RunCancelled", "RunCompleted")
+    assert len(provider.requests) == 2
+
+
+@pytest.mark.parametrize("times", [2, 3, 10])
+async def test_a_caller_may_be_cancelled_several_times_and_take_it_back_and_go_on(log: EventStore, times: int) -> None:
+    async def never(request: ModelRequest) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return "unreachable"
+
+    async def stubborn(session: Session) -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await session.send("go")
+        except asyncio.CancelledError:
+            assert task.cancelling() == times
+            while task.uncancel():
+                pass
+        return (await session.send("more")).text
+
+    asked = asyncio.Event()
+    async with runtime_of(log, ScriptedProvider([never, say("after")])) as runtime:
+        session = await runtime.session("s")
+        task = asyncio.create_task(stubborn(session))
+        await asked.wait()
+        for place in range(times):
+            task.cancel(f"reason {place}")
+            if place % 2:
+                await asyncio.sleep(0)
+        assert await task == "after"
+        assert (await kinds_of(session)).count("CancelRequested") == 1
+        await assert_ended(session, "RunCancelled", "RunCompleted")
+
+
+# asyncio's own means
+
+
+async def limited(session: Session, moment: AtEvent) -> RunResult:
+    """Send with a time limit that expires at a moment."""
+    async with asyncio.timeout(None) as limit:
+        moment.action = lambda: limit.reschedule(asyncio.get_running_loop().time())
+        return await session.send("go")
+
+
+async def test_a_timeout_may_come_at_every_event_of_a_run(log: EventStore) -> None:
+    async with runtime_of(log) as runtime, asyncio.TaskGroup() as group:
+        allow_payments(runtime, group)
+        for place in count(1):
+            session = await runtime.session(f"s{place}")
+            moment = AtEvent(runtime, session, place)
+            task = asyncio.create_task(limited(session, moment))
+            await asyncio.wait([task])
+            end = moment.end()
+            if end is None:
+                assert task.result().text == "done"
+                break
+            assert isinstance(task.exception(), TimeoutError)
+            assert task.cancelling() == 0
+            await assert_ended(session, end)
+            await assert_nothing_is_pending(log)
+        assert place > 25
+
+
+async def _expire_after(steps: int, ended: asyncio.Event, limit: asyncio.Timeout) -> None:
+    await ended.wait()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    limit.reschedule(asyncio.get_running_loop().time())
+
+
+async def test_a_timeout_that_races_the_result_gives_one_of_the_two(log: EventStore) -> None:
+    outcomes: list[str] = []
+    task = asyncio.current_task()
+    assert task is not None
+    async with runtime_of(log, Answering(lambda _: "done")) as runtime:
+        for steps in range(30):
+            session = await runtime.session(f"s{steps}")
+            ended = asyncio.Event()
+            moment = AtEvent(runtime, session, 6)  # InputQueued to RunCompleted, after the two that open a session.
+            moment.action = ended.set
+            try:
+                async with asyncio.timeout(None) as limit, asyncio.TaskGroup() as group:
+                    group.create_task(_expire_after(steps, ended, limit))
+                    outcomes.append((await session.send("go")).text)
+            except TimeoutError:
+                outcomes.append("too late")
+            assert moment.end() == "RunCompleted"
+            assert task.cancelling() == 0
+            await assert_ended(session, "RunCompleted")
+    assert set(outcomes) == {"done", "too late"}
+
+
+async def test_a_caller_who_is_cancelled_in_a_timeout_that_expires_is_cancelled(log: EventStore) -> None:
+    async def never(request: ModelRequest) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return "unreachable"
+
+    asked = asyncio.Event()
+    async with runtime_of(log, ScriptedProvider([never])) as runtime:
+        session = await runtime.session("s")
+        moment = AtEvent(runtime, session, 0)
+        task = asyncio.create_task(limited(session, moment))
+        await asked.wait()
+        moment.action()
+        task.cancel()
+        await cancelled(task)
+        await assert_ended(session, "RunCancelled")
+
+
+@pytest.mark.parametrize("how", ["wait_for", "gather", "cancelled gather", "shield"])
+async def test_send_inside_what_asyncio_offers(log: EventStore, how: str) -> None:
+    async def wait(request: ModelRequest) -> str:
+        asked.set()
+        await gate.wait()
+        return "late"
+
+    asked, gate = asyncio.Event(), asyncio.Event()
+    async with runtime_of(log, ScriptedProvider([wait, say("after")])) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        if how == "wait_for":
+            await asked.wait()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(sending, 0.001)
+        elif how == "gather":
+            both = asyncio.gather(sending, asyncio.Event().wait(), return_exceptions=True)
+            await asked.wait()
+            both.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await both
+        elif how == "cancelled gather":
+            gathered = asyncio.gather(sending, session.history(), return_exceptions=True)
+            await asked.wait()
+            sending.cancel()
+            first, second = await gathered
+            assert isinstance(first, asyncio.CancelledError)
+            assert isinstance(second, list)
+        else:
+            shielded = asyncio.shield(sending)
+            await asked.wait()
+            shielded.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await shielded
+            gate.set()
+            assert (await sending).text == "late"
+        if how != "shield":
+            await cancelled(sending)
+        await assert_ended(session, "RunCompleted" if how == "shield" else "RunCancelled")
+        assert (await session.send("more")).text == "after"
+
+
+# Task groups
+
+
+async def test_a_failure_in_a_task_group_cancels_the_sends_beside_it_and_is_its_only_error(log: EventStore) -> None:
+    failure = ValueError("of the application")
+
+    def answer(request: ModelRequest) -> Any:
+        return use("park") if len(request.messages) == 1 else "unreachable"
+
+    @tool(tier="observe")
+    async def park() -> None:
+        """Wait; when all do, one of the callers fails."""
+        parked.append("parked")
+        if len(parked) == 3:
+            everybody.set()
+        await asyncio.Event().wait()
+
+    async def fail() -> None:
+        await everybody.wait()
+        raise failure
+
+    parked, everybody = list[str](), asyncio.Event()
+    async with runtime_of(log, Answering(answer), [park]) as runtime:
+        sessions = [await runtime.session(name) for name in "abc"]
+        tasks: list[asyncio.Task[Any]] = []
+
+        async def work_together() -> None:
+            async with asyncio.TaskGroup() as group:
+                tasks.extend(group.create_task(session.send("go")) for session in sessions)
+                tasks.append(group.create_task(fail()))
+
+        with pytest.raises(ExceptionGroup) as caught:
+            await work_together()
+        assert caught.value.exceptions == (failure,)
+        assert [task.cancelled() for task in tasks] == [True, True, True, False]
+        for session in sessions:
+            await assert_ended(session, "RunCancelled")
+        await assert_nothing_is_pending(log)
+
+
+async def test_the_error_of_a_handler_in_one_send_of_a_task_group_cancels_the_others(log: EventStore) -> None:
+    def answer(request: ModelRequest) -> Awaitable[str]:
+        return asyncio.Event().wait()  # type: ignore[return-value]
+
+    def refuse(recorded: Any) -> None:
+        if kind_of(recorded) == "ModelRequested":
+            raise LookupError("of the handler")
+
+    async with runtime_of(log, Answering(answer)) as runtime:
+        one, other = await runtime.session("one"), await runtime.session("other")
+
+        async def work_together() -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(other.send("go"))
+                group.create_task(one.send("go", on_event=refuse))
+
+        with pytest.raises(ExceptionGroup) as caught:
+            await work_together()
+        assert [type(error) for error in caught.value.exceptions] == [LookupError]
+        for session in (one, other):
+            await assert_ended(session, "RunCancelled")
+
+
+@pytest.mark.parametrize("end", ["child fails", "run is cancelled"])
+async def test_a_task_group_inside_a_tool_is_the_tools_own(log: EventStore, end: str) -> None:
+    ended, begun = list[str](), asyncio.Event()
+
+    async def child(name: str) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(name)
+
+    @tool
+    async def work() -> str:
+        """Work with a group of tasks."""
+        async with asyncio.TaskGroup() as group:
+            for name in "ab":
+                group.create_task(child(name))
+            await asyncio.sleep(0)
+            begun.set()
+            if end == "child fails":
+                raise KeyError("one of them")
+        return "unreachable"
+
+    async with runtime_of(log, ScriptedProvider([use("work"), say("done"), say("more")]), [work]) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await begun.wait()
+        if end == "child fails":
+            assert (await sending).text == "done"
+            result = (await session.history())[2].content[0]
+            assert isinstance(result, ToolResultBlock)
+            assert (result.kind, result.text) == ("permanent", "KeyError: 'one of them'")
+            await assert_ended(session, "RunCompleted")
+        else:
+            sending.cancel()
+            await cancelled(sending)
+            await assert_ended(session, "RunCancelled")
+    assert sorted(ended) == ["a", "b"]
+
+
+async def test_a_task_group_in_a_tool_that_sends_to_other_sessions_ends_their_runs_with_its_own(
+    log: EventStore,
+) -> None:
+    @tool
+    async def delegate() -> str:
+        """Have two other sessions work."""
+        async with asyncio.TaskGroup() as group:
+            for name in "bc":
+                group.create_task((await runtime.session(name)).send("wait"))
+        return "unreachable"
+
+    async def answer(request: ModelRequest) -> Any:
+        if request.messages[0].text == "delegate":
+            return use("delegate")
+        waiting.append("waiting")
+        if len(waiting) == 2:
+            everybody.set()
+        await asyncio.Event().wait()
+
+    waiting, everybody = list[str](), asyncio.Event()
+    async with runtime_of(log, Answering(answer), [delegate]) as runtime:
+        session = await runtime.session("a")
+        sending = asyncio.create_task(session.send("delegate"))
+        await everybody.wait()
+        sending.cancel()
+        await cancelled(sending)
+        for name in "abc":
+            await assert_ended(await runtime.session(name), "RunCancelled")
+        await assert_nothing_is_pending(log)
+
+
+# Who swallows a cancellation, or makes one
+
+
+class Swallowing(ScriptedProvider):
+    """Takes no notice of its cancellation, as often as it comes, until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__([say("too late"), say("after")])
+        self.asked, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def complete(self, request: ModelRequest) -> Any:
+        if not self.requests:
+            self.asked.set()
+            while not self.gate.is_set():
+                try:
+                    await self.gate.wait()
+                except asyncio.CancelledError:
+                    continue
+        return await super().complete(request)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_provider_that_swallows_its_cancellation_holds_its_caller_for_the_grace_and_no_longer(
+    log: EventStore, streaming: bool
+) -> None:
+    provider, clock, settled = Swallowing(), ManualClock(), asyncio.Event()
+    config = AgentConfig(model="m", streaming=streaming)
+    async with runtime_of(log, provider, config=config, clock=clock, cancel_grace_s=5) as runtime:
+        session = await runtime.session("s")
+
+        def see(recorded: Any) -> None:
+            if kind_of(recorded) == "RunCancelled":
+                settled.set()
+
+        runtime.subscribe(see)
+        sending = asyncio.create_task(session.send("go"))
+        await provider.asked.wait()
+        sending.cancel()
+        await settled.wait()
+        await clock.advance(4.9)
+        assert not sending.done()
+        await clock.advance(0.2)
+        await cancelled(sending)
+        await assert_ended(session, "RunCancelled")
+        provider.gate.set()
+        await assert_ended(session, "RunCancelled")
+        assert (await session.send("more")).text == "after"
+
+
+async def test_a_provider_that_answers_its_cancellation_is_evidence_and_no_answer(log: EventStore) -> None:
+    async def answer(request: ModelRequest) -> str:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "all the same"
+        return "unreachable"
+
+    asked = asyncio.Event()
+    async with runtime_of(log, ScriptedProvider([answer, say("after")])) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await asked.wait()
+        sending.cancel()
+        await cancelled(sending)
+        await assert_ended(session, "RunCancelled")
+        assert [message.text for message in await session.history()] == ["go"]
+        assert (await session.send("more")).text == "after"
+
+
+@pytest.mark.parametrize("how", ["raised", "own task", "child task"])
+async def test_a_cancellation_of_a_providers_own_is_a_failed_call_and_not_the_callers(
+    log: EventStore, how: str
+) -> None:
+    async def answer(request: ModelRequest) -> str:
+        if how == "raised":
+            raise asyncio.CancelledError
+        if how == "own task":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+        child = asyncio.create_task(asyncio.Event().wait())
+        child.cancel()
+        await child
+        return "unreachable"
+
+    async with runtime_of(log, ScriptedProvider([answer, say("after")])) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        outcome = (await sending).outcome
+        assert isinstance(outcome, Failed)
+        assert "CancelledError" in outcome.error.message
+        assert sending.cancelling() == 0
+        assert (await session.send("more")).text == "after"
+
+
+# Entering and leaving
+
+
+async def _enter_and_leave(runtime: AgentRuntime) -> str:
+    async with runtime:
+        return (await (await runtime.session("s")).send("go")).text
+
+
+@pytest.mark.parametrize("kept", ["memory", "file"])
+async def test_a_runtime_may_be_cancelled_at_every_step_of_its_life_and_lets_go_of_its_log(
+    kept: str, tmp_path: Path
+) -> None:
+    """There are many steps, with a file most of them waits for a thread; some of them are tried."""
+    text = ""
+    for steps in count(0, 5 if kept == "memory" else 61):
+        path = tmp_path / f"{steps}.db"
+        log: Any = InMemoryStore() if kept == "memory" else path
+        runtime = runtime_of(log, Answering(lambda _: "done"), wait_for_log_s=0)
+        living = asyncio.create_task(_enter_and_leave(runtime))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if not living.cancel():
+            text = living.result()
+            break
+        await cancelled(living)
+        store = log if kept == "memory" else await SQLiteStore.open(path, wait_for_log_s=0)
+        assert (await check_log(store)).problems == ()
+        assert list(await store.list_streams(prefix="session/", with_pending=True)) == []
+        if kept == "file":
+            await store.close()
+        assert await _enter_and_leave(runtime_of(log, Answering(lambda _: "done"), wait_for_log_s=0)) == "done"
+    assert text == "done"
+    assert steps > 30
+
+
+class SlowStore(InMemoryStore):
+    """Makes its callers wait in one of its operations, counted from 1, until it is let go."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self._place = place
+        self._operations = 0
+        self.held, self.gate = asyncio.Event(), asyncio.Event()
+
+    async def _pass(self) -> None:
+        self._operations += 1
+        if self._operations == self._place:
+            self.held.set()
+            await self.gate.wait()
+
+    async def head(self, stream: str) -> Any:
+        await self._pass()
+        return await super().head(stream)
+
+    async def append(self, batches: Any, payloads: Any = None) -> Any:
+        await self._pass()
+        return await super().append(batches, payloads)
+
+    async def read_stream(self, stream: str, **options: Any) -> Any:
+        await self._pass()
+        return await super().read_stream(stream, **options)
+
+    async def read_payloads(self, hashes: Any) -> Any:
+        await self._pass()
+        return await super().read_payloads(hashes)
+
+    async def list_streams(self, **options: Any) -> Any:
+        await self._pass()
+        return await super().list_streams(**options)
+
+
+async def test_a_runtime_may_be_cancelled_in_every_operation_of_its_store_and_lives_again_on_the_same_log() -> None:
+    for place in count(1):
+        log = SlowStore(place)
+        living = asyncio.create_task(_enter_and_leave(runtime_of(log, Answering(lambda _: "done"))))
+        await asyncio.wait([living, held := asyncio.ensure_future(log.held.wait())], return_when="FIRST_COMPLETED")
+        if living.done():
+            held.cancel()
+            break
+        living.cancel()
+        await asyncio.sleep(0)
+        log.gate.set()
+        await cancelled(living)
+        assert await _enter_and_leave(runtime_of(log, Answering(lambda _: "done"))) == "done"
+        assert (await check_log(log)).problems == ()
+    assert living.result() == "done"
+    assert place > 8
+
+
+async def test_leaving_with_a_send_under_way_tells_its_caller_and_leaves_no_task(log: EventStore) -> None:
+    async def never(request: ModelRequest) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return "unreachable"
+
+    async def leave_while_it_runs() -> None:
+        async with asyncio.TaskGroup() as group, runtime_of(log, ScriptedProvider([never]), close_grace_s=0) as runtime:
+            group.create_task((await runtime.session("s")).send("go"))
+            await asked.wait()
+
+    asked = asyncio.Event()
+    with pytest.raises(ExceptionGroup) as caught:
+        await leave_while_it_runs()
+    assert [type(error).__name__ for error in caught.value.exceptions] == ["ActorStopped"]
+    async with runtime_of(log, Answering(lambda _: "done")) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("again")).text == "done"
+        await assert_ended(session, "RunCompleted", "RunCompleted")
+
+
+async def test_leaving_by_an_error_of_the_body_passes_it_on_and_ends_the_sends_of_a_group_inside(
+    log: EventStore,
+) -> None:
+    async def never(request: ModelRequest) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return "unreachable"
+
+    async def leave_by_an_error() -> None:
+        async with runtime_of(log, ScriptedProvider([never])) as runtime, asyncio.TaskGroup() as group:
+            sending.append(group.create_task((await runtime.session("s")).send("go")))
+            await asked.wait()
+            raise KeyError("of the body")
+
+    asked, sending = asyncio.Event(), list[asyncio.Task[RunResult]]()
+    with pytest.raises(ExceptionGroup) as caught:
+        await leave_by_an_error()
+    assert [type(error) for error in caught.value.exceptions] == [KeyError]
+    assert sending[0].cancelled()
+    await assert_nothing_is_pending(log)
+
+
+async def test_the_same_caller_may_be_cancelled_again_and_again_on_one_session(log: EventStore) -> None:
+    async def never(request: ModelRequest) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return "unreachable"
+
+    asked = asyncio.Event()
+    async with runtime_of(log, Answering(never)) as runtime:
+        session = await runtime.session("s")
+        for _ in range(5):
+            asked.clear()
+            sending = asyncio.create_task(session.send("go"))
+            await asked.wait()
+            sending.cancel()
+            await cancelled(sending)
+        await assert_ended(session, *["RunCancelled"] * 5)
+        assert [message.text for message in await session.history()] == ["go"] * 5
+
+
+async def test_other_waits_of_a_session_may_be_cancelled_and_do_what_they_were_asked_all_the_same() -> None:
+    async def never(request: ModelRequest) -> str:
+        asked.set()
+        await asyncio.Event().wait()
+        return "unreachable"
+
+    asked, log = asyncio.Event(), HeldStore("cancel_requested")
+    async with runtime_of(log, Answering(never)) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await asked.wait()
+        asking = asyncio.create_task(session.cancel())
+        await log.held.wait()
+        reading = asyncio.create_task(session.history())
+        await asyncio.sleep(0)
+        for task in (asking, reading):
+            task.cancel()
+            await cancelled(task)
+        log.gate.set()
+        assert (await sending).outcome == Cancelled()
+        await assert_ended(session, "RunCancelled")

@@ -1,0 +1,966 @@
+"""Cancellation in every state of a run, by every way there is to ask for it: rows B1 to B5, B7 to B9 and B12 to B19.
+
+A run that is cancelled ends as cancelled, once; each of its calls has one result; the log is durable before the caller
+is told; and the next input on the session runs. Every test runs on the log in memory and on a file; the `log` fixture
+checks and replays the log afterwards. Row B6 and the half-streamed answers of row B19 are with the tests of streaming.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold import (
+    ActorStopped,
+    AgentConfig,
+    AgentRuntime,
+    CancellationToken,
+    Cancelled,
+    CommandRejected,
+    ModelRequest,
+    ProviderError,
+    RetryPolicy,
+    ScriptedProvider,
+    Session,
+    Streamed,
+    ToolContext,
+    ToolResultBlock,
+    say,
+    stall,
+    tool,
+    use,
+)
+from refold.actors import ManualClock
+from refold.events import SESSION_CODEC
+from refold.events.content import CANCELLED_TEXT, CRASHED_TEXT
+from refold.events.session_events import (
+    InputQueued,
+    RetryScheduled,
+    RunCancelled,
+    TimerSet,
+    ToolApprovalRequested,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolResultLate,
+)
+from refold.stores import EventStore, SQLiteStore
+from tests.conformance.failing_store import FailingStore
+from tests.conformance.sessions import (
+    CONFIG,
+    EVIDENCE,
+    TERMINAL,
+    WAYS_TO_CANCEL,
+    HeldAnswer,
+    Parked,
+    Seen,
+    abandoned_in,
+    assert_accepted,
+    assert_sound,
+    crash,
+    events_of,
+    requests_of,
+    results_of,
+    runtime_of,
+    shown,
+    types_of,
+)
+
+STREAMING = AgentConfig(model="test-model", streaming=True)
+
+
+@pytest.fixture(params=list(WAYS_TO_CANCEL))
+def cancel_by(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """A way to send an input and cancel its run once `ready` returns; gives None where the caller is cancelled too."""
+    return WAYS_TO_CANCEL[request.param]
+
+
+@tool(tier="observe", effect="pure")
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+@tool(tier="confirm")
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+def park(*names: str) -> list[Any]:
+    return [use("park", {"name": name}) for name in names]
+
+
+async def assert_cancelled_and_usable(
+    session: Session, provider: ScriptedProvider, outcome: Any, results: list[str]
+) -> None:
+    """Check what holds after every cancellation; the script's next answer must be "after"."""
+    assert outcome in (Cancelled(), None)
+    types = [kind for kind in await types_of(session) if kind not in EVIDENCE]
+    assert types[-1] == "RunCancelled"
+    assert not {"RunCompleted", "RunFailed"}.intersection(types)
+    assert types.count("RunCancelled") == types.count("CancelRequested") == 1
+    assert [block.text for block in await results_of(session)] == results
+    history = await session.history()
+    assert history[0].text == "go"
+    assert CRASHED_TEXT not in str(history)
+    assert (await session.send("more")).text == "after"
+    assert list(provider.requests[-1].messages)[: len(history)] == history
+    assert_accepted(provider.requests[-1].messages)
+
+
+# B16: where a run can be
+
+
+@dataclass
+class Place:
+    """Where a run is when it is cancelled."""
+
+    script: list[Any]
+    ready: Callable[[Seen], Awaitable[Any]]
+    """Returns when the run is there."""
+    results: list[str] = field(default_factory=list)
+    """Of its calls, once it is cancelled."""
+    tools: list[Any] = field(default_factory=list)
+    config: AgentConfig = CONFIG
+    asks: int = 1
+    """How many requests have reached the model."""
+
+
+def model_asked() -> Place:
+    held = HeldAnswer(say("never"))
+    return Place([held], lambda _: held.asked.wait())
+
+
+def stream_not_begun() -> Place:
+    held = HeldAnswer(say("never"))
+    return Place([held], lambda _: held.asked.wait(), config=STREAMING)
+
+
+def streaming(answer: Any, after: int) -> Place:
+    """A place inside a stream, once so many pieces of an answer have come."""
+
+    async def ready(seen: Seen) -> None:
+        pieces = 0
+        async for item in seen.session.follow():
+            pieces += isinstance(item, Streamed)
+            if pieces == after:
+                return
+
+    return Place([stall(answer, after=after)], ready, tools=[Parked().park], config=STREAMING)
+
+
+def calls_side_by_side() -> Place:
+    parked = Parked()
+    return Place([park("a", "b", "c")], lambda _: parked.until(3), [CANCELLED_TEXT] * 3, [parked.park])
+
+
+def calls_in_order() -> Place:
+    parked = Parked()
+    calls = [use("look"), use("act", {"name": "a"}), use("act", {"name": "b"})]
+    return Place([calls], lambda _: parked.until(1), ["seen", *[CANCELLED_TEXT] * 2], [parked.act, look])
+
+
+def second_turn() -> Place:
+    parked = Parked()
+    return Place(
+        [use("look"), park("a")], lambda _: parked.until(1), ["seen", CANCELLED_TEXT], [parked.park, look], asks=2
+    )
+
+
+def thread() -> Place:
+    begun, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    @tool
+    def wait(context: ToolContext[Any]) -> str:
+        """Wait in a thread until told to stop."""
+        stopped = threading.Event()
+        context.cancel.on_cancel(stopped.set)
+        loop.call_soon_threadsafe(begun.set)
+        stopped.wait()
+        return "stopped"
+
+    return Place([use("wait")], lambda _: begun.wait(), [CANCELLED_TEXT], [wait])
+
+
+def approval_awaited() -> Place:
+    return Place([use("pay")], lambda seen: seen.first(ToolApprovalRequested), [CANCELLED_TEXT], [pay])
+
+
+def approval_awaited_beside_a_call() -> Place:
+    parked = Parked()
+
+    async def ready(seen: Seen) -> None:
+        await seen.first(ToolApprovalRequested)
+        await parked.until(1)
+
+    return Place([[*park("a"), use("pay")]], ready, [CANCELLED_TEXT] * 2, [pay, parked.park])
+
+
+def retry_awaited() -> Place:
+    overloaded = ProviderError("overloaded", kind="overloaded", retryable=True)
+    config = AgentConfig(model="m", retry=RetryPolicy(base_s=50))
+    return Place([overloaded], lambda seen: seen.first(RetryScheduled), config=config)
+
+
+PLACES: dict[str, Callable[[], Place]] = {
+    "the model is asked": model_asked,
+    "the stream has not begun": stream_not_begun,
+    "in the middle of streamed text": lambda: streaming(say("a long answer"), 1),
+    "in the middle of a streamed call": lambda: streaming(use("park", {"name": "a long name"}), 2),
+    "calls run side by side": calls_side_by_side,
+    "calls run in order": calls_in_order,
+    "in the second turn": second_turn,
+    "a tool runs in a thread": thread,
+    "somebody is asked": approval_awaited,
+    "somebody is asked beside a call": approval_awaited_beside_a_call,
+    "a retry is awaited": retry_awaited,
+}
+
+
+@pytest.fixture(params=list(PLACES))
+async def place(request: pytest.FixtureRequest) -> Place:
+    return PLACES[request.param]()
+
+
+@pytest.mark.parametrize("way", ["session.cancel", "token", "task"])
+async def test_b16_a_run_is_cancelled_wherever_it_is(log: EventStore, place: Place, way: str) -> None:
+    provider = ScriptedProvider([*place.script, say("after")])
+    async with AgentRuntime(place.config, provider=provider, tools=place.tools, log=log) as runtime:
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
+        outcome = await WAYS_TO_CANCEL[way](session, lambda: place.ready(seen))
+        assert len(provider.requests) == place.asks
+        for asked in await events_of(session, ToolApprovalRequested):
+            with pytest.raises(CommandRejected, match="does not wait"):
+                await session.decide(asked.call, allow=True)
+        await assert_cancelled_and_usable(session, provider, outcome, place.results)
+    assert CRASHED_TEXT not in str([event.data for event in await log.read_all()]), "b15"
+
+
+async def test_b16_a_run_that_an_input_has_joined_is_cancelled_wherever_it_is(log: EventStore, place: Place) -> None:
+    async with runtime_of(log, *place.script, say("after"), tools=place.tools, config=place.config) as runtime:
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
+        callers = [asyncio.create_task(session.send("go"))]
+        await place.ready(seen)
+        callers.append(asyncio.create_task(session.send("also this", now=True)))
+        await seen.first(InputQueued, 2)
+        await session.cancel()
+        assert [(await caller).outcome for caller in callers] == [Cancelled()] * 2
+        assert [block.text for block in await results_of(session)] == place.results
+        assert shown(await session.history())[-1] == "user: also this"
+        assert (await types_of(session)).count("RunCancelled") == 1
+        assert (await session.send("more")).text == "after"
+        assert shown(requests_of(runtime)[-1].messages)[-2:] == ["user: also this", "user: more"]
+        assert_accepted(requests_of(runtime)[-1].messages)
+
+
+@pytest.mark.parametrize("way", ["token", "task", "session.cancel"])
+async def test_b16_a_queued_run_is_cancelled_keeps_its_message_and_asks_no_model(log: EventStore, way: str) -> None:
+    parked, token = Parked(), CancellationToken()
+    async with runtime_of(log, *park("a"), say("first"), say("third"), tools=[parked.park]) as runtime:
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
+        first = asyncio.create_task(session.send("one"))
+        await parked.until(1)
+        second = asyncio.create_task(session.send("two", cancel=token))
+        third = asyncio.create_task(session.send("three"))
+        await seen.first(InputQueued, 3)
+        if way == "token":
+            token.cancel()
+        elif way == "task":
+            second.cancel()
+        else:
+            version = next(item.version for item in seen.recorded if "two" in str(item.event))
+            await session.cancel(run=f"run_{version}")
+        if way == "task":
+            with pytest.raises(asyncio.CancelledError):
+                await second
+        else:
+            assert (await second).outcome == Cancelled()
+        assert not first.done(), "it is told at once"
+        parked.gate.set()
+        assert [(await caller).text for caller in (first, third)] == ["first", "third"]
+        said = [line for line in shown(await session.history()) if line.startswith("user")]
+        assert said == ["user: one", "user: two", "user: three"]
+        assert len(requests_of(runtime)) == 3
+
+
+@pytest.mark.parametrize("way", ["token", "task", "session.cancel"])
+async def test_b16_an_input_for_a_later_time_is_cancelled_before_its_time(log: EventStore, way: str) -> None:
+    clock, token = ManualClock(), CancellationToken()
+    at = datetime.fromtimestamp(clock.now_us() / 1e6, UTC) + timedelta(seconds=60)
+    async with runtime_of(log, say("after"), clock=clock, ask_timeout_s=1e6) as runtime:
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
+        later = asyncio.create_task(session.send("go", at=at, cancel=token))
+        await seen.first(TimerSet)
+        if way == "token":
+            token.cancel()
+        elif way == "task":
+            later.cancel()
+        else:
+            await session.cancel()
+            assert not later.done(), "it is not the run under way"
+            await session.cancel(run=f"run_{next(item.version for item in seen.recorded if 'go' in str(item.event))}")
+        if way == "task":
+            with pytest.raises(asyncio.CancelledError):
+                await later
+        else:
+            assert (await later).outcome == Cancelled()
+        await clock.advance(100)
+        assert await session.history() == []
+        assert (await session.send("more")).text == "after"
+        assert len(requests_of(runtime)) == 1
+
+
+@pytest.mark.parametrize("way", ["session.cancel", "cancel its run", "token of its key", "task of its key"])
+async def test_b16_a_parked_run_is_cancelled(log: EventStore, way: str) -> None:
+    store, parked = FailingStore(log), Parked()
+    config = AgentConfig(model="m", resumes_max=0)
+    async with runtime_of(store, park("a"), tools=[parked.park], config=config, close_grace_s=0) as runtime:
+        sending = asyncio.create_task((await runtime.session("s")).send("go", key="k"))
+        await parked.until(1)
+        await crash(runtime, store)
+    await asyncio.gather(sending, return_exceptions=True)
+    async with runtime_of(store, say("after"), tools=[parked.park], config=config) as runtime:
+        session, token = await runtime.session("s"), CancellationToken()
+        run = (await session.state_at()).run
+        await session.history()
+        assert run is not None
+        assert (await types_of(session))[-1] == "RunParked"
+        if way == "session.cancel":
+            await session.cancel()
+        elif way == "cancel its run":
+            await session.cancel(run=run.id)
+        else:
+            sending = asyncio.create_task(session.send("go", key="k", cancel=token))
+            await session.history()
+            await asyncio.sleep(0)
+            if way.startswith("token"):
+                token.cancel()
+                assert (await sending).outcome == Cancelled()
+            else:
+                sending.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await sending
+        assert (await types_of(session))[-1] == "RunCancelled"
+        assert [block.text for block in await results_of(session)] == [CANCELLED_TEXT]
+        assert (await session.send("more")).text == "after"
+
+
+@pytest.mark.parametrize("way", ["session.cancel", "a joined input's token"])
+async def test_b16_a_run_that_waits_for_its_next_turn_is_cancelled(log: EventStore, way: str) -> None:
+    token = CancellationToken()
+    async with runtime_of(log, use("look"), say("after"), tools=[look]) as runtime:
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
+        await session.step("go")
+        if way == "session.cancel":
+            await session.cancel()
+        else:
+            joining = asyncio.create_task(session.send("also this", now=True, cancel=token))
+            await seen.first(InputQueued, 2)
+            token.cancel()
+            assert (await joining).outcome == Cancelled()
+        assert (await types_of(session))[-1] == "RunCancelled"
+        assert (await session.send("more")).text == "after"
+
+
+# B1, B2, B7, B9, B19: what becomes of the calls
+
+
+async def test_b1_three_observing_calls_that_ignore_the_token_get_one_cancel_result_each(
+    log: EventStore, cancel_by: Callable[..., Any]
+) -> None:
+    parked, clock = Parked(), ManualClock()
+    provider = ScriptedProvider([[use("ignore", {"name": name}) for name in "abc"], say("after")])
+    tools = [parked.ignore]
+    async with AgentRuntime(CONFIG, provider=provider, tools=tools, log=log, clock=clock, cancel_grace_s=5) as runtime:
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
+        cancelling = asyncio.create_task(cancel_by(session, lambda: parked.until(3)))
+        await seen.first(RunCancelled)
+        await clock.advance(5.1)
+        outcome = await cancelling
+        await assert_cancelled_and_usable(session, provider, outcome, [CANCELLED_TEXT] * 3)
+        failed = await events_of(session, ToolCallFailed)
+        assert [(event.kind, event.started) for event in failed] == [("cancelled", True)] * 3
+        assert len({event.call for event in failed}) == 3
+        parked.gate.set()
+        await seen.first(ToolResultLate, 3)
+        assert [block.text for block in await results_of(session)] == [CANCELLED_TEXT] * 3
+
+
+async def test_b1_b9_a_run_is_cancelled_while_three_calls_run(log: EventStore, cancel_by: Callable[..., Any]) -> None:
+    parked = Parked()
+    provider = ScriptedProvider([[use("park", {"name": name}) for name in "abc"], say("after")])
+    async with AgentRuntime(CONFIG, provider=provider, tools=[parked.park], log=log) as runtime:
+        session = await runtime.session("s")
+        outcome = await cancel_by(session, lambda: parked.until(3))
+        await assert_cancelled_and_usable(session, provider, outcome, [CANCELLED_TEXT] * 3)
+        assert CRASHED_TEXT not in str(await session.history())
+
+
+async def test_b2_b12_cancelling_twice_and_by_several_equals_cancelling_once(log: EventStore) -> None:
+    parked, token = Parked(), CancellationToken()
+    async with runtime_of(log, [use("park", {"name": name}) for name in "ab"], tools=[parked.park]) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go", cancel=token))
+        await parked.until(2)
+        token.cancel()
+        await asyncio.gather(*(session.cancel() for _ in range(3)), session.cancel(key="k"), session.cancel(key="k"))
+        token.cancel()
+        assert (await sending).outcome == Cancelled()
+        await session.cancel()
+        types = await types_of(session)
+        assert types[-4:] == ["CancelRequested", "ToolCallFailed", "ToolCallFailed", "RunCancelled"]
+        assert types.count("CancelRequested") == 1
+
+
+async def test_b7_a_tool_that_awaits_its_token_sees_it_once_and_ends_by_itself(log: EventStore) -> None:
+    saw: list[str] = []
+    waiting = asyncio.Event()
+
+    @tool
+    async def watch(context: ToolContext[Any]) -> str:
+        """Watch."""
+        waiting.set()
+        try:
+            await context.cancel.wait()
+        except asyncio.CancelledError:
+            saw.append("cancelled")
+            raise
+        saw.append("token")
+        return "stopped in order"
+
+    async with runtime_of(log, use("watch"), say("after"), tools=[watch]) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await waiting.wait()
+        await session.cancel()
+        assert (await sending).outcome == Cancelled()
+        assert saw == ["token"]
+        assert [block.text for block in await results_of(session)] == [CANCELLED_TEXT]
+        assert (await types_of(session)).count("ToolResultLate") == 1
+        assert (await session.send("more")).text == "after"
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["returned before", "returned after"])
+async def test_b7_of_a_tools_own_result_and_the_cancel_result_one_is_in_the_history(
+    log: EventStore, late: bool
+) -> None:
+    parked, token = Parked(), CancellationToken()
+
+    @tool(tier="observe")
+    async def watch(context: ToolContext[Any]) -> str:
+        """Wait for the token, or return at once."""
+        if late:
+            await context.cancel.wait()
+        return "my own"
+
+    async with runtime_of(log, [use("watch"), *park("a")], say("after"), tools=[watch, parked.park]) as runtime:
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
+        sending = asyncio.create_task(session.send("go", cancel=token))
+        await parked.until(1)
+        if not late:
+            await seen.first(ToolCallCompleted)
+        token.cancel()
+        assert (await sending).outcome == Cancelled()
+        assert [block.text for block in await results_of(session)] == [
+            CANCELLED_TEXT if late else "my own",
+            CANCELLED_TEXT,
+        ]
+        assert len(await events_of(session, ToolResultLate)) == late
+        assert (await session.send("more")).text == "after"
+
+
+@pytest.mark.parametrize("blocking", [False, True], ids=["async", "thread"])
+async def test_b1_b19_a_tool_that_ignores_its_cancellation_is_abandoned_counted_and_its_late_result_is_evidence(
+    log: EventStore, cancel_by: Callable[..., Any], blocking: bool
+) -> None:
+    parked, clock = Parked(), ManualClock()
+    in_thread, gate = threading.Event(), threading.Event()
+    arrived = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @tool(name="ignore", tier="observe")
+    def block(name: str) -> str:
+        """Wait in a thread."""
+        in_thread.set()
+        loop.call_soon_threadsafe(arrived.set)
+        gate.wait()
+        return f"{name} returned"
+
+    async def begun() -> None:
+        if blocking:
+            await arrived.wait()
+        else:
+            await parked.until(1)
+        pass_time.set()
+
+    pass_time = asyncio.Event()
+    provider = ScriptedProvider([use("ignore", {"name": "a"}), say("after")])
+    tools = [block if blocking else parked.ignore]
+    async with AgentRuntime(CONFIG, provider=provider, tools=tools, log=log, clock=clock, cancel_grace_s=5) as runtime:
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
+        cancelling = asyncio.create_task(cancel_by(session, begun))
+        await pass_time.wait()
+        await seen.first(RunCancelled)
+        await clock.advance(4.9)
+        assert not cancelling.done()
+        assert await abandoned_in(log, "ignore") == 0
+        await clock.advance(0.2)
+        outcome = await cancelling
+        await assert_cancelled_and_usable(session, provider, outcome, [CANCELLED_TEXT])
+        assert await abandoned_in(log, "ignore") == 1
+        gate.set()
+        parked.gate.set()
+        (late,) = await seen.first(ToolResultLate)
+        assert late.content[0].text == "a returned"
+        assert [block.text for block in await results_of(session)] == [CANCELLED_TEXT]
+    assert CRASHED_TEXT not in str([event.data for event in await log.read_all()])
+
+
+# B3, B4: which wins
+
+
+async def test_b3_a_token_cancelled_before_the_run_always_cancels_it(log: EventStore) -> None:
+    provider = ScriptedProvider([])
+    async with AgentRuntime(CONFIG, provider=provider, log=log) as runtime:
+        sessions = [await runtime.session(f"s{number}") for number in range(10)]
+        tokens = [CancellationToken() for _ in range(50)]
+        for token in tokens:
+            token.cancel()
+        results = await asyncio.gather(
+            *(sessions[place % 10].send("never", cancel=token) for place, token in enumerate(tokens))
+        )
+        assert {type(result.outcome) for result in results} == {Cancelled}
+        assert provider.requests == []
+        for session in sessions:
+            assert [message.text for message in await session.history()] == ["never"] * 5
+
+
+@pytest.mark.parametrize("rounds", range(0, 40, 3))
+async def test_b4_a_cancel_that_races_a_whole_run_leaves_it_ended_once(log: EventStore, rounds: int) -> None:
+    @tool(tier="observe")
+    async def quick(name: str) -> str:
+        """Return at once."""
+        return name
+
+    token = CancellationToken()
+    script = [[use("quick", {"name": "a"}), use("quick", {"name": "b"})], say("done"), say("after"), say("after")]
+    async with runtime_of(log, *script, tools=[quick]) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go", cancel=token))
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        token.cancel()
+        result = await sending
+        types = [kind for kind in await types_of(session) if kind not in EVIDENCE]
+        assert types.count("RunCompleted") + types.count("RunCancelled") == 1
+        assert types[-1] == ("RunCancelled" if result.outcome == Cancelled() else "RunCompleted")
+        started = types.count("ToolCallStarted")
+        assert types.count("ToolCallCompleted") + types.count("ToolCallFailed") == started
+        assert len(await results_of(session)) == started
+        assert (await session.send("more")).text in ("done", "after")
+
+
+@pytest.mark.parametrize("winner", ["result", "cancel"])
+async def test_b4_a_call_has_one_result_whichever_of_result_and_cancel_comes_first(
+    log: EventStore, winner: str
+) -> None:
+    parked, token = Parked(), CancellationToken()
+    async with runtime_of(log, use("park", {"name": "a"}), say("after"), say("after"), tools=[parked.park]) as runtime:
+        session = await runtime.session("s")
+
+        def when_recorded(recorded: Any) -> None:
+            if type(recorded.event).__name__ == "ToolCallCompleted":
+                token.cancel()
+
+        if winner == "result":
+            runtime.subscribe(when_recorded)
+        sending = asyncio.create_task(session.send("go", cancel=token))
+        await parked.until(1)
+        if winner == "cancel":
+            token.cancel()
+        parked.gate.set()
+        assert (await sending).outcome == Cancelled()
+        texts = [block.text for block in await results_of(session)]
+        assert texts == (["a returned"] if winner == "result" else [CANCELLED_TEXT])
+
+
+# B5, B8, B12 to B14: what is left behind
+
+
+async def test_b5_an_interrupted_session_takes_a_second_input_whose_request_has_no_orphan(
+    log: EventStore, place: Place
+) -> None:
+    async with runtime_of(log, *place.script, say("answer"), tools=place.tools, config=place.config) as runtime:
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
+        sending = asyncio.create_task(session.send("first"))
+        await place.ready(seen)
+        await session.cancel()
+        assert (await sending).outcome == Cancelled()
+        assert (await session.send("second")).text == "answer"
+        request = requests_of(runtime)[-1]
+        assert_accepted(request.messages)
+        assert [line for line in shown(request.messages) if line.startswith("user")] == ["user: first", "user: second"]
+
+
+async def test_b5_a_cancelled_session_goes_on_in_another_runtime_with_another_provider_and_no_tools(
+    log: EventStore,
+) -> None:
+    parked = Parked()
+    async with runtime_of(log, [use("park", {"name": name}) for name in "ab"], tools=[parked.park]) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("first"))
+        await parked.until(2)
+        await session.cancel()
+        await sending
+    other = ScriptedProvider([say("second answer")])
+    async with AgentRuntime(AgentConfig(model="other"), provider=other, log=log) as runtime:
+        session = await runtime.session("s", restore=True)
+        assert (await session.send("second")).text == "second answer"
+    request = other.requests[0]
+    assert [message.text for message in request.messages if message.role == "user"] == ["first", "", "second"]
+    assert [type(block).__name__ for message in request.messages for block in message.content] == [
+        "TextBlock",
+        "ToolUseBlock",
+        "ToolUseBlock",
+        "ToolResultBlock",
+        "ToolResultBlock",
+        "TextBlock",
+    ]
+
+
+async def test_b8_the_balanced_history_is_durable_when_the_caller_is_told(log: EventStore) -> None:
+    parked = Parked()
+    token = CancellationToken()
+    async with runtime_of(log, [use("park", {"name": name}) for name in "abc"], tools=[parked.park]) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go", cancel=token))
+        await parked.until(3)
+        token.cancel()
+        await sending
+        state = await session.state_at()
+    assert state.run is None
+    assert state.turn is None
+    assert [block.text for block in state.messages[-1].content if isinstance(block, ToolResultBlock)] == [
+        CANCELLED_TEXT
+    ] * 3
+
+
+async def test_b8_the_batch_that_cancels_is_one_and_in_the_store_before_the_caller_is_told(
+    log: EventStore, place: Place
+) -> None:
+    async with runtime_of(log, *place.script, tools=place.tools, config=place.config) as runtime:
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
+        durable: list[list[str]] = []
+
+        async def told() -> None:
+            await session.send("go")
+            recorded = SESSION_CODEC.recorded(await log.read_stream("session/s"))
+            last = next(item.batch for item in recorded if isinstance(item.event, RunCancelled))
+            durable.append([type(item.event).__name__ for item in recorded if item.batch == last])
+
+        telling = asyncio.create_task(told())
+        await place.ready(seen)
+        await session.cancel()
+        await telling
+        open_calls = place.results.count(CANCELLED_TEXT)
+        assert durable == [["CancelRequested", *["ToolCallFailed"] * open_calls, "RunCancelled"]]
+
+
+async def test_b12_the_terminal_event_is_the_last_of_its_run_and_there_is_exactly_one(log: EventStore) -> None:
+    config = AgentConfig(model="m", max_turns=2)
+    parked, cancelled = Parked(), CancellationToken()
+    cancelled.cancel()
+    script = [say("done"), use("look"), use("look"), park("a"), ProviderError("no", kind="invalid_request")]
+    async with runtime_of(log, *script, tools=[look, parked.park], config=config) as runtime:
+        session = await runtime.session("s")
+        await session.send("completes")
+        await session.send("fails at max_turns")
+        third = asyncio.create_task(session.send("is cancelled"))
+        await parked.until(1)
+        queued = asyncio.create_task(session.send("is cancelled before", cancel=cancelled))
+        last = asyncio.create_task(session.send("fails by its provider"))
+        await session.history()
+        await session.cancel()
+        await asyncio.gather(third, queued, last)
+        runs: dict[str, list[str]] = {}
+        current = ""
+        async for item in session.events():
+            named = getattr(item.event, "run", None)
+            kind = type(item.event).__name__
+            if kind == "RunStarted":
+                current = str(named)
+            if kind not in (*EVIDENCE, "InputQueued", "SessionOpened", "AgentConfigured"):
+                runs.setdefault(str(named or current), []).append(kind)
+        assert len(runs) == 5
+        for kinds in runs.values():
+            assert kinds[-1] in TERMINAL
+            assert sum(kind in TERMINAL for kind in kinds) == 1
+        assert [kinds[-1] for kinds in runs.values()] == [
+            "RunCompleted",
+            "RunFailed",
+            "RunCancelled",
+            "RunCancelled",
+            "RunFailed",
+        ]
+
+
+async def test_b13_two_sessions_at_once_share_no_message_no_event_and_no_approval(log: EventStore) -> None:
+    parked = Parked()
+
+    def answer(request: ModelRequest) -> Any:
+        name = request.messages[0].text
+        if len(request.messages) == 1:
+            return [use("park", {"name": name}), use("pay")]
+        if len(request.messages) == 3:
+            return use("pay")
+        return f"{name} is done"
+
+    async with runtime_of(log, *[answer] * 6, tools=[parked.park, pay]) as runtime:
+        one, other = await runtime.session("first"), await runtime.session("other")
+        seen = {session.id: Seen(runtime, session) for session in (one, other)}
+        runs = [asyncio.create_task(session.send(session.id)) for session in (one, other)]
+        await parked.until(2)
+        (asked,) = await seen[one.id].first(ToolApprovalRequested)
+        await seen[other.id].first(ToolApprovalRequested)
+        assert [waiting.call for waiting in await one.approvals()] == [asked.call]
+        await one.decide(asked.call, allow=True, always=True, key="the same key")
+        assert len(await other.approvals()) == 1, "what one session allows, and always, is not allowed in another"
+        (theirs,) = await other.approvals()
+        await other.decide(theirs.call, allow=False, reason="not here", key="the same key")
+        parked.gate.set()
+        assert (await runs[0]).text == "first is done"
+        (again,) = (await seen[other.id].first(ToolApprovalRequested, 2))[1:]
+        await other.decide(again.call, allow=True)
+        assert (await runs[1]).text == "other is done"
+        for session, foreign in ((one, "other"), (other, "first")):
+            assert [line for line in shown(await session.history()) if foreign in line] == []
+            assert {item.stream for item in seen[session.id].recorded} == {f"session/{session.id}"}
+            versions = [item.version for item in seen[session.id].recorded]
+            assert versions == list(range(1, len(versions) + 1))
+        assert [block.text for block in await results_of(one)] == ["first returned", "paid", "paid"]
+        assert [block.text for block in await results_of(other)] == ["other returned", "not here", "paid"]
+
+
+async def test_b14_cancelling_one_session_in_a_tool_leaves_another_and_its_queue_alone(log: EventStore) -> None:
+    parked = Parked()
+
+    def answer(request: ModelRequest) -> Any:
+        texts = [message.text for message in request.messages if message.role == "user" and message.text]
+        if texts[-1] == "park" and len(request.messages) % 2:
+            results = [block for block in request.messages[-1].content if isinstance(block, ToolResultBlock)]
+            return "done" if results else use("park", {"name": "x"})
+        return f"heard {texts[-1]}"
+
+    async with runtime_of(log, *[answer] * 8, tools=[parked.park]) as runtime:
+        one, other = await runtime.session("one"), await runtime.session("other")
+        first = asyncio.create_task(one.send("park"))
+        second = asyncio.create_task(other.send("park"))
+        queued = asyncio.create_task(other.send("queued"))
+        await parked.until(2)
+        await one.cancel()
+        assert (await first).outcome == Cancelled()
+        parked.gate.set()
+        assert (await second).text == "done"
+        assert (await queued).text == "heard queued"
+        assert (await one.send("again")).text == "heard again"
+        assert [message.text for message in await one.history() if message.role == "user"] == ["park", "", "again"]
+        assert [block.text for block in await results_of(other)] == ["x returned"]
+
+
+# B15, B17, B18: the ends of a process
+
+
+async def test_b15_neither_cancelling_nor_closing_ever_uses_the_words_of_a_crash(log: EventStore, place: Place) -> None:
+    runtime = runtime_of(log, *place.script, tools=place.tools, config=place.config)
+    async with runtime:
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
+        sending = asyncio.create_task(session.send("go"))
+        await place.ready(seen)
+        await runtime.close(cancel=True)
+        assert (await sending).outcome == Cancelled(), "b17: closing with cancel ends the run wherever it is"
+    written = str([event.data for event in await log.read_all()])
+    assert CRASHED_TEXT[:40] not in written
+    assert written.count(CANCELLED_TEXT) == place.results.count(CANCELLED_TEXT)
+
+
+async def test_b17_closing_leaves_a_run_open_wherever_it_is_and_the_next_runtime_has_it(
+    log: EventStore, place: Place
+) -> None:
+    before = asyncio.all_tasks()
+    async with runtime_of(log, *place.script, tools=place.tools, config=place.config, close_grace_s=0) as runtime:
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
+        sending = asyncio.create_task(session.send("go", key="k"))
+        await place.ready(seen)
+    with pytest.raises(ActorStopped, match="the runtime closed"):
+        await sending
+    assert asyncio.all_tasks() <= before, "no task is left"
+    head = await log.head("session/s")
+    assert head is not None
+    held = HeldAnswer(say("never"))
+    async with runtime_of(log, held, say("after"), tools=place.tools, config=place.config) as runtime:
+        session = await runtime.session("s")
+        run = (await session.state_at()).run
+        assert run is not None
+        await session.cancel(run=run.id)
+        assert (await session.send("go", key="k")).outcome == Cancelled()
+        held.gate.set()
+    assert (await types_of_log(log)).count("RunCancelled") == 1
+
+
+async def types_of_log(log: EventStore) -> list[str]:
+    return [type(item.event).__name__ for item in SESSION_CODEC.recorded(await log.read_stream("session/s"))]
+
+
+async def test_b17_closing_waits_for_a_tool_to_reach_the_log_and_leaves_its_run_open(log: EventStore) -> None:
+    parked, clock = Parked(), ManualClock()
+    runtime = runtime_of(log, use("act", {"name": "a"}), tools=[parked.act], clock=clock)
+    async with runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go", key="k"))
+        await parked.until(1)
+        closing = asyncio.create_task(runtime.close())
+        await clock.advance(4)
+        assert not closing.done()
+        parked.gate.set()
+        await closing
+        with pytest.raises(ActorStopped, match="the runtime closed"):
+            await sending
+    head = await log.head("session/s")
+    assert head is not None
+    assert head.pending == (f"model:{head.version}",)
+    async with runtime_of(log, say("done"), tools=[parked.act]) as again:
+        session = await again.session("s")
+        assert (await session.send("go", key="k")).text == "done"
+        assert [block.text for block in await results_of(session)] == ["a returned"]
+    assert parked.begun == ["a"]
+
+
+async def test_b17_closing_with_cancel_ends_every_open_run_and_those_that_wait(log: EventStore) -> None:
+    parked = Parked()
+
+    def answer(request: ModelRequest) -> Any:
+        return park("a") if request.messages[-1].text == "work" else use("pay")
+
+    runtime = runtime_of(log, *[answer] * 4, tools=[parked.park, pay])
+    async with runtime:
+        one, two = await runtime.session("one"), await runtime.session("two")
+        waiting = Seen(runtime, two)
+        sending = [asyncio.create_task(one.send("work")), asyncio.create_task(one.send("work"))]
+        sending.append(asyncio.create_task(two.send("pay")))
+        await parked.until(1)
+        await waiting.first(ToolApprovalRequested)
+        await runtime.close(cancel=True)
+        assert [(await task).outcome for task in sending] == [Cancelled()] * 3
+    for stream in ("session/one", "session/two"):
+        head = await log.head(stream)
+        assert head is not None
+        assert head.pending == ()
+
+
+@pytest.mark.parametrize("reminder", [True, False], ids=["with a reminder", "without"])
+async def test_b17_closing_with_cancel_ends_a_run_of_before_that_waits_for_an_approval_and_keeps_reminders(
+    log: EventStore, reminder: bool
+) -> None:
+    async with runtime_of(log, use("pay"), tools=[pay]) as runtime:
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
+        sending = asyncio.create_task(session.send("go"))
+        await seen.first(ToolApprovalRequested)
+        if reminder:
+            await session.remind("much later", at=datetime(2100, 1, 1, tzinfo=UTC))
+    await asyncio.gather(sending, return_exceptions=True)
+    async with runtime_of(log, tools=[pay]) as runtime:
+        await runtime.close(cancel=True)
+    assert (await types_of_log(log))[-1] == "RunCancelled"
+    head = await log.head("session/s")
+    assert head is not None
+    assert [key.partition(":")[0] for key in head.pending] == ["input"] * reminder
+
+
+async def test_b17_a_stuck_tool_thread_is_named_and_does_not_keep_the_runtime(
+    log: EventStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate, begun = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @tool
+    def stuck() -> str:
+        """Wait in a thread."""
+        loop.call_soon_threadsafe(begun.set)
+        gate.wait()
+        return "late"
+
+    async with runtime_of(log, use("stuck"), tools=[stuck], close_grace_s=0) as runtime:
+        sending = asyncio.create_task((await runtime.session("s")).send("go"))
+        await begun.wait()
+        with caplog.at_level(logging.WARNING):
+            await runtime.close()
+    with pytest.raises(ActorStopped):
+        await sending
+    assert "stuck still runs in its thread" in caplog.text
+    gate.set()
+
+
+AGENT = """
+import asyncio, sys
+from refold import Agent, AgentConfig, ScriptedProvider, tool, use
+
+@tool
+async def wait() -> str:
+    "Wait for ever."
+    print("working", file=sys.stderr, flush=True)
+    await asyncio.Event().wait()
+    return "unreachable"
+
+waiter = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([use("wait")]), tools=[wait])
+"""
+
+
+def test_b18_ctrl_c_cancels_the_run_of_the_command_which_exits_130(tmp_path: Path) -> None:
+    """The second Ctrl-C, and what is told, are with the tests of the command."""
+    tmp_path.joinpath("agents.py").write_text(AGENT)
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", "from refold.cli import main; main()", "run", "agents:waiter", "go"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"},
+    ) as process:
+        assert process.stderr is not None
+        while process.stderr.readline() != "working\n":
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert process.returncode == 130
+
+    async def examine() -> list[str]:
+        async with await SQLiteStore.open(tmp_path / "refold.db", read_only=True) as store:
+            await assert_sound(store)
+            (head,) = await store.list_streams(prefix="session/")
+            events = SESSION_CODEC.decode_all(await store.read_stream(head.stream))
+            return [type(event).__name__ for event in events]
+
+    assert asyncio.run(examine())[-3:] == ["CancelRequested", "ToolCallFailed", "RunCancelled"]

@@ -1,0 +1,488 @@
+"""Extreme sizes and values: each is recorded whole or refused by a typed error, and the session lives on.
+
+What is slow at its full size has an everyday version at a smaller one. Growth is shown by counting (commits, events,
+effects named in a batch), never by the clock.
+"""
+
+import asyncio
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold import (
+    AgentConfig,
+    AgentRuntime,
+    CommandRejected,
+    ConfigError,
+    Failed,
+    ImageBlock,
+    Message,
+    ModelRequest,
+    ScriptedProvider,
+    Session,
+    TextBlock,
+    ThinkingBlock,
+    Tool,
+    ToolCallId,
+    ToolResultBlock,
+    ToolUseBlock,
+    say,
+    tool,
+    use,
+)
+from refold.log_check import check_log
+from refold.replay import replay
+from refold.stores import EventStore, InMemoryStore, SQLiteStore
+
+MEGABYTE = 1024 * 1024
+
+SIZES = [pytest.param(3 * MEGABYTE, id="3 MB"), pytest.param(100 * MEGABYTE, id="100 MB", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(params=["memory", "file"])
+async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
+    """A log that is checked and replayed when the test is over."""
+    store: EventStore = InMemoryStore() if request.param == "memory" else await SQLiteStore.open(tmp_path / "events.db")
+    yield store
+    assert (await check_log(store)).problems == ()
+    (await replay(store, level="core")).raise_for_divergence()
+    await store.close()
+
+
+@tool(tier="observe", effect="pure")
+async def echo(value: Any = None) -> Any:
+    """Return it."""
+    return value
+
+
+def runtime_of(log: Any, *script: Any, tools: Any = (echo,), **settings: Any) -> AgentRuntime:
+    config = AgentConfig(model="m", **settings)
+    return AgentRuntime(config, provider=ScriptedProvider(script), tools=tools, log=log)
+
+
+async def results_of(session: Session) -> list[ToolResultBlock]:
+    return [
+        block for message in await session.history() for block in message.content if isinstance(block, ToolResultBlock)
+    ]
+
+
+async def count_of(session: Session) -> int:
+    return len([recorded async for recorded in session.events()])
+
+
+# Large content
+
+
+def large(kind: str, size: int) -> str | ImageBlock:
+    if kind == "image":
+        return ImageBlock(media_type="image/png", data=b"\x00\xff\x10\x80" * (size // 4))
+    return ("0123456789abcde\n" if kind == "ascii" else "é\u2028\U0001f600\x00\n") * (size // 16)
+
+
+def shown(block: Any) -> str | ImageBlock:
+    return block.text if isinstance(block, TextBlock) else block
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", ["ascii", "unicode", "image"])
+async def test_a_huge_result_is_kept_beside_the_events_and_reaches_model_and_reader_whole_also_after_a_restart(
+    tmp_path: Path, kind: str, size: int
+) -> None:
+    path = tmp_path / "events.db"
+    huge = large(kind, size)
+    asked: list[bool] = []
+
+    @tool
+    async def read() -> str | ImageBlock:
+        """Read something huge."""
+        return huge
+
+    def look(request: ModelRequest) -> Any:
+        if request.messages[0].text == "me too":
+            return "done"
+        results = [block for message in request.messages for block in message.content if type(block) is ToolResultBlock]
+        if not results:
+            return use("read")
+        asked.append([shown(block) for block in results[0].content] == [huge])
+        return "seen"
+
+    async with runtime_of(path, *[look] * 3, tools=[read]) as runtime:
+        session, other = await runtime.session("s"), await runtime.session("other")
+        sending = asyncio.create_task(session.send("go"))
+        assert (await other.send("me too")).text == "done"
+        assert (await sending).text == "seen"
+    async with runtime_of(path, look, tools=[read]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("again")).text == "seen"
+        (result,) = await results_of(session)
+        assert [shown(block) for block in result.content] == [huge]
+        assert max([len(event.data) for event in await runtime.store.read_stream("session/s")]) < 100_000
+    assert asked == [True, True]
+
+
+@pytest.mark.parametrize("size", [MEGABYTE, pytest.param(10 * MEGABYTE, marks=pytest.mark.slow)])
+async def test_a_long_input_and_a_long_answer_are_kept_beside_the_events(log: EventStore, size: int) -> None:
+    text = ("a line of \u00e9 and \U0001f600\n" * (size // 16))[:size]
+    async with runtime_of(log, lambda request: request.messages[-1].text[::-1], say("ok")) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send(text)).text == text[::-1]
+        assert (await session.send("more")).text == "ok"
+        assert [message.text for message in await session.history()] == [text, text[::-1], "more", "ok"]
+    assert max([len(event.data) for event in await log.read_stream("session/s")]) < 10_000
+
+
+async def test_arguments_that_are_too_long_together_fail_their_run_and_the_next_one_works(log: EventStore) -> None:
+    calls = [use("echo", {"value": "x" * 250_000}) for _ in range(5)]
+    async with runtime_of(log, calls, say("ok")) as runtime:
+        session = await runtime.session("s")
+        outcome = (await session.send("go")).outcome
+        assert isinstance(outcome, Failed)
+        assert "1,048,576" in outcome.error.message
+        assert (await session.send("again")).text == "ok"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"value": "x" * 2 * MEGABYTE},
+        '{"value": "' + "x" * 2 * MEGABYTE + '"}',
+        {"value": dict.fromkeys(map(str, range(50_000)), 0)},
+    ],
+    ids=["long", "long text", "wide"],
+)
+async def test_arguments_that_are_too_long_are_told_to_the_model_with_their_size(
+    log: EventStore, arguments: Any
+) -> None:
+    async with runtime_of(log, use("echo", arguments), say("ok")) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("go")).text == "ok"
+        (result,) = await results_of(session)
+        assert (result.kind, "262,144" in result.text) == ("invalid_arguments", True)
+
+
+# Deep nesting
+
+
+def nested(depth: int, kind: str = "list") -> Any:
+    value: Any = "x"
+    for _ in range(depth):
+        value = [value] if kind == "list" else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("kind", ["list", "dict"])
+@pytest.mark.parametrize("depth", [5_000, 200_000])
+async def test_what_is_nested_too_deep_is_refused_in_both_directions_by_a_short_error(
+    log: EventStore, depth: int, kind: str
+) -> None:
+    deep = nested(depth, kind)
+
+    @tool
+    async def dig() -> object:
+        """Return what is deep."""
+        return deep
+
+    async with runtime_of(
+        log, [use("echo", {"value": deep}), use("dig")], say("ok"), say("again"), tools=[echo, dig]
+    ) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("go")).text == "ok"
+        told, returned = await results_of(session)
+        assert [told.kind, returned.kind] == ["invalid_arguments", "permanent"]
+        for result in (told, returned):
+            assert "deeper than 100 levels" in result.text
+            assert len(result.text) < 1_000
+        before = await count_of(session)
+        call = ToolUseBlock(id=ToolCallId("a"), name="echo", input={"value": deep})
+        with pytest.raises(CommandRejected, match=r"messages\[1\].*deeper than 100 levels"):
+            await session.import_history([Message("user", (TextBlock(text="x"),)), Message("assistant", (call,))])
+        assert await count_of(session) == before
+        assert (await session.send("more")).text == "again"
+
+
+async def test_json_text_that_is_nested_deep_is_no_arguments_and_plain_text_everywhere_else(log: EventStore) -> None:
+    deep = "[" * 5_000 + "]" * 5_000
+
+    @tool
+    async def dig() -> str:
+        """Return deep JSON as text."""
+        return deep
+
+    answer = [use("echo", '{"value": ' + deep + "}"), use("dig")]
+    async with runtime_of(log, answer, say(deep), tools=[echo, dig]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send(deep)).text == deep
+        told, returned = await results_of(session)
+        assert (told.kind, returned.text) == ("invalid_arguments", deep)
+
+
+def form(depth: int, width: int) -> Tool[..., object]:
+    """Return a tool with so many fields, and one whose schema is nested so deep."""
+    deep: Any = {"type": "string"}
+    for _ in range(depth):
+        deep = {"type": "object", "properties": {"a": deep}}
+    wide = {f"field_{number}": {"type": "integer"} for number in range(width)}
+    return Tool.from_schema(
+        name="fill",
+        description="Fills a form.",
+        input_schema={"type": "object", "properties": {"deep": deep, **wide}},
+        handler=lambda arguments: len(arguments),
+    )
+
+
+async def test_a_schema_may_be_deep_and_wide(log: EventStore) -> None:
+    arguments = {"deep": nested(45, "dict"), **{f"field_{number}": number for number in range(2_000)}}
+    async with runtime_of(log, use("fill", arguments), say("ok"), tools=[form(45, 2_000)]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("go")).text == "ok"
+        assert [result.text for result in await results_of(session)] == ["2001"]
+
+
+@pytest.mark.parametrize("depth", [60, 5_000])
+def test_a_schema_that_is_too_deep_to_be_recorded_is_refused_at_definition(depth: int) -> None:
+    with pytest.raises(ConfigError, match="deeper than 100 levels"):
+        form(depth, 0)
+
+
+# Many
+
+
+class CountingStore(InMemoryStore):
+    """Counts what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits = self.events = self.pending_most = 0
+
+    async def append(self, batches: Any, payloads: Any = None) -> Any:
+        appended = await super().append(batches, payloads)
+        self.commits += any(batch.stream == "session/s" for batch in batches)
+        for batch in batches:
+            self.events += len(batch.events)
+            self.pending_most = max(self.pending_most, len(batch.pending))
+        return appended
+
+
+@pytest.mark.parametrize(
+    "number", [100, pytest.param(1_000, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.slow)]
+)
+async def test_each_of_many_calls_in_one_answer_is_answered_once_and_in_order_for_the_same_price(number: int) -> None:
+    log = CountingStore()
+    async with runtime_of(log, [use("echo", {"value": place}) for place in range(number)], say("ok")) as runtime:
+        session = await runtime.session("s")
+        before = log.events
+        assert (await session.send("go")).text == "ok"
+        results = await results_of(session)
+        calls = [block.id for block in (await session.history())[1].content if isinstance(block, ToolUseBlock)]
+        kinds = [type(recorded.event).__name__ async for recorded in session.events()]
+    assert [result.text for result in results] == [str(place) for place in range(number)]
+    assert [result.tool_use_id for result in results] == calls
+    assert (kinds.count("ToolCallStarted"), kinds.count("ToolCallCompleted")) == (number, number)
+    assert log.commits == number + 3  # The input, the answer with the calls, each result, the final answer.
+    assert log.events - before <= 2 * number + 15
+    assert log.pending_most <= 500  # However many calls wait: each commit names those that run.
+    assert (await check_log(log)).problems == ()
+
+
+@pytest.mark.parametrize("number", [50, pytest.param(200, marks=pytest.mark.slow)])
+async def test_many_inputs_wait_in_one_queue_and_run_one_after_another(number: int) -> None:
+    log = CountingStore()
+    async with runtime_of(log, *[lambda request: request.messages[-1].text] * number) as runtime:
+        session = await runtime.session("s")
+        results = await asyncio.gather(*(session.send(f"input {place}") for place in range(number)))
+    assert [result.text for result in results] == [f"input {place}" for place in range(number)]
+    assert log.commits <= 2 * number
+    assert log.events <= 5 * number + 10
+
+
+def conversation(number: int, characters: int = 20) -> list[Message]:
+    roles: Any = ("user", "assistant")
+    return [Message(roles[place % 2], (TextBlock(text=f"{place} ".ljust(characters, "x")),)) for place in range(number)]
+
+
+@pytest.mark.parametrize("number", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
+async def test_a_session_of_many_messages_goes_on_restarts_and_can_be_shown_checked_and_replayed(
+    tmp_path: Path, number: int
+) -> None:
+    path, messages = tmp_path / "events.db", conversation(number)
+
+    def count(request: ModelRequest) -> str:
+        assert list(request.messages[:number]) == messages
+        return str(len(request.messages))
+
+    async with runtime_of(path, count, count) as runtime:
+        session = await runtime.session("s")
+        for start in range(0, number, 2_000):
+            await session.import_history(messages[start : start + 2_000])
+        assert (await session.send("go")).text == str(number + 1)
+        assert (await session.send("more")).text == str(number + 3)
+        assert await count_of(session) == 2 + number // 2_000 + 10
+    async with runtime_of(path, count) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("again")).text == str(number + 5)
+        assert (await session.history())[:number] == messages
+    lines = command("show", path, "s").splitlines()
+    texts = {message.text.strip() for message in messages}
+    assert sum(line.strip() in texts for line in lines) == number
+    assert "sound" in command("check", path)
+    assert "no divergence" in command("replay", path)
+
+
+def command(*arguments: object) -> str:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", "from refold.cli import main; main()", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+async def test_a_history_that_is_too_large_for_one_event_is_refused_with_its_size(log: EventStore) -> None:
+    async with runtime_of(log, say("ok")) as runtime:
+        session = await runtime.session("s")
+        with pytest.raises(CommandRejected, match="1,048,576"):
+            await session.import_history(conversation(20, 60_000))
+        assert await log.head("session/s") is None
+        await session.import_history(conversation(10, 60_000))
+        await session.import_history(conversation(10, 60_000))
+        assert (await session.send("go")).text == "ok"
+        assert len(await session.history()) == 22
+
+
+# Odd texts and numbers
+
+
+TEXTS = {
+    "astral": "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U0010ffff",
+    "zero width": "a\u200b\u200c\u200d\u2060\ufeffb",
+    "controls": "\x00\x01\x1b[31m\x7f\x85\r\n\t\u2028\u2029",
+    "right to left": "\u202eabc\u2066\u05d0",
+    "combining": "e" + "\u0301" * 200,
+    "noncharacters": "\uffff\ufffe\ufdd0\ue000",
+    "lone surrogates": "\ud800x\udc00",
+    "split pair": "\ud83d\ude00",
+    "quotes": "\"'`\\\\ \\u0000 %s {x} </script> '; DROP TABLE events; --",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+async def test_an_odd_text_may_stand_everywhere_and_is_the_same_after_a_restart(log: EventStore, text: str) -> None:
+    clean = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    thinking = ThinkingBlock(thinking=text, signature=text)
+    imported = [Message("user", (TextBlock(text=text),)), Message("assistant", (thinking, TextBlock(text=text)))]
+    seen: list[str] = []
+
+    def repeat(request: ModelRequest) -> Any:
+        seen.append(request.system_prompt)
+        return [use("echo", {"value": {text: text}}, id=text), use("echo", '{"value": "\\ud800"}'), text]
+
+    async with runtime_of(log, repeat, say(text), system_prompt=clean) as runtime:
+        session = await runtime.session("s")
+        await session.import_history(imported, key="i" + text)
+        result = await session.send(text, key="k" + text)
+        assert result.text == clean
+        await session.cancel(reason=text, key="c" + text)
+        before = await session.history()
+    assert [message.text for message in before[:3]] == [clean, clean, clean]
+    async with runtime_of(log, system_prompt=clean) as runtime:
+        session = await runtime.session("s")
+        assert await session.history() == before
+        assert (await session.send(text, key="k" + text)).text == clean
+        first, _ = await results_of(session)
+        assert json.loads(first.text) == {clean: clean}
+    assert seen == [clean]
+
+
+async def test_empty_texts_are_nothing_or_refused_and_never_in_the_way(log: EventStore) -> None:
+    empty = ImageBlock(media_type="image/png", data=b"")
+    script = [
+        [use("echo", {"value": ""}), use("echo", {"": ""}), use("echo", ""), use("", {})],
+        ["", say("").content[0], "ok"],
+    ]
+    async with runtime_of(
+        log, *script, lambda request: "".join(message.text for message in request.messages)
+    ) as runtime:
+        session = await runtime.session("s")
+        with pytest.raises(CommandRejected, match="empty"):
+            await session.send("")
+        assert (await session.send(["", "go", "", empty])).text == "ok"
+        results = await results_of(session)
+        assert (results[0].text, results[0].kind, results[3].kind) == ("", None, "not_found")
+        await session.cancel(reason="")
+        with pytest.raises(CommandRejected, match="nothing to import"):
+            await session.import_history([Message("user", (TextBlock(text=""),)), Message("assistant", ())])
+        assert (await session.send("more")).text == "gookmore"
+
+
+NUMBERS = [2**63 - 1, -(2**63), -0.0, 1e308, 5e-324, True]
+NO_NUMBERS = [2**63, -(2**63) - 1, 2**64 - 1, 2**70, 10**5_000, math.nan, math.inf, -math.inf]
+
+
+async def test_numbers_are_kept_exactly_or_refused_in_both_directions(log: EventStore) -> None:
+    numbers = [*NUMBERS, *NO_NUMBERS]
+    seen: list[Any] = []
+
+    @tool
+    async def number(place: int) -> Any:
+        """Return a number."""
+        return numbers[place]
+
+    @tool
+    async def take(value: Any) -> None:
+        """Take a number."""
+        seen.append(value)
+
+    answer = [use("number", {"place": place}) for place in range(len(numbers))]
+    answer += [use("take", {"value": value}) for value in numbers]
+    async with runtime_of(log, answer, say("ok"), say("back"), tools=[number, take]) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("go")).text == "ok"
+        kinds = [result.kind for result in await results_of(session)]
+        good, bad = len(NUMBERS), len(NO_NUMBERS)
+        assert kinds == [None] * good + ["permanent"] * bad + [None] * good + ["invalid_arguments"] * bad
+        assert repr(seen) == repr(NUMBERS)
+        for value in NO_NUMBERS:
+            call = ToolUseBlock(id=ToolCallId("a"), name="take", input={"value": value})
+            with pytest.raises(CommandRejected, match=r"messages\[1\].content\[0\].input.value"):
+                await session.import_history([Message("user", (TextBlock(text="x"),)), Message("assistant", (call,))])
+        assert (await session.send("again")).text == "back"
+
+
+@pytest.mark.parametrize("literal", ["9" * 5_000, "1e999", "NaN", "9223372036854775808", "-Infinity"])
+async def test_a_number_in_the_text_of_arguments_that_is_none_of_ours_is_told_to_the_model(
+    log: EventStore, literal: str
+) -> None:
+    async with runtime_of(log, use("echo", '{"value": ' + literal + "}"), say("ok")) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("go")).text == "ok"
+        assert [result.kind for result in await results_of(session)] == ["invalid_arguments"]
+
+
+# Names at their limits
+
+
+@pytest.mark.parametrize("unit", ["k", "\u00e9", "\U0001f600"])
+async def test_keys_and_session_ids_have_at_most_512_bytes(log: EventStore, unit: str) -> None:
+    longest = unit * (512 // len(unit.encode()))
+    async with runtime_of(log, say("one"), say("two")) as runtime:
+        session = await runtime.session(longest)
+        assert (await session.send("x", key=longest)).text == "one"
+        assert (await session.send("x", key=longest)).text == "one"
+        with pytest.raises(CommandRejected, match="512"):
+            await session.send("x", key=longest + unit)
+        with pytest.raises(ConfigError, match="512"):
+            await runtime.session(longest + unit)
+        assert await runtime.sessions() == [longest]
+    async with runtime_of(log) as runtime:
+        session = await runtime.session(longest, restore=True)
+        assert (await session.send("x", key=longest)).text == "one"

@@ -1,0 +1,280 @@
+"""Streaming, as it is promised: rows A4, A5, A7, B6, B11, B19 and C8 of the features."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold import (
+    AgentConfig,
+    AgentRuntime,
+    Cancelled,
+    Completed,
+    Failed,
+    Missed,
+    ProviderError,
+    RecordedEvent,
+    ScriptedProvider,
+    ScriptItem,
+    Session,
+    Streamed,
+    TextBlock,
+    TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
+    ToolInputDelta,
+    ToolUse,
+    ToolUseBlock,
+    Usage,
+    cut,
+    say,
+    stall,
+    tool,
+    use,
+)
+from refold.log_check import check_log
+from refold.replay import replay
+from refold.stores import EventStore, InMemoryStore, SQLiteStore
+
+CONFIG = AgentConfig(model="m", streaming=True)
+
+
+@pytest.fixture(params=["memory", "file"])
+async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
+    """A log that is checked and replayed when the test is over."""
+    store: EventStore = InMemoryStore() if request.param == "memory" else await SQLiteStore.open(tmp_path / "events.db")
+    yield store
+    assert (await check_log(store)).problems == ()
+    (await replay(store, level="core")).raise_for_divergence()
+    await store.close()
+
+
+@tool(tier="observe")
+async def look(name: str) -> str:
+    """Look."""
+    return f"saw {name}"
+
+
+def runtime_of(log: EventStore, *script: ScriptItem, config: AgentConfig = CONFIG) -> AgentRuntime:
+    return AgentRuntime(config, provider=ScriptedProvider(script), tools=[look], log=log)
+
+
+def name(item: object) -> str:
+    return type(item.event if isinstance(item, RecordedEvent) else item).__name__
+
+
+async def recorded(session: Session, kind: str) -> list[Any]:
+    return [item.event async for item in session.events() if name(item) == kind]
+
+
+async def test_a4_a_handler_sees_every_event_of_its_run_in_order(log: EventStore) -> None:
+    async with runtime_of(log, use("look", {"name": "it"}), say("fine")) as runtime:
+        session = await runtime.session("s")
+        seen: list[Any] = []
+        await session.send("go", on_event=seen.append)
+        assert seen == [item async for item in session.events(after_version=2)]
+
+
+async def test_a4_an_exception_of_the_handler_cancels_the_run_and_is_the_callers(log: EventStore) -> None:
+    def handle(item: Any) -> None:
+        if name(item) == "ToolCallCompleted":
+            raise LookupError("of the handler")
+
+    async with runtime_of(log, use("look", {"name": "it"}), say("fine"), say("after")) as runtime:
+        session = await runtime.session("s")
+        with pytest.raises(LookupError, match="of the handler"):
+            await session.send("go", on_event=handle)
+        assert len(await recorded(session, "RunCancelled")) == 1
+        assert (await session.send("more")).outcome == Completed()
+
+
+async def test_a5_a_run_is_read_as_a_stream(log: EventStore) -> None:
+    async with runtime_of(log, [TextBlock(text="I look."), use("look", {"name": "it"})], say("It is fine.")) as runtime:
+        session = await runtime.session("s")
+        async with session.stream("go") as stream:
+            items = [item async for item in stream]
+    names = [name(item) for item in items]
+    answers = [place for place, kind in enumerate(names) if kind == "ModelResponded"]
+    pieces = [(place, item) for place, item in enumerate(items) if isinstance(item, Streamed)]
+    for turn, place in enumerate(answers, start=1):
+        mine = [number for number, item in pieces if item.turn == turn]
+        assert mine == list(range(place - len(mine), place))
+        assert mine
+    texts = [item.delta.text for _, item in pieces if isinstance(item.delta, TextDelta)]
+    arguments = [item.delta.partial_json for _, item in pieces if isinstance(item.delta, ToolInputDelta)]
+    assert ("".join(texts), "".join(arguments)) == ("I look.It is fine.", '{"name":"it"}')
+    assert (names[0], names[-1], stream.result.text) == ("InputQueued", "RunCompleted", "It is fine.")
+
+
+async def test_a5_leaving_the_loop_early_cancels_the_run_cleanly(log: EventStore) -> None:
+    async with runtime_of(log, stall(use("look", {"name": "it"}), after=1), say("after")) as runtime:
+        session = await runtime.session("s")
+        async with session.stream("go") as stream:
+            async for item in stream:
+                if isinstance(item, Streamed):
+                    break
+        assert stream.result.outcome == Cancelled()
+        assert len(await recorded(session, "RunCancelled")) == 1
+        assert (await session.send("more")).text == "after"
+
+
+async def test_a7_a_subscriber_that_lags_learns_what_it_missed_and_loses_no_event(log: EventStore) -> None:
+    answer = "x" * 800
+    async with runtime_of(log, say(answer), say(answer)) as runtime:
+        one, other = await runtime.session("one"), await runtime.session("other")
+        async with one.follow(capacity=5) as slow, runtime.follow() as quick, runtime.follow(capacity=3) as slowest:
+            await one.send("go")
+            await other.send("go")
+            logged = [item async for item in one.events()]
+            items = [await anext(slow)]
+            while name(items[-1]) != "RunCompleted":
+                items.append(await anext(slow))
+            assert [item for item in items if isinstance(item, RecordedEvent)] == logged
+            missed = sum(item.count for item in items if isinstance(item, Missed))
+            assert missed + sum(isinstance(item, Streamed) for item in items) == 100
+            assert missed >= 95
+            everything = [item for session in (one, other) async for item in session.events()]
+            for follower in (quick, slowest):
+                seen: list[Any] = []
+                while len(seen) < len(everything):
+                    item = await anext(follower)
+                    seen += [item] if isinstance(item, RecordedEvent) else []
+                assert sorted(seen, key=lambda item: item.position) == everything
+
+
+async def test_a7_a_subscriber_that_does_not_read_slows_nobody_and_holds_no_more_than_its_capacity(
+    log: EventStore,
+) -> None:
+    async with runtime_of(log, *[say("x" * 80)] * 20) as runtime:
+        session = await runtime.session("s")
+        async with session.follow(capacity=4) as idle:
+            for _ in range(20):
+                assert (await session.send("go")).outcome == Completed()
+            assert len(idle._items) <= 4
+
+
+@pytest.mark.parametrize("way", ["session.cancel", "task", "stream"])
+async def test_b6_a_stream_aborted_inside_a_call_leaves_no_answer_no_call_and_one_cancelled(
+    log: EventStore, way: str
+) -> None:
+    answer: list[TextBlock | ToolUse] = [TextBlock(text="I look."), use("look", {"name": "a long name"})]
+    async with runtime_of(log, stall(answer, after=2), say("after")) as runtime:
+        session = await runtime.session("s")
+        async with session.follow() as follower:
+            if way == "stream":
+                async with session.stream("go") as stream:
+                    async for item in stream:
+                        if isinstance(item, Streamed) and isinstance(item.delta, ToolInputDelta):
+                            break
+            else:
+                sending = asyncio.create_task(session.send("go"))
+                async for item in follower:
+                    if isinstance(item, Streamed) and isinstance(item.delta, ToolInputDelta):
+                        break
+                if way == "task":
+                    sending.cancel()
+                    with pytest.raises(asyncio.CancelledError):
+                        await sending
+                else:
+                    await session.cancel()
+                    assert (await sending).outcome == Cancelled()
+        assert [message.role for message in await session.history()] == ["user"]
+        assert "tool_use" not in str(await session.history())
+        assert len(await recorded(session, "RunCancelled")) == 1
+        assert await recorded(session, "ModelResponded") == []
+        assert await recorded(session, "ToolCallStarted") == []
+        assert (await session.send("more")).text == "after"
+
+
+async def test_b11_a_reader_beside_a_run_sees_started_before_completed_and_nothing_twice(log: EventStore) -> None:
+    calls = [use("look", {"name": letter}) for letter in "abc"]
+    async with runtime_of(log, calls, calls, say("fine")) as runtime:
+        session = await runtime.session("s")
+
+        async def read(capacity: int) -> list[Any]:
+            seen: list[Any] = []
+            async with session.follow(after_version=0, capacity=capacity) as follower:
+                async for item in follower:
+                    seen += [item] if isinstance(item, RecordedEvent) else []
+                    await asyncio.sleep(0)
+                    if name(item) == "RunCompleted":
+                        break
+            return seen
+
+        reading = [asyncio.create_task(read(capacity)) for capacity in (1, 2, 7, 1000)]
+        await session.send("go")
+        logged = [item async for item in session.events()]
+        for seen in await asyncio.gather(*reading):
+            assert [item.version for item in seen] == list(range(1, len(logged) + 1))
+            assert seen == logged
+            started: set[str] = set()
+            for item in seen:
+                if name(item) == "ToolCallStarted":
+                    started.add(item.event.call)
+                if name(item) == "ToolCallCompleted":
+                    assert item.event.call in started
+
+
+async def test_b19_what_was_streamed_of_a_cancelled_answer_is_evidence_and_its_tokens_count(log: EventStore) -> None:
+    usage = Usage(input_tokens=100, output_tokens=50)
+    async with runtime_of(log, stall(say("A long answer.", usage=usage), after=1), say("after")) as runtime:
+        session = await runtime.session("s")
+        async with session.stream("go") as stream:
+            async for item in stream:
+                if isinstance(item, Streamed) and isinstance(item.delta, TextDelta):
+                    break
+        (cut_answer,) = await recorded(session, "ModelInterrupted")
+        assert cut_answer.content == (TextBlock(text="A long a"),)
+        assert cut_answer.usage == Usage(input_tokens=100)
+        (requested,) = [item async for item in session.events() if name(item) == "ModelRequested"]
+        assert cut_answer.asked == requested.version
+        assert "A long" not in str(await session.history())
+        provider_saw = (await session.send("more")).text
+        assert provider_saw == "after"
+
+
+async def test_c8_a_stream_that_fails_half_way_delivers_the_failure_and_the_half_is_not_history(
+    log: EventStore,
+) -> None:
+    error = ProviderError("overloaded in the middle", kind="overloaded", status=529)
+    answer: list[TextBlock | ToolUse] = [TextBlock(text="Half an "), use("look", {"name": "it"})]
+    async with runtime_of(log, cut(answer, after=2, error=error), say("after")) as runtime:
+        session = await runtime.session("s")
+        async with session.stream("go") as stream:
+            items = [item async for item in stream]
+        assert [name(item) for item in items][-5:] == [
+            *("Streamed", "Streamed"),
+            *("ModelInterrupted", "ModelFailed", "RunFailed"),
+        ]
+        assert isinstance(stream.result.outcome, Failed)
+        assert "overloaded in the middle" in str(stream.result.outcome.error)
+        (evidence,) = await recorded(session, "ModelInterrupted")
+        text, call = evidence.content
+        assert text == TextBlock(text="Half an ")
+        assert isinstance(call, ToolUseBlock)
+        assert (call.name, call.input, call.malformed_input) == ("look", {}, '{"name":')
+        assert [message.role for message in await session.history()] == ["user"]
+        assert (await session.send("more")).text == "after"
+
+
+async def test_c8_an_error_before_anything_came_leaves_no_evidence(log: EventStore) -> None:
+    async with runtime_of(log, ProviderError("refused")) as runtime:
+        session = await runtime.session("s")
+        assert isinstance((await session.send("go")).outcome, Failed)
+        assert await recorded(session, "ModelInterrupted") == []
+
+
+async def test_thinking_is_streamed_and_is_evidence_too(log: EventStore) -> None:
+    class Thinking(ScriptedProvider):
+        async def stream(self, request: Any) -> AsyncIterator[Any]:
+            yield ThinkingDelta("Hm.")
+            yield ThinkingDelta(" Well.")
+            raise ProviderError("cut")
+
+    async with AgentRuntime(CONFIG, provider=Thinking([]), log=log) as runtime:
+        session = await runtime.session("s")
+        assert isinstance((await session.send("go")).outcome, Failed)
+        (evidence,) = await recorded(session, "ModelInterrupted")
+        assert evidence.content == (ThinkingBlock(thinking="Hm. Well."),)
