@@ -1,7 +1,9 @@
 """What holds for every test run: asyncio's debug mode, and how hypothesis searches."""
 
 import os
+from collections.abc import Generator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # pytest's asyncio_debug reaches the loops that pytest makes; this reaches those of the code under test and of the
@@ -12,3 +14,11 @@ os.environ["PYTHONASYNCIODEBUG"] = "1"
 settings.register_profile("everyday", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", parent=settings.get_profile("everyday"), derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "everyday")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let a report with the lone surrogates that a test has logged be sent from one process to another."""
+    report = yield
+    report.sections = [(title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections]
+    return report
