@@ -270,7 +270,14 @@ async def test_c1_an_append_that_fails_costs_its_caller_an_error_and_nothing_els
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", range(1, APPENDS + 1))
-@pytest.mark.parametrize("name", [name for name in ERRORS if name not in ("PersistenceError", "outcome unknown")])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ("KeyError", "CancelledError") else pytest.mark.slow)
+        for name in ERRORS
+        if name not in ("PersistenceError", "outcome unknown")
+    ],
+)
 async def test_c4_a_store_that_raises_anything_at_all_costs_one_message(name: str, at: int, when: When) -> None:
     store = FailingStore(InMemoryStore())
     told = await run_over_a_failure(store, at, ERRORS[name], when)

@@ -3,9 +3,10 @@
 from typing import Literal, TypeAlias, get_args
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from refold.events.configuration import AgentConfig
 from refold.events.content import (
@@ -310,3 +311,9 @@ def finish(session: Session) -> None:
 
 TestSessionLife = SessionLife.TestCase
 TestSessionLife.settings = settings(max_examples=150, stateful_step_count=40)
+
+
+@pytest.mark.slow
+def test_the_invariants_hold_in_long_lives_too() -> None:
+    """500 lives of up to 200 steps: some 100,000 in a minute or two."""
+    run_state_machine_as_test(SessionLife, settings=settings(max_examples=500, stateful_step_count=200))
