@@ -32,6 +32,10 @@ RECORD_RETRY_S = 0.5
 """Pause before the result of an effect is offered again to a log that refused it; it doubles up to 32 times this."""
 
 
+LOOK_AT_CLOCK_S = 60.0
+"""After so long a wait looks at the wall clock again."""
+
+
 class WithPayloads(msgspec.Struct, frozen=True):
     """A command whose large content goes to the payloads."""
 
@@ -47,6 +51,12 @@ class GraceOver(msgspec.Struct, frozen=True):
 
 class OfferResult(msgspec.Struct, frozen=True):
     """Offer the result of an effect to the log again, which refused it."""
+
+    key: str
+
+
+class LookAtClock(msgspec.Struct, frozen=True):
+    """See whether the time of a wait has come."""
 
     key: str
 
@@ -207,6 +217,8 @@ class EventSourcedActor(FoldedActor[S, C, E]):
             return await self._offer_again(message.key)
         if type(message) is GraceOver:
             return await self._grace_over(message)
+        if type(message) is LookAtClock:
+            return await self._look_at_clock(message.key)
         if type(message) is TakeUp:
             return await self._try_to_take_up(message.attempt)
         for key in list(self._effects.unrecorded):  # It ended before this message came.
@@ -344,8 +356,17 @@ class EventSourcedActor(FoldedActor[S, C, E]):
 
     def _set_timer(self, effect: WaitUntil) -> None:
         delay_s = max(0, effect.due_at - self.system.clock.now_us()) / 1_000_000
-        ended = EffectEnded(key=effect.key, command=self.due(effect))
-        self._timers[effect.key] = self._tell_later(delay_s, ended)
+        # A timer counts seconds; but the wall clock may be set, and the machine may sleep.
+        self._timers[effect.key] = self._tell_later(min(delay_s, LOOK_AT_CLOCK_S), LookAtClock(effect.key))
+
+    async def _look_at_clock(self, key: str) -> None:
+        effect = self._effects.running.get(key)
+        if not isinstance(effect, WaitUntil) or key in self._effects.unrecorded:
+            return
+        if effect.due_at > self.system.clock.now_us():
+            self._set_timer(effect)
+        else:
+            await self._effect_ended(EffectEnded(key=key, command=self.due(effect)))
 
     async def _grace_over(self, message: GraceOver) -> None:
         if message.round != self._grace_round:

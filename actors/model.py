@@ -8,6 +8,7 @@ validation of arguments) runs here and never in a session's handler: whatever it
 import asyncio
 import inspect
 import logging
+import math
 from collections.abc import AsyncIterable
 
 import msgspec
@@ -17,6 +18,7 @@ from refold.actors.actor_ref import ActorRef
 from refold.actors.conversation import Conversation
 from refold.actors.effects import EffectEnded
 from refold.actors.errors import ActorStopped
+from refold.actors.event_sourced import CANCEL_GRACE_S, RECORD_RETRY_S
 from refold.actors.given_content import checked_delta, checked_response
 from refold.actors.judging import Offer, Policy, judged, offered_tools
 from refold.actors.partial_answer import PartialAnswer
@@ -25,7 +27,7 @@ from refold.actors.tool_results import text_of_error
 from refold.events.answers import recorded_answer
 from refold.events.configuration import AgentConfiguration, ToolSpec
 from refold.events.content import JsonObject, Message
-from refold.events.errors import LogFormatError, ProviderError
+from refold.events.errors import LogFormatError, PersistenceError, ProviderError
 from refold.events.ids import PayloadHash, RunId, SessionId
 from refold.events.model import ModelRequest, ModelResponse, RequestReference, UsageDelta
 from refold.events.session_commands import RecordModelFailure, RecordModelResponse, SessionCommand
@@ -36,6 +38,9 @@ log = logging.getLogger("refold.model")
 
 MODEL_KIND = "model"
 """Kind of a model actor's address."""
+
+DELTAS_PER_STEP = 50
+"""After so many pieces of an answer that came without a wait, others get a turn."""
 
 MESSAGE_CHARACTERS_MAX = 2_000
 """An error's text is cut after so many characters before it is recorded."""
@@ -150,7 +155,7 @@ class ModelActor(Actor):
         message = calling.message
         reference: RequestReference | None = None
         try:
-            request, reference = await self._request(message)
+            request, reference = await self._request_once_readable(message)
             response = await self._answer(calling, request)
             answer = await judged(
                 recorded_answer(response, self._check),
@@ -191,6 +196,19 @@ class ModelActor(Actor):
         except BaseException as error:  # The border to user code: nothing is known of the call, so it must not run.
             log.exception("the arguments of a call of %s cannot be checked", name)
             return arguments, Verdict(verdict="broken", reason=f"The arguments cannot be checked: {_said(error)}")
+
+    async def _request_once_readable(self, message: StartModelCall) -> tuple[ModelRequest, RequestReference]:
+        """Return the request; a log that cannot be read for a while fails no run."""
+        pause_s = RECORD_RETRY_S
+        while True:
+            try:
+                return await self._request(message)
+            except LogFormatError:
+                raise
+            except PersistenceError as error:
+                log.warning("model call %s of session %s waits: %s", message.key, message.session, error)
+                await self.system.clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, 32 * RECORD_RETRY_S)
 
     async def _request(self, message: StartModelCall) -> tuple[ModelRequest, RequestReference]:
         configuration = message.configuration
@@ -243,7 +261,11 @@ class ModelActor(Actor):
     async def _last_of(self, stream: AsyncIterable[object], calling: _Calling) -> ModelResponse:
         """Return the complete response, which ends a stream, and pass on what comes before it."""
         message = calling.message
+        count = 0
         async for item in stream:
+            count += 1
+            if count % DELTAS_PER_STEP == 0:  # A stream that never waits would let nobody else, not even its reader.
+                await asyncio.sleep(0)
             if isinstance(item, ModelResponse):
                 response = checked_response(item)
                 calling.partial.add(UsageDelta(response.usage))
@@ -263,11 +285,25 @@ class ModelActor(Actor):
         close = getattr(stream, "aclose", None)
         if close is None:
             return
+        task, over = asyncio.current_task(), False
+        assert task is not None
+
+        def give_up() -> None:
+            nonlocal over
+            over = True
+            task.cancel()
+
+        # In this very task: what the stream has opened may have to be closed by the task that opened it.
+        timer = self.system.clock.call_later(CANCEL_GRACE_S, give_up)
         try:
             await close()
-        except (asyncio.CancelledError, KeyboardInterrupt):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:  # User code.
+            if over:
+                task.uncancel()
+            if calling.cancelled or task.cancelling():
+                raise
             log.warning(
                 "the stream of model call %s of session %s could not be closed: %s",
                 calling.message.key,
@@ -275,6 +311,8 @@ class ModelActor(Actor):
                 _said(error),
                 exc_info=error,
             )
+        finally:
+            timer.cancel()
 
     def _with_evidence(self, ended: EffectEnded, calling: _Calling) -> EffectEnded:
         """Add what had been streamed of an answer that never came, or could not be used."""
@@ -291,7 +329,7 @@ class ModelActor(Actor):
             message=_said(error)[:MESSAGE_CHARACTERS_MAX],
             status=provider.status if provider is not None else None,
             retryable=provider.retryable if provider is not None else False,
-            retry_after_s=provider.retry_after_s if provider is not None else None,
+            retry_after_s=_finite(provider.retry_after_s) if provider is not None else None,
             request=reference,
             asked=message.asked,
         )
@@ -300,3 +338,10 @@ class ModelActor(Actor):
 
 def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {text_of_error(error)}"
+
+
+def _finite(seconds: object) -> float | None:
+    """Return a pause that a provider asks for, if it is one."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        return None
+    return float(seconds)

@@ -20,7 +20,7 @@ from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import CANCEL_GRACE_S, EventSourcedActor
 from refold.actors.journal import Journal
 from refold.actors.protocols import SessionObserver, ToolRunner
-from refold.actors.tool_context import ToolContext, calling_session
+from refold.actors.tool_context import CallingTool, ToolContext, calling_tool
 from refold.actors.tool_results import failure, result_content, text_of_error
 from refold.events.cleaning import Unrecordable
 from refold.events.content import CRASHED_TEXT, ErrorKind, JsonObject, ResultContent, TextBlock
@@ -212,8 +212,12 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             report=lambda report: self._progressed(running, report),
         )
         self._listen(running)
-        calling_session.set((self.system, message.session))
-        return await self._runner.run(self.tool, message.arguments, running.context)
+        calling = CallingTool(self.system, message.session)
+        calling_tool.set(calling)
+        try:
+            return await self._runner.run(self.tool, message.arguments, running.context)
+        finally:
+            calling.over = True
 
     def _tell(
         self,

@@ -15,8 +15,19 @@ if TYPE_CHECKING:
 
 D = TypeVar("D")
 
-calling_session: ContextVar["tuple[ActorSystem, SessionId] | None"] = ContextVar("calling_session", default=None)
-"""Inside a tool's body: the session whose call it is, so that a wait for that very session can be refused."""
+
+class CallingTool:
+    """Whose call a tool's body carries out, so that a wait for that very session can be refused."""
+
+    def __init__(self, system: "ActorSystem", session: SessionId) -> None:
+        self.system = system
+        self.session = session
+        self.over = False
+        """Whether the body has ended; what it has begun and left behind waits for nobody who waits for it."""
+
+
+calling_tool: ContextVar[CallingTool | None] = ContextVar("calling_tool", default=None)
+"""Set inside a tool's body, and in what it begins."""
 
 
 def require_other_session(system: "ActorSystem", session: SessionId) -> None:
@@ -25,7 +36,8 @@ def require_other_session(system: "ActorSystem", session: SessionId) -> None:
     Raises:
         AskCycle: it is.
     """
-    if calling_session.get() == (system, session):
+    calling = calling_tool.get()
+    if calling is not None and not calling.over and (calling.system, calling.session) == (system, session):
         stream = stream_name(SESSION_KIND, session)
         raise AskCycle((stream, "its tool", stream))
 

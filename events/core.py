@@ -157,7 +157,8 @@ def evolve_all(core: Core[S, C, E], events: Iterable[E], state: S | None = None)
         for event in events:
             current = evolve(current, event)
     except (AssertionError, LookupError, AttributeError, TypeError, ValueError) as error:
+        said = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
         raise LogFormatError(
-            f"version {core.version(current)} contradicts the events before it: {type(error).__name__}: {error}"
+            f"version {core.version(current)} contradicts the events before it: {said}; `refold check` says where"
         ) from error
     return current

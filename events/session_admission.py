@@ -192,7 +192,9 @@ def _admit_clear(state: SessionState, command: ClearHistory) -> SessionEvent | R
         return recorded
     if state.run is not None:
         raise CommandRejected(f"{state.run.id} is under way; cancel it, or clear the history after it")
-    return HistoryCleared(key=command.key) if state.messages else Recorded(state.cleared)
+    if not state.messages and command.key is None:
+        return Recorded(state.cleared)
+    return HistoryCleared(key=command.key)
 
 
 def _admit_cancel(state: SessionState, command: CancelRun) -> SessionEvent | Recorded:

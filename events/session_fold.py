@@ -299,7 +299,8 @@ def _finish(
         version=state.version,
     )
     for key in run.keys:
-        state.keys[key].terminal = state.version
+        record = state.keys[key]
+        record.terminal, record.finished = state.version, state.last_run
     state.run = None
 
 

@@ -193,6 +193,8 @@ class KeyRecord(msgspec.Struct):
     """The run of an input."""
     terminal: int = 0
     """Version of the terminal event of its run; 0 = not ended, or the command starts no run."""
+    finished: FinishedRun | None = None
+    """How that run ended."""
     cancelled: int = 0
     """Version of the event that cancelled it before its run began; 0 = none did."""
 

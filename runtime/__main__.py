@@ -1,6 +1,20 @@
-"""`python -m refold` is the `refold` command."""
+"""`python -m refold`, and the `refold` command."""
 
-from refold.cli import main
+import sys
+
+
+def main() -> None:
+    """Run the command; Ctrl-C while it is still being loaded ends it without a word."""
+    try:
+        from refold.cli import main as run
+        from refold.commands.execution import EXIT_INTERRUPTED
+    except KeyboardInterrupt:
+        sys.exit(130)
+    try:
+        run()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+
 
 if __name__ == "__main__":
     main()

@@ -69,3 +69,25 @@ def checked_time(at: datetime) -> int:
     if not isinstance(at, datetime) or at.utcoffset() is None:
         raise ConfigError(f"a time must be a datetime with a time zone, such as datetime.now(UTC), not {at!r:.80}")
     return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def checked_name(name: str, what: str) -> str:
+    """Return the id of a run or a call as it can be looked for.
+
+    Raises:
+        ConfigError: it is not text.
+    """
+    if not isinstance(name, str):
+        raise ConfigError(f"{what} must be the id of a {what} as text, not {name!r:.80}")
+    return clean_text(name[:KEY_BYTES_MAX])
+
+
+def checked_flag(value: bool, what: str) -> bool:
+    """Return a choice between yes and no.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{what} must be True or False, not {value!r:.80}")
+    return value

@@ -15,13 +15,14 @@ from refold.actors.clock import Clock
 from refold.events.cleaning import clean_text
 from refold.events.errors import CommandRejected
 from refold.events.ids import PayloadHash, RunId, SessionId, ToolCallId, checked_identifier, stream_name
+from refold.events.permission import recorded_reason
 from refold.events.session_commands import CancelRun, DecideApproval, SendInput
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND
 from refold.events.session_events import CancelRequested
 from refold.events.session_state import run_of_input
 from refold.given_input import checked_key, input_content
 from refold.stores.event_store import EventStore
-from refold.stores.inbox_file import InboxFile, InboxRow
+from refold.stores.inbox_file import InboxFile, InboxRow, RowName
 
 KEY_PREFIX: Final = "inbox:"
 """What stands before a row's key in the key under which its session knows it."""
@@ -80,7 +81,7 @@ InboxOutcome: TypeAlias = Done | Refused
 class InboxEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A row, understood."""
 
-    number: int
+    name: RowName
     session: SessionId
     key: str
     command: InboxCommand | Refused | None
@@ -133,7 +134,7 @@ class Inbox:
         Raises:
             CommandRejected: the row is not there any more.
         """
-        row = await self.file.row(entry.number)
+        row = await self.file.row(entry.name)
         if row is None:
             raise CommandRejected(
                 f"the command with key {entry.key!r} is not in the inbox {self.file.path} any more: somebody took it "
@@ -147,7 +148,7 @@ class Inbox:
 
     async def finish(self, entry: InboxEntry, outcome: InboxOutcome) -> None:
         """Note what came of a row."""
-        await self.file.finish(entry.number, msgspec.json.encode(outcome), self._clock.now_us())
+        await self.file.finish(entry.name, msgspec.json.encode(outcome), self._clock.now_us())
 
 
 def session_command(
@@ -193,11 +194,11 @@ def _cleaned(command: InboxCommand) -> InboxCommand:
         case Cancel(run=run, reason=reason):
             return Cancel(
                 run=RunId(clean_text(run)) if run is not None else None,
-                reason=clean_text(reason) if reason is not None else None,
+                reason=recorded_reason(reason) if reason is not None else None,
             )
         case Decide(call=call):
             return msgspec.structs.replace(
-                command, call=ToolCallId(clean_text(call)), reason=clean_text(command.reason)
+                command, call=ToolCallId(clean_text(call)), reason=recorded_reason(command.reason)
             )
 
 
@@ -211,7 +212,7 @@ def _entry(row: InboxRow, new: bool = False) -> InboxEntry:
     elif row.outcome is None:
         command = Refused(message="the row holds no command")
     return InboxEntry(
-        number=row.id,
+        name=row.name,
         session=SessionId(row.session),
         key=row.key,
         command=command,

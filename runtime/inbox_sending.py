@@ -65,7 +65,8 @@ async def give(
     Raises:
         ConfigError: the log has no such session.
         CommandRejected: the key was used for another command, or somebody took the command back.
-        PersistenceError: the log or its inbox cannot be used; the command is not in the inbox any more, if it ever was.
+        PersistenceError: the log or its inbox cannot be used. The command is not in the inbox any more, unless a
+            runtime owns the log: then its key tells later what came of it.
     """
     clock = clock if clock is not None else SystemClock()
     async with opened(log) as store:
@@ -75,12 +76,7 @@ async def give(
     entry = await inbox.put(session, command, key if key is not None else uuid.uuid4().hex)
     if entry.outcome is not None:
         return Given(session=entry.session, key=entry.key, outcome=entry.outcome)
-    try:
-        return await _performed(log, inbox, entry, timeout_s, clock)
-    except PersistenceError:
-        if entry.new:
-            await inbox.file.take_back(entry.number)
-        raise
+    return await _performed(log, inbox, entry, timeout_s, clock)
 
 
 async def _performed(
@@ -93,14 +89,27 @@ async def _performed(
     while True:
         if looks % TRY_TO_OWN_EVERY == 0:
             try:
-                async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
-                    await perform_directly(store, inbox, entry.session, clock)
-                    outcome = await inbox.outcome(entry)
-                    return Given(session=entry.session, key=entry.key, outcome=outcome, directly=True)
+                return await _performed_here(log, inbox, entry, clock)
             except LogInUse as error:
                 owner = error
+            except PersistenceError:
+                if entry.new:  # Nobody else owns the log, so nobody performs it meanwhile.
+                    await inbox.file.take_back(entry.name)
+                raise
         outcome = await inbox.outcome(entry)
         if outcome is not None or not clock.monotonic_s() < until_s:
             return Given(session=entry.session, key=entry.key, outcome=outcome, owner=owner)
         looks += 1
         await clock.sleep(POLL_S)
+
+
+async def _performed_here(log: str | os.PathLike[str], inbox: Inbox, entry: InboxEntry, clock: Clock) -> Given:
+    """Own the log for a moment, and perform what waits for the session.
+
+    Raises:
+        LogInUse: a runtime owns it.
+    """
+    async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
+        await perform_directly(store, inbox, entry.session, clock)
+        outcome = await inbox.outcome(entry)
+        return Given(session=entry.session, key=entry.key, outcome=outcome, directly=True)

@@ -10,9 +10,9 @@ from refold.actors.clock import Timer
 from refold.actors.folded_actor import Performed
 from refold.actors.session import PerformedInRun
 from refold.actors.tool_context import require_other_session
-from refold.events.cleaning import clean_text
 from refold.events.errors import ConfigError, LogFormatError
 from refold.events.ids import PayloadHash, RunId
+from refold.events.permission import recorded_reason
 from refold.events.session_commands import AllowTurn, CancelRun, SendInput
 from refold.events.session_events import (
     CancelRequested,
@@ -140,6 +140,7 @@ class Sent:
         """Version of the event that ended the run, once it has ended."""
         self._access = access
         self._stepwise = stepwise
+        self._key = command.key if isinstance(command, SendInput) else None
         self._on_performed = on_performed
         self._given_up = CancellationToken()
         self._patience: Timer | None = None
@@ -245,7 +246,7 @@ class Sent:
         forget.append(self._given_up.on_cancel(give_up))
         try:
             if not performed.new:
-                before = await self._ended_before(run)
+                before = await self._ended_before(run, self._key)
                 if before is not None:
                     return before if isinstance(before, PausedRun) else await self._finished(before)
             if not self._stepwise:
@@ -261,15 +262,15 @@ class Sent:
             for take_back in forget:
                 take_back()
 
-    async def _ended_before(self, run: RunId) -> EndedRun | PausedRun | None:
+    async def _ended_before(self, run: RunId, key: str | None) -> EndedRun | PausedRun | None:
         """Return how a run of an input with a key has ended, if it has, or that it waits for its next turn."""
 
         def ended(state: SessionState) -> EndedRun | PausedRun | None:
-            for record in state.keys.values():
-                if record.run == run and record.terminal:
-                    return EndedRun(record.terminal, None)
-                if record.run == run and record.cancelled:
-                    return EndedRun(record.cancelled, cancelled_in_queue(run, record.cancelled))
+            record = state.keys.get(key) if key is not None else None
+            if record is not None and record.terminal:
+                return EndedRun(record.terminal, record.finished)
+            if record is not None and record.cancelled:
+                return EndedRun(record.cancelled, cancelled_in_queue(run, record.cancelled))
             if self._stepwise and state.run is not None and state.run.id == run and awaits_step(state.run):
                 return PausedRun(state.run.turns, state.version)
             return None
@@ -369,4 +370,4 @@ async def remind(access: SessionAccess, content: Input, *, at: datetime, key: st
 
 
 def _reason_of(token: CancellationToken) -> str | None:
-    return clean_text(token.reason) if token.reason is not None else None
+    return recorded_reason(token.reason) if token.reason is not None else None

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from refold.actors.cancellation import CancellationToken
 from refold.actors.conversation import own_copy
 from refold.actors.given_content import checked_messages
-from refold.events.cleaning import clean_text
 from refold.events.codec import RecordedEvent
 from refold.events.content import CRASHED_TEXT, Message
 from refold.events.ids import PayloadHash, RunId, SessionId, ToolCallId
 from refold.events.payloads import restored, spill, stored_hashes
+from refold.events.permission import recorded_reason
 from refold.events.session_commands import (
     CancelRun,
     ClearHistory,
@@ -25,7 +25,7 @@ from refold.events.session_commands import (
 )
 from refold.events.session_events import SessionEvent, ToolApprovalRequested
 from refold.events.session_state import SessionState, calls_awaiting_approval, history
-from refold.given_input import Input, checked_key
+from refold.given_input import Input, checked_flag, checked_key, checked_name
 from refold.outcome import RunResult
 from refold.published import Recorded
 from refold.run_stream import RunStream
@@ -146,11 +146,11 @@ class Session:
             key: idempotency key.
             reason: is recorded.
         """
-        named = RunId(run) if run is not None else None
+        named = RunId(checked_name(run, "run")) if run is not None else None
         with self._runtime.hub.follow(self.id) as follower:
             ending = named or await self._access.read(lambda state: state.run.id if state.run is not None else None)
             wanted = named if key is not None else ending  # A repeated command that named no run means that of its key.
-            why = clean_text(reason) if reason is not None else None
+            why = recorded_reason(reason) if reason is not None else None
             performed = await self._access.ask(CancelRun(run=wanted, key=checked_key(key), reason=why))
             if performed.new and ending is not None:
                 await follower.ended(ending)
@@ -178,10 +178,10 @@ class Session:
         """
         await self._access.ask(
             DecideApproval(
-                call=ToolCallId(call),
-                allowed=allow,
-                reason=clean_text(reason),
-                always=always,
+                call=ToolCallId(checked_name(call, "call")),
+                allowed=checked_flag(allow, "allow"),
+                reason=recorded_reason(reason),
+                always=checked_flag(always, "always"),
                 key=checked_key(key),
             )
         )

@@ -59,7 +59,7 @@ def _without_past(state: SessionState) -> SessionState:
         allowed_actions=dict.fromkeys(state.allowed_actions, 0),
         cleared=0,
         cleared_calls={},
-        keys={key: msgspec.structs.replace(record, digest="") for key, record in state.keys.items()},
+        keys={key: msgspec.structs.replace(record, digest="", finished=None) for key, record in state.keys.items()},
     )
 
 

@@ -15,7 +15,7 @@ import sqlite3
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -68,6 +68,15 @@ _PRAGMAS: Final = (
 _COLUMNS: Final = "id, session, key, digest, command, at, outcome"
 
 
+class RowName(NamedTuple):
+    """What a row is known by: its id alone may be another row's in a file that was removed and made anew."""
+
+    id: int
+    session: str
+    key: str
+    digest: bytes
+
+
 class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
     """One command in the file."""
 
@@ -82,6 +91,11 @@ class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
     at: int
     """When it was added, in microseconds since the epoch, UTC."""
     outcome: bytes | None = None
+
+    @property
+    def name(self) -> RowName:
+        """What it is known by."""
+        return RowName(self.id, self.session, self.key, self.digest)
 
 
 InboxSignature = tuple[int, int, int, int, int]
@@ -138,9 +152,12 @@ class InboxFile:
             raise CommandRejected(f"key {key!r} was used before for another command; use a new key")
         return added
 
-    async def row(self, number: int) -> InboxRow | None:
-        """Return the row with an id, or None if it was taken back or is too old."""
-        rows = await self._run(lambda connection: _rows(connection, "id = ?", (number,)), "cannot be read")
+    async def row(self, name: RowName) -> InboxRow | None:
+        """Return a row as it is now, or None if it was taken back, is too old, or went with its file."""
+        rows = await self._run(
+            lambda connection: _rows(connection, "id = ? AND session = ? AND key = ? AND digest = ?", name),
+            "cannot be read",
+        )
         return rows[0] if rows else None
 
     async def sessions_waiting(self) -> list[str]:
@@ -161,27 +178,30 @@ class InboxFile:
         )
         return rows or []
 
-    async def finish(self, number: int, outcome: bytes, at: int) -> None:
+    async def finish(self, name: RowName, outcome: bytes, at: int) -> None:
         """Give a row its outcome, unless it has one, and take rows away that are too old or too many."""
 
         def update(connection: sqlite3.Connection) -> None:
             connection.execute(
-                "UPDATE commands SET outcome = ?, outcome_at = ?, command = NULL WHERE id = ? AND outcome IS NULL",
-                (outcome, at, number),
+                "UPDATE commands SET outcome = ?, outcome_at = ?, command = NULL"
+                " WHERE id = ? AND session = ? AND key = ? AND digest = ? AND outcome IS NULL",
+                (outcome, at, *name),
             )
             connection.execute(
                 "DELETE FROM commands WHERE outcome IS NOT NULL AND id <> ? AND (outcome_at < ? OR id <= ("
                 "SELECT id FROM commands WHERE outcome IS NOT NULL ORDER BY id DESC LIMIT 1 OFFSET ?))",
-                (number, at - KEEP_US, KEEP_ROWS),
+                (name.id, at - KEEP_US, KEEP_ROWS),
             )
 
         await self._run(update, "cannot note an outcome", writing=True)
 
-    async def take_back(self, number: int) -> bool:
+    async def take_back(self, name: RowName) -> bool:
         """Remove a row that has no outcome; return whether there was one."""
 
         def delete(connection: sqlite3.Connection) -> bool:
-            done = connection.execute("DELETE FROM commands WHERE id = ? AND outcome IS NULL", (number,))
+            done = connection.execute(
+                "DELETE FROM commands WHERE id = ? AND session = ? AND key = ? AND digest = ? AND outcome IS NULL", name
+            )
             return done.rowcount == 1
 
         return bool(await self._run(delete, "cannot be changed", writing=True))

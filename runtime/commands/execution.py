@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final, NoReturn, TextIO
 
 import typer
 
@@ -62,7 +62,7 @@ def _exit_code_of(work: Coroutine[None, None, int]) -> int:
 
     try:
         code = asyncio.run(work)
-        sys.stdout.flush()
+        _flush_output()
     except LogInUse as error:
         return _failed(error, EXIT_LOG_IN_USE)
     except RefoldError as error:
@@ -72,7 +72,16 @@ def _exit_code_of(work: Coroutine[None, None, int]) -> int:
     except BrokenPipeError:
         _discard_output()
         return EXIT_NOBODY_READS
+    except OSError as error:  # Refold's own are RefoldErrors by now: the output cannot be written.
+        _discard_output()
+        return _failed(error, EXIT_BAD_INPUT)
     return code
+
+
+def _flush_output() -> None:
+    output: TextIO | None = sys.stdout  # Closed before the process began, it is None.
+    if output is not None:
+        output.flush()
 
 
 def _failed(error: Exception, code: int) -> int:

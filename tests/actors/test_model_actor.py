@@ -136,6 +136,10 @@ class Setup:
     async def start(self, key: str = "model:5", *, payloads: bool = True) -> None:
         if payloads:
             await self.store.append([], self.payloads)
+        self.tell_start(key)
+        await self.clock.settle()
+
+    def tell_start(self, key: str = "model:5") -> None:
         self.model.tell(
             StartModelCall(
                 key=key,
@@ -151,7 +155,6 @@ class Setup:
                 conversation=Conversation(self.store.read_payloads),
             )
         )
-        await self.clock.settle()
 
     async def cancel(self, key: str = "model:5") -> None:
         self.model.tell(CancelModelCall(session=SessionId("s"), key=key))
@@ -526,17 +529,65 @@ async def test_a_prompt_that_is_missing_from_the_log_is_a_failure_that_names_it(
     assert isinstance(setup.commands()[1], RecordModelResponse)
 
 
-async def test_a_log_that_cannot_be_read_is_a_failure(setups: Callable[..., Setup]) -> None:
+async def test_a_log_that_cannot_be_read_for_a_while_fails_no_call(setups: Callable[..., Setup]) -> None:
     class Unreadable(InMemoryStore):
+        broken = True
+
         async def read_payloads(self, hashes: Any) -> Any:
-            raise PersistenceError("payloads cannot be read")
+            if self.broken:
+                raise PersistenceError("payloads cannot be read")
+            return await super().read_payloads(hashes)
 
     async def answer(request: ModelRequest) -> ModelResponse:
         return said("hi")
 
-    setup = setups(Answering(answer), store=Unreadable())
+    store = Unreadable()
+    setup = setups(Answering(answer), store=store)
     await setup.start()
-    assert "payloads cannot be read" in setup.commands()[0].message
+    await setup.clock.advance(60)
+    assert setup.told == []
+    store.broken = False
+    await setup.clock.advance(60)
+    assert setup.commands()[0].content == (TextBlock(text="hi"),)
+
+
+async def test_a_stream_that_never_waits_lets_others_have_their_turn(setups: Callable[..., Setup]) -> None:
+    class Endless(Answering):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+            while True:
+                yield TextDelta("x")
+
+    async def never(request: ModelRequest) -> ModelResponse:
+        raise AssertionError("it is streamed")
+
+    setup = setups(Endless(never), streaming=True)
+    await setup.store.append([], setup.payloads)
+    setup.tell_start()
+    for _ in range(10_000):
+        if setup.told:
+            break
+        if setup.observer.deltas:
+            setup.model.tell(CancelModelCall(session=SessionId("s"), key="model:5"))
+        await asyncio.sleep(0)
+    assert [ended.command for ended in setup.told] == [None]
+
+
+async def test_a_stream_that_does_not_close_costs_its_answer_nothing(setups: Callable[..., Setup]) -> None:
+    class Clinging(Answering):
+        async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+            try:
+                yield said("one")
+            finally:
+                await asyncio.Event().wait()
+
+    async def never(request: ModelRequest) -> ModelResponse:
+        raise AssertionError("it is streamed")
+
+    setup = setups(Clinging(never), streaming=True)
+    await setup.start()
+    assert setup.told == []
+    await setup.clock.advance(5)
+    assert setup.commands()[0].content == (TextBlock(text="one"),)
 
 
 async def test_a_stop_leaves_calls_open_as_after_a_crash(

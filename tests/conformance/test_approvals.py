@@ -161,13 +161,6 @@ def failing_handlers() -> list[Any]:
     def kind_not_instance(session: str, request: ToolApprovalRequested) -> Any:
         return Allow
 
-    class Unspeakable:
-        def __str__(self) -> str:
-            raise LookupError("no text")
-
-    async def unspeakable(session: str, request: ToolApprovalRequested) -> Any:
-        return Deny(Unspeakable())  # type: ignore[arg-type]
-
     def raising(error: BaseException) -> list[Any]:
         async def handler(session: str, request: ToolApprovalRequested) -> Any:
             raise error
@@ -187,7 +180,6 @@ def failing_handlers() -> list[Any]:
         nonsense,
         ask,
         kind_not_instance,
-        unspeakable,
         *raising(RuntimeError("the desk is on fire")),
         *raising(asyncio.CancelledError()),
         *raising(SystemExit(3)),

@@ -54,7 +54,7 @@ from refold.events.session_events import (
     ToolCallStarted,
     ToolResultLate,
 )
-from refold.stores import EventStore
+from refold.stores import EventStore, InMemoryStore
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import (
     CONFIG,
@@ -1443,3 +1443,108 @@ async def test_a27_a_runtime_shows_what_it_was_built_from(log: EventStore) -> No
         await (await runtime.session("s")).import_history([Message("user", (TextBlock(text="x"),))])
         assert await runtime.store.head("session/s") is not None
         assert ModelRequested.__name__ not in await types_of(await runtime.session("s"))
+
+
+@pytest.mark.parametrize("jump_s", [36_060, -3_600])
+async def test_a23_a_reminder_follows_the_wall_clock_when_that_is_set(jump_s: float) -> None:
+    clock = ManualClock()
+    async with runtime_of(InMemoryStore(), say("reminded"), clock=clock) as runtime:
+        session = await runtime.session("s")
+        ten_hours = datetime.fromtimestamp(clock.now_us() / 1e6, UTC) + timedelta(hours=10)
+        await session.remind("now?", at=ten_hours)
+        clock.jump(jump_s)
+        await clock.advance(120)
+        finished = (await session.state_at()).last_run
+        assert (finished is not None) == (jump_s > 0)
+        await clock.advance(36_000 - 60)
+        assert ((await session.state_at()).last_run is None) == (jump_s < 0)
+        await clock.advance(3_600)
+        assert (await session.state_at()).last_run is not None
+
+
+async def test_a22_a_repeated_key_costs_no_reading_of_the_log(log: EventStore) -> None:
+    async with runtime_of(log, *(say(str(number)) for number in range(20))) as runtime:
+        session = await runtime.session("s")
+        for number in range(20):
+            await session.send("go", key=f"k{number}")
+        reads = 0
+        read_stream = log.read_stream
+
+        async def counting(*args: Any, **named: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return await read_stream(*args, **named)
+
+        log.read_stream = counting  # type: ignore[method-assign]
+        assert [(await session.send("go", key=f"k{number}")).text for number in range(20)] == [
+            str(number) for number in range(20)
+        ]
+        assert reads == 0
+
+
+async def test_a27_a_repeated_key_clears_nothing_that_came_after_it(log: EventStore) -> None:
+    async with runtime_of(log, say("hi")) as runtime:
+        session = await runtime.session("s")
+        await session.import_history([Message("user", (TextBlock(text="before"),))])
+        await session.clear()
+        await session.clear(key="k")
+        await session.send("hello")
+        await session.clear(key="k")
+        assert len(await session.history()) == 2
+
+
+@pytest.mark.parametrize("reason", ["x" * 2_000_000, ValueError("stop"), "\ud800"])
+async def test_b16_no_reason_makes_a_cancellation_fail(log: EventStore, reason: Any) -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def wait() -> str:
+        """Wait for ever."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "unreachable"
+
+    async with runtime_of(log, use("wait"), use("wait"), tools=[wait]) as runtime:
+        session, token = await runtime.session("s"), CancellationToken()
+        sending = asyncio.create_task(session.send("go", cancel=token))
+        await begun.wait()
+        token.cancel(reason)
+        assert isinstance((await sending).outcome, Cancelled)
+        begun.clear()
+        sending = asyncio.create_task(session.send("again"))
+        await begun.wait()
+        await session.cancel(reason=reason)
+        assert isinstance((await sending).outcome, Cancelled)
+
+
+async def test_what_is_no_id_is_refused_and_costs_the_session_nothing(log: EventStore) -> None:
+    async with runtime_of(log, say("fine")) as runtime:
+        session = await runtime.session("s")
+        for _ in range(8):
+            with pytest.raises(CommandRejected):
+                await session.decide("\ud800", allow=True, key="k")
+        for refused in (session.decide(5, allow=True), session.decide("c", allow="yes"), session.cancel(run=object())):  # type: ignore[arg-type]
+            with pytest.raises(ConfigError):
+                await refused
+        assert (await session.send("go")).text == "fine"
+
+
+async def test_what_a_tool_has_begun_may_send_to_its_session_once_the_tool_has_ended(log: EventStore) -> None:
+    tasks: list[asyncio.Task[Any]] = []
+    ended = asyncio.Event()
+
+    async def later(session: Session) -> Any:
+        await ended.wait()
+        return await session.send("from behind")
+
+    @tool
+    async def begin() -> str:
+        """Begin something that goes on."""
+        tasks.append(asyncio.create_task(later(await runtime.session("s"))))
+        return "begun"
+
+    runtime = runtime_of(log, use("begin"), say("one"), say("two"), tools=[begin])
+    async with runtime:
+        assert (await (await runtime.session("s")).send("go")).text == "one"
+        ended.set()
+        assert (await tasks[0]).text == "two"

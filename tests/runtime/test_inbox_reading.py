@@ -401,7 +401,7 @@ async def test_what_nobody_could_perform_is_refused_before_it_is_put_there(
 async def test_a_row_that_is_gone_is_said_to_be(log: Path) -> None:
     inbox = await begun(log, "s")
     entry = await inbox.put("s", Decide(call=ToolCallId("c"), allow=True), "k")
-    assert await inbox.file.take_back(entry.number)
+    assert await inbox.file.take_back(entry.name)
     with pytest.raises(CommandRejected, match=r"is not in the inbox .* any more"):
         await inbox.outcome(entry)
 

@@ -18,7 +18,7 @@ import pytest
 
 from refold.events.errors import CommandRejected, LogFormatError, PersistenceError
 from refold.stores import SQLiteStore, inbox_file
-from refold.stores.inbox_file import COMMAND_BYTES_MAX, KEEP_ROWS, KEEP_US, InboxFile
+from refold.stores.inbox_file import COMMAND_BYTES_MAX, KEEP_ROWS, KEEP_US, InboxFile, RowName
 
 NOBODY = 65534
 
@@ -41,16 +41,19 @@ def execute(path: Path, *statements: str) -> None:
             connection.execute(statement)
 
 
-async def add(inbox: InboxFile, session: str = "s", key: str = "k", command: bytes = b"{}", at: int = 1) -> int:
-    return (await inbox.add(session, key, command, at))[0].id
+NO_ROW = RowName(1, "s", "k", bytes(32))
+
+
+async def add(inbox: InboxFile, session: str = "s", key: str = "k", command: bytes = b"{}", at: int = 1) -> RowName:
+    return (await inbox.add(session, key, command, at))[0].name
 
 
 async def test_before_the_first_command_there_is_no_file_and_nothing_waits(inbox: InboxFile) -> None:
     assert await inbox.sessions_waiting() == []
     assert await inbox.waiting("s") == []
-    assert await inbox.row(1) is None
-    assert await inbox.take_back(1) is False
-    await inbox.finish(1, b"", 1)
+    assert await inbox.row(NO_ROW) is None
+    assert await inbox.take_back(NO_ROW) is False
+    await inbox.finish(NO_ROW, b"", 1)
     assert inbox.signature() is None
     assert not inbox.path.exists()
 
@@ -71,10 +74,10 @@ async def test_rows_wait_in_order_until_they_have_an_outcome(inbox: InboxFile) -
     second = await add(inbox, "a", "1", b"second")
     third = await add(inbox, "b", "2", b"third")
     assert await inbox.sessions_waiting() == ["b", "a"]
-    assert [(row.id, row.command) for row in await inbox.waiting("b")] == [(first, b"first"), (third, b"third")]
+    assert [(row.name, row.command) for row in await inbox.waiting("b")] == [(first, b"first"), (third, b"third")]
     await inbox.finish(first, b"done", 5)
     await inbox.finish(first, b"done again", 6)
-    assert [row.id for row in await inbox.waiting("b")] == [third]
+    assert [row.name for row in await inbox.waiting("b")] == [third]
     assert await inbox.sessions_waiting() == ["a", "b"]
     row = await inbox.row(first)
     assert row is not None
@@ -84,14 +87,25 @@ async def test_rows_wait_in_order_until_they_have_an_outcome(inbox: InboxFile) -
     assert await inbox.row(second) is None
 
 
+async def test_a_row_of_a_file_that_was_removed_is_not_taken_for_another_one_with_its_id(inbox: InboxFile) -> None:
+    gone = await add(inbox, "s", "a", b"from a")
+    inbox.path.unlink()
+    other = await add(inbox, "s", "b", b"from b")
+    assert other.id == gone.id
+    await inbox.finish(gone, b"done", 2)
+    assert await inbox.row(gone) is None
+    assert await inbox.take_back(gone) is False
+    assert [row.command for row in await inbox.waiting("s")] == [b"from b"]
+
+
 async def test_a_key_is_one_command_in_its_session(inbox: InboxFile) -> None:
     row, new = await inbox.add("s", "k", b"one", 1)
     assert new
     assert await inbox.add("s", "k", b"one", 2) == (row, False)
-    assert await add(inbox, "other session", "k", b"two") != row.id
+    assert await add(inbox, "other session", "k", b"two") != row.name
     with pytest.raises(CommandRejected, match="key 'k' was used before"):
         await add(inbox, "s", "k", b"two")
-    await inbox.finish(row.id, b"done", 3)
+    await inbox.finish(row.name, b"done", 3)
     with pytest.raises(CommandRejected, match="key 'k' was used before"):
         await add(inbox, "s", "k", b"two")
     again, new = await inbox.add("s", "k", b"one", 4)
@@ -126,8 +140,8 @@ async def test_no_more_than_so_many_performed_rows_are_kept(inbox: InboxFile) ->
     await inbox.finish(last, b"done", 1)
     with closing(sqlite3.connect(inbox.path)) as connection:
         [(kept, first)] = connection.execute("SELECT count(*), min(id) FROM commands WHERE outcome IS NOT NULL")
-    assert (kept, first) == (KEEP_ROWS, last - KEEP_ROWS + 1)
-    assert [row.id for row in await inbox.waiting("s")] == [waiting]
+    assert (kept, first) == (KEEP_ROWS, last.id - KEEP_ROWS + 1)
+    assert [row.name for row in await inbox.waiting("s")] == [waiting]
 
 
 async def test_a_command_that_is_too_long_is_refused(inbox: InboxFile) -> None:
@@ -136,7 +150,7 @@ async def test_a_command_that_is_too_long_is_refused(inbox: InboxFile) -> None:
     assert not inbox.path.exists()
     number = await add(inbox, command=b"x" * COMMAND_BYTES_MAX)
     [row] = await inbox.waiting("s")
-    assert (row.id, len(row.command or b"")) == (number, COMMAND_BYTES_MAX)
+    assert (row.name, len(row.command or b"")) == (number, COMMAND_BYTES_MAX)
 
 
 async def test_the_signature_differs_after_a_write(inbox: InboxFile) -> None:
@@ -220,8 +234,8 @@ def test_a_file_that_is_not_ours_is_refused_and_left_as_it_was(
     for work in (
         lambda: inbox.add("s", "k", b"{}", 1),
         inbox.sessions_waiting,
-        lambda: inbox.finish(1, b"", 1),
-        lambda: inbox.take_back(1),
+        lambda: inbox.finish(NO_ROW, b"", 1),
+        lambda: inbox.take_back(NO_ROW),
     ):
         with pytest.raises(LogFormatError, match=said):
             asyncio.run(work())
