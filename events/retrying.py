@@ -15,7 +15,7 @@ RETRY_AFTER_S_MAX = 600.0
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How often, and after which pauses, a failed call that may be repeated is made again.
+    """How often, and after which pauses, a failed model call that may be repeated is made again.
 
     The pause after attempt `n` (from 1) is `base_s * 2 ** (n - 1)`, at most `max_s`, less a part of up to `jitter` of
     it; but never shorter than the provider asks for.

@@ -8,6 +8,7 @@ program ends, by Ctrl-C or a crash, waits in `approval.db`, and the next start a
 
 import asyncio
 import sys
+import threading
 
 from refold import (
     Agent,
@@ -35,10 +36,18 @@ async def mail(to: str, text: str) -> str:
     return f"sent to {to}"
 
 
+terminal = threading.Lock()
+
+
 def ask_on_the_terminal(session: SessionId, request: ToolApprovalRequested) -> Allow | Deny | None:
-    """Have a person decide; it blocks, so it is a plain function, which runs in a thread."""
-    print(f"May {request.tool} run with {request.input}? [yes/no/always] ", end="", flush=True)
-    match sys.stdin.readline().strip():
+    """Have a person decide; it blocks, so it is a plain function, which runs in a thread.
+
+    All calls that wait are asked about at once, so they take turns at the terminal.
+    """
+    with terminal:
+        print(f"May {request.tool} run with {request.input}? [yes/no/always] ", end="", flush=True)
+        answer = sys.stdin.readline().strip()
+    match answer:
         case "yes":
             return Allow()
         case "always":

@@ -76,6 +76,7 @@ def _stuck(state: SessionState) -> Stuck | None:
             return Stuck(why=f"{run.id} is parked; resume or cancel it")
         case "waiting":
             calls = tuple(call.id for call in calls_awaiting_approval(state))
-            return Stuck(why=f"{run.id} waits for approval", calls=calls)
+            what = "waits for approval" if calls else "goes step by step and waits for the next one"
+            return Stuck(why=f"{run.id} {what}", calls=calls)
         case _:
             return None

@@ -16,7 +16,7 @@ def sessions(log: LogArgument, as_json: JsonOption = False) -> None:
 
     They stand in order of their names. The status is how the last run ended (completed, failed, cancelled), or: idle,
     no run yet; open, a run has work in flight, or will have once a runtime takes the log up; waiting, for an
-    approval; parked, until somebody decides; damaged, see `refold check`.
+    approval or its next step; parked, until somebody decides; damaged, see `refold check`.
 
     JSON: {log, sessions: [{session, status, version, began_at, at, first_input, pending}]}; times are microseconds
     since the epoch.
