@@ -99,7 +99,7 @@ def test_of_a_group_each_error_is_told(errors: list[Exception], text: str, kind:
 
 
 def test_of_a_large_and_deep_group_the_first_errors_are_told() -> None:
-    group = ExceptionGroup("many", [ValueError(str(number)) for number in range(100)])
+    group: ExceptionGroup[Exception] = ExceptionGroup("many", [ValueError(str(number)) for number in range(100)])
     for _ in range(5_000):
         group = ExceptionGroup("deeper", [group])
     ((block,), _) = failure(group)

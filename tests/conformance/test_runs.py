@@ -1548,3 +1548,11 @@ async def test_what_a_tool_has_begun_may_send_to_its_session_once_the_tool_has_e
         assert (await (await runtime.session("s")).send("go")).text == "one"
         ended.set()
         assert (await tasks[0]).text == "two"
+
+
+async def test_a25_an_input_in_new_code_is_answered_by_its_configuration(log: EventStore) -> None:
+    for model in ("old", "new"):
+        provider = ScriptedProvider([say(model)])
+        async with AgentRuntime(AgentConfig(model=model), provider=provider, log=log) as runtime:
+            assert (await (await runtime.session("s")).send("go")).text == model
+        assert [request.model for request in provider.requests] == [model]

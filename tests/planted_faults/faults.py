@@ -39,8 +39,8 @@ FAULTS = (
     Fault(
         "a run stays open after its end",
         "session_fold",
-        "        state.keys[key].terminal = state.version\n    state.run = None",
-        '        state.keys[key].terminal = state.version\n    state.run, run.phase = run, "waiting"',
+        "record.terminal, record.finished = state.version, state.last_run\n    state.run = None",
+        'record.terminal, record.finished = state.version, state.last_run\n    state.run, run.phase = run, "waiting"',
         ("INV7",),
     ),
     Fault(
@@ -228,8 +228,8 @@ FAULTS = (
     Fault(
         "a parked run has work in flight",
         "session_decisions",
-        "if run is None or run.parked:\n        return effects",
-        "if run is None:\n        return effects",
+        "    if run.parked:\n        return effects\n    limit",
+        "    limit",
         ("INV7",),
     ),
     Fault(

@@ -204,16 +204,6 @@ ACTORS = (
         ("actors/test_event_sourced.py::test_draining_begins_nothing_more_and_returns_when_the_last_work_is_recorded",),
     ),
     ShellFault(
-        "a wait that is no longer wanted keeps its timer",
-        "actors/event_sourced.py",
-        "                self._forget_timer(key)\n            else:",
-        "                pass\n            else:",
-        (
-            "actors/test_event_sourced.py::"
-            "test_a_restart_keeps_waits_and_lets_go_of_them_when_they_are_no_longer_wanted",
-        ),
-    ),
-    ShellFault(
         "cancelled effects are forgotten with the instance that cancelled them",
         "actors/effects.py",
         "effects.running or effects.cancelled or effects.unrecorded",
@@ -280,7 +270,7 @@ ACTORS = (
         "actors/session.py",
         "        if self.state.configuration is configuration:\n",
         "        if self.state.configuration is not None:\n",
-        ("conformance/test_runs.py::test_a25_whatever_lets_a_run_go_on_in_new_code_tells_the_session_of_it_first",),
+        ("conformance/test_runs.py::test_a25_an_input_in_new_code_is_answered_by_its_configuration",),
     ),
     ShellFault(
         "a call that was given up is not counted",
