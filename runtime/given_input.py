@@ -75,10 +75,10 @@ def checked_name(name: str, what: str) -> str:
     """Return the id of a run or a call as it can be looked for.
 
     Raises:
-        ConfigError: it is not text.
+        CommandRejected: it is not text.
     """
     if not isinstance(name, str):
-        raise ConfigError(f"{what} must be the id of a {what} as text, not {name!r:.80}")
+        raise CommandRejected(f"{what} must be the id of a {what} as text, not {name!r:.80}")
     return clean_text(name[:KEY_BYTES_MAX])
 
 
@@ -86,8 +86,8 @@ def checked_flag(value: bool, what: str) -> bool:
     """Return a choice between yes and no.
 
     Raises:
-        ConfigError: it is neither.
+        CommandRejected: it is neither.
     """
     if not isinstance(value, bool):
-        raise ConfigError(f"{what} must be True or False, not {value!r:.80}")
+        raise CommandRejected(f"{what} must be True or False, not {value!r:.80}")
     return value

@@ -142,7 +142,7 @@ EVERYDAY = (
 
 FULL = (
     Scope(name="calls", inputs=1, refusals=1, asks=True, resumes_max=0),
-    Scope(name="runs", turns=1, tools=("write", "pay"), refusals=0, resumes_max=0),
+    Scope(name="runs", tools=("write",), refusals=0, resumes_max=0),
     Scope(name="keys", turns=1, calls=1, tools=("pay",), refusals=0, keyed=("send", "cancel", "decide")),
     Scope(name="queue", inputs=4, turns=1, calls=1, tools=("write",), refusals=0, resumes_max=0),
     Scope(name="import", calls=1, tools=("look", "fetch"), refusals=1, imports=True),

@@ -1524,7 +1524,7 @@ async def test_what_is_no_id_is_refused_and_costs_the_session_nothing(log: Event
             with pytest.raises(CommandRejected):
                 await session.decide("\ud800", allow=True, key="k")
         for refused in (session.decide(5, allow=True), session.decide("c", allow="yes"), session.cancel(run=object())):  # type: ignore[arg-type]
-            with pytest.raises(ConfigError):
+            with pytest.raises(CommandRejected):
                 await refused
         assert (await session.send("go")).text == "fine"
 
