@@ -52,7 +52,7 @@ async def nothing_is_left_on_the_loop() -> AsyncIterator[None]:
     loop.set_exception_handler(None)
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", pytest.param("file", marks=pytest.mark.slow)])
 async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
     """A log that is checked and replayed when the test is over."""
     store: EventStore = InMemoryStore() if request.param == "memory" else await SQLiteStore.open(tmp_path / "events.db")

@@ -18,7 +18,7 @@ SECONDS_MAX = 300
 OF_STORES = {"INV5"}
 """Rules that the core cannot break."""
 
-QUICK = 3
+QUICK = 2
 """How many of the faults, evenly spread over them, are planted in an everyday run."""
 
 QUICK_FAULTS = FAULTS[:: len(FAULTS) // QUICK]
