@@ -56,7 +56,8 @@ class LiveText:
 
     def _add(self, turn: int, text: str) -> None:
         if self._whole or turn != self._turn:
-            self._answer, self._turn, self._whole = [], turn, False
+            self._answer.clear()
+            self._turn, self._whole = turn, False
         self._answer.append(text)
         text = self._held + text
         begins = [place for mark in _BEGIN_SEQUENCES if (place := text.find(mark)) >= 0]
