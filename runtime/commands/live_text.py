@@ -23,7 +23,7 @@ class LiveText:
         """The run whose answers are written; None = none yet."""
         self._answer: list[str] = []
         self._held = ""
-        self._turn = 0
+        self._turn: int = 0
         self._whole = False
         self._inside_line = False
         self._failure: OSError | None = None
