@@ -13,6 +13,7 @@ import msgspec
 
 from refold.events.configuration import AgentConfiguration, ToolPolicy
 from refold.events.content import (
+    CRASHED_TEXT,
     STILL_OPEN_TEXT,
     Block,
     Message,
@@ -279,6 +280,11 @@ def needs_verdict(call: Call, turn: Turn) -> bool:
     if turn.truncated or call.verdict.verdict not in ("allow", "ask"):
         return True
     return not call.approval and needs_approval(call)
+
+
+def reason_to_ask(call: Call) -> str:
+    """Return what somebody is told who is to allow a call: what asked for that, or that a crash interrupted it."""
+    return CRASHED_TEXT if call.started else call.verdict.reason
 
 
 def action_of(call: Call) -> str:

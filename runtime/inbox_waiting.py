@@ -9,7 +9,7 @@ from refold.event_words import call_words
 from refold.events.core import evolve_all
 from refold.events.ids import RunId, SessionId, ToolCallId
 from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
-from refold.events.session_state import SessionState, calls_awaiting_approval
+from refold.events.session_state import SessionState, calls_awaiting_approval, reason_to_ask
 from refold.inbox import Decide, Inbox
 from refold.log_reading import Batches, opened, session_head
 from refold.session_view import list_sessions
@@ -76,7 +76,7 @@ def _of_session(session: SessionId, state: SessionState, decided: set[ToolCallId
             call=call.id,
             tool=call.name,
             what=call_words(call.name, call.input),
-            reason=call.verdict.reason,
+            reason=reason_to_ask(call),
             decided=call.id in decided,
         )
         for call in calls_awaiting_approval(state)

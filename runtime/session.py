@@ -12,7 +12,7 @@ from refold.actors.cancellation import CancellationToken
 from refold.actors.conversation import own_copy
 from refold.actors.given_content import checked_messages
 from refold.events.codec import RecordedEvent
-from refold.events.content import CRASHED_TEXT, Message
+from refold.events.content import Message
 from refold.events.ids import PayloadHash, RunId, SessionId, ToolCallId
 from refold.events.payloads import restored, spill, stored_hashes
 from refold.events.permission import recorded_reason
@@ -24,7 +24,7 @@ from refold.events.session_commands import (
     ResumeRun,
 )
 from refold.events.session_events import SessionEvent, ToolApprovalRequested
-from refold.events.session_state import SessionState, calls_awaiting_approval, history
+from refold.events.session_state import SessionState, calls_awaiting_approval, history, reason_to_ask
 from refold.given_input import Input, checked_flag, checked_key, checked_name
 from refold.outcome import RunResult
 from refold.published import Recorded
@@ -197,7 +197,7 @@ class Session:
                     call=call.id,
                     tool=call.name,
                     input=copy.deepcopy(call.input),
-                    reason=CRASHED_TEXT if call.started else call.verdict.reason,
+                    reason=reason_to_ask(call),
                     action=call.verdict.action,
                     expires_at=call.expires_at,
                     at=call.requested_at,
