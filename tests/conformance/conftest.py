@@ -2,22 +2,18 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from refold.log_check import check_log
-from refold.replay import replay
-from refold.stores import EventStore, InMemoryStore, SQLiteStore
+from refold.stores import EventStore, InMemoryStore
+from tests.conformance.sessions import assert_sound, checked_log
 
 
 @pytest.fixture(params=["memory", "file"])
 async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
     """A log that is checked and replayed when the test is over; a replay has no handler and no policy."""
-    store: EventStore = InMemoryStore() if request.param == "memory" else await SQLiteStore.open(tmp_path / "events.db")
-    yield store
-    await assert_sound(store)
-    await store.close()
+    async with checked_log(request.param, tmp_path) as store:
+        yield store
 
 
 @pytest.fixture
@@ -26,8 +22,3 @@ async def memory() -> AsyncIterator[InMemoryStore]:
     store = InMemoryStore()
     yield store
     await assert_sound(store)
-
-
-async def assert_sound(store: Any) -> None:
-    assert (await check_log(store)).problems == ()
-    (await replay(store, level="core")).raise_for_divergence()

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from refold.stores import SQLiteStore
-from tests.conformance.conftest import assert_sound
+from tests.conformance.sessions import assert_sound
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "approval.py"
 QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}

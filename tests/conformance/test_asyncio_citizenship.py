@@ -31,8 +31,8 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.log_check import check_log
-from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
+from tests.conformance.sessions import checked_log
 
 TERMINALS = ("RunCompleted", "RunCancelled", "RunFailed")
 
@@ -55,11 +55,8 @@ async def nothing_is_left_on_the_loop() -> AsyncIterator[None]:
 @pytest.fixture(params=["memory", pytest.param("file", marks=pytest.mark.slow)])
 async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
     """A log that is checked and replayed when the test is over."""
-    store: EventStore = InMemoryStore() if request.param == "memory" else await SQLiteStore.open(tmp_path / "events.db")
-    yield store
-    assert (await check_log(store)).problems == ()
-    (await replay(store, level="core")).raise_for_divergence()
-    await store.close()
+    async with checked_log(request.param, tmp_path) as store:
+        yield store
 
 
 @tool(tier="observe")

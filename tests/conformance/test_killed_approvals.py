@@ -12,7 +12,7 @@ from refold import Allow, Completed, Deny, ToolApprovalRequested, say
 from refold.events.content import CRASHED_TEXT
 from refold.stores import SQLiteStore
 from tests.conformance.approval_desk import Ledger, Seen, recorded, result_blocks, results, runtime_of
-from tests.conformance.conftest import assert_sound
+from tests.conformance.sessions import assert_sound
 
 CHILD = """
 import asyncio, sys
