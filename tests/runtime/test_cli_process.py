@@ -89,4 +89,4 @@ def test_a_log_in_use_is_read_and_left_alone(tmp_path: Path) -> None:
 def test_the_command_is_installed() -> None:
     [script] = entry_points(group="console_scripts", name="refold")
     main: Callable[[], None] = script.load()
-    assert main.__module__ == "refold.cli"
+    assert main.__module__ == "refold.__main__"
