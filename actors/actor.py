@@ -54,6 +54,11 @@ class Actor(_PykkaActor):
     `__init__` must not touch `address`, `system` or `actor_ref`: they are there from `on_start` on.
     """
 
+    mailbox_capacity: int | None = None
+    """Most messages that may wait for it; the next one is refused with BackpressureShed. None = the system's."""
+    handler_timeout_s: float | None = None
+    """Seconds after which a handler that still waits is cancelled and has failed with TimeoutError; None = never."""
+
     _cell: "ActorCell"
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
@@ -111,6 +116,21 @@ class Actor(_PykkaActor):
 
         Not called after a failure; `on_failure` is. An error is reported, and the actor stops all the same.
         """
+
+    def on_passivate(self) -> Any:
+        """Clean up where the actor stops for having been idle, and its next message makes a new one.
+
+        Called instead of `on_stop`, which is what the default does. May be `async def`.
+        """
+        return self.on_stop()
+
+    def may_passivate(self) -> bool:
+        """Return whether this actor may be stopped now, when it is idle, and made anew by its next message.
+
+        Asked each time it comes to rest; True only where a new instance would know all that this one knows, and
+        nothing goes on but what survives it. The default is False. It matters for actors of a registered kind only.
+        """
+        return False
 
     def on_failure(
         self,

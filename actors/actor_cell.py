@@ -27,7 +27,7 @@ from refold.actors.dependents import Dependents
 from refold.actors.errors import ActorStopped
 from refold.actors.mailbox import START, STOP, Mailbox, Signal
 from refold.actors.reply import Handling, Reply, current_handling
-from refold.actors.supervision import Moment, describe
+from refold.actors.supervision import Moment, ParkedMessage, describe
 from refold.events.errors import LogFormatError, RefoldError
 
 if TYPE_CHECKING:
@@ -57,7 +57,9 @@ class ActorCell(Mailbox):
         "_dependents",
         "_factory",
         "_interrupted",
+        "_passivating",
         "_restarts_s",
+        "_rests",
         "_stop_now",
         "_task",
         "_waits",
@@ -90,6 +92,8 @@ class ActorCell(Mailbox):
         """Whether this life of the address is over; refs then look for a new cell."""
         self._factory = factory
         self._task: asyncio.Task[None] | None = None  # held here, since the loop holds tasks weakly
+        self._rests = False  # it is among those that may be let go
+        self._passivating = False  # it stops for being idle
         self._waits = False  # its handlers are async: activations go straight to a task
         self._stop_now = False  # nothing that can be interrupted is to be waited for any more
         self._interrupted = False  # the task was cancelled for that reason
@@ -112,16 +116,41 @@ class ActorCell(Mailbox):
             self._stop_now = True
             self._refuse_messages("it was stopped before it handled the message; nothing was done")
         self.put(STOP, reply)
-        if now and self.handling is not None and self.handling.interruptible and not self._interrupted:
-            task = self._task
-            if task is not None and task is not asyncio.current_task():
-                self._interrupted = True
-                task.cancel()
+        if now:
+            self._interrupt()
         return reply
+
+    def passivate(self) -> None:
+        """Let the actor, which is at rest, go; what arrives from now on is for its next life."""
+        self.open = False
+        self._passivating = True
+        self.put(STOP, None)
+
+    def _interrupt(self) -> None:
+        """Cancel the hook that waits now, unless it is the caller's own or must not be interrupted."""
+        if self.handling is None or not self.handling.interruptible or self._interrupted:
+            return
+        task = self._task
+        if task is not None and task is not asyncio.current_task():
+            self._interrupted = True
+            task.cancel()
+
+    def _rest(self) -> None:
+        self._queue = None
+        self._running = False
+        actor = self.actor
+        if actor is None or self.explicit or self.parent is not None or not self.open:
+            return  # The next message could not make it anew.
+        if actor.may_passivate() and (self._dependents is None or not self._dependents.busy()):
+            self._rests = True
+            self.system.passivation.rested(self, self.system.live_count())
 
     # Handling messages
 
     def _schedule(self) -> None:
+        if self._rests:
+            self._rests = False
+            self.system.passivation.woken(self)
         if self._waits:
             self._continue_in_task()
         else:
@@ -147,11 +176,11 @@ class ActorCell(Mailbox):
                 self._end_by(error, reply)
                 raise
             except BaseException as error:  # noqa: BLE001 - the actor's border
-                self._continue_in_task(self._contain(error, reply), reply)
+                self._continue_in_task(self._contain(error, message, reply), reply)
                 return
             if isinstance(result, CoroutineType):
                 self._waits = True
-                self._continue_in_task(self._conclude(result, reply), reply)
+                self._continue_in_task(self._conclude(result, message, reply), reply)
                 return
             if reply is not None:
                 reply.settle(result)
@@ -185,9 +214,10 @@ class ActorCell(Mailbox):
                 try:
                     result = actor.on_receive(message)
                     if isinstance(result, CoroutineType):
-                        result = await self._wait(result)
+                        limit_s = actor.handler_timeout_s
+                        result = await (self._wait(result) if limit_s is None else self._wait_for(result, limit_s))
                 except BaseException as error:  # noqa: BLE001 - the actor's border
-                    await self._contain(error, reply)
+                    await self._contain(error, message, reply)
                 else:
                     if reply is not None:
                         reply.settle(result)
@@ -210,13 +240,14 @@ class ActorCell(Mailbox):
                 self._queue.appendleft((message, reply))
             await self._start_on_message()
         else:
-            await self._conclude(self._carry_out(message), reply)
+            await self._conclude(self._carry_out(message), message, reply)
 
-    async def _conclude(self, handler: Coroutine[Any, Any, object], reply: Reply | None) -> None:
+    async def _conclude(self, handler: Coroutine[Any, Any, object], message: object, reply: Reply | None) -> None:
+        limit_s = self.actor.handler_timeout_s if self.actor is not None else None
         try:
-            result = await self._wait(handler)
+            result = await (self._wait(handler) if limit_s is None else self._wait_for(handler, limit_s))
         except BaseException as error:  # noqa: BLE001 - the actor's border
-            await self._contain(error, reply)
+            await self._contain(error, message, reply)
         else:
             if reply is not None:
                 reply.settle(result)
@@ -225,6 +256,31 @@ class ActorCell(Mailbox):
         assert self.actor is not None
         result = self.actor._handle_receive(message)  # pyright: ignore[reportPrivateUsage] - of pykka.Actor
         return await result if isinstance(result, CoroutineType) else result
+
+    async def _wait_for(self, handler: Coroutine[Any, Any, object], limit_s: float) -> object:
+        """Await a message's handler for so many seconds.
+
+        Raises:
+            TimeoutError: it was interrupted then.
+        """
+        over = False
+
+        def end() -> None:
+            nonlocal over
+            over = True
+            self._interrupt()
+
+        timer = self.system.clock.call_later(limit_s, end)
+        try:
+            return await self._wait(handler)
+        except _Interrupted:
+            if not over or self._stop_now:
+                raise
+            raise TimeoutError(
+                f"{self.address} was interrupted, since it had not handled a message within {limit_s:g} s"
+            ) from None
+        finally:
+            timer.cancel()
 
     async def _wait(self, hook: Coroutine[Any, Any, R], *, interruptible: bool = True) -> R:
         """Await a hook, visible to the search for circles and, if so wished, open to `request_stop(now=True)`."""
@@ -249,7 +305,7 @@ class ActorCell(Mailbox):
 
     # Failing
 
-    async def _contain(self, error: BaseException, reply: Reply | None) -> None:
+    async def _contain(self, error: BaseException, message: object, reply: Reply | None) -> None:
         """Answer for a handler that raised: a refusal ends here, a failure restarts the actor."""
         if self._passes(error):
             raise error
@@ -261,6 +317,9 @@ class ActorCell(Mailbox):
             reply.settle(error=self._for_asker(error))
             if isinstance(error, RefoldError):
                 return
+        else:
+            reason = f"the actor failed on it: {describe(error)}"
+            self.system.supervisor.parked.append(ParkedMessage(address=self.address, message=message, reason=reason))
         failed, self.actor = self.actor, None
         if failed is not None:
             await self._call_on_failure(failed, error)
@@ -344,6 +403,8 @@ class ActorCell(Mailbox):
         """
         actor = self._factory(self.address.partition("/")[2])
         actor._cell = self  # pyright: ignore[reportPrivateUsage] - from `on_start` on the actor is ours
+        if actor.mailbox_capacity is not None:
+            self.capacity = actor.mailbox_capacity
         result = actor.on_start()
         if isinstance(result, CoroutineType):
             await self._wait(result)
@@ -382,7 +443,7 @@ class ActorCell(Mailbox):
         await self._end_dependents(now=False)
         if self.actor is not None:
             try:
-                result = self.actor.on_stop()
+                result = self.actor.on_passivate() if self._passivating else self.actor.on_stop()
                 if isinstance(result, CoroutineType):
                     await self._wait(result, interruptible=False)
             except BaseException as error:
@@ -403,6 +464,11 @@ class ActorCell(Mailbox):
         self.actor = None
         if self.parent is not None and self.parent._dependents is not None:
             self.parent._dependents.children.pop(self.address, None)
+        if self._rests:
+            self._rests = False
+            self.system.passivation.woken(self)
+        if self._passivating:
+            self.system.passivation.going -= 1
         heir = self.system.replace(self)
         if heir is None:
             self._refuse_all(reason)

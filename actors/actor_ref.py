@@ -72,7 +72,8 @@ class ActorRef(pykka.ActorRef[Any]):
 
         Raises:
             ActorStopped: nobody at the address takes messages. From another thread the actor may still stop
-                between this call and the delivery; the loss is then logged.
+                between this call and the delivery; the message is then set aside, see `ActorSystem.parked`.
+            BackpressureShed: its mailbox is full.
         """
         if events._get_running_loop() is self.system.loop:
             cell = self.cell
@@ -103,11 +104,12 @@ class ActorRef(pykka.ActorRef[Any]):
         Raises:
             WouldDeadlock: blocking on the loop's own thread; nothing was sent.
             ActorStopped: nobody at the address takes messages, or it stopped before it answered.
+            BackpressureShed: its mailbox is full.
             AskTimeout: no reply in time; the message may still be handled.
             AskCycle: the actor asked waits for the handler that asks.
             Exception: whatever the actor's handler raised.
 
-        The last four are the future's, where `block=False`.
+        The last five are the future's, where `block=False`.
         """
         system = self.system
         if events._get_running_loop() is system.loop:

@@ -9,6 +9,7 @@ only, other threads' messages come through one queue that wakes the loop once pe
 import asyncio
 import contextvars
 import math
+import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
@@ -22,11 +23,12 @@ from refold.actors.clock import Clock, SystemClock
 from refold.actors.closing import stop_all
 from refold.actors.errors import ActorStopped, WouldDeadlock
 from refold.actors.loop_door import LoopDoor
-from refold.actors.mailbox import START
+from refold.actors.mailbox import START, Vital
+from refold.actors.passivation import Passivation
 from refold.actors.reply import Handling, OpenAsks, Reply, current_handling
-from refold.actors.supervision import ActorFailure, RestartPolicy, Supervisor, log
+from refold.actors.supervision import ActorFailure, ParkedMessage, RestartPolicy, Supervisor, log
 from refold.actors.thread_actor_bridge import ThreadActorBridge
-from refold.events.errors import ConfigError
+from refold.events.errors import BackpressureShed, ConfigError
 
 
 class ActorSystem:
@@ -42,6 +44,9 @@ class ActorSystem:
         restart_backoff_s: float = 0.1,
         restart_backoff_max_s: float = 10.0,
         close_grace_s: float = 5.0,
+        mailbox_capacity: int = 10_000,
+        passivate_after_s: float | None = 60.0,
+        live_max: int | None = 10_000,
         on_failure: Callable[[ActorFailure], object] | None = None,
     ) -> None:
         """Make a system on the running event loop.
@@ -53,6 +58,10 @@ class ActorSystem:
             restart_backoff_s: pause before the first restart in the window; it doubles up to
                 `restart_backoff_max_s`.
             close_grace_s: how long leaving `async with` waits for actors to finish; see `close`.
+            mailbox_capacity: most messages that may wait for one actor, where its class says nothing else.
+            passivate_after_s: how long an actor that `may_passivate` is idle before it is stopped, to be made anew by
+                its next message; None = it is not stopped for that.
+            live_max: most actors that live before such idle ones are stopped, longest idle first; None = any number.
             on_failure: called on the loop with each failure of any actor.
 
         Raises:
@@ -64,6 +73,10 @@ class ActorSystem:
             raise ConfigError("an ActorSystem is made inside a running event loop, in an `async def`") from None
         if not (ask_timeout_s > 0 and close_grace_s >= 0):
             raise ConfigError("ask_timeout_s must be > 0 and close_grace_s >= 0")
+        if mailbox_capacity < 1 or not (passivate_after_s is None or passivate_after_s >= 0):
+            raise ConfigError("mailbox_capacity must be >= 1, and passivate_after_s None or >= 0")
+        if live_max is not None and live_max < 1:
+            raise ConfigError("live_max must be None or >= 1")
         self.clock: Clock = SystemClock() if clock is None else clock
         policy = RestartPolicy(
             restarts_max=restarts_max,
@@ -74,6 +87,8 @@ class ActorSystem:
         self.supervisor = Supervisor(policy, self.clock, on_failure)
         self.context = contextvars.copy_context()
         self.context.run(current_handling.set, None)
+        self.mailbox_capacity = mailbox_capacity
+        self.passivation = Passivation(self.clock, passivate_after_s, live_max)
         self._door = LoopDoor(self.loop, self.context)
         self._ask_timeout_s = ask_timeout_s
         self._close_grace_s = close_grace_s
@@ -81,6 +96,8 @@ class ActorSystem:
         self._factories: dict[str, Callable[[str], Actor]] = {}
         self._cells: dict[str, ActorCell] = {}
         self._failed: dict[str, str] = {}
+        self._posted: dict[str, int] = {}  # messages of other threads that are on their way, by address
+        self._posting = threading.Lock()
         self._started = 0
         self._closing = False
 
@@ -113,6 +130,20 @@ class ActorSystem:
     def live(self) -> tuple[str, ...]:
         """Return the addresses that have an actor now (or one being started or restarted), oldest first."""
         return tuple(self._cells)
+
+    def live_count(self) -> int:
+        """Return how many addresses have an actor now."""
+        return len(self._cells)
+
+    @property
+    def failures(self) -> tuple[ActorFailure, ...]:
+        """The last failures of actors, at most 1,000, oldest first."""
+        return tuple(self.supervisor.failures)
+
+    @property
+    def parked(self) -> tuple[ParkedMessage, ...]:
+        """The last told messages that came to nothing, at most 100, oldest first; tell them again if you wish."""
+        return tuple(self.supervisor.parked)
 
     def forgive(self, address: str) -> bool:
         """Let an address that its supervisor stopped be started again; return whether it was stopped so."""
@@ -197,6 +228,7 @@ class ActorSystem:
             factory = self._factory(address)
             assert factory is not None
             cell = self._cells[address] = ActorCell(self, address, factory)
+            self.passivation.make_room(len(self._cells))
         return cell
 
     def instance(self, address: str) -> Actor | None:
@@ -214,7 +246,10 @@ class ActorSystem:
                 reply.settle(error=error)
                 return
         self.expect(reply, timeout_s)
-        cell.put(message, reply)
+        try:
+            cell.put(message, reply)
+        except BackpressureShed as error:
+            reply.settle(error=error)
 
     def expect(self, reply: Reply, timeout_s: float | None) -> None:
         """See to it that a reply comes in time, be it an error; None = the system's `ask_timeout_s`."""
@@ -246,23 +281,41 @@ class ActorSystem:
 
         Raises:
             ActorStopped: under tell only: nobody there takes messages; an ask gets it as its reply.
+            BackpressureShed: under tell only: the mailbox is full; an ask gets it as its reply.
         """
-        reason = self.unreachable_because(ref.address)
-        if reason is not None:
-            self._fail(ref.address, reply, reason)
-        elif not self._door.enter(lambda: self._deliver_posted(ref, message, reply, timeout_s, asker)):
-            self._fail(ref.address, reply, "its event loop is closed")
+        address = ref.address
+        reason = self.unreachable_because(address)
+        error = ActorStopped(address, reason) if reason is not None else self._count_posted(address, message)
+        if error is None and not self._door.enter(lambda: self._deliver_posted(ref, message, reply, timeout_s, asker)):
+            error = ActorStopped(address, "its event loop is closed")
+        if error is not None:
+            if reply is None:
+                raise error
+            reply.settle(error=error)
 
     def post_stop(self, address: str, reply: Reply, *, now: bool) -> None:
         """Stop an address from a thread that is not the loop's."""
         if not self._door.enter(lambda: self.stop_address(address, reply, now=now)):
             reply.settle(False)
 
-    def _fail(self, address: str, reply: Reply | None, reason: str) -> None:
-        error = ActorStopped(address, reason)
-        if reply is None:
-            raise error
-        reply.settle(error=error)
+    def _count_posted(self, address: str, message: object) -> BackpressureShed | None:
+        """Count a message that another thread sends, or say that its mailbox is full."""
+        cell = self._cells.get(address)
+        depth, capacity = (0, self.mailbox_capacity) if cell is None else (cell.depth(), cell.capacity)
+        with self._posting:
+            posted = self._posted.get(address, 0)
+            if depth + posted >= capacity and not isinstance(message, Vital):
+                return BackpressureShed(depth + posted, capacity, of=address)
+            self._posted[address] = posted + 1
+        return None
+
+    def _uncount_posted(self, address: str) -> None:
+        with self._posting:
+            posted = self._posted.get(address, 0)
+            if posted > 1:
+                self._posted[address] = posted - 1
+            else:
+                self._posted.pop(address, None)
 
     def _deliver_posted(
         self,
@@ -272,6 +325,7 @@ class ActorSystem:
         timeout_s: float | None,
         asker: Handling | None,
     ) -> None:
+        self._uncount_posted(ref.address)
         if reply is not None:
             self.deliver(ref, message, reply, timeout_s)
             if asker is not None:
@@ -279,8 +333,8 @@ class ActorSystem:
             return
         try:
             self.cell_for(ref.address).put(message, None)
-        except ActorStopped as error:
-            self.report_undelivered(ref.address, message, error.reason)
+        except (ActorStopped, BackpressureShed) as error:
+            self.set_aside(ref.address, message, str(error))
 
     # For cells
 
@@ -296,9 +350,10 @@ class ActorSystem:
         """Refuse messages to an address that its supervisor stopped, until it is forgiven."""
         self._failed[address] = reason
 
-    def report_undelivered(self, address: str, message: object, reason: str) -> None:
-        """Log that a told message is lost."""
-        log.warning("a message of type %s told to %s is lost: %s", type(message).__qualname__, address, reason)
+    def set_aside(self, address: str, message: object, reason: str) -> None:
+        """Log that a told message came to nothing, and keep it among those `parked`."""
+        log.warning("a message of type %s told to %s is set aside: %s", type(message).__qualname__, address, reason)
+        self.supervisor.parked.append(ParkedMessage(address=address, message=message, reason=reason))
 
     def _factory(self, address: str) -> Callable[[str], Actor] | None:
         kind, slash, identifier = address.partition("/")
@@ -331,12 +386,14 @@ class ActorSystem:
                 "let whoever made the system close it"
             )
         self._closing = True
+        self.passivation.end()
         try:
             await stop_all(self._cells, self.clock, self._close_grace_s if grace_s is None else grace_s)
         finally:
             abandoned = tuple(self._cells)
             for cell in list(self._cells.values()):
                 cell.abandon("its actor system was closed and did not wait for it any longer")
+            self.passivation.end()
             self._open_asks.end_all("its actor system was closed before it answered")
         if abandoned:
             log.error("closing abandoned %d actors that did not stop: %s", len(abandoned), ", ".join(abandoned))

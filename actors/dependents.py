@@ -39,6 +39,10 @@ class Dependents:
         task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it would warn of that
         return task
 
+    def busy(self) -> bool:
+        """Return whether there are children or background work now."""
+        return bool(self.children or self._tasks)
+
     def cancel_tasks(self) -> None:
         """Cancel the background work without waiting for its end."""
         for task in self._tasks:

@@ -1,14 +1,18 @@
 """The queue of one address: what waits for its actor, in order of arrival.
 
 Read by `refold.actors.actor_cell`, which handles what lies here. The rules protected here: an idle mailbox has no
-queue and nothing scheduled; whatever leaves unhandled is answered, or logged if nobody asked.
+queue and nothing scheduled; a full one refuses what comes last, and its sender is told; whatever else leaves
+unhandled is answered, or set aside if nobody asked.
 """
 
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from refold.actors.errors import ActorStopped
 from refold.actors.reply import Handling, Reply
+from refold.events.errors import BackpressureShed
 
 if TYPE_CHECKING:
     from refold.actors.actor_system import ActorSystem
@@ -29,29 +33,50 @@ Envelope = tuple[object, Reply | None]
 """A message and, if it was asked, where its answer goes."""
 
 
+class Vital(msgspec.Struct, frozen=True):
+    """A message that a full mailbox takes all the same, since it belongs to work that was accepted before."""
+
+
+_ALWAYS_TAKEN: Final = (Vital, Signal)
+
+
 class Mailbox:
     """Envelopes in order of arrival. Only on the system's loop."""
 
-    __slots__ = ("_queue", "_running", "address", "handling", "system")
+    __slots__ = ("_queue", "_running", "address", "capacity", "handling", "system")
 
     def __init__(self, system: "ActorSystem", address: str) -> None:
         self.system = system
         self.address = address
+        self.capacity = system.mailbox_capacity
+        """Most messages that may wait."""
         self.handling: Handling | None = None
         """The hook of the actor that is being awaited, if one is."""
         self._queue: deque[Envelope] | None = None  # None while idle: an empty deque takes 624 bytes
         self._running = False  # whether an activation is scheduled or under way
 
     def put(self, message: object, reply: Reply | None) -> None:
-        """Add a message at the end, and see to it that it is handled."""
+        """Add a message at the end, and see to it that it is handled.
+
+        Raises:
+            BackpressureShed: as many messages as may wait do so, and this one is not vital.
+        """
+        queue = self._queue
+        if queue is None:
+            queue = self._queue = deque()
+        elif len(queue) >= self.capacity and not isinstance(message, _ALWAYS_TAKEN):
+            raise BackpressureShed(len(queue), self.capacity, of=self.address)
         if reply is not None:
             reply.answerer = self
-        if self._queue is None:
-            self._queue = deque()
-        self._queue.append((message, reply))
+        queue.append((message, reply))
         if not self._running:
             self._running = True
             self._schedule()
+
+    def depth(self) -> int:
+        """Return how many messages wait; a good guess in any thread."""
+        queue = self._queue
+        return len(queue) if queue is not None else 0
 
     def has_messages(self) -> bool:
         """Return whether messages of users wait."""
@@ -60,18 +85,16 @@ class Mailbox:
     def _schedule(self) -> None:
         raise NotImplementedError
 
-    def _rest(self) -> None:
-        self._queue = None
-        self._running = False
-
     def _hand_over(self, heir: "Mailbox") -> None:
         """Give users' messages to the address's next life; who wanted this one stopped has got that."""
         queue, self._queue = self._queue or deque(), None
+        heir.capacity, capacity = len(queue) + heir.capacity, heir.capacity  # What was taken once has a place.
         for message, reply in queue:
             if type(message) is not Signal:
                 heir.put(message, reply)
             elif reply is not None:
                 reply.settle(True)
+        heir.capacity = capacity
 
     def _refuse_messages(self, reason: str) -> None:
         """Answer users' messages with ActorStopped; signals stay."""
@@ -96,4 +119,4 @@ class Mailbox:
         if reply is not None:
             reply.settle(error=ActorStopped(self.address, reason))
         else:
-            self.system.report_undelivered(self.address, message, reason)
+            self.system.set_aside(self.address, message, reason)

@@ -1,10 +1,12 @@
 """What happens to an actor that fails: restarted after a growing pause, and stopped if that keeps happening.
 
 Only the decision and the report are here; `refold.actors.actor_cell` carries it out. The rule protected here: no
-failure is silent. Each is logged on `refold.actors` and reported to the system's `on_failure` as an `ActorFailure`.
+failure is silent. Each is logged on `refold.actors`, remembered, and reported to the system's `on_failure` as an
+`ActorFailure`; a told message that an actor failed on is not handled again by itself, and is kept as a `ParkedMessage`.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
@@ -14,6 +16,12 @@ from refold.actors.clock import Clock
 from refold.events.errors import ConfigError, LogFormatError
 
 log = logging.getLogger("refold.actors")
+
+FAILURES_MAX = 1000
+"""So many failures a system remembers."""
+
+PARKED_MAX = 100
+"""So many parked messages it keeps."""
 
 Moment = Literal["start", "message", "failure", "stop", "background"]
 """What an actor was doing: `on_start`, a message, `on_failure`, `on_stop`, or work that it spawned."""
@@ -32,6 +40,16 @@ class ActorFailure(msgspec.Struct, frozen=True, kw_only=True):
     """Restarts within the window, the one that follows this failure included."""
     stopped: bool
     """Whether the actor is now stopped, having failed too often."""
+
+
+class ParkedMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A told message that came to nothing, with no asker to learn of it."""
+
+    address: str
+    """Whom it was for."""
+    message: object
+    reason: str
+    """Why it came to nothing, in words."""
 
 
 class RestartPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +83,10 @@ class Supervisor:
         self._policy = policy
         self._clock = clock
         self._on_failure = on_failure
+        self.failures: deque[ActorFailure] = deque(maxlen=FAILURES_MAX)
+        """The last ones, oldest first."""
+        self.parked: deque[ParkedMessage] = deque(maxlen=PARKED_MAX)
+        """The last ones, oldest first."""
 
     def judge(self, address: str, error: BaseException, during: Moment, restarts_s: list[float]) -> float | None:
         """Decide what follows a failure, and report it.
@@ -101,8 +123,6 @@ class Supervisor:
         else:
             outcome = "nothing else changes for it"
         log.error("actor %s failed in %s: %s; %s", address, during, describe(error), outcome, exc_info=error)
-        if self._on_failure is None:
-            return
         failure = ActorFailure(
             address=address,
             error_type=f"{type(error).__module__}.{type(error).__qualname__}",
@@ -111,6 +131,9 @@ class Supervisor:
             restarts=restarts,
             stopped=stopped,
         )
+        self.failures.append(failure)
+        if self._on_failure is None:
+            return
         try:
             self._on_failure(failure)
         except Exception:

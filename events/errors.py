@@ -14,6 +14,7 @@
     │   ├── WrongExpectedVersion  the stream moved on; fold again and retry
     │   ├── LogFormatError        the file is not a log, is damaged, or comes from a newer Refold
     │   └── LogInUse              another runtime owns the log
+    ├── CoreFailed                the code of an event-sourced actor failed on a message; nothing was recorded
     └── DivergenceError           today's code decides differently from the log
 
 The actor kernel adds ActorStopped, AskTimeout, AskCycle and WouldDeadlock (`refold.actors.errors`), which derive
@@ -50,15 +51,20 @@ class CommandRejected(RefoldError):
 
 
 class BackpressureShed(RefoldError):
-    """An input was turned away because too many are running or queued.
+    """A message was turned away because too many are waiting; nothing was done, and it may be sent again later.
 
     Attributes:
-        depth: running and queued inputs at that moment.
+        depth: how many were waiting (or at work, where those count) at that moment.
         capacity: most that are accepted.
     """
 
-    def __init__(self, depth: int, capacity: int) -> None:
-        super().__init__(f"{depth} inputs are running or queued and the capacity is {capacity}; send again later")
+    def __init__(self, depth: int, capacity: int, *, of: str = "this") -> None:
+        """Say that there was no room.
+
+        Args:
+            of: whose queue it is, such as an actor's address.
+        """
+        super().__init__(f"{of} has no room: {depth} are waiting and the capacity is {capacity}; send again later")
         self.depth = depth
         self.capacity = capacity
 
@@ -175,6 +181,13 @@ class LogInUse(PersistenceError):
         self.path = path
         self.pid = pid
         self.host = host
+
+
+class CoreFailed(RefoldError):
+    """A function of a user's core raised, or returned what cannot be; its `__cause__` is what it raised.
+
+    Nothing was recorded of the message, and the actor's state is as its log says.
+    """
 
 
 class DivergenceError(RefoldError):

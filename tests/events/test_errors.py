@@ -43,9 +43,9 @@ def test_what_concerns_the_log_is_a_persistence_error() -> None:
     ("error", "fields", "text"),
     [
         (
-            BackpressureShed(5, 4),
+            BackpressureShed(5, 4, of="session/alice"),
             {"depth": 5, "capacity": 4},
-            "5 inputs are running or queued and the capacity is 4; send again later",
+            "session/alice has no room: 5 are waiting and the capacity is 4; send again later",
         ),
         (
             CircuitOpen("openai"),
