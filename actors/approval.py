@@ -9,12 +9,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-import msgspec
-
 from refold.actors.actor import Actor
 from refold.actors.actor_ref import ActorRef
 from refold.actors.effects import EffectEnded
 from refold.actors.errors import ActorStopped
+from refold.actors.mailbox import Vital
 from refold.events.ids import SessionId
 from refold.events.permission import Allow, Deny, recorded_reason
 from refold.events.session_commands import DecideApproval
@@ -29,7 +28,7 @@ AskHandler = Callable[[SessionId, ToolApprovalRequested], Awaitable[object]]
 """Asks the application; what it returns is checked here."""
 
 
-class StartApproval(msgspec.Struct, frozen=True, kw_only=True):
+class StartApproval(Vital, frozen=True, kw_only=True):
     """Have somebody decide about a call."""
 
     key: str
@@ -38,7 +37,7 @@ class StartApproval(msgspec.Struct, frozen=True, kw_only=True):
     request: ToolApprovalRequested
 
 
-class CancelApproval(msgspec.Struct, frozen=True, kw_only=True):
+class CancelApproval(Vital, frozen=True, kw_only=True):
     """Nobody need decide any more."""
 
     session: SessionId

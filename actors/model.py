@@ -21,6 +21,7 @@ from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import CANCEL_GRACE_S, RECORD_RETRY_S
 from refold.actors.given_content import checked_delta, checked_response
 from refold.actors.judging import Offer, Policy, judged, offered_tools
+from refold.actors.mailbox import Vital
 from refold.actors.partial_answer import PartialAnswer
 from refold.actors.protocols import Provider, SessionObserver, ToolRunner
 from refold.actors.tool_results import text_of_error
@@ -46,7 +47,7 @@ MESSAGE_CHARACTERS_MAX = 2_000
 """An error's text is cut after so many characters before it is recorded."""
 
 
-class StartModelCall(msgspec.Struct, frozen=True, kw_only=True):
+class StartModelCall(Vital, frozen=True, kw_only=True):
     """Make the model call that a session's state asks for."""
 
     key: str
@@ -66,7 +67,7 @@ class StartModelCall(msgspec.Struct, frozen=True, kw_only=True):
     conversation: Conversation
 
 
-class CancelModelCall(msgspec.Struct, frozen=True, kw_only=True):
+class CancelModelCall(Vital, frozen=True, kw_only=True):
     """End a model call; the session is told when it has ended."""
 
     session: SessionId

@@ -18,6 +18,7 @@ from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import RECORD_RETRY_S, EventSourcedActor, WithPayloads
 from refold.actors.folded_actor import Performed
 from refold.actors.journal import Journal
+from refold.actors.mailbox import Vital
 from refold.actors.model import MODEL_KIND, CancelModelCall, StartModelCall
 from refold.actors.protocols import SessionObserver
 from refold.actors.tool import AbandonToolCall, CancelToolCall, StartToolCall
@@ -66,7 +67,7 @@ class PerformedInRun(Performed, frozen=True):
     """The input's own or the one that it joins; the one that takes its next turn."""
 
 
-class WakeSession(msgspec.Struct, frozen=True):
+class WakeSession(Vital, frozen=True):
     """Start the session if it is not live, so that its open run goes on."""
 
 
@@ -79,7 +80,7 @@ class ReadSession(msgspec.Struct, frozen=True):
     question: Callable[[SessionState], object]
 
 
-class InsistOnCancel(msgspec.Struct, frozen=True):
+class InsistOnCancel(Vital, frozen=True):
     """Cancel, and do not let go of it where the log refuses: a cancellation must not be lost."""
 
     command: CancelRun

@@ -10,8 +10,6 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-import msgspec
-
 from refold.actors.actor_ref import ActorRef
 from refold.actors.cancellation import CancellationToken
 from refold.actors.clock import Timer
@@ -19,6 +17,7 @@ from refold.actors.effects import EffectEnded
 from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import CANCEL_GRACE_S, EventSourcedActor
 from refold.actors.journal import Journal
+from refold.actors.mailbox import Vital
 from refold.actors.protocols import SessionObserver, ToolRunner
 from refold.actors.tool_context import CallingTool, ToolContext, calling_tool
 from refold.actors.tool_results import failure, result_content, text_of_error
@@ -33,7 +32,7 @@ from refold.events.tool_events import ToolEvent
 log = logging.getLogger("refold.tool")
 
 
-class StartToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class StartToolCall(Vital, frozen=True, kw_only=True):
     """Run the body for one call."""
 
     key: str
@@ -45,14 +44,14 @@ class StartToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """Its ToolCallStarted, which is durable."""
 
 
-class CancelToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class CancelToolCall(Vital, frozen=True, kw_only=True):
     """End a call; the session is told when it has ended."""
 
     session: SessionId
     key: str
 
 
-class AbandonToolCall(msgspec.Struct, frozen=True, kw_only=True):
+class AbandonToolCall(Vital, frozen=True, kw_only=True):
     """Note that a cancelled call did not end in time."""
 
     session: SessionId

@@ -42,6 +42,13 @@ class RuntimeOptions(TypedDict, total=False):
     """How long `close` waits for running effects to reach the log; default 5."""
     ask_timeout_s: float
     """After how long an unanswered ask fails; default 30."""
+    mailbox_capacity: int
+    """Most messages that may wait for one actor, such as a session; what comes then is shed; default 10,000."""
+    passivate_after_s: float | None
+    """How long a session is idle before memory lets go of it, to be read from the log again by its next message;
+    default 60, None = it stays."""
+    live_max: int | None
+    """Most actors in memory before idle sessions are let go, longest idle first; default 10,000, None = any number."""
     tool_threads: int
     """Most synchronous tools that run at once; default 32."""
     restarts_max: int
@@ -70,12 +77,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     cancel_grace_s: float = 5.0
     close_grace_s: float = 5.0
     ask_timeout_s: float = 30.0
+    mailbox_capacity: int = 10_000
+    passivate_after_s: float | None = 60.0
+    live_max: int | None = 10_000
     tool_threads: int = 32
     restarts_max: int = 5
     restart_window_s: float = 60.0
     clock: Clock | None = None
     session_ids: Callable[[], str] | None = None
     on_failure: Callable[[ActorFailure], object] | None = None
+
+
+MAY_BE_NONE = ("passivate_after_s", "live_max")
+"""Options that None switches off."""
 
 
 def checked_options(given: RuntimeOptions) -> Settings:
@@ -90,7 +104,7 @@ def checked_options(given: RuntimeOptions) -> Settings:
         raise ConfigError(f"AgentRuntime has no option {unknown[0]!r}; it has {', '.join(sorted(known))}")
     options = Settings(**given)
     _check_kinds(options)
-    times: tuple[tuple[str, float, float], ...] = (
+    times: tuple[tuple[str, float | None, float], ...] = (
         ("wait_for_log_s", options.wait_for_log_s, 0),
         ("cancel_grace_s", options.cancel_grace_s, 0),
         ("close_grace_s", options.close_grace_s, 0),
@@ -98,14 +112,21 @@ def checked_options(given: RuntimeOptions) -> Settings:
         ("inbox_poll_s", options.inbox_poll_s, 0),
         ("ask_timeout_s", options.ask_timeout_s, 1e-3),
         ("restart_window_s", options.restart_window_s, 1e-3),
+        ("passivate_after_s", options.passivate_after_s, 0),
     )
     for name, value, least in times:
+        if value is None and name in MAY_BE_NONE:
+            continue
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < 1e9:
             raise ConfigError(f"{name} must be a number of seconds of at least {least:g}, not {value!r:.60}")
     for name, count, least_count in (
         ("tool_threads", options.tool_threads, 1),
         ("restarts_max", options.restarts_max, 0),
+        ("mailbox_capacity", options.mailbox_capacity, 1),
+        ("live_max", options.live_max, 1),
     ):
+        if count is None and name in MAY_BE_NONE:
+            continue
         if isinstance(count, bool) or not isinstance(count, int) or count < least_count:
             raise ConfigError(f"{name} must be a whole number of at least {least_count}, not {count!r:.60}")
     return options
