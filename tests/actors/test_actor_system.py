@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import threading
 from typing import Any
 
 import pykka
@@ -119,48 +118,6 @@ async def test_two_systems_live_side_by_side() -> None:
         assert not one.ref("named/alice").is_alive()
         assert await two.ref("named/alice").ask("hello", block=False) == ("alice", 2)
         assert pykka.ActorRegistry.get_all() == []
-
-
-def test_systems_on_two_loops_in_two_threads_can_ask_each_other() -> None:
-    ready, done = threading.Event(), threading.Event()
-    systems: list[ActorSystem] = []
-
-    async def serve() -> None:
-        async with ActorSystem() as system:
-            system.register("named", Named)
-            systems.append(system)
-            ready.set()
-            await asyncio.to_thread(done.wait)
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),))
-    thread.start()
-    assert ready.wait(10)
-
-    class Asker(Actor):
-        async def on_receive(self, message: Any) -> Any:
-            return await systems[0].ref("named/far").ask(message, block=False)
-
-    async def ask() -> Any:
-        async with ActorSystem() as system:
-            return await (await system.start(Asker)).ask("hello", block=False)
-
-    assert asyncio.run(ask()) == ("far", 1)
-    done.set()
-    thread.join()
-
-
-async def test_ten_thousand_idle_actors_have_no_tasks_and_no_threads() -> None:
-    asyncio.get_running_loop().set_debug(False)  # it keeps a stack for each callback
-    async with ActorSystem() as system:
-        system.register("named", Named)
-        threads = threading.active_count()
-        refs = [system.ref(f"named/{number}") for number in range(10_000)]
-        for ref in refs:
-            ref.tell("hello")
-        await refs[-1].ask("hello", block=False)
-        assert len(system.live()) == 10_000
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        assert threading.active_count() == threads
 
 
 async def test_an_async_actor_has_no_task_once_it_is_idle() -> None:
