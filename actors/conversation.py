@@ -11,7 +11,7 @@ from typing import cast, overload
 
 import msgspec
 
-from refold.events.content import Message, ToolUseBlock
+from refold.events.content import Block, Message, ProviderBlock, ToolUseBlock
 from refold.events.ids import PayloadHash
 from refold.events.payloads import restored, stored_hashes
 
@@ -22,13 +22,17 @@ _decoder = msgspec.json.Decoder(Message)
 
 
 def own_copy(message: Message) -> Message:
-    """Return `message` for a reader outside: what it does to the arguments of a call changes nothing here.
+    """Return `message` for a reader outside: what it does to the JSON in it changes nothing here.
 
     Everything else in a message is immutable.
     """
-    if not any(type(block) is ToolUseBlock for block in message.content):
+    if not any(_holds_json(block) for block in message.content):
         return message
     return _decoder.decode(_encode(message))
+
+
+def _holds_json(block: Block) -> bool:
+    return type(block) in (ToolUseBlock, ProviderBlock) or getattr(block, "provider_data", None) is not None
 
 
 class HistoryView(Sequence[Message]):

@@ -15,7 +15,9 @@ from refold.events.content import (
     Block,
     ErrorKind,
     ImageBlock,
+    JsonObject,
     Message,
+    ProviderBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -39,16 +41,18 @@ B = TypeVar("B", TextBlock, ImageBlock)
 _NONE = type(None)
 
 _SHAPES: dict[type, dict[str, tuple[type, ...]]] = {
-    TextBlock: {"text": (str,)},
+    TextBlock: {"text": (str,), "provider_data": (dict, _NONE)},
     ImageBlock: {"media_type": (str,), "data": (bytes,)},
-    ThinkingBlock: {"thinking": (str,), "signature": (str, _NONE)},
-    ToolUse: {"name": (str,), "id": (str, _NONE)},
+    ThinkingBlock: {"thinking": (str,), "signature": (str, _NONE), "provider_data": (dict, _NONE)},
+    ProviderBlock: {"provider": (str,), "data": (dict,)},
+    ToolUse: {"name": (str,), "id": (str, _NONE), "provider_data": (dict, _NONE)},
     ToolUseBlock: {
         "id": (str,),
         "name": (str,),
         "input": (dict,),
         "provider_id": (str, _NONE),
         "malformed_input": (str, _NONE),
+        "provider_data": (dict, _NONE),
     },
     ToolResultBlock: {"tool_use_id": (str,), "content": (tuple, list), "is_error": (bool,), "kind": (str, _NONE)},
 }
@@ -59,8 +63,8 @@ _DELTAS: dict[type, dict[str, tuple[type, ...]]] = {
     ToolInputDelta: {"index": (int,), "name": (str,), "partial_json": (str,), "id": (str, _NONE)},
 }
 
-_ANSWER = (TextBlock, ImageBlock, ThinkingBlock, ToolUse, ToolUseBlock)
-_MESSAGE = (TextBlock, ImageBlock, ThinkingBlock, ToolUseBlock, ToolResultBlock)
+_ANSWER = (TextBlock, ImageBlock, ThinkingBlock, ProviderBlock, ToolUse, ToolUseBlock)
+_MESSAGE = (TextBlock, ImageBlock, ThinkingBlock, ProviderBlock, ToolUseBlock, ToolResultBlock)
 _RESULT = (TextBlock, ImageBlock)
 
 
@@ -166,18 +170,26 @@ def _check(block: object, allowed: tuple[type, ...], path: str) -> None:
 
 def _clean(block: Block, path: str) -> Block:
     match block:
-        case TextBlock(text=text):
-            return TextBlock(text=clean_text(text))
-        case ThinkingBlock(thinking=thinking, signature=signature):
+        case TextBlock(text=text, provider_data=data):
+            return TextBlock(text=clean_text(text), provider_data=_clean_data(data, path))
+        case ThinkingBlock(thinking=thinking, signature=signature, provider_data=data):
             signed = clean_text(signature) if signature is not None else None
-            return ThinkingBlock(thinking=clean_text(thinking), signature=signed)
-        case ToolUseBlock(input=arguments):
+            return ThinkingBlock(thinking=clean_text(thinking), signature=signed, provider_data=_clean_data(data, path))
+        case ProviderBlock(data=data):
+            return ProviderBlock(provider=clean_text(block.provider), data=_clean_data(data, path, "data") or {})
+        case ToolUseBlock(input=arguments, provider_data=data):
             cleaned = clean_json(arguments, f"{path}.input")
-            return msgspec.structs.replace(block, name=clean_text(block.name), input=cleaned)
+            return msgspec.structs.replace(
+                block, name=clean_text(block.name), input=cleaned, provider_data=_clean_data(data, path)
+            )
         case ToolResultBlock(content=content):
             return msgspec.structs.replace(block, content=tuple(_clean(part, path) for part in content))
         case _:
             return block
+
+
+def _clean_data(data: JsonObject | None, path: str, field: str = "provider_data") -> JsonObject | None:
+    return cast("JsonObject", clean_json(data, f"{path}.{field}")) if data else None
 
 
 def _kind(value: object) -> str:

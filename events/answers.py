@@ -14,6 +14,7 @@ from refold.events.content import (
     AnswerContent,
     ImageBlock,
     JsonObject,
+    ProviderBlock,
     StoredBlock,
     TextBlock,
     ThinkingBlock,
@@ -56,7 +57,8 @@ def recorded_answer(response: ModelResponse, check: CheckCall) -> Answer:
             content.append(use)
             verdicts.append(verdict)
         elif isinstance(block, ToolUseBlock):
-            use, verdict = _recorded_call(ToolUse(name=block.name, input=block.input, id=block.provider_id), check)
+            given = ToolUse(name=block.name, input=block.input, id=block.provider_id, provider_data=block.provider_data)
+            use, verdict = _recorded_call(given, check)
             content.append(use)
             verdicts.append(verdict)
         elif (cleaned := _cleaned(block)) is not None:
@@ -65,21 +67,39 @@ def recorded_answer(response: ModelResponse, check: CheckCall) -> Answer:
     return Answer(content=kept, verdicts=tuple(verdicts), payloads=payloads)
 
 
-def _cleaned(block: TextBlock | ImageBlock | ThinkingBlock | StoredBlock) -> AnswerContent | None:
+def _cleaned(block: TextBlock | ImageBlock | ThinkingBlock | ProviderBlock | StoredBlock) -> AnswerContent | None:
     """Return a block that can be recorded and sent again, or None for one that is empty."""
-    if isinstance(block, TextBlock):
-        return TextBlock(text=clean_text(block.text)) if block.text.strip() else None
-    if isinstance(block, ThinkingBlock):
-        if not block.thinking and not block.signature:
-            return None
-        signature = clean_text(block.signature) if block.signature is not None else None
-        return ThinkingBlock(thinking=clean_text(block.thinking), signature=signature)
-    return block
+    match block:
+        case TextBlock(text=text, provider_data=data):
+            return TextBlock(text=clean_text(text), provider_data=cleaned_data(data)) if text.strip() else None
+        case ThinkingBlock(thinking=thinking, signature=signature, provider_data=data):
+            if not thinking and not signature and not data:
+                return None
+            signed = clean_text(signature) if signature is not None else None
+            return ThinkingBlock(thinking=clean_text(thinking), signature=signed, provider_data=cleaned_data(data))
+        case ProviderBlock(provider=provider, data=data):
+            return ProviderBlock(provider=clean_text(provider), data=cleaned_data(data) or {})
+        case _:
+            return block
+
+
+def cleaned_data(data: JsonObject | None) -> JsonObject | None:
+    """Return a copy of what a provider wants back, clean.
+
+    Raises:
+        Unrecordable: it is not JSON.
+    """
+    if not data:
+        return None
+    cleaned = clean_json(data)
+    assert is_json_object(cleaned)
+    return cleaned
 
 
 def _recorded_call(use: ToolUse, check: CheckCall) -> tuple[ToolUseBlock, Verdict]:
     name = clean_text(use.name)[:NAME_CHARACTERS_MAX]
     provider_id = clean_text(use.id)[:NAME_CHARACTERS_MAX] if use.id is not None else None
+    data = cleaned_data(use.provider_data)
     try:
         arguments = _arguments(use.input)
     except Unrecordable as error:
@@ -91,11 +111,13 @@ def _recorded_call(use: ToolUse, check: CheckCall) -> tuple[ToolUseBlock, Verdic
                 input={},
                 provider_id=provider_id,
                 malformed_input=_shown(use.input),
+                provider_data=data,
             ),
             Verdict(verdict="invalid_arguments", reason=reason),
         )
     checked, verdict = check(name, arguments)
-    return ToolUseBlock(id=ToolCallId(""), name=name, input=checked, provider_id=provider_id), verdict
+    block = ToolUseBlock(id=ToolCallId(""), name=name, input=checked, provider_id=provider_id, provider_data=data)
+    return block, verdict
 
 
 def _arguments(given: object) -> JsonObject:

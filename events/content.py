@@ -67,6 +67,8 @@ class TextBlock(_Block, frozen=True, tag="text"):
     """Plain text."""
 
     text: str
+    provider_data: JsonObject | None = None
+    """What providers want back with this block unchanged, such as citations, each under the provider's name."""
 
 
 class ImageBlock(_Block, frozen=True, tag="image"):
@@ -84,6 +86,20 @@ class ThinkingBlock(_Block, frozen=True, tag="thinking"):
     thinking: str
     signature: str | None = None
     """Opaque; given back to the provider unchanged."""
+    provider_data: JsonObject | None = None
+    """As in `TextBlock`."""
+
+
+class ProviderBlock(_Block, frozen=True, kw_only=True, tag="provider"):
+    """A block that only one provider understands, such as the call of a tool that it runs itself, or hidden reasoning.
+
+    It goes back to that provider unchanged and in its place, and is left out for every other.
+    """
+
+    provider: str
+    """The provider's name."""
+    data: JsonObject
+    """The block as it came, in the provider's own words."""
 
 
 class StoredBlock(_Block, frozen=True, kw_only=True, tag="stored"):
@@ -92,7 +108,7 @@ class StoredBlock(_Block, frozen=True, kw_only=True, tag="stored"):
     hash: PayloadHash
     bytes: int
     """Size of the payload."""
-    holds: Literal["text", "image", "thinking"]
+    holds: Literal["text", "image", "thinking", "provider"]
     """Tag of the block that it stands for."""
 
 
@@ -108,6 +124,8 @@ class ToolUseBlock(_Block, frozen=True, kw_only=True, tag="tool_use"):
     """What the provider called it; may repeat."""
     malformed_input: str | None = None
     """The beginning of what the model gave as arguments, where that was not a JSON object."""
+    provider_data: JsonObject | None = None
+    """As in `TextBlock`, such as a signature over the call."""
 
 
 ResultContent: TypeAlias = TextBlock | ImageBlock | StoredBlock
@@ -132,10 +150,10 @@ class ToolResultBlock(_Block, frozen=True, kw_only=True, tag="tool_result"):
 UserContent: TypeAlias = TextBlock | ImageBlock | StoredBlock
 """What a caller may send."""
 
-Block: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | StoredBlock | ToolUseBlock | ToolResultBlock
+Block: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | ProviderBlock | StoredBlock | ToolUseBlock | ToolResultBlock
 """Any part of a message."""
 
-AnswerContent: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | StoredBlock | ToolUseBlock
+AnswerContent: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | ProviderBlock | StoredBlock | ToolUseBlock
 """What a model's answer may hold."""
 
 

@@ -80,6 +80,7 @@ def _answer_content(
                 input=block.input,
                 provider_id=block.provider_id or block.id,
                 malformed_input=block.malformed_input,
+                provider_data=block.provider_data,
             )
         )
     return tuple(blocks), open_calls

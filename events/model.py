@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from refold.events.configuration import ToolSpec
-from refold.events.content import AnswerContent, Json, Message, TextBlock, ThinkingBlock
+from refold.events.content import AnswerContent, Json, JsonObject, Message, TextBlock, ThinkingBlock
 
 StopReason = Literal["end_turn", "tool_use", "max_tokens", "stop_sequence", "pause_turn", "refusal"]
 """Why a model stopped, in Anthropic's words; other providers' reasons are mapped to them."""
@@ -51,6 +51,8 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments, or the text of them where the provider hands over text; may be anything."""
     id: str | None = None
     """The provider's own identifier, if it has one."""
+    provider_data: JsonObject | None = None
+    """What providers want back with the call unchanged, each under the provider's name."""
 
 
 ResponseContent: TypeAlias = AnswerContent | ToolUse

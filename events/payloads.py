@@ -6,13 +6,22 @@ is shown always holds restored blocks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from refold.events.cleaning import Unrecordable
 from refold.events.configuration import AgentConfiguration, payload_hash
-from refold.events.content import Block, ImageBlock, Message, StoredBlock, TextBlock, ThinkingBlock
+from refold.events.content import (
+    Block,
+    ImageBlock,
+    JsonObject,
+    Message,
+    ProviderBlock,
+    StoredBlock,
+    TextBlock,
+    ThinkingBlock,
+)
 from refold.events.errors import LogFormatError
 from refold.events.event import Event
 from refold.events.ids import PayloadHash
@@ -25,10 +34,11 @@ PAYLOAD_BYTES_MAX = 256 * 1024 * 1024
 
 B = TypeVar("B", bound=Block)
 
+Storable: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | ProviderBlock
+"""A block that a `StoredBlock` may stand for."""
+
 _encode = msgspec.json.Encoder().encode
-_decoder: msgspec.json.Decoder[TextBlock | ImageBlock | ThinkingBlock] = msgspec.json.Decoder(
-    TextBlock | ImageBlock | ThinkingBlock
-)
+_decoder: msgspec.json.Decoder[Storable] = msgspec.json.Decoder(TextBlock | ImageBlock | ThinkingBlock | ProviderBlock)
 
 
 def spill(content: Sequence[B]) -> tuple[tuple[B | StoredBlock, ...], dict[PayloadHash, bytes]]:
@@ -40,7 +50,7 @@ def spill(content: Sequence[B]) -> tuple[tuple[B | StoredBlock, ...], dict[Paylo
     kept: list[B | StoredBlock] = []
     payloads: dict[PayloadHash, bytes] = {}
     for block in content:
-        if isinstance(block, TextBlock | ImageBlock | ThinkingBlock) and _may_be_large(block):
+        if isinstance(block, Storable) and _may_be_large(block):
             data = _readable(block)
             if len(data) > PAYLOAD_BYTES_MAX:
                 raise Unrecordable("$", f"has {len(data):,} bytes as JSON; {PAYLOAD_BYTES_MAX:,} are accepted")
@@ -53,7 +63,7 @@ def spill(content: Sequence[B]) -> tuple[tuple[B | StoredBlock, ...], dict[Paylo
     return tuple(kept), payloads
 
 
-def _readable(block: TextBlock | ImageBlock | ThinkingBlock) -> bytes:
+def _readable(block: Storable) -> bytes:
     """Return the JSON of a block, which decodes to an equal one."""
     try:
         data = _encode(block)
@@ -64,20 +74,31 @@ def _readable(block: TextBlock | ImageBlock | ThinkingBlock) -> bytes:
     raise Unrecordable("$", f"is a {_kind_of(block)} block that would be read back as another one")
 
 
-def _kind_of(block: TextBlock | ImageBlock | ThinkingBlock) -> Literal["text", "image", "thinking"]:
-    if isinstance(block, TextBlock):
-        return "text"
-    return "image" if isinstance(block, ImageBlock) else "thinking"
+def _kind_of(block: Storable) -> Literal["text", "image", "thinking", "provider"]:
+    match block:
+        case TextBlock():
+            return "text"
+        case ImageBlock():
+            return "image"
+        case ThinkingBlock():
+            return "thinking"
+        case ProviderBlock():
+            return "provider"
 
 
-def _may_be_large(block: TextBlock | ImageBlock | ThinkingBlock) -> bool:
-    body = (
-        block.text if isinstance(block, TextBlock) else block.data if isinstance(block, ImageBlock) else block.thinking
-    )
-    return len(body) * 6 > INLINE_BYTES_MAX  # No character takes more than six bytes of JSON.
+def _may_be_large(block: Storable) -> bool:
+    extra: JsonObject | None = None
+    match block:
+        case TextBlock(text=body, provider_data=extra) | ThinkingBlock(thinking=body, provider_data=extra):
+            pass
+        case ImageBlock(data=body):
+            pass
+        case ProviderBlock(data=extra):
+            body = ""
+    return bool(extra) or len(body) * 6 > INLINE_BYTES_MAX  # No character takes more than six bytes of JSON.
 
 
-def restore(stored: StoredBlock, payloads: Mapping[PayloadHash, bytes]) -> TextBlock | ImageBlock | ThinkingBlock:
+def restore(stored: StoredBlock, payloads: Mapping[PayloadHash, bytes]) -> Storable:
     """Return the block that `stored` stands for.
 
     Raises:

@@ -259,6 +259,7 @@ def _admit_response(state: SessionState, command: RecordModelResponse) -> Sessio
                     input=block.input,
                     provider_id=block.provider_id,
                     malformed_input=block.malformed_input,
+                    provider_data=block.provider_data,
                 )
             )
             index += 1

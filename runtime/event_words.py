@@ -5,7 +5,16 @@ Nothing here is read by a machine, and nothing is made safe for a terminal: that
 
 import msgspec
 
-from refold.events.content import Block, ImageBlock, JsonObject, StoredBlock, TextBlock, ThinkingBlock, ToolUseBlock
+from refold.events.content import (
+    Block,
+    ImageBlock,
+    JsonObject,
+    ProviderBlock,
+    StoredBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
 from refold.events.core import Effect, Wait, WaitUntil
 from refold.events.event import Event
 from refold.events.model import Usage
@@ -148,6 +157,8 @@ def block_words(block: Block) -> str:
             return thinking
         case ImageBlock(media_type=media_type, data=data):
             return f"[{media_type} of {len(data):,} bytes]"
+        case ProviderBlock(provider=provider, data=data):
+            return f"[{data.get('type', 'block')} of {provider}]"
         case StoredBlock(hash=name, bytes=size, holds=holds):
             return f"[{holds} of {size:,} bytes, payload {name[:12]}]"
         case ToolUseBlock(name=tool, input=arguments, malformed_input=None):

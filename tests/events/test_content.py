@@ -13,6 +13,7 @@ from refold.events.content import (
     ErrorKind,
     ImageBlock,
     Message,
+    ProviderBlock,
     StoredBlock,
     TextBlock,
     ThinkingBlock,
@@ -32,6 +33,12 @@ BLOCKS: dict[str, Block] = {
     '{"type":"image","media_type":"image/png","data":"iVBORw=="}': ImageBlock(media_type="image/png", data=b"\x89PNG"),
     '{"type":"thinking","thinking":"hm"}': ThinkingBlock(thinking="hm"),
     '{"type":"thinking","thinking":"hm","signature":"s=="}': ThinkingBlock(thinking="hm", signature="s=="),
+    '{"type":"text","text":"Hi","provider_data":{"anthropic":{"citations":[]}}}': TextBlock(
+        text="Hi", provider_data={"anthropic": {"citations": []}}
+    ),
+    '{"type":"provider","provider":"anthropic","data":{"type":"server_tool_use"}}': ProviderBlock(
+        provider="anthropic", data={"type": "server_tool_use"}
+    ),
     '{"type":"stored","hash":"ab","bytes":3,"holds":"image"}': StoredBlock(
         hash=PayloadHash("ab"), bytes=3, holds="image"
     ),
