@@ -92,6 +92,10 @@ def checked_response(response: object) -> ModelResponse:
             raise Unrecordable("$.stop_reason", f"is {response.stop_reason!r:.80}, not one of {get_args(StopReason)}")
         if not isinstance(response.model, str | None):
             raise Unrecordable("$.model", f"is {_kind(response.model)}, not text")
+        if not isinstance(response.rejected, str):
+            raise Unrecordable("$.rejected", f"is {_kind(response.rejected)}, not text")
+        if response.rejected and any(isinstance(block, ToolUse | ToolUseBlock) for block in response.content):
+            raise Unrecordable("$.rejected", "is set for an answer that calls tools; only one without calls can be")
         _check_usage(response.usage)
     except Unrecordable as error:
         raise ProviderError(f"the provider gave an answer that cannot be used: {error}", kind="malformed") from None

@@ -9,7 +9,8 @@ import asyncio
 import inspect
 import logging
 import math
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Callable
+from typing import TypeAlias
 
 import msgspec
 
@@ -26,11 +27,12 @@ from refold.actors.partial_answer import PartialAnswer
 from refold.actors.protocols import Provider, SessionObserver, ToolRunner
 from refold.actors.tool_results import text_of_error
 from refold.events.answers import recorded_answer
+from refold.events.cleaning import clean_text
 from refold.events.configuration import AgentConfiguration, ToolSpec
-from refold.events.content import JsonObject, Message
+from refold.events.content import JsonObject, Message, TextBlock, ToolUseBlock
 from refold.events.errors import LogFormatError, PersistenceError, ProviderError
 from refold.events.ids import PayloadHash, RunId, SessionId
-from refold.events.model import ModelRequest, ModelResponse, RequestReference, UsageDelta
+from refold.events.model import ModelRequest, ModelResponse, RequestReference, ToolUse, UsageDelta
 from refold.events.session_commands import RecordModelFailure, RecordModelResponse, SessionCommand
 from refold.events.session_events import Verdict
 from refold.stores.event_store import EventStore
@@ -42,6 +44,9 @@ MODEL_KIND = "model"
 
 DELTAS_PER_STEP = 50
 """After so many pieces of an answer that came without a wait, others get a turn."""
+
+OutputCheck: TypeAlias = Callable[[str], str | None]
+"""Returns why a final answer's text cannot be used, in words for the model, or None where it can."""
 
 MESSAGE_CHARACTERS_MAX = 2_000
 """An error's text is cut after so many characters before it is recorded."""
@@ -95,6 +100,7 @@ class ModelActor(Actor):
         observer: is told of pieces of answers.
         policy: judges the calls of an answer; None = the tools alone say which may run.
         offer: says which tools a model is offered; None = all.
+        output_check: says of a final answer's text why it cannot be used, or None; None = any can.
     """
 
     def __init__(
@@ -106,9 +112,11 @@ class ModelActor(Actor):
         *,
         policy: Policy | None = None,
         offer: Offer | None = None,
+        output_check: OutputCheck | None = None,
     ) -> None:
         self._policy = policy
         self._offer = offer
+        self._output_check = output_check
         self._provider = provider
         self._tools = tools
         self._store = store
@@ -167,6 +175,7 @@ class ModelActor(Actor):
                 tools=(await self._prompt_and_tools(message.configuration))[1],
                 offered=request.tools,
             )
+            rejected = self._rejection(response)
         except ProviderError as error:
             return self._failed(message, error, reference)
         except (asyncio.CancelledError, KeyboardInterrupt):
@@ -186,8 +195,19 @@ class ModelActor(Actor):
             asked=message.asked,
             model=response.model,
             verdicts=answer.verdicts,
+            rejected=rejected,
         )
         return EffectEnded(key=message.key, command=command, payloads=answer.payloads)
+
+    def _rejection(self, response: ModelResponse) -> str:
+        """Return why an answer cannot be used as a whole, in words for the model; empty where it can be."""
+        if response.rejected:
+            return clean_text(response.rejected)[:MESSAGE_CHARACTERS_MAX]
+        calls = any(isinstance(block, ToolUse | ToolUseBlock) for block in response.content)
+        text = "".join(block.text for block in response.content if isinstance(block, TextBlock))
+        if self._output_check is None or calls or response.stop_reason == "pause_turn" or not text.strip():
+            return ""
+        return clean_text(self._output_check(text) or "")[:MESSAGE_CHARACTERS_MAX]
 
     def _check(self, name: str, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
         try:

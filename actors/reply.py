@@ -80,7 +80,7 @@ def _circle(answerer: Answerer | None, goal: Answerer) -> tuple[str, ...] | None
         return (goal.address,)
     handling = answerer.handling
     if handling is not None and handling.awaited is not None:
-        for reply in handling.awaited:
+        for reply in tuple(handling.awaited):  # Another loop or thread may change it meanwhile.
             if not reply.ready():
                 path = _circle(reply.answerer, goal)
                 if path is not None:

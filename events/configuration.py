@@ -5,7 +5,7 @@ reads is inline, the system prompt and the tools' schemas are payloads named by 
 """
 
 import hashlib
-from typing import Literal
+from typing import Literal, TypeVar, cast
 
 import msgspec
 
@@ -14,6 +14,9 @@ from refold.events.content import JsonObject
 from refold.events.errors import ConfigError
 from refold.events.ids import AgentId, PayloadHash
 from refold.events.retrying import RetryPolicy
+from refold.events.spending import Budget, Price, price_of
+
+T = TypeVar("T")
 
 Tier = Literal["observe", "act", "confirm"]
 """How a tool runs: `observe` in parallel with others, `act` alone and in order, `confirm` after an approval."""
@@ -28,16 +31,17 @@ EffectClass = Literal["once", "idempotent", "pure"]
 Protocol = Literal["native", "react"]
 """How a model asks for tools: `native` tool-call blocks, or `react` text (Thought, Action, Observation)."""
 
-CORE_VERSION = 2
+CORE_VERSION = 3
 """Raised whenever a recorded decision would now be taken differently; `core` replay compares within one version."""
 
-FOLD_VERSION = 2
+FOLD_VERSION = 3
 """Raised whenever folding the same events would give another state; snapshots of another version are ignored."""
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful AI agent."
 DEFAULT_MAX_TURNS = 50
 DEFAULT_RESUMES_MAX = 3
 DEFAULT_RECOVERIES_MAX = 2
+DEFAULT_REJECTIONS_MAX = 2
 DEFAULT_TOOL_SILENCE_S = 120.0
 
 ErrorRecovery = Literal["stop", "retry"]
@@ -73,6 +77,12 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """After how many seconds a call that waits for approval counts as denied; None = never."""
     retry: RetryPolicy | None = None
     """How failed model calls that may be repeated are made again; None = not at all."""
+    rejections_max: int = DEFAULT_REJECTIONS_MAX
+    """How often in a row an answer that cannot be used is asked again, the model being told why, >= 0."""
+    budget: Budget | None = None
+    """How much one run may spend; None = no limit."""
+    prices: dict[str, Price] = {}
+    """What tokens cost, by model; a name stands for all models whose names begin with it too."""
     error_recovery: ErrorRecovery = "stop"
     recoveries_max: int = DEFAULT_RECOVERIES_MAX
     """How often in a row `error_recovery="retry"` asks again before the run fails, >= 0."""
@@ -124,6 +134,18 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
                 "None or a number of seconds above 0",
             ),
             ("retry", isinstance(self.retry, RetryPolicy | None), "None or a RetryPolicy"),
+            (
+                "rejections_max",
+                _is_int(self.rejections_max) and self.rejections_max >= 0,
+                "an integer of at least 0",
+            ),
+            ("budget", isinstance(self.budget, Budget | None), "None or a Budget"),
+            (
+                "prices",
+                isinstance(self.prices, dict)
+                and all(_is_text(name) and isinstance(price, Price) for name, price in self.prices.items()),
+                "a dict of Price by model",
+            ),
             ("error_recovery", self.error_recovery in ("stop", "retry"), '"stop" or "retry"'),
             (
                 "recoveries_max",
@@ -141,6 +163,8 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
         for field, good, wanted in bounds:
             if not good:
                 raise ConfigError(f"AgentConfig.{field} must be {wanted}, not {getattr(self, field)!r:.80}")
+        if self.budget is not None and self.budget.cost is not None and price_of(self.model, self.prices) is None:
+            raise ConfigError(f"AgentConfig.budget limits the cost and AgentConfig.prices has none for {self.model!r}")
 
 
 def _is_text(value: object) -> bool:
@@ -209,6 +233,9 @@ class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_default
     run_timeout_s: float | None = None
     approval_expiry_s: float | None = None
     retry: RetryPolicy | None = None
+    rejections_max: int = DEFAULT_REJECTIONS_MAX
+    budget: Budget | None = None
+    prices: dict[str, Price] = {}
     error_recovery: ErrorRecovery = "stop"
     recoveries_max: int = DEFAULT_RECOVERIES_MAX
     resumes_max: int = DEFAULT_RESUMES_MAX
@@ -249,7 +276,10 @@ def configuration_of(
         max_memory_tokens=config.max_memory_tokens,
         run_timeout_s=_as_read_back(config.run_timeout_s),
         approval_expiry_s=_as_read_back(config.approval_expiry_s),
-        retry=_retry_as_read_back(config.retry),
+        retry=_as_decoded(config.retry, RetryPolicy | None),
+        rejections_max=config.rejections_max,
+        budget=_as_decoded(config.budget, Budget | None),
+        prices=_as_decoded(dict(sorted(config.prices.items())), dict[str, Price]),
         error_recovery=config.error_recovery,
         recoveries_max=config.recoveries_max,
         resumes_max=config.resumes_max,
@@ -269,15 +299,9 @@ def _as_read_back(number: float | None) -> float | None:
     return float(number) if number is not None else None
 
 
-def _retry_as_read_back(policy: RetryPolicy | None) -> RetryPolicy | None:
-    if policy is None:
-        return None
-    return RetryPolicy(
-        attempts_max=policy.attempts_max,
-        base_s=float(policy.base_s),
-        max_s=float(policy.max_s),
-        jitter=float(policy.jitter),
-    )
+def _as_decoded(value: T, kind: object) -> T:
+    """Return a setting as the log gives it back, its numbers of the declared types."""
+    return cast("T", msgspec.json.decode(msgspec.json.encode(value), type=kind))
 
 
 def payload_hash(data: bytes) -> PayloadHash:

@@ -7,26 +7,10 @@ import msgspec
 
 from refold.events.configuration import ToolSpec
 from refold.events.content import AnswerContent, Json, JsonObject, Message, TextBlock, ThinkingBlock
+from refold.events.spending import Usage as Usage
 
 StopReason = Literal["end_turn", "tool_use", "max_tokens", "stop_sequence", "pause_turn", "refusal"]
 """Why a model stopped, in Anthropic's words; other providers' reasons are mapped to them."""
-
-
-class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Tokens that model calls were counted with."""
-
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_creation_tokens: int = 0
-
-    def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
-            cache_creation_tokens=self.cache_creation_tokens + other.cache_creation_tokens,
-        )
 
 
 class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +51,8 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     model: str | None = None
     """The model that answered, where the provider says."""
+    rejected: str = ""
+    """Why the answer, which calls no tool, cannot be used, in words for the model, which is then asked again."""
 
 
 class RequestReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

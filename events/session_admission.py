@@ -267,6 +267,8 @@ def _admit_response(state: SessionState, command: RecordModelResponse) -> Sessio
             content.append(block)
     if index != len(command.verdicts):
         raise CommandRejected(f"an answer with {index} tool calls came with {len(command.verdicts)} verdicts")
+    if index and command.rejected:
+        raise CommandRejected(f"an answer with {index} tool calls cannot be rejected as a whole; its calls can")
     return ModelResponded(
         run=command.run,
         turn=command.turn,
@@ -276,6 +278,7 @@ def _admit_response(state: SessionState, command: RecordModelResponse) -> Sessio
         model=command.model,
         request=command.request,
         verdicts=command.verdicts,
+        rejected=command.rejected,
     )
 
 

@@ -108,6 +108,8 @@ class RecordModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the event that wanted the model call; 0 = that of the turn, whichever attempt it is."""
     model: str | None = None
     verdicts: tuple[Verdict, ...] = ()
+    rejected: str = ""
+    """Why it cannot be used, in words for the model; only for an answer without tool calls."""
 
 
 class RecordModelInterruption(msgspec.Struct, frozen=True, kw_only=True):

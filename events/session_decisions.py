@@ -19,7 +19,7 @@ from refold.events.content import (
 )
 from refold.events.core import Effect, Wait, WaitUntil
 from refold.events.ids import ToolCallId
-from refold.events.retrying import retry_delay_us
+from refold.events.retrying import attempts_counted, retry_delay_us
 from refold.events.session_events import (
     AgentConfigured,
     HistoryCleared,
@@ -54,6 +54,7 @@ from refold.events.session_state import (
     approval_key,
     awaits_person,
     awaits_step,
+    budget_spent,
     calls_awaiting_approval,
     deadline_key,
     expiry_key,
@@ -182,10 +183,14 @@ def _retry(state: SessionState, event: ModelFailed) -> SessionEvent | None:
     """Return that the failed model call is made again, where it may be."""
     run, configuration = state.run, state.configuration
     policy = configuration.retry if configuration is not None else None
-    if run is None or policy is None or not event.retryable or run.attempts >= policy.attempts_max:
+    if run is None or policy is None or not event.retryable or budget_spent(state, run) is not None:
         return None
-    pause_us = retry_delay_us(policy, run.attempts, event.retry_after_s, f"{state.session}:{run.id}:{run.turns}")
-    return RetryScheduled(run=run.id, turn=run.turns, attempt=run.attempts, due_at=event.at + pause_us)
+    counted = attempts_counted(policy, run.failures, event.kind)
+    if counted is None:
+        return None
+    pause_us = retry_delay_us(policy, counted, event.retry_after_s, f"{state.session}:{run.id}:{run.turns}")
+    attempt = sum(run.failures.values())
+    return RetryScheduled(run=run.id, turn=run.turns, attempt=attempt, due_at=event.at + pause_us)
 
 
 def _close_lost(state: SessionState) -> list[SessionEvent]:
@@ -244,7 +249,9 @@ def _next(state: SessionState) -> list[SessionEvent]:
 def _goes_on(state: SessionState, run: Run) -> bool:
     """Tell whether a run that has its answer takes another turn, since an input has joined it."""
     assert state.configuration is not None
-    return bool(run.joining) and not run.finishing and run.turns < state.configuration.max_turns
+    if run.turns >= state.configuration.max_turns or budget_spent(state, run) is not None:
+        return False
+    return bool(run.joining) and not run.finishing
 
 
 def _start_next_run(state: SessionState) -> list[SessionEvent]:
@@ -267,7 +274,7 @@ def _end(state: SessionState, run: Run) -> SessionEvent:
         if ending.outcome == "cancelled":
             return _failed(call.id, "cancelled", CANCELLED_TEXT, started=call.started)
         kind: ErrorKind = "timeout"
-        if ending.kind == "tool_execution":
+        if ending.kind in ("tool_execution", "budget"):
             kind = "crashed" if call.started else "denied"
         return _failed(call.id, kind, _said(ending.message, ABANDONED_TEXT), started=call.started)
     if ending.outcome == "cancelled":
@@ -299,6 +306,15 @@ def _no_further_turn(state: SessionState, run: Run) -> SessionEvent | None:
             kind="truncated_answers",
             message=f"The model's answer was cut inside its tool calls {run.truncated_answers} times in a row.",
         )
+    if run.rejected_answers > configuration.rejections_max:
+        return RunFailed(
+            run=run.id,
+            kind="agent_loop",
+            message=f"AgentLoopError: {run.rejected_answers} answers in a row could not be used. {run.rejection}",
+        )
+    spent = budget_spent(state, run)
+    if spent is not None:
+        return RunFailed(run=run.id, kind="budget", message=spent)
     if run.turns >= configuration.max_turns:
         return RunFailed(
             run=run.id,

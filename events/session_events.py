@@ -24,6 +24,7 @@ RunFailureKind = Literal[
     "truncated_answers",
     "tool_execution",
     "run_timeout",
+    "budget",
     "agent_loop",
 ]
 """Why a run ended as failed."""
@@ -138,6 +139,8 @@ class ModelResponded(Event, frozen=True, kw_only=True, tag="session.model_respon
     request: RequestReference
     verdicts: tuple[Verdict, ...] = ()
     """One for each tool call in `content`, in order."""
+    rejected: str = ""
+    """Why the answer, which calls no tool, cannot be used; the model is told so and asked again."""
 
 
 class ModelInterrupted(Event, frozen=True, kw_only=True, tag="session.model_interrupted.v1"):

@@ -8,8 +8,7 @@ from bisect import insort
 from collections.abc import Callable
 from typing import Any, Literal
 
-from refold.events.content import Message, tool_uses
-from refold.events.model import Usage
+from refold.events.content import Message, TextBlock, tool_uses
 from refold.events.session_events import (
     AgentConfigured,
     CancelRequested,
@@ -52,12 +51,14 @@ from refold.events.session_state import (
     ScheduledInput,
     SessionState,
     awaits_person,
+    budget_spent,
     content_digest,
     deadline_key,
     retry_key,
     run_of_input,
     says_something,
 )
+from refold.events.spending import Usage, cost_of, price_of
 from refold.events.turn_fold import (
     approval_decided,
     approval_requested,
@@ -154,7 +155,8 @@ def _context_prepared(state: SessionState, event: ContextPrepared) -> None:
 
 def _model_requested(state: SessionState, event: ModelRequested) -> None:
     run = _open_run(state)
-    run.phase, run.turns, run.asked, run.attempts = "model", event.turn, state.version, 0
+    run.phase, run.turns, run.asked = "model", event.turn, state.version
+    run.failures.clear()
     _join(state, run)
 
 
@@ -166,10 +168,14 @@ def _join(state: SessionState, run: Run) -> None:
 
 def _model_responded(state: SessionState, event: ModelResponded) -> None:
     run = _open_run(state)
-    _spend(state, event.usage)
+    _spend(state, event.usage, event.model)
     run.resumes = 0
     run.stop_reason = event.stop_reason
     uses = tool_uses(event.content)
+    if event.rejected:
+        _rejected(state, run, event)
+        return
+    run.rejected_answers = 0
     if uses:
         truncated = event.stop_reason == "max_tokens"
         run.truncated_answers = run.truncated_answers + 1 if truncated else 0
@@ -178,6 +184,10 @@ def _model_responded(state: SessionState, event: ModelResponded) -> None:
         broken = next((verdict for verdict in event.verdicts if verdict.verdict == "broken"), None)
         if broken is not None and not truncated:
             note_breakage(state, broken.reason)
+        run.tool_calls += 0 if truncated else len(uses)
+        spent = budget_spent(state, run)
+        if spent is not None:
+            run.phase, run.ending = "ending", Ending("failed", "budget", spent)
     elif event.stop_reason == "pause_turn":
         run.phase = "ready"
     elif says_something(event.content):
@@ -191,17 +201,30 @@ def _model_responded(state: SessionState, event: ModelResponded) -> None:
         state.messages.append(Message("assistant", event.content))
 
 
+def _rejected(state: SessionState, run: Run, event: ModelResponded) -> None:
+    """Put an answer that cannot be used into the history, and what the model is told of it."""
+    run.phase = "ready"
+    run.empty_answers = 0
+    run.rejected_answers += 1
+    run.rejection = event.rejected
+    if event.content:
+        state.messages.append(Message("assistant", event.content))
+    state.messages.append(Message("user", (TextBlock(text=event.rejected),)))
+
+
 def _model_interrupted(state: SessionState, event: ModelInterrupted) -> None:
     run = state.run
     if run is not None and run.phase == "model" and run.asked == event.asked:
         _spend(state, event.usage)
     else:
-        state.usage = state.usage + event.usage  # Its run is over; what it cost is nothing of the run under way now.
+        # Its run is over; what it cost is nothing of the run under way now.
+        state.usage = state.usage + event.usage
+        state.cost += _cost(state, event.usage, None)
 
 
 def _model_failed(state: SessionState, event: ModelFailed) -> None:
     run = _open_run(state)
-    run.attempts += 1
+    run.failures[event.kind] = run.failures.get(event.kind, 0) + 1
     run.phase = "ending"
     run.ending = Ending("failed", "agent_loop" if event.kind == "agent_loop" else "provider", event.message)
 
@@ -293,6 +316,7 @@ def _finish(
         final=run.final if outcome == "completed" else (),
         stop_reason=run.stop_reason,
         usage=run.usage,
+        cost=run.cost,
         turns=run.turns,
         kind=kind,
         message=message,
@@ -304,10 +328,21 @@ def _finish(
     state.run = None
 
 
-def _spend(state: SessionState, usage: Usage) -> None:
+def _spend(state: SessionState, usage: Usage, model: str | None = None) -> None:
+    cost = _cost(state, usage, model)
     state.usage = state.usage + usage
+    state.cost += cost
     if state.run is not None:
         state.run.usage = state.run.usage + usage
+        state.run.cost += cost
+
+
+def _cost(state: SessionState, usage: Usage, model: str | None) -> float:
+    """Return what tokens cost, of the model that is configured where none is named."""
+    configuration = state.configuration
+    if configuration is None or not configuration.prices:
+        return 0.0
+    return cost_of(usage, price_of(model or configuration.model, configuration.prices))
 
 
 def _open_run(state: SessionState) -> Run:

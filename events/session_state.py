@@ -25,8 +25,9 @@ from refold.events.content import (
     error_result,
 )
 from refold.events.ids import AgentId, RunId, SessionId, ToolCallId
-from refold.events.model import StopReason, Usage
+from refold.events.model import StopReason
 from refold.events.session_events import RunFailureKind, Verdict
+from refold.events.spending import Usage, overspent
 
 Phase = Literal["ready", "model", "tools", "answered", "waiting", "ending"]
 """What a run is doing.
@@ -136,13 +137,19 @@ class Run(msgspec.Struct):
     """How many turns it may take until somebody allows more; None = as many as it wants."""
     asked: int = 0
     """Version of the event that wants the model call in flight."""
-    attempts: int = 0
-    """Failed attempts of the present turn."""
+    failures: dict[str, int] = {}
+    """Failed attempts of the present turn, by kind of error."""
     retry_at: int = 0
     empty_answers: int = 0
     """In a row."""
     truncated_answers: int = 0
     """In a row."""
+    rejected_answers: int = 0
+    """In a row."""
+    rejection: str = ""
+    """Why the last of them could not be used."""
+    tool_calls: int = 0
+    """That the model has asked for."""
     resumes: int = 0
     """How often work in flight was lost since the last progress."""
     parked: bool = False
@@ -157,6 +164,8 @@ class Run(msgspec.Struct):
     """How long it has waited for a person before that."""
     ending: Ending | None = None
     usage: Usage = Usage()
+    cost: float = 0.0
+    """What that costs, as far as prices are known."""
     final: tuple[TextBlock | StoredBlock, ...] = ()
     """Text of the final answer."""
     stop_reason: StopReason = "end_turn"
@@ -172,6 +181,7 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Text of the final answer; empty unless completed."""
     stop_reason: StopReason
     usage: Usage
+    cost: float = 0.0
     turns: int
     kind: RunFailureKind | None = None
     message: str = ""
@@ -219,6 +229,8 @@ class SessionState(msgspec.Struct):
     last_run: FinishedRun | None = None
     keys: dict[str, KeyRecord] = {}
     usage: Usage = Usage()
+    cost: float = 0.0
+    """What that costs, as far as prices are known."""
     scheduled: list[ScheduledInput] = []
     """In the order in which they are due."""
     due: ScheduledInput | None = None
@@ -237,6 +249,12 @@ def history(state: SessionState) -> list[Message]:
     if state.turn is not None:
         messages.append(results_message(state.turn))
     return messages
+
+
+def budget_spent(state: SessionState, run: Run) -> str | None:
+    """Return which limit of its budget a run has reached, in words; None = none, or it has no budget."""
+    budget = state.configuration.budget if state.configuration is not None else None
+    return overspent(budget, run.usage, run.cost, run.tool_calls)
 
 
 def results_message(turn: Turn) -> Message:
