@@ -5,7 +5,7 @@ reads is inline, the system prompt and the tools' schemas are payloads named by 
 """
 
 import hashlib
-from typing import Literal, TypeVar, cast
+from typing import Literal, TypeAlias, TypeGuard, TypeVar, cast
 
 import msgspec
 
@@ -93,89 +93,78 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     protocol: Protocol = "native"
 
     def __post_init__(self) -> None:
-        bounds: tuple[tuple[str, bool, str], ...] = (
-            ("model", _is_text(self.model) and bool(self.model), "a non-empty string of valid Unicode"),
-            ("system_prompt", _is_text(self.system_prompt), "a string of valid Unicode"),
-            ("max_turns", _is_int(self.max_turns) and self.max_turns >= 1, "an integer of at least 1"),
-            (
-                "max_tokens",
-                self.max_tokens is None or (_is_int(self.max_tokens) and self.max_tokens >= 1),
-                "None or an integer of at least 1",
-            ),
-            (
-                "temperature",
-                self.temperature is None or (_is_number(self.temperature) and 0 <= self.temperature <= 2),
-                "None or a number from 0 to 2",
-            ),
-            (
-                "stop_sequences",
-                isinstance(self.stop_sequences, tuple) and all(_is_text(item) and item for item in self.stop_sequences),
-                "a tuple of non-empty strings of valid Unicode",
-            ),
-            (
-                "max_memory_recalls",
-                _is_int(self.max_memory_recalls) and self.max_memory_recalls >= 0,
-                "an integer of at least 0",
-            ),
-            (
-                "max_memory_tokens",
-                self.max_memory_tokens is None or (_is_int(self.max_memory_tokens) and self.max_memory_tokens >= 0),
-                "None or an integer of at least 0",
-            ),
-            (
-                "run_timeout_s",
-                self.run_timeout_s is None or (_is_number(self.run_timeout_s) and 0 < self.run_timeout_s < 1e9),
-                "None or a number of seconds above 0",
-            ),
-            (
-                "approval_expiry_s",
-                self.approval_expiry_s is None
-                or (_is_number(self.approval_expiry_s) and 0 < self.approval_expiry_s < 1e9),
-                "None or a number of seconds above 0",
-            ),
-            ("retry", isinstance(self.retry, RetryPolicy | None), "None or a RetryPolicy"),
-            (
-                "rejections_max",
-                _is_int(self.rejections_max) and self.rejections_max >= 0,
-                "an integer of at least 0",
-            ),
-            ("budget", isinstance(self.budget, Budget | None), "None or a Budget"),
-            (
-                "prices",
-                isinstance(self.prices, dict)
-                and all(_is_text(name) and isinstance(price, Price) for name, price in self.prices.items()),
-                "a dict of Price by model",
-            ),
-            ("error_recovery", self.error_recovery in ("stop", "retry"), '"stop" or "retry"'),
-            (
-                "recoveries_max",
-                _is_int(self.recoveries_max) and self.recoveries_max >= 0,
-                "an integer of at least 0",
-            ),
-            (
-                "resumes_max",
-                _is_int(self.resumes_max) and self.resumes_max >= 0,
-                "an integer of at least 0",
-            ),
-            ("streaming", isinstance(self.streaming, bool), "True or False"),
-            ("protocol", self.protocol in ("native", "react"), '"native" or "react"'),
-        )
-        for field, good, wanted in bounds:
+        for field, good, wanted in (*_bounds_of_answers(self), *_bounds_of_runs(self)):
             if not good:
                 raise ConfigError(f"AgentConfig.{field} must be {wanted}, not {getattr(self, field)!r:.80}")
         if self.budget is not None and self.budget.cost is not None and price_of(self.model, self.prices) is None:
             raise ConfigError(f"AgentConfig.budget limits the cost and AgentConfig.prices has none for {self.model!r}")
 
 
+Bounds: TypeAlias = tuple[tuple[str, bool, str], ...]
+"""Fields, whether their values can work, and what values can."""
+
+
+def _bounds_of_answers(config: AgentConfig) -> Bounds:
+    stop = config.stop_sequences
+    return (
+        ("model", _is_text(config.model) and bool(config.model), "a non-empty string of valid Unicode"),
+        ("system_prompt", _is_text(config.system_prompt), "a string of valid Unicode"),
+        ("max_tokens", _is_none_or_count(config.max_tokens, 1), "None or an integer of at least 1"),
+        (
+            "temperature",
+            config.temperature is None or (_is_number(config.temperature) and 0 <= config.temperature <= 2),
+            "None or a number from 0 to 2",
+        ),
+        (
+            "stop_sequences",
+            isinstance(stop, tuple) and all(_is_text(item) and item for item in stop),
+            "a tuple of non-empty strings of valid Unicode",
+        ),
+        ("max_memory_recalls", _is_count(config.max_memory_recalls, 0), "an integer of at least 0"),
+        ("max_memory_tokens", _is_none_or_count(config.max_memory_tokens, 0), "None or an integer of at least 0"),
+        ("streaming", isinstance(config.streaming, bool), "True or False"),
+        ("protocol", config.protocol in ("native", "react"), '"native" or "react"'),
+    )
+
+
+def _bounds_of_runs(config: AgentConfig) -> Bounds:
+    prices = config.prices
+    return (
+        ("max_turns", _is_count(config.max_turns, 1), "an integer of at least 1"),
+        ("run_timeout_s", _is_none_or_seconds(config.run_timeout_s), "None or a number of seconds above 0"),
+        ("approval_expiry_s", _is_none_or_seconds(config.approval_expiry_s), "None or a number of seconds above 0"),
+        ("retry", isinstance(config.retry, RetryPolicy | None), "None or a RetryPolicy"),
+        ("rejections_max", _is_count(config.rejections_max, 0), "an integer of at least 0"),
+        ("budget", isinstance(config.budget, Budget | None), "None or a Budget"),
+        (
+            "prices",
+            isinstance(prices, dict)
+            and all(_is_text(name) and isinstance(price, Price) for name, price in prices.items()),
+            "a dict of Price by model",
+        ),
+        ("error_recovery", config.error_recovery in ("stop", "retry"), '"stop" or "retry"'),
+        ("recoveries_max", _is_count(config.recoveries_max, 0), "an integer of at least 0"),
+        ("resumes_max", _is_count(config.resumes_max, 0), "an integer of at least 0"),
+    )
+
+
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and clean_text(value) == value
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
-def _is_number(value: object) -> bool:
+def _is_none_or_count(value: object, least: int) -> bool:
+    return value is None or _is_count(value, least)
+
+
+def _is_none_or_seconds(value: object) -> bool:
+    return value is None or (_is_number(value) and 0 < value < 1e9)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

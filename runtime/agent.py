@@ -1,7 +1,8 @@
 """The description of an agent: what a runtime runs and what `module:attribute` names in the command."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypedDict, cast
 
 import msgspec
 
@@ -11,6 +12,8 @@ from refold.approval_handling import ApprovalHandler
 from refold.events.configuration import AgentConfig
 from refold.events.errors import ConfigError
 from refold.events.ids import checked_identifier
+from refold.options import RuntimeOptions
+from refold.structured_output import output_schema, with_output
 from refold.tools import Tool
 
 
@@ -33,6 +36,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Judges each call that a model asks for, before anybody approves; a failing policy breaks the call."""
     offer: Offer | None = None
     """Says which tools a model is offered in a session; None = all."""
+    output_type: type[object] | None = None
+    """What a final answer must be, as JSON: a msgspec Struct, a dataclass, a TypedDict; None = any text. The model is
+    told its schema; read an answer with `RunResult.parsed`."""
 
     def __post_init__(self) -> None:
         if "/" in checked_identifier(self.name, "agent name"):
@@ -43,25 +49,42 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"Agent.{field} must be a function, not {type(given).__name__}")
         if self.offer is not None and inspect.iscoroutinefunction(self.offer):
             raise ConfigError("Agent.offer must be a plain function that returns quickly, not an async one")
+        if self.output_type is not None:
+            output_schema(self.output_type)
+
+    def told_config(self) -> AgentConfig:
+        """Return the configuration with all that the model is told of the agent."""
+        return self.config if self.output_type is None else with_output(self.config, self.output_type)
 
 
-def agent_of(
-    given: AgentConfig | Agent | None,
-    provider: Provider | None,
-    tools: Sequence[Tool[..., object]],
-    name: str,
-    approval: ApprovalHandler | None,
-    policy: Policy | None,
-    offer: Offer | None,
-) -> Agent:
+class AgentParts(TypedDict, total=False):
+    """The rest of an `Agent`, beside its configuration and its provider; see there."""
+
+    tools: Sequence[Tool[..., object]]
+    name: str
+    approval: ApprovalHandler | None
+    policy: Policy | None
+    offer: Offer | None
+    output_type: type[object] | None
+
+
+def parts_and_rest(given: Mapping[str, object]) -> tuple[AgentParts, RuntimeOptions]:
+    """Return the parts of an agent out of keyword arguments, and the others."""
+    parts = {name: value for name, value in given.items() if name in AgentParts.__annotations__}
+    rest = {name: value for name, value in given.items() if name not in parts}
+    return cast("AgentParts", parts), cast("RuntimeOptions", rest)
+
+
+def agent_of(given: AgentConfig | Agent | None, provider: Provider | None, parts: AgentParts) -> Agent:
     """Return the agent that a runtime is given, whole or in parts.
 
     Raises:
         ConfigError: something is missing, of the wrong kind, or given twice.
     """
     if isinstance(given, Agent):
-        if tools or any(part is not None for part in (provider, approval, policy, offer)):
-            raise ConfigError("an Agent has its own provider, tools, approval, policy and offer; give none beside it")
+        if provider is not None or parts:
+            names = ", ".join(sorted(parts)) or "provider"
+            raise ConfigError(f"an Agent is whole: give it {names} itself, and none beside it")
         return given
     if not isinstance(given, AgentConfig):
         raise ConfigError(f"AgentRuntime needs an AgentConfig or an Agent first, not {type(given).__name__}")
@@ -69,12 +92,5 @@ def agent_of(
         raise ConfigError("AgentRuntime needs a provider; for tests, ScriptedProvider plays a script")
     if not callable(getattr(provider, "complete", None)):
         raise ConfigError(f"a provider has an async method `complete`, and {type(provider).__name__} has none")
-    return Agent(
-        config=given,
-        provider=provider,
-        tools=tuple(tools),
-        name=name,
-        approval=approval,
-        policy=policy,
-        offer=offer,
-    )
+    whole: AgentParts = {**parts, "tools": tuple(parts.get("tools", ()))}
+    return Agent(config=given, provider=provider, **whole)

@@ -1,15 +1,19 @@
 """How a run ended, as its caller sees it."""
 
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
 from refold.events.content import StoredBlock, TextBlock
+from refold.events.errors import AgentLoopError
 from refold.events.ids import RunId
 from refold.events.model import StopReason, Usage
 from refold.events.payloads import restore
 from refold.events.session_state import FinishedRun
 from refold.stores.event_store import EventStore
+from refold.structured_output import parsed_output
+
+T = TypeVar("T")
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -49,10 +53,22 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     """The answer; empty unless the run completed."""
     usage: Usage
+    cost: float
+    """What that costs, as far as `AgentConfig.prices` says; 0 where it says nothing."""
     turns: int
     """Model calls that were asked for."""
     stop_reason: StopReason
     """Of the last answer; `max_tokens` on a completed run says that its text was cut."""
+
+    def parsed(self, output_type: type[T]) -> T:
+        """Return the answer as a value of `output_type`, such as `Agent.output_type`.
+
+        Raises:
+            AgentLoopError: the run has no answer, or one that is no JSON that fits.
+        """
+        if not isinstance(self.outcome, Completed):
+            raise AgentLoopError(f"run {self.run} has no answer to parse: {self.outcome}")
+        return parsed_output(self.text, output_type)
 
 
 async def result_of(finished: FinishedRun, store: EventStore) -> RunResult:
@@ -78,6 +94,7 @@ async def result_of(finished: FinishedRun, store: EventStore) -> RunResult:
         outcome=outcome,
         text="".join(block.text for block in blocks if isinstance(block, TextBlock)),
         usage=finished.usage,
+        cost=finished.cost,
         turns=finished.turns,
         stop_reason=finished.stop_reason,
     )

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from refold import (
@@ -343,3 +344,51 @@ async def test_tool_results_are_not_lost_to_a_failed_call_after_them(memory: Any
         assert (await sent.sending).outcome == Completed()
         assert await results(sent.session) == ["saw 1"]
     assert ledger.done == ["saw 1"]
+
+
+async def test_case_k03_an_overload_of_minutes_does_not_use_up_the_attempts_for_other_errors(memory: Any) -> None:
+    clock = ManualClock()
+    broken = ProviderError("cut", kind="connection", retryable=True)
+    policy = RetryPolicy(attempts_max=2, attempts_by_kind={"overloaded": 10}, base_s=1, max_s=30, jitter=0)
+    script = [BUSY, BUSY, BUSY, broken, BUSY, BUSY, BUSY, say("at last")]
+    async with runtime_of(memory, None, script, retry=policy, clock=clock) as runtime:
+        sent = await send(runtime)
+        await clock.advance(300)
+        assert (await sent.sending).text == "at last"
+        pauses = [(event.attempt, event.due_at - event.at) for event in sent.seen.of("RetryScheduled")]
+    assert pauses == [(1, 1e6), (2, 2e6), (3, 4e6), (4, 1e6), (5, 8e6), (6, 16e6), (7, 30e6)]
+
+
+async def test_each_kind_of_error_has_its_budget_and_all_of_them_one_total(memory: Any) -> None:
+    clock = ManualClock()
+    broken = ProviderError("cut", kind="connection", retryable=True)
+    by_kind = RetryPolicy(attempts_max=2, attempts_by_kind={"overloaded": 2}, jitter=0)
+    for policy, script, asked_for in (
+        (by_kind, [BUSY, broken, BUSY], 3),
+        (by_kind, [broken, BUSY, broken], 3),
+        (msgspec.structs.replace(by_kind, attempts_total_max=2), [BUSY, broken], 2),
+        (RetryPolicy(attempts_max=9, attempts_by_kind={"overloaded": 1}, jitter=0), [BUSY], 1),
+    ):
+        async with runtime_of(memory, None, [*script, say("never")], retry=policy, clock=clock) as runtime:
+            sending = asyncio.create_task((await runtime.session()).send("go"))
+            await clock.advance(100)
+            assert isinstance((await sending).outcome, Failed)
+            assert asked(runtime) == asked_for
+
+
+async def test_attempts_by_kind_are_counted_over_restarts(memory: Any) -> None:
+    clock = ManualClock()
+    policy = RetryPolicy(attempts_max=5, attempts_by_kind={"overloaded": 2}, jitter=0)
+    async with runtime_of(memory, None, [BUSY], retry=policy, clock=clock) as runtime:
+        sent = await send(runtime)
+        await sent.seen.have("RetryScheduled")
+        closing = asyncio.create_task(runtime.close())
+        await clock.advance(1)
+        await closing
+        with pytest.raises(ActorStopped):
+            await sent.sending
+    async with runtime_of(memory, None, [BUSY, say("never")], retry=policy, clock=clock) as runtime:
+        session = await runtime.session("alice")
+        sending = asyncio.create_task(session.send("go", key="k"))
+        await clock.advance(100)
+        assert isinstance((await sending).outcome, Failed)

@@ -20,6 +20,7 @@ from refold.events.configuration import (
 from refold.events.errors import ConfigError
 from refold.events.ids import AgentId
 from refold.events.retrying import RetryPolicy
+from refold.events.spending import Budget, Price
 from tests.events.conftest import CODE, TOOLS
 
 MODEL = AgentConfig(model="test-model")
@@ -42,6 +43,9 @@ def test_the_defaults_are_these() -> None:
         "run_timeout_s": None,
         "approval_expiry_s": None,
         "retry": None,
+        "rejections_max": 2,
+        "budget": None,
+        "prices": {},
         "error_recovery": "stop",
         "recoveries_max": 2,
         "resumes_max": 3,
@@ -70,6 +74,9 @@ def test_a_model_is_required() -> None:
         ("run_timeout_s", [0, -1, math.nan, math.inf, True, 1e9]),
         ("approval_expiry_s", [0, -1, math.nan, math.inf, True, 1e9]),
         ("retry", [3, "twice", {"attempts_max": 3}]),
+        ("rejections_max", [-1, None, True, 1.5]),
+        ("budget", [100, {"tokens": 100}]),
+        ("prices", [None, {"m": 3}, {1: Price(input=1, output=1)}]),
         ("error_recovery", ["go on", None, True]),
         ("recoveries_max", [-1, None, True, 1.5]),
         ("resumes_max", [-1, None, True]),
@@ -96,6 +103,7 @@ def test_a_value_outside_its_bounds_is_refused_at_once_by_its_name(field: str, v
         ("max_memory_tokens", 0),
         ("run_timeout_s", 0.001),
         ("approval_expiry_s", 0.001),
+        ("rejections_max", 0),
         ("error_recovery", "retry"),
         ("recoveries_max", 0),
         ("resumes_max", 0),
@@ -121,6 +129,9 @@ def test_every_setting_is_recorded_and_changes_the_fingerprint() -> None:
         "run_timeout_s": 1.0,
         "approval_expiry_s": 1.0,
         "retry": RetryPolicy(),
+        "rejections_max": 1,
+        "budget": Budget(tokens=1),
+        "prices": {"test-model": Price(input=1, output=1)},
         "error_recovery": "retry",
         "recoveries_max": 1,
         "resumes_max": 1,

@@ -1,0 +1,110 @@
+"""Answers that are data: the schema that a model is told, and what its text becomes.
+
+An agent with an `output_type` has its final answers checked; one that does not fit is told why and asked again (see
+`AgentConfig.rejections_max`). What a text means is read in one way everywhere: the JSON value that it is, or the one in
+its only code fence, or the one that it ends with.
+"""
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from refold.events.cleaning import clean_text
+from refold.events.configuration import AgentConfig
+from refold.events.errors import AgentLoopError, ConfigError
+
+T = TypeVar("T")
+
+FENCE = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+
+SHOWN_CHARACTERS = 200
+"""So much of a text that does not fit is shown in the message about it."""
+
+INSTRUCTION = (
+    "Give your final answer as one JSON value that fits this JSON Schema, with nothing before or after it:\n{schema}"
+)
+
+
+def parsed_output(text: str, output_type: type[T]) -> T:
+    """Return what an answer's text says, as a value of `output_type`.
+
+    Args:
+        text: JSON, perhaps in a code fence or behind some words.
+        output_type: a msgspec Struct, a dataclass, a TypedDict, or anything else that msgspec decodes.
+
+    Raises:
+        AgentLoopError: it says nothing that fits; the message says what is wrong and where.
+    """
+    problem = "it holds no JSON"
+    for candidate in _candidates(text):
+        try:
+            return msgspec.json.decode(candidate, type=output_type)
+        except msgspec.ValidationError as error:
+            problem = str(error)
+            break  # It is JSON, and what it lacks is said best of the first that is.
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            if candidate.lstrip()[:1] in ("{", "["):
+                problem = str(error)
+    shown = clean_text(text.strip())
+    raise AgentLoopError(
+        f"the answer is not a JSON value that fits {_name(output_type)}: {problem}. It was: "
+        f"{shown[:SHOWN_CHARACTERS]}{'…' if len(shown) > SHOWN_CHARACTERS else ''}"
+    )
+
+
+def _candidates(text: str) -> list[str]:
+    """Return the parts of `text` that may be the JSON meant, the likeliest first."""
+    fenced: list[str] = FENCE.findall(text)
+    candidates = [text, *fenced] if len(fenced) <= 1 else [text, fenced[-1]]
+    starts = [place for place in (text.find("{"), text.find("[")) if place >= 0]
+    if starts:
+        start, end = min(starts), max(text.rfind("}"), text.rfind("]"))
+        candidates.append(text[start : end + 1])
+    return candidates
+
+
+def output_schema(output_type: object) -> str:
+    """Return the JSON Schema of a type, as JSON text; the same type always gives the same text.
+
+    Raises:
+        ConfigError: the type has none.
+    """
+    try:
+        schema = msgspec.json.schema(output_type)
+        msgspec.json.Decoder(output_type)
+    except (TypeError, ValueError, NameError) as error:
+        raise ConfigError(f"output_type {_name(output_type)} has no JSON Schema: {error}") from None
+    return msgspec.json.encode(schema, order="sorted").decode()
+
+
+def with_output(config: AgentConfig, output_type: object) -> AgentConfig:
+    """Return `config` with a system prompt that says what the final answer must look like.
+
+    Raises:
+        ConfigError: the type has no JSON Schema.
+    """
+    instruction = INSTRUCTION.format(schema=output_schema(output_type))
+    prompt = f"{config.system_prompt}\n\n{instruction}" if config.system_prompt else instruction
+    return msgspec.structs.replace(config, system_prompt=prompt)
+
+
+class OutputCheck:
+    """Says why a final answer's text does not fit a type."""
+
+    def __init__(self, output_type: type[object]) -> None:
+        self._output_type = output_type
+        self._schema = output_schema(output_type)
+
+    def __call__(self, text: str) -> str | None:
+        """Return what the model is told of a text that does not fit, or None."""
+        try:
+            parsed_output(text, self._output_type)
+        except AgentLoopError as error:
+            said = str(error)
+            return f"{said[0].upper()}{said[1:]}\n{INSTRUCTION.format(schema=self._schema)}"
+        return None
+
+
+def _name(output_type: object) -> str:
+    return getattr(output_type, "__name__", None) or str(output_type)
