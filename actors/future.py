@@ -200,12 +200,13 @@ class ActorFuture(pykka.Future[T]):
 
 
 class _Derived(ActorFuture[T]):
-    """The outcome of a function of other futures' values, computed when first asked for."""
+    """The outcome of a function of other futures' values, computed once, by the first who gets or awaits it."""
 
     def __init__(self, parents: tuple[pykka.Future[Any], ...], compute: Callable[[list[Any]], T]) -> None:
         super().__init__()
         self._parents = parents
         self._compute = compute
+        self._begun = False
 
     def ready(self) -> bool:
         return self._ready or all(isinstance(parent, ActorFuture) and parent.ready() for parent in self._parents)
@@ -213,21 +214,53 @@ class _Derived(ActorFuture[T]):
     def get(self, *, timeout: float | None = None) -> T:
         if not self._ready:
             self._fill([parent.get(timeout=timeout) for parent in self._parents])
-        return self._outcome()
+        return super().get(timeout=timeout)
 
     def __await__(self) -> Generator[Any, None, T]:
         if not self._ready:
             values: list[Any] = []
             for parent in self._parents:
-                values.append((yield from parent.__await__()))
+                values.append((yield from _for_the_loop(parent).__await__()))
             self._fill(values)
-        return self._outcome()
+        return (yield from super().__await__())
 
     __iter__ = __await__
 
     def _fill(self, values: list[Any]) -> None:
-        if not self._ready:
-            self.settle(self._compute(values))
+        """Compute the outcome, unless another thread does so already."""
+        with _settling:
+            begun, self._begun = self._begun, True
+        if begun:
+            return
+        try:
+            value = self._compute(values)
+        except BaseException as error:  # noqa: BLE001 - raised by whoever gets or awaits it
+            self.settle(error=error)
+        else:
+            self.settle(value)
+
+
+def settle_in_thread(future: ActorFuture[T], source: pykka.Future[T]) -> None:
+    """Settle `future` with the outcome of `source`, which only a thread can wait for; a daemon thread does."""
+
+    def wait() -> None:
+        try:
+            value = source.get()
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            future.settle(error=error)
+        else:
+            future.settle(value)
+
+    threading.Thread(target=wait, name=f"waiting for {source!r}", daemon=True).start()
+
+
+def _for_the_loop(future: pykka.Future[T]) -> ActorFuture[T]:
+    """Return a future with the outcome of the given one that can be awaited without blocking the loop."""
+    if isinstance(future, ActorFuture):
+        return future
+    awaitable: ActorFuture[T] = ActorFuture()
+    settle_in_thread(awaitable, future)
+    return awaitable
 
 
 def _wake(waiter: asyncio.Future[None] | threading.Event) -> None:

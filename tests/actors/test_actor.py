@@ -13,7 +13,6 @@ from refold.actors.actor_ref import ActorRef
 from refold.actors.actor_system import ActorSystem
 from refold.actors.errors import ActorStopped
 from refold.actors.supervision import ActorFailure
-from refold.events.errors import ConfigError
 
 
 class Echo(Actor):
@@ -86,31 +85,8 @@ async def test_an_actor_knows_its_address_its_system_and_its_ref() -> None:
         assert issubclass(Introspective, pykka.Actor)
 
 
-async def test_an_actor_without_on_receive_warns_and_replies_none(caplog: pytest.LogCaptureFixture) -> None:
-    async with ActorSystem() as system:
-        ref = await system.start(Actor)
-        assert await ref.ask(3, block=False) is None
-    assert "no use for a message of type int" in caplog.text
-
-
-async def test_pykkas_way_of_starting_is_refused_with_ours() -> None:
-    with pytest.raises(ConfigError, match=r"system\.start\(Echo"):
-        Echo.start()
-
-
-@pytest.mark.parametrize("is_async", [False, True])
-async def test_the_hooks_of_a_life_run_in_order(is_async: bool) -> None:
+async def test_the_hooks_of_a_life_may_wait_and_run_in_order() -> None:
     seen: list[str] = []
-
-    class Sync(Actor):
-        def on_start(self) -> None:
-            seen.append("start")
-
-        def on_receive(self, message: Any) -> None:
-            seen.append(message)
-
-        def on_stop(self) -> None:
-            seen.append("stop")
 
     class Async(Actor):
         async def on_start(self) -> None:
@@ -126,7 +102,7 @@ async def test_the_hooks_of_a_life_run_in_order(is_async: bool) -> None:
             seen.append("stop")
 
     async with ActorSystem() as system:
-        ref = await system.start(Async if is_async else Sync)
+        ref = await system.start(Async)
         ref.tell("message")
         assert await ref.stop(block=False)
     assert seen == ["start", "message", "stop"]
@@ -146,19 +122,6 @@ async def test_a_frozen_message_cannot_be_changed_for_its_sender() -> None:
         with pytest.raises(AttributeError):
             await ref.ask(order, block=False)
         assert order == Order(lines=("one",))
-
-
-async def test_a_handler_may_stop_its_own_actor() -> None:
-    class Mortal(Actor):
-        def on_receive(self, message: Any) -> str:
-            self.stop()
-            return "my last words"
-
-    async with ActorSystem() as system:
-        ref = await system.start(Mortal)
-        assert await ref.ask("stop", block=False) == "my last words"
-        await ref.stop(block=False)
-        assert not ref.is_alive()
 
 
 class Worker(Actor):

@@ -1,13 +1,11 @@
 """Futures that threads and coroutines wait for alike."""
 
 import asyncio
-import queue
 import threading
 
-import pykka
 import pytest
 
-from refold.actors.errors import ActorStopped, AskTimeout, WouldDeadlock
+from refold.actors.errors import ActorStopped, WouldDeadlock
 from refold.actors.future import ActorFuture
 
 
@@ -51,37 +49,17 @@ async def test_an_error_is_raised_for_each_who_asks_and_its_traceback_does_not_g
     assert len(depths) == 1
 
 
-def test_the_first_outcome_stays() -> None:
+def test_settling_says_whether_it_was_the_first() -> None:
     future: ActorFuture[int] = ActorFuture()
-    future.set(1)
-    with pytest.raises(queue.Full):
-        future.set(2)
-    with pytest.raises(queue.Full):
-        future.set_exception((ValueError, ValueError("late"), None))
-    assert not future.settle(3)
+    assert future.settle(1)
+    assert not future.settle(2)
+    assert not future.settle(error=ValueError("late"))
     assert future.get() == 1
 
 
-def test_set_exception_takes_the_error_being_handled_as_in_pykka() -> None:
-    future: ActorFuture[int] = ActorFuture()
-    try:
-        raise KeyError("k")
-    except KeyError:
-        future.set_exception()
-    with pytest.raises(KeyError):
-        future.get()
+def test_set_exception_needs_an_error() -> None:
     with pytest.raises(ValueError, match="needs an error"):
         ActorFuture[int]().set_exception()
-
-
-def test_get_gives_up_after_its_timeout_and_the_future_lives_on() -> None:
-    future: ActorFuture[int] = ActorFuture()
-    with pytest.raises(AskTimeout):
-        future.get(timeout=0)
-    with pytest.raises(pykka.Timeout):
-        future.get(timeout=0.001)
-    future.set(1)
-    assert future.get(timeout=0) == 1
 
 
 async def test_get_on_the_loop_that_must_answer_is_refused_with_the_spelling_to_use() -> None:
@@ -156,8 +134,3 @@ async def test_a_derived_future_raises_what_its_parent_or_its_function_raises() 
     fine.set(0)
     with pytest.raises(ZeroDivisionError):
         await fine.map(lambda value: 1 // value)
-
-
-def test_a_get_hook_is_refused() -> None:
-    with pytest.raises(NotImplementedError, match="map"):
-        ActorFuture[int]().set_get_hook(lambda timeout: 1)

@@ -1,0 +1,119 @@
+"""A ref: what it says of its actor, and what may be sent through it."""
+
+import threading
+from typing import Any
+
+import pykka
+import pytest
+
+from tests.actors.contract.worlds import LONG_S, World
+
+
+class Keeper(pykka.Actor):
+    """Keeps what it is told, until it is asked for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[Any] = []
+
+    def on_receive(self, message: Any) -> Any:
+        if message == "all":
+            return self.kept
+        self.kept.append(message)
+        return None
+
+
+def test_a_ref_names_its_actor(world: World) -> None:
+    ref = world.start(Keeper)
+    assert ref.actor_urn in str(ref)
+    assert repr(ref).startswith("<")
+    assert repr(ref).endswith(">")
+    for part in ("ActorRef", "Keeper", ref.actor_urn):
+        assert part in repr(ref)
+    assert "Keeper" in str(ref)
+
+
+def test_each_actor_has_a_name_of_its_own(world: World) -> None:
+    refs = [world.start(Keeper) for _ in range(3)]
+    assert len({ref.actor_urn for ref in refs}) == 3
+    assert len(set(refs)) == 3
+
+
+def test_a_ref_is_one_of_pykkas_and_knows_the_class(world: World) -> None:
+    ref = world.start(Keeper)
+    assert isinstance(ref, pykka.ActorRef)
+    assert issubclass(ref.actor_class, Keeper)
+
+
+def test_an_actor_is_alive_until_it_is_stopped(world: World) -> None:
+    ref = world.start(Keeper)
+    assert ref.is_alive()
+    ref.stop()
+    assert not ref.is_alive()
+
+
+def test_an_actor_stays_alive_though_nobody_holds_a_ref(world: World) -> None:
+    gate = threading.Event()
+
+    class Opener(pykka.Actor):
+        def on_receive(self, message: Any) -> None:
+            gate.set()
+
+    world.start(Opener).tell("open")
+    assert gate.wait(LONG_S)
+
+
+@pytest.mark.parametrize("message", ["text", 7, 7.5, None, {"a": 1}, ("a", 1), ["a", 1], ValueError("no failure")])
+def test_anything_can_be_told(world: World, message: Any) -> None:
+    ref = world.start(Keeper)
+    ref.tell(message)
+    assert ref.ask("all") == [message]
+
+
+def test_a_message_is_passed_as_it_is_and_not_copied(world: World) -> None:
+    ref = world.start(Keeper)
+    message = ["a list"]
+    ref.tell(message)
+    assert ref.ask("all")[0] is message
+
+
+def test_messages_of_one_sender_keep_their_order(world: World) -> None:
+    ref = world.start(Keeper)
+    for number in range(500):
+        ref.tell(number)
+    assert ref.ask("all") == list(range(500))
+
+
+def test_messages_of_many_senders_all_arrive_and_keep_each_senders_order(world: World) -> None:
+    ref = world.start(Keeper)
+
+    def send(sender: int) -> None:
+        for number in range(200):
+            ref.tell((sender, number))
+
+    senders = [threading.Thread(target=send, args=(sender,)) for sender in range(4)]
+    for thread in senders:
+        thread.start()
+    for thread in senders:
+        thread.join()
+    kept = ref.ask("all")
+    for sender in range(4):
+        assert [number for who, number in kept if who == sender] == list(range(200))
+
+
+def test_nothing_can_be_told_to_a_stopped_actor(world: World) -> None:
+    ref = world.start(Keeper)
+    ref.stop()
+    with pytest.raises(pykka.ActorDeadError, match="Keeper"):
+        ref.tell("too late")
+
+
+def test_a_ref_may_be_given_to_another_actor(world: World) -> None:
+    class Relay(pykka.Actor):
+        def on_receive(self, message: Any) -> None:
+            ref, told = message
+            ref.tell(told)
+
+    keeper = world.start(Keeper)
+    world.start(Relay).ask((keeper, "relayed"))
+    assert keeper.ask("all") == ["relayed"]
