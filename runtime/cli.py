@@ -14,11 +14,14 @@ from refold.commands.cancel import cancel
 from refold.commands.check import check
 from refold.commands.demo import demo
 from refold.commands.execution import EXIT_CODES_HELP
+from refold.commands.export import export
+from refold.commands.import_log import import_log
 from refold.commands.replay import replay
 from refold.commands.run import run
 from refold.commands.send import send
 from refold.commands.sessions import sessions
 from refold.commands.show import show
+from refold.commands.tail import tail
 from refold.version import VERSION
 
 app = typer.Typer(
@@ -32,8 +35,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (demo, run, send, approve, cancel, sessions, show, replay, check):
+for command in (demo, run, send, approve, cancel, sessions, show, tail, replay, check, export):
     app.command(epilog=EXIT_CODES_HELP)(command)
+app.command("import", epilog=EXIT_CODES_HELP)(import_log)
 
 
 def _write_version(wanted: bool) -> None:

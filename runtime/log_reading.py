@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Self
 
 from refold.events.errors import ConfigError
-from refold.events.ids import stream_name
+from refold.events.ids import kind_and_identifier, stream_name
 from refold.events.records import StoredEvent, StreamHead
 from refold.stores.event_store import EventStore
 
@@ -30,6 +30,8 @@ ReadableLog = str | os.PathLike[str] | EventStore
 async def opened(log: ReadableLog) -> AsyncGenerator[EventStore, None]:
     """Give the store of `log`: a file is opened for reading only and closed afterwards, a store is left open.
 
+    A file whose name ends in `.jsonl` is a log in JSON Lines, every other one an SQLite log.
+
     Raises:
         LogFormatError: the file is not a log, is damaged, or comes from a newer Refold.
         PersistenceError: the file is missing or cannot be read.
@@ -37,9 +39,9 @@ async def opened(log: ReadableLog) -> AsyncGenerator[EventStore, None]:
     if not isinstance(log, str | os.PathLike):
         yield log
         return
-    from refold.stores.sqlite_store import SQLiteStore
+    from refold.stores.opening import open_log
 
-    async with await SQLiteStore.open(log, read_only=True) as store:
+    async with await open_log(log, read_only=True) as store:
         yield store
 
 
@@ -131,6 +133,21 @@ async def session_head(store: EventStore, session: str) -> StreamHead:
     else:
         advice = "the log has no sessions" if not heads else "`refold sessions` lists those that there are"
     raise ConfigError(f"no session {session!r} in {store.name}; {advice}")
+
+
+async def stream_head(store: EventStore, stream: str) -> StreamHead:
+    """Return the end of a stream.
+
+    Raises:
+        ConfigError: the log has no such stream; names those that are spelled alike.
+    """
+    head = await store.head(stream_name(*kind_and_identifier(stream))) if _can_be_a_name(stream) else None
+    if head is not None:
+        return head
+    heads = await store.list_streams(prefix=f"{kind_of(stream)}/", limit=NAMES_COMPARED_MAX)
+    alike = difflib.get_close_matches(stream, [head.stream for head in heads])
+    advice = f"; did you mean {' or '.join(repr(name) for name in alike)}?" if alike else ""
+    raise ConfigError(f"no stream {stream!r} in {store.name}{advice}")
 
 
 def _can_be_a_name(text: str) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from refold.stores.append_rules import FaultPoint as FaultPoint
     from refold.stores.event_store import EventStore as EventStore
+    from refold.stores.json_lines_store import JsonLinesStore as JsonLinesStore
     from refold.stores.log_ownership import LogOwner as LogOwner
     from refold.stores.log_ownership import log_owner as log_owner
     from refold.stores.memory import InMemoryStore as InMemoryStore
@@ -18,6 +19,7 @@ __all__ = [
     "EventStore",
     "FaultPoint",
     "InMemoryStore",
+    "JsonLinesStore",
     "LogOwner",
     "SQLiteStore",
     "log_owner",
@@ -27,6 +29,7 @@ _HOMES = {
     "EventStore": "refold.stores.event_store",
     "FaultPoint": "refold.stores.append_rules",
     "InMemoryStore": "refold.stores.memory",
+    "JsonLinesStore": "refold.stores.json_lines_store",
     "LogOwner": "refold.stores.log_ownership",
     "SQLiteStore": "refold.stores.sqlite_store",
     "log_owner": "refold.stores.log_ownership",

@@ -6,22 +6,25 @@ still there; one key in a session is one command for ever; a file that is not ou
 into, is refused and left as it was.
 
 The journal is a rollback journal and not a WAL, so that there is one file to look at and to secure, and any number of
-processes may write. Each call opens the file, works in a thread of its own, and closes it: an idle inbox costs nothing.
+processes may write. Each transaction opens the file, works in a thread of its own, and closes it: an idle inbox costs
+nothing. What many callers of one event loop write at once is written in one transaction.
 """
 
+import asyncio
 import hashlib
 import os
 import sqlite3
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from refold.events.errors import CommandRejected, LogFormatError, PersistenceError
 from refold.stores import sqlite_file
-from refold.stores.sqlite_connection import SQLiteConnection, persistence_error, primary_code
+from refold.stores.sqlite_connection import SQLiteConnection, persistence_error, primary_code, settled
 
 T = TypeVar("T")
 
@@ -39,6 +42,12 @@ KEEP_US: Final = 7 * 24 * 3600 * 1_000_000
 
 KEEP_ROWS: Final = 1_000
 """Most performed rows that are kept; the oldest go first."""
+
+EXAMINE_TRIES: Final = 20
+"""How often a file is looked at that seems to be damaged."""
+
+GROUP_MAX: Final = 500
+"""Most things that are written in one transaction."""
 
 _TABLE: Final = """\
 CREATE TABLE commands (
@@ -102,6 +111,31 @@ InboxSignature = tuple[int, int, int, int, int]
 """What the file system says of the file: it differs after a write, unless two writes share one tick of its clock."""
 
 
+# State of the process, which need not look at a file twice.
+_examined: dict[Path, tuple[int, int]] = {}
+"""Device and inode of inboxes that are ours."""
+
+
+class _Queued(NamedTuple):
+    """Something to be written, and who waits for that."""
+
+    work: Callable[[sqlite3.Connection], Any]
+    failed: str
+    future: asyncio.Future[Any]
+
+
+class _Queue:
+    """What waits to be written to one inbox in one event loop."""
+
+    def __init__(self) -> None:
+        self.waiting: list[_Queued] = []
+        self.task: asyncio.Task[None] | None = None
+
+
+_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Path, _Queue]] = WeakKeyDictionary()
+"""Of each loop: any number of writers, such as requests to a web server, cost the file one transaction at a time."""
+
+
 class InboxFile:
     """The inbox of one log; it opens nothing before it is used.
 
@@ -115,7 +149,6 @@ class InboxFile:
     def __init__(self, log: Path) -> None:
         self.path = log.with_name(log.name + ".inbox")
         self._log = log
-        self._examined: tuple[int, int] | None = None
 
     def signature(self) -> InboxSignature | None:
         """Return what tells a changed file from an unchanged one; None if there is no file. Never waits for a lock."""
@@ -152,13 +185,17 @@ class InboxFile:
             raise CommandRejected(f"key {key!r} was used before for another command; use a new key")
         return added
 
-    async def row(self, name: RowName) -> InboxRow | None:
-        """Return a row as it is now, or None if it was taken back, is too old, or went with its file."""
-        rows = await self._run(
-            lambda connection: _rows(connection, "id = ? AND session = ? AND key = ? AND digest = ?", name),
-            "cannot be read",
-        )
-        return rows[0] if rows else None
+    async def rows(self, names: Sequence[RowName]) -> dict[RowName, InboxRow]:
+        """Return those of these rows that are there, as they are now; others were taken back, or are too old."""
+
+        def select(connection: sqlite3.Connection) -> dict[RowName, InboxRow]:
+            found: dict[RowName, InboxRow] = {}
+            for name in names:
+                for row in _rows(connection, "id = ? AND session = ? AND key = ? AND digest = ?", name):
+                    found[name] = row
+            return found
+
+        return await self._run(select, "cannot be read") or {}
 
     async def sessions_waiting(self) -> list[str]:
         """Return the sessions that have rows without an outcome, the one with the oldest row first."""
@@ -207,7 +244,60 @@ class InboxFile:
         return bool(await self._run(delete, "cannot be changed", writing=True))
 
     async def _run(self, work: Callable[[sqlite3.Connection], T], failed: str, *, writing: bool = False) -> T | None:
-        """Run `work` in a transaction and return its result; None where there is no file, or nothing in it to read."""
+        """Run `work` in a transaction and return its result; None where there is no file, or nothing in it to read.
+
+        Who is cancelled while it writes waits for the end of the transaction all the same.
+        """
+        if not writing:
+            return await self._transact(work, failed, writing)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T | None] = loop.create_future()
+        queues = _queues.setdefault(loop, {})
+        queue = queues.get(self.path)
+        if queue is None:
+            queue = queues[self.path] = _Queue()
+            queue.task = loop.create_task(self._empty(queue), name=f"work on {self.path.name}")
+        queue.waiting.append(_Queued(work, failed, future))
+        return await settled(future)
+
+    async def _empty(self, queue: "_Queue") -> None:
+        """Write what waits, all that has come together in one transaction, until nothing does."""
+        group: list[_Queued] = []
+        try:
+            while queue.waiting:
+                group, queue.waiting = queue.waiting[:GROUP_MAX], queue.waiting[GROUP_MAX:]
+                if len(group) == 1 or not await self._done_together(group):
+                    for queued in group:
+                        await self._done_alone(queued)
+        finally:
+            _queues[asyncio.get_running_loop()].pop(self.path, None)
+            for queued in (*group, *queue.waiting):  # Those that are not done: the loop is torn down.
+                queued.future.cancel()
+
+    async def _done_together(self, group: "list[_Queued]") -> bool:
+        """Write several things in one transaction; return whether that worked, else nothing of it was written."""
+        try:
+            results = await self._transact(
+                lambda connection: [queued.work(connection) for queued in group], "cannot be written", writing=True
+            )
+        except Exception:  # noqa: BLE001 - each is tried by itself, and raises its own
+            return False
+        for place, queued in enumerate(group):
+            if not queued.future.done():
+                queued.future.set_result(results[place] if results is not None else None)
+        return True
+
+    async def _done_alone(self, queued: "_Queued") -> None:
+        try:
+            result = await self._transact(queued.work, queued.failed, writing=True)
+        except Exception as error:  # noqa: BLE001 - it is raised to whoever waits
+            if not queued.future.done():
+                queued.future.set_exception(error)
+        else:
+            if not queued.future.done():
+                queued.future.set_result(result)
+
+    async def _transact(self, work: Callable[[sqlite3.Connection], T], failed: str, writing: bool) -> T | None:
         status = self._status()
         if status is None:
             return None
@@ -217,7 +307,7 @@ class InboxFile:
         identity = (status.st_dev, status.st_ino)
         failed = f"the inbox {self.path} {failed}"
         try:
-            if status.st_size and self._examined != identity:
+            if status.st_size and _examined.get(self.path) != identity:
                 await self._examine()
             connection = await SQLiteConnection.open(sqlite_file.file_uri(self.path, "mode=rw"))
             try:
@@ -226,16 +316,23 @@ class InboxFile:
                 await connection.close()
         except sqlite3.Error as error:
             raise self._error(error, failed) from error
-        self._examined = identity
+        _examined[self.path] = identity
         return result
 
     async def _examine(self) -> None:
-        """Look at a file through a connection that cannot change it, nor roll a journal back into it."""
-        connection = await SQLiteConnection.open(sqlite_file.file_uri(self.path, "immutable=1"))
-        try:
-            await connection.run(self._check_kind)
-        finally:
-            await connection.close()
+        """Look at a file through a connection that cannot change it, nor roll a journal back into it.
+
+        Nor does it lock the file, so that it may see half of what another process writes; then it looks again.
+        """
+        for tries_left in reversed(range(EXAMINE_TRIES)):
+            connection = await SQLiteConnection.open(sqlite_file.file_uri(self.path, "immutable=1"))
+            try:
+                return await connection.run(self._check_kind)
+            except sqlite3.Error as error:
+                if not tries_left or primary_code(error) != sqlite3.SQLITE_CORRUPT:
+                    raise
+            finally:
+                await connection.close()
 
     def _check_kind(self, connection: sqlite3.Connection) -> None:
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()

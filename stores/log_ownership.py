@@ -53,6 +53,16 @@ _owned_here: dict[_FileIdentity, _Held] = {}
 _guard = threading.Lock()
 
 
+def _renew_guard() -> None:
+    """In a forked child: whoever held it in the parent does not run here."""
+    global _guard
+    _guard = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_guard)
+
+
 class LogOwner(msgspec.Struct, frozen=True, kw_only=True):
     """The process that owns a log for writing; None where it cannot be told."""
 

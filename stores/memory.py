@@ -6,6 +6,7 @@ anything, so a refused append leaves no trace.
 
 from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
 from itertools import islice
 
 from refold.events.errors import PersistenceError, WrongExpectedVersion
@@ -20,6 +21,7 @@ from refold.events.records import (
     next_chain,
 )
 from refold.stores.append_rules import FaultPoint, check_append, check_limit, check_snapshot, no_fault
+from refold.stores.whole_log import ListedPayload, Tombstone
 
 
 class InMemoryStore:
@@ -116,6 +118,24 @@ class InMemoryStore:
     async def load_snapshot(self, stream: str) -> Snapshot | None:
         self._require_open()
         return self._snapshots.get(stream)
+
+    async def list_payloads(self, *, after: str = "", limit: int) -> list[ListedPayload]:
+        """Return at most `limit` payloads whose hashes are greater than `after`, in order of the hashes."""
+        self._require_open()
+        check_limit(limit)
+        names = nsmallest(limit, (name for name in self._payloads if name > after))
+        return [ListedPayload(name, len(self._payloads[name])) for name in names]
+
+    async def removed_position(self) -> int:
+        """Return 0: nothing is ever removed."""
+        self._require_open()
+        return 0
+
+    async def list_tombstones(self, *, after_position: int = 0, limit: int) -> list[Tombstone]:
+        """Return none, since nothing is ever removed."""
+        self._require_open()
+        check_limit(limit)
+        return []
 
     async def close(self) -> None:
         self._closed = True

@@ -33,20 +33,20 @@ _logger = logging.getLogger("refold.stores")
 _OWN_LOG: Final = """
     SELECT incarnation, max(removed_position, coalesce((SELECT max(position) FROM events), 0)) FROM log
 """
-_FIND_HEAD: Final = "SELECT id, version, chain, pending FROM streams WHERE name = ?"
-_ADD_STREAM: Final = "INSERT INTO streams (name, version, chain, pending) VALUES (?, 0, ?, '')"
-_MOVE_HEAD: Final = "UPDATE streams SET version = ?2, chain = ?3, pending = ?4 WHERE id = ?1"
-_ADD_EVENT: Final = """
+FIND_HEAD: Final = "SELECT id, version, chain, pending FROM streams WHERE name = ?"
+ADD_STREAM: Final = "INSERT INTO streams (name, version, chain, pending) VALUES (?, 0, ?, '')"
+MOVE_HEAD: Final = "UPDATE streams SET version = ?2, chain = ?3, pending = ?4 WHERE id = ?1"
+ADD_EVENT: Final = """
     INSERT INTO events (position, stream, version, batch, at, data, correlation, causation, chain, pending)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-_ADD_PAYLOAD: Final = "INSERT INTO payloads (hash, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
+ADD_PAYLOAD: Final = "INSERT INTO payloads (hash, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
 _KEEP_SNAPSHOT: Final = """
     INSERT OR REPLACE INTO snapshots (stream, version, chain, fold_version, state)
     SELECT id, ?, ?, ?, ? FROM streams WHERE name = ?
 """
 
-_EventRow = tuple[int, int, int, int, int, str, str | None, str | None, bytes | None, str | None]
+EventRow = tuple[int, int, int, int, int, str, str | None, str | None, bytes | None, str | None]
 _Head = tuple[int, int, bytes, str]
 """The end of a stream: its id, version, chain and pending keys."""
 
@@ -109,7 +109,7 @@ class LogWriter:
         """Insert all rows, add each batch's place to `appended`, and return the new ends of the streams."""
         position = self._last_position() + 1
         heads: dict[str, _Head] = {}
-        rows: list[_EventRow] = []
+        rows: list[EventRow] = []
         for batch in batches:
             stream = batch.stream
             stream_id, version, chain, _ = heads.get(stream) or self._heads.get(stream) or self._find_or_add(stream)
@@ -117,15 +117,15 @@ class LogWriter:
                 raise WrongExpectedVersion(stream, batch.expected_version, version)
             chain = next_chain(chain, batch)
             pending = " ".join(batch.pending)
-            _add_rows(rows, batch, stream_id, position, chain, pending)
+            add_rows(rows, batch, stream_id, position, chain, pending)
             version += len(batch.events)
             heads[stream] = (stream_id, version, chain, pending)
             appended.append(Appended(stream=stream, position=position, version=version, chain=chain))
             position += len(batch.events)
-        self._execute_for_each(_ADD_EVENT, rows)
-        self._execute_for_each(_MOVE_HEAD, list(heads.values()))
+        self._execute_for_each(ADD_EVENT, rows)
+        self._execute_for_each(MOVE_HEAD, list(heads.values()))
         if payloads:
-            self._connection.executemany(_ADD_PAYLOAD, payloads.items())
+            self._connection.executemany(ADD_PAYLOAD, payloads.items())
         return heads
 
     def _last_position(self) -> int:
@@ -144,7 +144,7 @@ class LogWriter:
 
     def _find_or_add(self, stream: str) -> _Head:
         """Return the stored end of a stream; one that is new begins here, at version 0."""
-        row: _Head | None = self._connection.execute(_FIND_HEAD, (stream,)).fetchone()
+        row: _Head | None = self._connection.execute(FIND_HEAD, (stream,)).fetchone()
         if row is not None:
             if list(map(type, row)) != [int, int, bytes, str]:
                 raise LogFormatError(
@@ -153,7 +153,7 @@ class LogWriter:
                 )
             return row
         chain = first_chain(stream)
-        stream_id = self._connection.execute(_ADD_STREAM, (stream, chain)).lastrowid
+        stream_id = self._connection.execute(ADD_STREAM, (stream, chain)).lastrowid
         assert stream_id is not None
         return stream_id, 0, chain, ""
 
@@ -253,7 +253,7 @@ class LogWriter:
         return "out" if all(found[stream][0] == version for stream, version in before.items()) else "unknown"
 
     def _stored_end(self, stream: str) -> tuple[int, bytes]:
-        row = self._connection.execute(_FIND_HEAD, (stream,)).fetchone()
+        row = self._connection.execute(FIND_HEAD, (stream,)).fetchone()
         return (row[1], row[2]) if row is not None else (0, first_chain(stream))
 
     def _forget_and_roll_back(self) -> None:
@@ -262,8 +262,8 @@ class LogWriter:
             self._connection.execute("ROLLBACK")
 
 
-def _add_rows(
-    rows: list[_EventRow], batch: EncodedBatch, stream_id: int, position: int, chain: bytes, pending: str
+def add_rows(
+    rows: list[EventRow], batch: EncodedBatch, stream_id: int, position: int, chain: bytes, pending: str
 ) -> None:
     """Add a batch's events to the rows that are to be inserted."""
     own = batch.stream + "@"

@@ -4,7 +4,10 @@ Everything that Refold needs of aiosqlite beyond its public interface is in this
 `tests/stores/test_sqlite_connection.py`: a whole function in one hop to the thread instead of one hop per
 statement, and a daemon thread, so that a disk that hangs cannot keep the process from ending.
 
-The rule it protects: a caller who is cancelled, and a failed opening, leave no thread and no open file behind.
+The rules it protects: a caller who is cancelled, and a failed opening, leave no thread and no open file behind; and a
+forked child leaves the files alone that its parent had open. SQLite keeps, per process, which locks it has on a file
+and where in memory it sees a WAL's index, and a child inherits that knowledge without the locks. Closing there what
+the parent opened, or opening the same file again, can throw away what others have committed since.
 """
 
 # What is private to aiosqlite, or has no type there, is used in this module only.
@@ -12,13 +15,17 @@ The rule it protects: a caller who is cancelled, and a failed opening, leave no 
 
 import asyncio
 import logging
+import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Self, TypeVar, cast
+from urllib.parse import unquote
+from weakref import WeakSet
 
 import aiosqlite
 
-from refold.events.errors import LogFormatError, PersistenceError
+from refold.events.errors import ConfigError, LogFormatError, PersistenceError
 
 T = TypeVar("T")
 
@@ -28,10 +35,88 @@ STATEMENTS_CACHED: Final = 64
 """Prepared statements that each connection keeps; we use about twenty."""
 
 
+FileIdentity = tuple[int, int]
+"""Device and inode: what SQLite knows a file by."""
+
+
+class _Connection(aiosqlite.Connection):
+    """One that is known while it is open, and that ends without a word where nobody closed it: its owner warns."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__(
+            lambda: sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=STATEMENTS_CACHED),
+            iter_chunk_size=64,
+        )
+        self._thread.daemon = True
+        self.uri = uri
+        self.opening = True
+
+    def __del__(self) -> None:
+        opened = self._connection
+        if opened is None:
+            return
+
+        def close_and_end() -> object:
+            opened.close()
+            return _END_OF_THREAD
+
+        self._tx.put_nowait((None, close_and_end))  # Only the thread that opened it may close it.
+
+
+_END_OF_THREAD: Final = aiosqlite.core._STOP_RUNNING_SENTINEL
+
+
+# State of the process by nature: SQLite's knowledge of files belongs to processes.
+_open: WeakSet[_Connection] = WeakSet()
+
+_inherited: set[FileIdentity] = set()
+"""Files that the parent had open when this process was forked."""
+
+
+def _keep_inherited() -> None:
+    """In a forked child: see to it that what the parent opened is never closed here, nor when the interpreter ends."""
+    if not _open:
+        return
+    from ctypes import py_object, pythonapi
+
+    for connection in list(_open):
+        # The frames of threads that do not run here may hold them too, but nothing promises that.
+        pythonapi.Py_IncRef(py_object(connection))
+        identity = _identity_of(connection.uri)
+        if identity is not None and (connection.opening or connection._connection is not None):
+            _inherited.add(identity)
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_keep_inherited)
+
+
+def _identity_of(uri: str) -> FileIdentity | None:
+    """Return which file a URI leads to, or None if there is none."""
+    with suppress(OSError, ValueError):
+        status = os.stat(_path_of(uri))
+        return status.st_dev, status.st_ino
+    return None
+
+
+def _path_of(uri: str) -> str:
+    return unquote(uri.removeprefix("file:").partition("?")[0])
+
+
+def _require_not_inherited(uri: str) -> None:
+    if _inherited and _identity_of(uri) in _inherited:
+        raise ConfigError(
+            f"{_path_of(uri)} was open in the process from which this process {os.getpid()} was forked, so that SQLite "
+            "cannot open it here; fork before the log is opened, or start processes anew, as multiprocessing's "
+            '"spawn" does'
+        )
+
+
 class SQLiteConnection:
     """An open connection whose functions run one at a time, in the order given, on one thread."""
 
-    def __init__(self, connection: aiosqlite.Connection, uri: str) -> None:
+    def __init__(self, connection: _Connection, uri: str) -> None:
         self._connection = connection
         self._uri = uri
         self._closing = False
@@ -42,9 +127,11 @@ class SQLiteConnection:
 
         Raises:
             sqlite3.Error: SQLite could not open the file.
+            ConfigError: this process was forked from one that had the file open.
         """
-        connection = aiosqlite.connect(uri, uri=True, isolation_level=None, cached_statements=STATEMENTS_CACHED)
-        connection._thread.daemon = True
+        _require_not_inherited(uri)
+        connection = _Connection(uri)
+        _open.add(connection)
         try:
             await connection
         except BaseException:
@@ -52,6 +139,8 @@ class SQLiteConnection:
             while connection._thread.is_alive():  # noqa: ASYNC110 - a thread's end sets no event
                 await asyncio.sleep(0)
             raise
+        finally:
+            connection.opening = False
         return cls(connection, uri)
 
     def submit(self, work: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:

@@ -14,6 +14,7 @@ from typing import Final
 from refold.events.ids import EventRef, PayloadHash, StreamName
 from refold.events.records import Snapshot, StoredEvent, StreamHead
 from refold.stores.append_rules import INTEGER_MAX, INTEGER_MIN
+from refold.stores.whole_log import ListedPayload, Tombstone
 
 READ_STREAM: Final = """
     SELECT position, version, batch, at, data, correlation, causation, chain, pending FROM events
@@ -32,6 +33,11 @@ LIST_STREAMS: Final = """
 """
 LIST_STREAMS_WITH_PENDING: Final = LIST_STREAMS.replace("WHERE", "WHERE pending <> '' AND")
 _READ_PAYLOAD: Final = "SELECT data FROM payloads WHERE hash = CAST(? AS TEXT)"
+_LIST_PAYLOADS: Final = "SELECT hash, length(data) FROM payloads WHERE hash > CAST(? AS TEXT) ORDER BY hash LIMIT ?"
+_REMOVED_POSITION: Final = "SELECT removed_position FROM log"
+_LIST_TOMBSTONES: Final = """
+    SELECT position, name, version, chain, at FROM tombstones WHERE position > ? ORDER BY position LIMIT ?
+"""
 _LOAD_SNAPSHOT: Final = """
     SELECT snapshots.version, snapshots.chain, fold_version, state FROM snapshots
     WHERE stream = (SELECT id FROM streams WHERE name = CAST(? AS TEXT))
@@ -100,6 +106,35 @@ def load_snapshot(connection: sqlite3.Connection, stream: str) -> Snapshot | Non
     _require_types(row, (int, bytes, int, bytes), f"the snapshot of stream {stream!r}")
     version, chain, fold_version, state = row
     return Snapshot(stream=StreamName(stream), version=version, chain=chain, fold_version=fold_version, state=state)
+
+
+def list_payloads(connection: sqlite3.Connection, after: str, limit: int) -> list[ListedPayload]:
+    """Return payloads in order of their hashes."""
+    rows = connection.execute(_LIST_PAYLOADS, (_text(after), _limit(limit))).fetchall()
+    for row in rows:
+        _require_types(row, (bytes, int), "the hash of a payload")
+    return [ListedPayload(PayloadHash(name.decode()), size) for name, size in rows]
+
+
+def removed_position(connection: sqlite3.Connection) -> int:
+    """Return the highest position that was ever removed."""
+    row = connection.execute(_REMOVED_POSITION).fetchone()
+    if row is None:
+        raise MalformedRow("the table `log`: it is empty")
+    _require_types(row, (int,), "the table `log`")
+    position: int = row[0]
+    return position
+
+
+def list_tombstones(connection: sqlite3.Connection, after_position: int, limit: int) -> list[Tombstone]:
+    """Return tombstones, in order of position."""
+    rows = connection.execute(_LIST_TOMBSTONES, (_bounded(after_position), _limit(limit))).fetchall()
+    tombstones: list[Tombstone] = []
+    for row in rows:
+        _require_types(row, (int, bytes, int, bytes, int), f"the tombstone at position {row[0]}")
+        position, name, version, chain, at = row
+        tombstones.append(Tombstone(position=position, stream=_stream_name(name), version=version, chain=chain, at=at))
+    return tombstones
 
 
 def find_damage(connection: sqlite3.Connection) -> list[str]:

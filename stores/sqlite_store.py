@@ -11,11 +11,13 @@ an append that hangs) nothing is written before the file was closed, opened and 
 
 import asyncio
 import os
+import warnings
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 from refold.events.errors import LogFormatError, PersistenceError
 from refold.events.ids import PayloadHash
@@ -24,16 +26,13 @@ from refold.stores import sqlite_file, sqlite_read
 from refold.stores.append_rules import FaultPoint, check_append, check_limit, check_snapshot, no_fault
 from refold.stores.log_ownership import LogOwnership
 from refold.stores.log_place import LogPlace
+from refold.stores.opening import APPEND_TIMEOUT_S as APPEND_TIMEOUT_S
+from refold.stores.opening import WAIT_FOR_LOG_S as WAIT_FOR_LOG_S
 from refold.stores.reading_side import ReadingSide, source_of_owner, source_of_reader
 from refold.stores.sqlite_connection import settled
 from refold.stores.sqlite_file import Durability
+from refold.stores.whole_log import ListedPayload, Tombstone
 from refold.stores.writing_side import WritingSide
-
-WAIT_FOR_LOG_S: Final = 30.0
-"""Seconds that opening waits for the runtime before to release the log, as in a rolling deploy."""
-
-APPEND_TIMEOUT_S: Final = 30.0
-"""Seconds after which an append counts as hanging."""
 
 
 class SQLiteStore:
@@ -45,6 +44,7 @@ class SQLiteStore:
         self._writing = writing
         self._pid = os.getpid()
         self._closed = False
+        self._warning = weakref.finalize(self, _warn_of_open_log, log, self._pid)
 
     @classmethod
     async def open(
@@ -201,6 +201,29 @@ class SQLiteStore:
             f"the snapshot of stream {stream!r} of {self._log} cannot be read",
         )
 
+    async def list_payloads(self, *, after: str = "", limit: int) -> list[ListedPayload]:
+        """Return at most `limit` payloads whose hashes are greater than `after`, in order of the hashes."""
+        self._require_open()
+        check_limit(limit)
+        return await self._reading.read(
+            lambda connection: sqlite_read.list_payloads(connection, after, limit),
+            f"the payloads of {self._log} cannot be listed",
+        )
+
+    async def removed_position(self) -> int:
+        """Return the highest position that was ever removed."""
+        self._require_open()
+        return await self._reading.read(sqlite_read.removed_position, f"the log {self._log} cannot be read")
+
+    async def list_tombstones(self, *, after_position: int = 0, limit: int) -> list[Tombstone]:
+        """Return at most `limit` tombstones with a greater position, in its order."""
+        self._require_open()
+        check_limit(limit)
+        return await self._reading.read(
+            lambda connection: sqlite_read.list_tombstones(connection, after_position, limit),
+            f"the tombstones of {self._log} cannot be listed",
+        )
+
     async def find_damage(self) -> list[str]:
         """Return what SQLite finds wrong with the file, one line each; none if it is sound. Reads the whole file.
 
@@ -224,6 +247,7 @@ class SQLiteStore:
         if self._closed:
             return
         self._closed = True
+        self._warning.detach()
         if os.getpid() != self._pid:
             # A forked child has none of the threads, and SQLite must not close its parent's connections there.
             return
@@ -251,3 +275,13 @@ class SQLiteStore:
         if self._writing is None:
             raise PersistenceError(f"the log {self._log} is open for reading only; open it without read_only=True")
         return self._writing
+
+
+def _warn_of_open_log(log: Path, pid: int) -> None:
+    """Say what to do to who let go of an open store, at the latest when the interpreter ends; not in a forked child."""
+    if os.getpid() == pid:
+        warnings.warn(
+            f"the log {log} was never closed; use `async with`, or call `close` of the runtime or store that opened it",
+            ResourceWarning,
+            stacklevel=1,
+        )

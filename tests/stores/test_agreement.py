@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from refold.events.errors import WrongExpectedVersion
 from refold.events.ids import EventRef, StreamName
 from refold.events.records import EncodedBatch, Snapshot
-from refold.stores import EventStore, InMemoryStore, SQLiteStore
+from refold.stores import EventStore, InMemoryStore, JsonLinesStore, SQLiteStore
 from refold.stores.sample_batches import payload
 
 T = TypeVar("T")
@@ -48,33 +48,40 @@ def batches(draw: st.DrawFn) -> list[tuple[int, EncodedBatch]]:
 
 
 class Agreement(RuleBasedStateMachine):
-    """Calls an InMemoryStore and an SQLiteStore, and compares every answer."""
+    """Calls a store of each kind, and compares every answer."""
 
     @initialize()
     def make(self) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.loop = asyncio.new_event_loop()
         self.memory: EventStore = InMemoryStore()
-        self.sqlite: EventStore = self.loop.run_until_complete(self.open())
+        self.sqlite, self.json_lines = self.loop.run_until_complete(self.open())
         self.versions: dict[str, int] = {}
 
-    async def open(self) -> EventStore:
-        return await SQLiteStore.open(self.folder / "events.db", durability="normal", wait_for_log_s=0)
+    async def open(self) -> tuple[EventStore, EventStore]:
+        return (
+            await SQLiteStore.open(self.folder / "events.db", durability="normal", wait_for_log_s=0),
+            await JsonLinesStore.open(self.folder / "events.jsonl", durability="normal", wait_for_log_s=0),
+        )
+
+    async def close(self) -> None:
+        await self.sqlite.close()
+        await self.json_lines.close()
 
     def teardown(self) -> None:
-        self.loop.run_until_complete(self.sqlite.close())
+        self.loop.run_until_complete(self.close())
         self.loop.close()
         shutil.rmtree(self.folder)
 
     def agreed(self, call: Callable[[EventStore], Coroutine[None, None, T]]) -> T | str:
-        """Return what both stores answer, or say, to the same call."""
+        """Return what all stores answer, or say, to the same call."""
         answers: list[T | str] = []
-        for store in (self.memory, self.sqlite):
+        for store in (self.memory, self.sqlite, self.json_lines):
             try:
                 answers.append(self.loop.run_until_complete(call(store)))
             except (WrongExpectedVersion, ValueError) as error:
                 answers.append(repr(error))
-        assert answers[0] == answers[1]
+        assert answers[0] == answers[1] == answers[2]
         return answers[0]
 
     @rule(drawn=batches(), content=st.none() | st.binary(max_size=3))
@@ -128,8 +135,8 @@ class Agreement(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        self.loop.run_until_complete(self.sqlite.close())
-        self.sqlite = self.loop.run_until_complete(self.open())
+        self.loop.run_until_complete(self.close())
+        self.sqlite, self.json_lines = self.loop.run_until_complete(self.open())
 
     @rule(name=names)
     def look_at_a_stream(self, name: str) -> None:

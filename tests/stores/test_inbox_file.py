@@ -51,7 +51,7 @@ async def add(inbox: InboxFile, session: str = "s", key: str = "k", command: byt
 async def test_before_the_first_command_there_is_no_file_and_nothing_waits(inbox: InboxFile) -> None:
     assert await inbox.sessions_waiting() == []
     assert await inbox.waiting("s") == []
-    assert await inbox.row(NO_ROW) is None
+    assert (await inbox.rows([NO_ROW])).get(NO_ROW) is None
     assert await inbox.take_back(NO_ROW) is False
     await inbox.finish(NO_ROW, b"", 1)
     assert inbox.signature() is None
@@ -79,12 +79,12 @@ async def test_rows_wait_in_order_until_they_have_an_outcome(inbox: InboxFile) -
     await inbox.finish(first, b"done again", 6)
     assert [row.name for row in await inbox.waiting("b")] == [third]
     assert await inbox.sessions_waiting() == ["a", "b"]
-    row = await inbox.row(first)
+    row = (await inbox.rows([first])).get(first)
     assert row is not None
     assert (row.outcome, row.command, row.digest) == (b"done", None, hashlib.sha256(b"first").digest())
     assert await inbox.take_back(first) is False
     assert await inbox.take_back(second) is True
-    assert await inbox.row(second) is None
+    assert (await inbox.rows([second])).get(second) is None
 
 
 async def test_a_row_of_a_file_that_was_removed_is_not_taken_for_another_one_with_its_id(inbox: InboxFile) -> None:
@@ -93,7 +93,7 @@ async def test_a_row_of_a_file_that_was_removed_is_not_taken_for_another_one_wit
     other = await add(inbox, "s", "b", b"from b")
     assert other.id == gone.id
     await inbox.finish(gone, b"done", 2)
-    assert await inbox.row(gone) is None
+    assert (await inbox.rows([gone])).get(gone) is None
     assert await inbox.take_back(gone) is False
     assert [row.command for row in await inbox.waiting("s")] == [b"from b"]
 
@@ -112,6 +112,30 @@ async def test_a_key_is_one_command_in_its_session(inbox: InboxFile) -> None:
     assert (again.outcome, new) == (b"done", False)
 
 
+async def test_what_many_add_at_once_is_written_together_and_what_is_wrong_with_one_costs_that_one_only(
+    inbox: InboxFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = [*map(str, range(20)), "same", "same"]
+    with caplog.at_level("DEBUG", logger="aiosqlite"):
+        added = await asyncio.gather(
+            *[add(inbox, key=key, command=f"{number}".encode()) for number, key in enumerate(keys)],
+            return_exceptions=True,
+        )
+        opened_at_once = sum("executing" in record.getMessage() for record in caplog.records)
+    assert [type(result) for result in added] == [RowName] * 21 + [CommandRejected]
+    assert [row.key for row in await inbox.waiting("s")] == keys[:-1]
+    assert opened_at_once < len(keys)  # Each in a transaction of its own would open, work and close.
+
+
+async def test_who_is_cancelled_while_it_adds_ends_when_that_is_known(inbox: InboxFile) -> None:
+    adding = asyncio.create_task(add(inbox))
+    await asyncio.sleep(0)
+    adding.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await adding
+    assert [row.key for row in await inbox.waiting("s")] == ["k"]
+
+
 async def test_what_people_wrote_is_gone_from_the_file_once_it_is_performed(inbox: InboxFile) -> None:
     number = await add(inbox, command=b"canary" * 5_000)
     assert b"canary" in inbox.path.read_bytes()
@@ -123,10 +147,10 @@ async def test_performed_rows_go_after_a_while_and_waiting_ones_never(inbox: Inb
     old, young, waiting = [await add(inbox, key=key) for key in ("old", "young", "waiting")]
     await inbox.finish(old, b"done", 1_000)
     await inbox.finish(young, b"done", 1_000 + KEEP_US)
-    assert await inbox.row(old) is not None
+    assert (await inbox.rows([old])).get(old) is not None
     last = await add(inbox, key="last")
     await inbox.finish(last, b"done", 1_001 + KEEP_US)
-    assert [await inbox.row(number) is None for number in (old, young, waiting, last)] == [True, False, False, False]
+    assert set(await inbox.rows([old, young, waiting, last])) == {young, waiting, last}
 
 
 async def test_no_more_than_so_many_performed_rows_are_kept(inbox: InboxFile) -> None:

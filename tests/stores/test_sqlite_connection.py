@@ -2,6 +2,8 @@
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -114,3 +116,58 @@ async def test_a_wait_that_takes_too_long_is_over_and_the_work_goes_on() -> None
     assert not future.done()
     future.set_result(1)
     assert await settled(future) == 1
+
+
+LETS_GO = """
+import asyncio, gc, os, sqlite3, subprocess, sys, threading
+from refold.stores.sqlite_connection import SQLiteConnection
+
+path = sys.argv[1]
+
+def write(connection):
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("CREATE TABLE IF NOT EXISTS t (x)")
+    connection.execute("INSERT INTO t VALUES (1)")
+
+if len(sys.argv) > 2:
+    write(sqlite3.connect(path, isolation_level=None))
+    os._exit(0)
+
+def wait_for(work):
+    return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+loop = asyncio.new_event_loop()
+thread = threading.Thread(target=loop.run_forever)
+thread.start()
+connection = wait_for(SQLiteConnection.open(f"file:{path}"))
+wait_for(connection.run(write))
+reading, writing = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.close(writing)
+    os.read(reading, 1)  # Until the parent has closed the file, and the other process is dead.
+    connection = None
+    gc.collect()
+    os._exit(0)
+wait_for(connection.close())
+loop.call_soon_threadsafe(loop.stop)
+thread.join()
+loop.close()
+subprocess.run([*sys.orig_argv, "other"], check=True)
+assert os.path.getsize(path + "-wal") > 0
+os.close(writing)
+assert os.waitpid(pid, 0)[1] == 0
+print(sqlite3.connect(path).execute("SELECT count(*) FROM t").fetchone()[0])
+"""
+
+
+def test_a_forked_child_that_lets_go_of_a_connection_does_not_close_it(tmp_path: Path) -> None:
+    """Closed there, SQLite takes itself for the last one that has the file, and removes what others have committed."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-W", "error::ResourceWarning", "-c", LETS_GO, str(tmp_path / "some.db")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("2\n", "")
