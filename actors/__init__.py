@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from refold.actors.errors import AskTimeout as AskTimeout
     from refold.actors.errors import WouldDeadlock as WouldDeadlock
     from refold.actors.event_sourced import EventSourcedActor as EventSourcedActor
+    from refold.actors.event_sourced_system import EventSourcedSystem as EventSourcedSystem
+    from refold.actors.folded_actor import Performed as Performed
     from refold.actors.future import ActorFuture as ActorFuture
+    from refold.actors.hosting import Hosted as Hosted
     from refold.actors.journal import Journal as Journal
     from refold.actors.supervision import ActorFailure as ActorFailure
     from refold.actors.thread_pool import LateOutcome as LateOutcome
@@ -40,9 +43,12 @@ __all__ = [
     "CancellationToken",
     "Clock",
     "EventSourcedActor",
+    "EventSourcedSystem",
+    "Hosted",
     "Journal",
     "LateOutcome",
     "ManualClock",
+    "Performed",
     "SystemClock",
     "ThreadPool",
     "ThreadWork",
@@ -62,9 +68,12 @@ _HOMES = {
     "CancellationToken": "refold.actors.cancellation",
     "Clock": "refold.actors.clock",
     "EventSourcedActor": "refold.actors.event_sourced",
+    "EventSourcedSystem": "refold.actors.event_sourced_system",
+    "Hosted": "refold.actors.hosting",
     "Journal": "refold.actors.journal",
     "LateOutcome": "refold.actors.thread_pool",
     "ManualClock": "refold.actors.clock",
+    "Performed": "refold.actors.folded_actor",
     "SystemClock": "refold.actors.clock",
     "ThreadPool": "refold.actors.thread_pool",
     "ThreadWork": "refold.actors.thread_pool",

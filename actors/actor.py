@@ -45,11 +45,12 @@ class Actor(_PykkaActor):
 
     A message is passed by reference: send frozen Structs, so that nothing a receiver does is visible to the sender.
 
-    What an error does. A `RefoldError` raised under `ask` is a refusal: the asker gets it, and the actor goes on
-    unchanged. Any other error, and any error under `tell`, is a failure: the asker, if there is one, gets it, and
-    the actor is replaced by a new instance from the same factory (see `refold.actors.supervision`), which then
-    handles the messages that were queued. `CancelledError` or `SystemExit` let out by a handler are failures like
-    any other; its asker gets ActorStopped, so that the error cannot act on the asker too.
+    What an error does. A `RefoldError` is a refusal: the asker gets it, or the message is parked where nobody asked
+    (see `ActorSystem.parked`), and the actor goes on unchanged. Any other error is a failure: the asker, if there is
+    one, gets it, and the actor is replaced by a new instance from the same factory (see
+    `refold.actors.supervision`), which then handles the messages that were queued. `CancelledError` or `SystemExit`
+    let out by a handler are failures like any other; its asker gets ActorStopped, so that the error cannot act on the
+    asker too.
 
     `__init__` must not touch `address`, `system` or `actor_ref`: they are there from `on_start` on.
     """

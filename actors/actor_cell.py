@@ -315,11 +315,13 @@ class ActorCell(Mailbox):
             return
         if reply is not None:
             reply.settle(error=self._for_asker(error))
-            if isinstance(error, RefoldError):
-                return
+        elif isinstance(error, RefoldError):
+            self.system.set_aside(self.address, message, f"the actor refused it: {describe(error)}")
         else:
             reason = f"the actor failed on it: {describe(error)}"
             self.system.supervisor.parked.append(ParkedMessage(address=self.address, message=message, reason=reason))
+        if isinstance(error, RefoldError):
+            return
         failed, self.actor = self.actor, None
         if failed is not None:
             await self._call_on_failure(failed, error)

@@ -7,14 +7,13 @@ is restarted in the middle of an effect neither begins it a second time nor lose
 import asyncio
 from collections.abc import Mapping
 
-import msgspec
-
-from refold.actors.clock import Clock
+from refold.actors.clock import Clock, Timer
+from refold.actors.mailbox import Vital
 from refold.events.core import Effect
 from refold.events.ids import PayloadHash
 
 
-class EffectEnded(msgspec.Struct, frozen=True, kw_only=True):
+class EffectEnded(Vital, frozen=True, kw_only=True):
     """An effect is over: what it brought, as a command, or nothing if it was cancelled in time."""
 
     key: str
@@ -29,9 +28,16 @@ class EffectEnded(msgspec.Struct, frozen=True, kw_only=True):
 class StreamEffects:
     """The effects of one stream, by key; its actor reads and changes them."""
 
-    __slots__ = ("cancelled", "running", "unrecorded")
+    __slots__ = ("cancelled", "held", "running", "taken_up", "timers", "unrecorded")
 
     def __init__(self) -> None:
+        self.taken_up = False
+        """Whether the work that an earlier process left was seen to, so that an actor that was let go goes on as it
+        was."""
+        self.held: set[str] = set()
+        """Those that begin only once somebody lets the work of an earlier process go on."""
+        self.timers: dict[str, Timer] = {}
+        """Of waits and of pauses, by the key of what they are for."""
         self.running: dict[str, Effect] = {}
         """Those that the state wants, results that are not recorded yet included."""
         self.cancelled: dict[str, Effect] = {}
@@ -61,8 +67,9 @@ class EffectsInFlight:
     def forget(self, stream: str) -> None:
         """Drop a stream that has no effects."""
         effects = self._by_stream.get(stream)
-        if effects is not None and not (effects.running or effects.cancelled or effects.unrecorded):
-            del self._by_stream[stream]
+        if effects is None or effects.running or effects.cancelled or effects.unrecorded or effects.held:
+            return
+        del self._by_stream[stream]
 
     def count(self) -> int:
         """Return how many effects run, waits not counted."""
@@ -72,7 +79,7 @@ class EffectsInFlight:
     async def drain(self, clock: Clock, grace_s: float) -> None:
         """Let no further effect begin, and return when none runs any more, or after `grace_s` seconds."""
         self.draining = True
-        if self._hurried or not self.count():
+        if self._hurried or grace_s <= 0 or not self.count():
             return
         self._idle = asyncio.get_running_loop().create_future()
         timer = clock.call_later(grace_s, self._wake)
@@ -80,6 +87,14 @@ class EffectsInFlight:
             await self._idle
         finally:
             timer.cancel()
+
+    def end(self) -> None:
+        """Let go of the timers of actors that were let go themselves."""
+        self.draining = True
+        for effects in self._by_stream.values():
+            for timer in effects.timers.values():
+                timer.cancel()
+            effects.timers.clear()
 
     def hurry(self) -> None:
         """Let `drain` return at once: what runs is abandoned."""

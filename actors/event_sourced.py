@@ -8,7 +8,7 @@ grace period is over.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -18,9 +18,10 @@ from refold.actors.effects import EffectEnded, EffectsInFlight, StreamEffects
 from refold.actors.errors import ActorStopped
 from refold.actors.folded_actor import C, E, FoldedActor, S
 from refold.actors.journal import Journal
+from refold.actors.mailbox import Vital
 from refold.events.codec import EventCodec
 from refold.events.core import Core, Effect, Wait, WaitUntil
-from refold.events.errors import CommandRejected, LogFormatError, PersistenceError
+from refold.events.errors import CommandRejected, CoreFailed, LogFormatError, PersistenceError
 from refold.events.ids import PayloadHash
 
 log = logging.getLogger("refold.actors")
@@ -43,35 +44,42 @@ class WithPayloads(msgspec.Struct, frozen=True):
     payloads: Mapping[PayloadHash, bytes]
 
 
-class GraceOver(msgspec.Struct, frozen=True):
+class GraceOver(Vital, frozen=True):
     """The grace period of the effects that were cancelled then is over."""
 
     round: int
 
 
-class OfferResult(msgspec.Struct, frozen=True):
+class OfferResult(Vital, frozen=True):
     """Offer the result of an effect to the log again, which refused it."""
 
     key: str
 
 
-class LookAtClock(msgspec.Struct, frozen=True):
+class LookAtClock(Vital, frozen=True):
     """See whether the time of a wait has come."""
 
     key: str
 
 
-class TakeUp(msgspec.Struct, frozen=True):
+class TakeUp(Vital, frozen=True):
     """Try again to read the log at the beginning of the actor's life."""
 
     attempt: int
+
+
+class PauseOver(Vital, frozen=True):
+    """Work that has ended and is still wanted may begin again."""
+
+    key: str
 
 
 class EventSourcedActor(FoldedActor[S, C, E]):
     """An actor whose state is folded from the stream of its address.
 
     Send it commands of its core; the reply is `Performed`, or the refusal. Subclasses give a core and a codec, and
-    begin and cancel effects; they override `published`, `settled` and `recovery` where they need to.
+    begin and cancel effects; they override `published`, `settled` and `recovery` where they need to. For a core of the
+    application's own, `EventSourcedSystem.host` needs no subclass.
 
     Args:
         core: the four functions.
@@ -93,13 +101,15 @@ class EventSourcedActor(FoldedActor[S, C, E]):
         super().__init__(core, codec, journal)
         self._in_flight = in_flight if in_flight is not None else EffectsInFlight()
         self._effects = StreamEffects()
-        self._held: set[str] = set()
         self._grace: Timer | None = None
         self._grace_round = 0
         self._grace_s = cancel_grace_s
         self._taken_up = False
         """Whether the log has been read, and the work that it asks for goes on."""
-        self._timers: dict[str, Timer] = {}
+        self._ends: dict[str, int] = {}
+        """How often in a row work that is still wanted has ended without a recorded result."""
+        self._resting: set[str] = set()
+        """Work that has ended, is still wanted, and begins again after a pause."""
 
     # What subclasses say
 
@@ -107,8 +117,8 @@ class EventSourcedActor(FoldedActor[S, C, E]):
         """Begin an effect; its end must come back as one `EffectEnded`."""
         raise NotImplementedError(f"{type(self).__name__} asks for {effect.key} and does not say how to begin it")
 
-    def due(self, effect: WaitUntil) -> C:
-        """Return the command that says that the time of a wait has come."""
+    def due(self, effect: WaitUntil) -> C | None:
+        """Return the command that says that the time of a wait has come; None = there is nothing to record."""
         raise NotImplementedError(f"{type(self).__name__} asks for {effect.key} and does not say what it means")
 
     def cancel(self, effect: Any) -> None:
@@ -141,6 +151,29 @@ class EventSourcedActor(FoldedActor[S, C, E]):
         """Return what to record instead of an effect's result that was refused; None = nothing."""
         return None
 
+    def instead(self, effect: Effect | None, command: C, error: Exception) -> C | None:
+        """Return what to record instead of an effect's result that was refused or cannot be understood; None = nothing.
+
+        Args:
+            effect: None where it is not known any more.
+            command: its result.
+            error: why it cannot be recorded.
+        """
+        return self.unrecordable(command, str(error) if isinstance(error, CommandRejected) else type(error).__name__)
+
+    def pause_s(self, effect: Any, ends: int) -> float:
+        """Return how many seconds to wait before work begins again that is still wanted though it has ended.
+
+        Args:
+            effect: the work.
+            ends: how often in a row it has ended without a recorded result; 0 = its last result was recorded.
+        """
+        return 0.0
+
+    def wanted(self) -> Sequence[Effect]:
+        """Return the work that should be in flight."""
+        return self.core.pending(self.state)
+
     # The life of the actor
 
     async def on_start(self) -> None:
@@ -156,7 +189,7 @@ class EventSourcedActor(FoldedActor[S, C, E]):
             return
         try:
             await self._take_up()
-        except LogFormatError as error:  # It will not be read better the next time; each message says so.
+        except (CoreFailed, LogFormatError) as error:  # It will be no better the next time; each message says so.
             log.error("%s cannot be read: %s", self.stream, error)
         except PersistenceError as error:
             log.warning("%s waits, since its log fails: %s", self.stream, error)
@@ -165,21 +198,35 @@ class EventSourcedActor(FoldedActor[S, C, E]):
     async def _take_up(self) -> None:
         await self._fold()
         self._published = self.core.version(self.state)
+        wanted = self.wanted()
         self._taken_up = True
-        wanted = self.core.pending(self.state)
-        if wanted and not self._effects.carried_out():
+        if wanted and not self._effects.taken_up and not self._effects.carried_out():
             recovery = self.recovery()
             if recovery is None:
-                self._held = {effect.key for effect in wanted if self.waits_for_recovery(effect)}
+                self._effects.held = {effect.key for effect in wanted if self.waits_for_recovery(effect)}
             elif recovery:
                 try:
                     await self.perform(recovery)
                 except BaseException:
                     self._taken_up = False
                     raise
+        self._effects.taken_up = True
         for message in self._effects.unrecorded.values():
             self._offer_later(message)
         self._reconcile()
+
+    def may_passivate(self) -> bool:
+        """Return whether the log says all that this instance knows, and nothing goes on but waits."""
+        effects = self._effects
+        if not self._taken_up or self._stale or self._grace is not None or self._resting or self._ends:
+            return False
+        if effects.cancelled or effects.unrecorded:
+            return False
+        return all(effect.idle for effect in effects.running.values())
+
+    def on_passivate(self) -> None:
+        """Leave what the actor waits for as it is: a time that comes, or a message, makes a new instance."""
+        self._in_flight.forget(self.stream)
 
     async def on_stop(self) -> None:
         """Let go of timers, and of effects that run nowhere else."""
@@ -192,10 +239,13 @@ class EventSourcedActor(FoldedActor[S, C, E]):
     def _let_go(self) -> None:
         if self._grace is not None:
             self._grace.cancel()
-        for key, timer in self._timers.items():
+        for key, timer in self._effects.timers.items():
             timer.cancel()
             if isinstance(self._effects.running.get(key), WaitUntil):
                 del self._effects.running[key]
+        self._effects.timers.clear()
+        self._effects.held.clear()
+        self._effects.taken_up = False
         self._in_flight.forget(self.stream)
 
     async def require_durable_state(self) -> None:
@@ -221,6 +271,8 @@ class EventSourcedActor(FoldedActor[S, C, E]):
             return await self._look_at_clock(message.key)
         if type(message) is TakeUp:
             return await self._try_to_take_up(message.attempt)
+        if type(message) is PauseOver:
+            return await self._pause_over(message.key)
         for key in list(self._effects.unrecorded):  # It ended before this message came.
             await self._offer_again(key)
         await self.require_durable_state()
@@ -235,25 +287,25 @@ class EventSourcedActor(FoldedActor[S, C, E]):
                 self._reconcile()  # What the log holds all the same goes on.
             raise
         if self.resumes(command):
-            self._held.clear()
+            self._effects.held.clear()
         self._reconcile()
         return performed
 
     def goes_on(self) -> bool:
         """Tell whether there is work in flight, all of it in this process."""
-        wanted = self.core.pending(self.state)
+        wanted = self.wanted()
         return bool(wanted) and all(effect.key in self._effects.running for effect in wanted)
 
     # Effects
 
     async def _effect_ended(self, message: EffectEnded) -> None:
-        key, effects = message.key, self._effects
+        key, effects, recorded = message.key, self._effects, False
         if message.command is not None or message.evidence is not None:
             version = self.core.version(self.state)
             try:
                 await self.require_durable_state()
                 version = self.core.version(self.state)
-                await self._record_result(message, effects.running.get(key) or effects.cancelled.get(key))
+                recorded = await self._record_result(message, effects.running.get(key) or effects.cancelled.get(key))
             except PersistenceError as error:
                 if self._stale or self.core.version(self.state) == version:
                     # The work is done and must not be done again: it stays marked as running until it is recorded.
@@ -265,6 +317,7 @@ class EventSourcedActor(FoldedActor[S, C, E]):
         effects.running.pop(key, None)
         effects.cancelled.pop(key, None)
         self._forget_timer(key)
+        self._ends[key] = 0 if recorded else self._ends.get(key, 0) + 1
         self._reconcile()
         self._in_flight.ended()
 
@@ -276,7 +329,8 @@ class EventSourcedActor(FoldedActor[S, C, E]):
     def _offer_later(self, message: EffectEnded) -> None:
         key = message.key
         self._forget_timer(key)
-        self._timers[key] = self._tell_later(RECORD_RETRY_S * 2 ** min(message.attempt - 1, 5), OfferResult(key))
+        pause_s = RECORD_RETRY_S * 2 ** min(message.attempt - 1, 5)
+        self._effects.timers[key] = self._tell_later(pause_s, OfferResult(key))
 
     async def _end_overdue_waits(self) -> None:
         """Record the times that have come, so that what arrives after them finds them passed."""
@@ -287,11 +341,12 @@ class EventSourcedActor(FoldedActor[S, C, E]):
                 await self._effect_ended(EffectEnded(key=effect.key, command=self.due(effect)))
 
     def _forget_timer(self, key: str) -> None:
-        timer = self._timers.pop(key, None)
+        timer = self._effects.timers.pop(key, None)
         if timer is not None:
             timer.cancel()
 
-    async def _record_result(self, message: EffectEnded, effect: Effect | None) -> None:
+    async def _record_result(self, message: EffectEnded, effect: Effect | None) -> bool:
+        """Record what an effect brought, or something instead; return whether it was that itself."""
         commands: list[Any] = [command for command in (message.evidence, message.command) if command is not None]
         try:
             # An append whose outcome is unknown may take effect late. That a wait is over may be told twice.
@@ -300,24 +355,31 @@ class EventSourcedActor(FoldedActor[S, C, E]):
         except PersistenceError:
             raise
         except CommandRejected as error:
-            await self._record_instead(message, str(error), effect)
+            return await self._record_instead(message, error, effect)
         except Exception as error:  # A result of a shape that nobody foresaw: its effect has ended all the same.
             log.exception("%s: the result of %s cannot be understood", self.address, message.key)
-            await self._record_instead(message, type(error).__name__, effect)
+            return await self._record_instead(message, error, effect)
+        return True
 
-    async def _record_instead(self, message: EffectEnded, reason: str, effect: Effect | None) -> None:
+    async def _record_instead(self, message: EffectEnded, error: Exception, effect: Effect | None) -> bool:
         if message.evidence is not None:  # It goes first: the effect's end matters more.
-            await self._record_result(msgspec.structs.replace(message, evidence=None), effect)
-            return
+            return await self._record_result(msgspec.structs.replace(message, evidence=None), effect)
         command: Any = message.command
-        instead = self.unrecordable(command, reason) if command is not None else None
+        instead = self.instead(effect, command, error) if command is not None else None
         level = logging.INFO if instead is None else logging.WARNING
-        log.log(level, "%s: what %s brought is refused: %s", self.address, message.key, reason)
+        log.log(level, "%s: what %s brought is refused: %s", self.address, message.key, error)
         if instead is not None:
             await self.perform([instead], effect=effect)
+        return False
 
-    def _reconcile(self) -> None:
-        wanted = {effect.key: effect for effect in self.core.pending(self.state)}
+    def _reconcile(self, rested: str = "") -> None:
+        """Cancel work that is not wanted any more, and begin what is wanted, first of all what has had its pause."""
+        wanted = {effect.key: effect for effect in self.wanted()}
+        for key in [key for key in self._ends if key not in wanted]:
+            del self._ends[key]
+            if key in self._resting:
+                self._resting.remove(key)
+                self._forget_timer(key)
         running, cancelled = self._effects.running, self._effects.cancelled
         for key in [key for key in running if key not in wanted]:
             effect = running.pop(key)
@@ -335,15 +397,24 @@ class EventSourcedActor(FoldedActor[S, C, E]):
             self._grace = None
             self._grace_round += 1
         for key, effect in wanted.items():
-            if key not in running and key not in self._held and not self._in_flight.draining:
-                running[key] = effect
-                if isinstance(effect, WaitUntil):
-                    self._set_timer(effect)
-                elif not isinstance(effect, Wait):
-                    self.begin(effect)
+            if key in running or key in self._effects.held or key in self._resting or self._in_flight.draining:
+                continue
+            if key in self._ends and key != rested and (pause_s := self.pause_s(effect, self._ends[key])) > 0:
+                self._resting.add(key)
+                self._effects.timers[key] = self._tell_later(pause_s, PauseOver(key))
+                continue
+            running[key] = effect
+            if isinstance(effect, WaitUntil):
+                self._set_timer(effect)
+            elif not isinstance(effect, Wait):
+                self.begin(effect)
         self.settled()
 
     def _tell_later(self, delay_s: float, message: object) -> Timer:
+        return self.system.clock.call_later(delay_s, self._teller(message))
+
+    def _teller(self, message: object) -> Callable[[], None]:
+        """Return what tells this actor a message, whichever instance there is then."""
         ref, address = self.actor_ref, self.address
 
         def tell() -> None:
@@ -352,12 +423,21 @@ class EventSourcedActor(FoldedActor[S, C, E]):
             except ActorStopped as error:  # As after a crash: the log says what is to be done at the next start.
                 log.info("%s: a %s came after its end: %s", address, type(message).__name__, error)
 
-        return self.system.clock.call_later(delay_s, tell)
+        return tell
 
     def _set_timer(self, effect: WaitUntil) -> None:
-        delay_s = max(0, effect.due_at - self.system.clock.now_us()) / 1_000_000
-        # A timer counts seconds; but the wall clock may be set, and the machine may sleep.
-        self._timers[effect.key] = self._tell_later(min(delay_s, LOOK_AT_CLOCK_S), LookAtClock(effect.key))
+        clock, timers, key = self.system.clock, self._effects.timers, effect.key
+        tell = self._teller(LookAtClock(key))
+
+        def look() -> None:
+            remaining_us = effect.due_at - clock.now_us()
+            if remaining_us <= 0:
+                tell()
+            else:  # A timer counts seconds; but the wall clock may be set, and the machine may sleep.
+                timers[key] = clock.call_later(min(remaining_us / 1_000_000, LOOK_AT_CLOCK_S), look)
+
+        delay_s = max(0, effect.due_at - clock.now_us()) / 1_000_000
+        timers[key] = clock.call_later(min(delay_s, LOOK_AT_CLOCK_S), look)
 
     async def _look_at_clock(self, key: str) -> None:
         effect = self._effects.running.get(key)
@@ -367,6 +447,17 @@ class EventSourcedActor(FoldedActor[S, C, E]):
             self._set_timer(effect)
         else:
             await self._effect_ended(EffectEnded(key=key, command=self.due(effect)))
+
+    async def _pause_over(self, key: str) -> None:
+        try:
+            await self.require_durable_state()
+        except PersistenceError:
+            self._effects.timers[key] = self._tell_later(RECORD_RETRY_S, PauseOver(key))
+            return
+        if key in self._resting:
+            self._resting.remove(key)
+            self._forget_timer(key)
+            self._reconcile(rested=key)
 
     async def _grace_over(self, message: GraceOver) -> None:
         if message.round != self._grace_round:

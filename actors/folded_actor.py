@@ -6,15 +6,16 @@ at a time and a failed append has the state folded anew; and state is only ever 
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
+from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
 
 from refold.actors.actor import Actor
 from refold.actors.journal import Journal
 from refold.events.codec import EventCodec, RecordedEvent
 from refold.events.core import Core, Effect, Plan, Recorded, evolve_all, plan
-from refold.events.errors import CommandRejected, PersistenceError, WrongExpectedVersion
+from refold.events.errors import CommandRejected, ConfigError, LogFormatError, PersistenceError, WrongExpectedVersion
 from refold.events.event import Event
 from refold.events.ids import EventRef, PayloadHash, StreamName, event_ref
 from refold.events.records import Appended, EncodedBatch, StoredEvent
@@ -57,6 +58,14 @@ class FoldedActor(Actor, Generic[S, C, E]):
         self._stale = False
         self._published = 0
 
+    def _handle_receive(self, message: Any) -> Any:
+        if isinstance(message, ProxyCall | ProxyGetAttr | ProxySetAttr):
+            raise ConfigError(
+                f"{self.address} is event-sourced and has no proxy: calls and attributes would go around its log; "
+                "send it a command with ask() or tell()"
+            )
+        return super()._handle_receive(message)
+
     def published(self, events: Sequence[RecordedEvent[E]]) -> None:
         """See events that have just become durable."""
 
@@ -80,7 +89,11 @@ class FoldedActor(Actor, Generic[S, C, E]):
     async def _fold(self) -> list[StoredEvent]:
         self._stale = True
         stored = await self.journal.store.read_stream(self.stream)
-        self.state = evolve_all(self.core, self.codec.decode_all(stored))
+        events = self.codec.decode_all(stored)
+        try:
+            self.state = evolve_all(self.core, events)
+        except LogFormatError as error:
+            raise LogFormatError(f"stream {self.stream}: {error}") from error.__cause__
         self.time = stored[-1].at if stored else 0
         self._stale = False
         return stored

@@ -5,7 +5,11 @@ goes on, a new thread takes the place of the one that is stuck, so the pool does
 by name until it returns, which it may still do: then its late outcome goes to whoever asked for it. The threads are
 daemons, so a stuck one does not keep the process alive.
 
-The rule it protects: at most `threads_max` threads do wanted work, and every other one is named.
+A thread that waits for what others do (`place_lent`) is not at work: its place is another's meanwhile, so that work
+that waits for other work of the same pool gets its answer however small the pool is. Afterwards it works on at once,
+for that moment beyond the bound.
+
+The rule it protects: at most `threads_max` threads begin wanted work, and every one that is stuck is named.
 """
 
 import asyncio
@@ -24,6 +28,28 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class _Here(threading.local):
+    """What this thread is doing."""
+
+    work: "ThreadWork[Any] | None" = None
+
+
+_here = _Here()
+
+
+@contextlib.contextmanager
+def place_lent() -> Generator[None, None, None]:
+    """Let another thread of this thread's pool, if it is of one, work in its place for as long as it waits inside."""
+    work = _here.work
+    if work is None or not work.pool.lend_place_of(work):
+        yield
+        return
+    try:
+        yield
+    finally:
+        work.pool.take_back_place_of(work)
+
+
 class LateOutcome(Generic[R]):
     """What abandoned work came to: `value`, or `error` if it raised."""
 
@@ -40,7 +66,7 @@ class ThreadWork(Generic[R]):
 
     def __init__(self, pool: "ThreadPool", loop: AbstractEventLoop, name: str, call: Callable[[], R]) -> None:
         self.name = name
-        self._pool = pool
+        self.pool = pool
         self._loop = loop
         self._call = call
         self._context = contextvars.copy_context()
@@ -69,16 +95,19 @@ class ThreadWork(Generic[R]):
         self._on_late = on_late
         if not self._outcome.settle(error=asyncio.CancelledError(f"{self.name} was abandoned")):
             return False
-        return self._pool.replace_thread_of(self)
+        return self.pool.replace_thread_of(self)
 
     def run_here(self) -> None:
         """Make the call in this thread and settle the outcome; for the pool."""
         value: R | None = None
         error: BaseException | None = None
+        _here.work = self
         try:
             value = self._context.run(self._call)
         except BaseException as raised:  # noqa: BLE001 - handed to whoever waits
             error = raised if _may_be_raised(raised) else _wrapped(self.name, raised)
+        finally:
+            _here.work = None
         if not self._outcome.settle(value, error) and self._on_late is not None:
             late = LateOutcome(self.name, value, error)
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
@@ -105,6 +134,8 @@ class ThreadPool:
         self._changed = threading.Condition()
         self._queue: deque[ThreadWork[Any]] = deque()
         self._running: dict[ThreadWork[Any], None] = {}
+        self._lent: set[ThreadWork[Any]] = set()
+        """Work that runs and waits for other work."""
         self._abandoned: dict[ThreadWork[Any], None] = {}
         self._threads = 0
         self._idle = 0
@@ -153,7 +184,7 @@ class ThreadPool:
 
     @property
     def threads(self) -> int:
-        """Threads that do wanted work or wait for it; at most `threads_max`."""
+        """Threads that do wanted work, and do not wait inside it, or are idle."""
         return self._threads
 
     @property
@@ -195,6 +226,9 @@ class ThreadPool:
                     if self._threads or not self._queue:
                         return  # another thread has our place
                     self._threads += 1  # none could be started in our place
+                elif self._threads > self._threads_max:
+                    self._threads -= 1
+                    return  # another one began while we waited
             del work  # hold on to no result while idle
 
     def _next(self) -> ThreadWork[Any] | None:
@@ -220,11 +254,34 @@ class ThreadPool:
             if work in self._running:
                 del self._running[work]
                 self._abandoned[work] = None
-                self._threads -= 1
-                if self._queue and not self._closed:
-                    with contextlib.suppress(RuntimeError):  # no thread to be had: the next that is free serves it
-                        self._serve_queue()
+                if work in self._lent:
+                    self._lent.remove(work)  # another thread has its place already
+                else:
+                    self._give_place_away()
             return True
+
+    def lend_place_of(self, work: ThreadWork[Any]) -> bool:
+        """Count the thread of running work out for as long as it waits; return whether it is to take its place back."""
+        with self._changed:
+            if work not in self._running or work in self._lent:
+                return False
+            self._lent.add(work)
+            self._give_place_away()
+            return True
+
+    def take_back_place_of(self, work: ThreadWork[Any]) -> None:
+        """Count the thread of work that has waited in again, unless the work was abandoned meanwhile."""
+        with self._changed:
+            if work in self._lent:
+                self._lent.remove(work)
+                self._threads += 1
+
+    def _give_place_away(self) -> None:
+        """Count a thread out, and have another serve what is queued; with the lock held."""
+        self._threads -= 1
+        if self._queue and not self._closed:
+            with contextlib.suppress(RuntimeError):  # no thread to be had: the next that is free serves it
+                self._serve_queue()
 
 
 def _may_be_raised(error: BaseException) -> bool:

@@ -133,6 +133,10 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
                 return await super().on_receive(message)
         return None
 
+    def may_passivate(self) -> bool:
+        """Return False: there are few tools, and calls of all sessions are under way in each."""
+        return False
+
     def on_failure(self, *_error: object, **_error_by_name: object) -> None:
         """End the calls that run as far as their sessions are concerned: what becomes of them is not known."""
         super().on_failure()

@@ -65,10 +65,22 @@ class EventCodec(Generic[E]):
         Raises:
             Unrecordable: it would not decode to an equal event, or is larger than `EVENT_BYTES_MAX`; names the path.
         """
+        return self._encoded(event)[0]
+
+    def as_recorded(self, event: E) -> E:
+        """Return `event` as it would be read back, without its time; it shares nothing with `event`.
+
+        Raises:
+            Unrecordable: as for `encode`.
+        """
+        return self._encoded(event)[1]
+
+    def _encoded(self, event: E) -> tuple[bytes, E]:
         plain = msgspec.structs.replace(event, at=0) if event.at else event
         try:
             data = self._encoder.encode(plain)
-            same = self._decoder.decode(data) == plain
+            read_back = self._decoder.decode(data)
+            same = read_back == plain
         except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, TypeError, ValueError) as error:
             raise _explained(plain, str(error)) from None
         if not same:
@@ -80,7 +92,7 @@ class EventCodec(Generic[E]):
             raise Unrecordable(
                 "$", f"({type(event).__name__}) has {len(data):,} bytes; an event may have {EVENT_BYTES_MAX:,}"
             )
-        return data
+        return data, read_back
 
     def decode(self, stored: StoredEvent) -> E:
         """Return the event in `stored`, with its time.

@@ -15,7 +15,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 
-from refold.events.errors import LogFormatError, RefoldError
+from refold.events.errors import CoreFailed, LogFormatError, RefoldError
 from refold.events.event import Event
 
 S = TypeVar("S")
@@ -34,10 +34,10 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
     key: str
     """Names the work in the log and in the process; without spaces."""
-    causation: int
-    """Version of the event that asked for it."""
-    correlation: int
-    """Version of the input that it goes back to."""
+    causation: int = 0
+    """Version of the event that asked for it; 0 = that of the stimulus after which it was first wanted."""
+    correlation: int = 0
+    """Version of the input that it goes back to; 0 = that of the same stimulus."""
 
 
 class Wait(Effect, frozen=True, kw_only=True):
@@ -153,12 +153,14 @@ def evolve_all(core: Core[S, C, E], events: Iterable[E], state: S | None = None)
     """
     current = core.initial() if state is None else state
     evolve = core.evolve
+    version = before = core.version(current)
     try:
-        for event in events:
+        for version, event in enumerate(events, before + 1):  # noqa: B007 - for the error
             current = evolve(current, event)
-    except (AssertionError, LookupError, AttributeError, TypeError, ValueError) as error:
-        said = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+    except (AssertionError, CoreFailed, LookupError, AttributeError, TypeError, ValueError) as error:
+        plain = isinstance(error, AssertionError | CoreFailed)
+        said = str(error) if plain else f"{type(error).__name__}: {error}"
         raise LogFormatError(
-            f"version {core.version(current)} contradicts the events before it: {said}; `refold check` says where"
+            f"version {version} contradicts the events before it: {said}; `refold check` says where"
         ) from error
     return current

@@ -12,6 +12,7 @@ contradict each other: it returns them as violations.
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal
 
 import msgspec
 
@@ -28,7 +29,7 @@ from refold.events.session_state import SessionState, Turn, history
 class Violation(msgspec.Struct, frozen=True):
     """An invariant does not hold."""
 
-    invariant: Invariant
+    invariant: Invariant | Literal["INV6"]
     stream: str
     version: int
     """Of the event after which it does not hold; 0 = not known."""

@@ -1,4 +1,4 @@
-"""Agents by name: `module:attribute`, as the command and configuration files name them.
+"""Agents and cores by name: `module:attribute`, as the command and configuration files name them.
 
 The rule: whatever is wrong with the name or with the module is said in one line that names the place to look at.
 """
@@ -8,10 +8,14 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Callable, Iterable
 from types import ModuleType
+from typing import TypeGuard, cast
 
 from refold.agent import Agent
 from refold.events.errors import ConfigError
+from refold.events.pure_core import PureCore
+from refold.stream_kinds import GivenKind, StreamKind
 
 
 def load_agent(name: str) -> Agent:
@@ -23,21 +27,56 @@ def load_agent(name: str) -> Agent:
     Raises:
         ConfigError: there is no such module or attribute, importing it fails, or it is no `Agent`.
     """
-    module_name, colon, attribute = name.partition(":")
-    parts = (*module_name.split("."), *attribute.split("."))
-    if not colon or not all(part.isidentifier() for part in parts):
-        raise ConfigError(f"an agent is named module:attribute, such as app.agents:support, and not {name!r}")
-    found: object = _imported(module_name)
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise ConfigError(
-                f"{module_name!r} has no {attribute!r}; {_agents_in(sys.modules[module_name], attribute)}"
-            )
-        found = getattr(found, part)
+    attribute = name.partition(":")[2]
+    found = _named(name, "an agent", "app.agents:support", lambda module: _agents_in(module, attribute))
     if not isinstance(found, Agent):
         raise ConfigError(
             f"{name} is {_kind_of(found)} and no Agent; make it one: {attribute} = refold.Agent(config=…, provider=…)"
         )
+    return found
+
+
+def load_kinds(words: Iterable[str]) -> dict[str, GivenKind]:
+    """Return the cores that `words` name, by the kinds of streams that they decide.
+
+    Args:
+        words: each `kind=module:attribute`, such as `book=app.books:OrderBook`.
+
+    Raises:
+        ConfigError: one of them is no such word, importing its module fails, or it names no core.
+    """
+    kinds: dict[str, GivenKind] = {}
+    for word in words:
+        kind, equals, name = word.partition("=")
+        if not (kind and equals):
+            raise ConfigError(
+                f"a kind is given as kind=module:attribute, such as book=app.books:OrderBook, not {word!r}"
+            )
+        if kind in kinds:
+            raise ConfigError(f"the kind {kind!r} is given twice")
+        found = _named(name, "a core", "app.books:OrderBook", _cores_in)
+        if not _is_core(found):
+            raise ConfigError(f"{name} is {_kind_of(found)} and no core; derive it from refold.events.PureCore")
+        kinds[kind] = found
+    return kinds
+
+
+def _is_core(found: object) -> TypeGuard[GivenKind]:
+    is_class = isinstance(found, type) and issubclass(cast("type[object]", found), PureCore)
+    return is_class or isinstance(found, PureCore | StreamKind)
+
+
+def _named(name: str, what: str, example: str, advice: Callable[[ModuleType], str]) -> object:
+    """Return what `module:attribute` names."""
+    module_name, colon, attribute = name.partition(":")
+    parts = (*module_name.split("."), *attribute.split("."))
+    if not colon or not all(part.isidentifier() for part in parts):
+        raise ConfigError(f"{what} is named module:attribute, such as {example}, and not {name!r}")
+    found: object = _imported(module_name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(f"{module_name!r} has no {attribute!r}; {advice(sys.modules[module_name])}")
+        found = getattr(found, part)
     return found
 
 
@@ -73,6 +112,16 @@ def _agents_in(module: ModuleType, attribute: str) -> str:
     if close:
         return f"did you mean {' or '.join(map(repr, close))}?"
     return f"its agents are {', '.join(agents)}" if agents else "there is no Agent in it"
+
+
+def _cores_in(module: ModuleType) -> str:
+    """Return the end of a sentence that says which cores a module has."""
+    cores = [
+        name
+        for name, value in sorted(vars(module).items())
+        if isinstance(value, type) and issubclass(value, PureCore) and value is not PureCore
+    ]
+    return f"its cores are {', '.join(cores)}" if cores else "there is no core in it"
 
 
 def _kind_of(found: object) -> str:

@@ -9,6 +9,7 @@ the check goes on with what can still be read. Only a file that cannot be opened
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
 import msgspec
 
@@ -18,7 +19,7 @@ from refold.log_reading import EVENTS_PER_PAGE, Batches, ReadableLog, Streams, k
 from refold.payload_check import PayloadCheck
 from refold.stores.event_store import EventStore
 from refold.stream_check import StreamCheck
-from refold.stream_kinds import KINDS
+from refold.stream_kinds import GivenKind, StreamKind, kinds_with
 from refold.stream_problems import Problem, Problems
 
 UNREADABLE = (PersistenceError, UnicodeError)
@@ -26,7 +27,7 @@ UNREADABLE = (PersistenceError, UnicodeError)
 
 
 class NotDecoded(msgspec.Struct, frozen=True, kw_only=True):
-    """Streams whose events were not decoded, because this version of Refold does not know their kind.
+    """Streams whose events were not decoded: neither this version of Refold nor the caller knows their kind.
 
     Their versions, batches, times, chains and ends were checked all the same.
     """
@@ -56,19 +57,22 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
         return self.problems_found == 0
 
 
-async def check_log(log: ReadableLog) -> CheckReport:
+async def check_log(log: ReadableLog, *, kinds: Mapping[str, GivenKind] | None = None) -> CheckReport:
     """Check a log and return what is wrong with it; nothing is written.
 
     Args:
         log: path of the file, or an open store, which stays open. It may be in use: what is appended meanwhile is
             checked as far as it is met.
+        kinds: the cores of the application's own kinds of streams, by kind; their events are decoded and folded.
 
     Raises:
+        ConfigError: a kind cannot work.
         LogFormatError: the file is not a log at all, or comes from a newer Refold.
         PersistenceError: the file is missing or may not be read.
     """
+    known = kinds_with(kinds)
     async with opened(log) as store:
-        check = _LogCheck(store)
+        check = _LogCheck(store, known)
         await check.run()
         return check.report()
 
@@ -76,8 +80,9 @@ async def check_log(log: ReadableLog) -> CheckReport:
 class _LogCheck:
     """The check of one log under way."""
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: EventStore, kinds: Mapping[str, StreamKind]) -> None:
         self._store = store
+        self._kinds = kinds
         self._problems = Problems()
         self._payloads = PayloadCheck(store, self._problems)
         self._streams = 0
@@ -101,7 +106,7 @@ class _LogCheck:
     async def _check_stream(self, head: StreamHead) -> None:
         self._met.add(head.stream)
         self._streams += 1
-        kind = KINDS.get(kind_of(head.stream))
+        kind = self._kinds.get(kind_of(head.stream))
         if kind is None:
             self._not_decoded[kind_of(head.stream)] += 1
         check = StreamCheck(head, kind, self._problems)

@@ -4,24 +4,28 @@
     report.raise_for_divergence()
 
 Level `fold` folds every stream: the state only. Level `core` feeds every recorded stimulus to today's decisions and
-compares the consequences and the effects in flight with the recorded ones. No provider, no tool and no user code
-runs at either level. Read `refold.stream_replay` for how one stream is compared, and `refold.stream_kinds` for which
+compares the consequences and the effects in flight with the recorded ones. No provider and no tool runs at either
+level, and of a user's code only the cores that the caller names: `await replay("books.db", kinds={"book": OrderBook})`.
+Read `refold.stream_replay` for how one stream is compared, and `refold.stream_kinds` for which
 streams can be. The rule: what was not replayed is said in the report.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
 
 import msgspec
 
+from refold.events.checked_core import CheckedCore
 from refold.events.configuration import CORE_VERSION
+from refold.events.core import evolve_all
 from refold.events.errors import ConfigError, DivergenceError
+from refold.events.pure_core import PureCore, S
 from refold.events.records import StreamHead
-from refold.log_reading import Batches, ReadableLog, Streams, kind_of, opened, session_head
+from refold.log_reading import Batches, ReadableLog, Streams, kind_of, opened, session_head, stream_head
 from refold.stores.event_store import EventStore
-from refold.stream_kinds import KINDS
+from refold.stream_kinds import GivenKind, StreamKind, kinds_with
 from refold.stream_replay import Divergence
 
 Level = Literal["fold", "core"]
@@ -32,7 +36,7 @@ DIVERGENCES_KEPT = 100
 
 
 class NotReplayed(msgspec.Struct, frozen=True, kw_only=True):
-    """Streams that were left out, because this version of Refold does not know their kind."""
+    """Streams that were left out, because neither this version of Refold nor the caller knows their kind."""
 
     kind: str
     streams: int
@@ -82,38 +86,94 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
         raise DivergenceError(f"replaying {self.log} diverges at {self.divergence}{more}")
 
 
-async def replay(log: ReadableLog, *, level: Level = "core", session: str | None = None) -> ReplayReport:
+async def replay(
+    log: ReadableLog,
+    *,
+    level: Level = "core",
+    session: str | None = None,
+    stream: str | None = None,
+    kinds: Mapping[str, GivenKind] | None = None,
+) -> ReplayReport:
     """Do a log again and return what was found; nothing is written.
 
     Args:
         log: path of the file, or an open store, which stays open. It may be in use.
         level: how much is done again.
         session: only this session; None = every stream.
+        stream: only this stream, such as `"book/ACME"`; None = every stream.
+        kinds: the cores of the application's own kinds of streams, by kind: `{"book": OrderBook}`.
 
     Raises:
-        ConfigError: there is no such session or no such level.
+        ConfigError: there is no such session, stream or level, or a kind cannot work.
         LogFormatError: the file is no log, or an event in it cannot be decoded; `check_log` says what else is wrong.
         PersistenceError: the log cannot be read.
     """
     if level not in ("fold", "core"):
         raise ConfigError(f'there is no replay level {level!r}; use "fold" or "core"')
+    if session is not None and stream is not None:
+        raise ConfigError("name a session or a stream, not both")
+    known = kinds_with(kinds)
     async with opened(log) as store:
         findings = _Findings()
         if session is not None:
-            await _replay_stream(store, await session_head(store, session), level, findings)
+            await _replay_stream(store, await session_head(store, session), known, level, findings)
+        elif stream is not None:
+            await _replay_stream(store, await stream_head(store, stream), known, level, findings)
         else:
             async for head in Streams(store):
-                await _replay_stream(store, head, level, findings)
+                await _replay_stream(store, head, known, level, findings)
         return findings.report(store.name, level)
 
 
-def replay_sync(log: ReadableLog, *, level: Level = "core", session: str | None = None) -> ReplayReport:
+def replay_sync(
+    log: ReadableLog,
+    *,
+    level: Level = "core",
+    session: str | None = None,
+    stream: str | None = None,
+    kinds: Mapping[str, GivenKind] | None = None,
+) -> ReplayReport:
     """Do as `replay` does, from code that runs no event loop.
 
     Raises:
         RuntimeError: an event loop is running; write `await replay(...)`.
     """
-    return asyncio.run(replay(log, level=level, session=session))
+    return asyncio.run(replay(log, level=level, session=session, stream=stream, kinds=kinds))
+
+
+async def state_at(
+    log: ReadableLog,
+    stream: str,
+    core: type[PureCore[S, Any, Any]] | PureCore[S, Any, Any],
+    *,
+    version: int | None = None,
+) -> S:
+    """Return the state of an event-sourced actor as it was after one of its events; nothing is written.
+
+    Args:
+        log: path of the file, or an open store, which stays open. It may be in use.
+        stream: the actor's address, such as `"book/ACME"`.
+        core: what folds its events.
+        version: of that event; None = the last, 0 = before the first.
+
+    Raises:
+        ConfigError: there is no such stream or version, or the core's types cannot work.
+        LogFormatError: the file is no log, or an event in it cannot be decoded or folded.
+        PersistenceError: the log cannot be read.
+    """
+    checked = CheckedCore(core)
+    async with opened(log) as store:
+        head = await stream_head(store, stream)
+        last = head.version if version is None else version
+        if not 0 <= last <= head.version:
+            raise ConfigError(f"stream {stream!r} has the versions 1 to {head.version}, and not {last}")
+        state = checked.initial()
+        async for batch in Batches(store, head.stream):
+            events = checked.codec.decode_all(item for item in batch if item.version <= last)
+            state = evolve_all(checked, events, state)
+            if batch[-1].version >= last:
+                break
+        return state
 
 
 class _Findings:
@@ -154,8 +214,10 @@ def _earliest(divergences: Iterable[Divergence]) -> list[Divergence]:
     return sorted(divergences, key=lambda divergence: divergence.position)[:DIVERGENCES_KEPT]
 
 
-async def _replay_stream(store: EventStore, head: StreamHead, level: Level, findings: _Findings) -> None:
-    kind = KINDS.get(kind_of(head.stream))
+async def _replay_stream(
+    store: EventStore, head: StreamHead, kinds: Mapping[str, StreamKind], level: Level, findings: _Findings
+) -> None:
+    kind = kinds.get(kind_of(head.stream))
     if kind is None:
         findings.not_replayed[kind_of(head.stream)] += 1
         return

@@ -1,19 +1,23 @@
 """The kinds of streams that today's code can read, and what each of them is read with.
 
-A stream's kind is what stands before the first slash of its name. Adding a kind means adding a line to `KINDS`;
-streams of other kinds (a user's own actors, a newer Refold) are named in reports and never silently skipped.
+A stream's kind is what stands before the first slash of its name. Adding a kind of Refold's own means adding a line to
+`KINDS`; callers add those of their own cores. Streams of other kinds (a user's actors whose core was not given, a newer
+Refold) are named in reports and never silently skipped.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Never, TypeVar
+from typing import Any, Generic, Never, TypeVar
 
+from refold.events.checked_core import CheckedCore
 from refold.events.codec import EventCodec
-from refold.events.core import Core
+from refold.events.core import Core, evolve_all
+from refold.events.errors import ConfigError, LogFormatError
 from refold.events.event import Event
 from refold.events.ids import StreamName, kind_and_identifier
 from refold.events.invariants import SessionChecker, Violation
+from refold.events.pure_core import PureCore
 from refold.events.records import StoredEvent
 from refold.events.runtime_core import RUNTIME_CODEC, RUNTIME_CORE
 from refold.events.runtime_events import RUNTIME_STREAM
@@ -68,6 +72,28 @@ def _nothing_broken(event: Event) -> Sequence[Violation]:
     return ()
 
 
+class _FoldCheck(Generic[S, E]):
+    """Folds one stream, and says where that fails first."""
+
+    def __init__(self, stream: StreamName, core: Core[S, Never, E]) -> None:
+        self._stream = stream
+        self._core = core
+        self._state: S | None = core.initial()
+        self._version = 0
+
+    def observe(self, event: E) -> Sequence[Violation]:
+        """Return what is wrong with one more event; nothing more after the first fault."""
+        self._version += 1
+        if self._state is None:
+            return ()
+        try:
+            self._state = evolve_all(self._core, (event,), self._state)
+        except LogFormatError as error:
+            self._state = None
+            return (Violation("INV6", self._stream, self._version, f"it cannot be folded: {error.__cause__}"),)
+        return ()
+
+
 KINDS: Mapping[str, StreamKind] = MappingProxyType(
     {
         SESSION_KIND: stream_kind(SESSION_CORE, SESSION_CODEC, lambda stream: SessionChecker(stream).observe),
@@ -76,3 +102,29 @@ KINDS: Mapping[str, StreamKind] = MappingProxyType(
     }
 )
 """Every kind that today's code knows, by name."""
+
+GivenKind = type[PureCore[Any, Any, Any]] | PureCore[Any, Any, Any] | StreamKind
+"""A kind as callers give it: a core, as a class or an instance, or what `stream_kind` returns."""
+
+
+def kinds_with(given: Mapping[str, GivenKind] | None) -> Mapping[str, StreamKind]:
+    """Return `KINDS` and those that a caller gives, by name.
+
+    Raises:
+        ConfigError: a name cannot be one or is Refold's own, or the types of a core cannot work.
+    """
+    if not given:
+        return KINDS
+    for name in given:
+        if not name or "/" in name:
+            raise ConfigError(f"{name!r} cannot be a kind of stream; use a word without a slash, such as 'book'")
+        if name in KINDS:
+            raise ConfigError(f"the kind {name!r} is Refold's own and needs no core")
+    return {**KINDS, **{name: _kind_of(kind) for name, kind in given.items()}}
+
+
+def _kind_of(given: GivenKind) -> StreamKind:
+    if isinstance(given, StreamKind):
+        return given
+    checked = CheckedCore[Any, Any, Any](given)
+    return stream_kind(checked, checked.codec, lambda stream: _FoldCheck(stream, checked).observe)

@@ -17,7 +17,7 @@ from refold.events.codec import EventCodec
 from refold.events.content import Json
 from refold.events.core import Core, evolve_all, replan
 from refold.events.difference import NOTHING, Difference, first_difference, json_of
-from refold.events.errors import LogFormatError, RefoldError
+from refold.events.errors import CoreFailed, LogFormatError, RefoldError
 from refold.events.event import Event
 from refold.events.ids import StreamName, event_ref
 from refold.events.records import StoredEvent
@@ -168,7 +168,8 @@ class CoreReplay(Generic[S, E]):
         return self._divergence(batch, len(batch) - 2, "pending", difference, recorded=left, now=right)
 
     def _failure(self, batch: Sequence[StoredEvent], index: int, event: E, error: Exception) -> Divergence:
-        text = str(error) if isinstance(error, RefoldError) else _words_of_fault(error)
+        refused = isinstance(error, RefoldError) and not isinstance(error, CoreFailed)
+        text = str(error) if refused else _words_of_fault(error)
         left = json_of(event)
         difference = Difference(path="stimulus" if index < 0 else f"consequences[{index}]", left=left, right=text)
         return self._divergence(batch, index, "failure", difference, recorded=left, now=text)
@@ -197,9 +198,15 @@ class CoreReplay(Generic[S, E]):
         )
 
 
-def _words_of_fault(error: Exception) -> str:
-    """Return an error's type and text, with the innermost line that is not in Python's own library."""
-    words = f"{type(error).__name__}: {error}"
+def _words_of_fault(error: BaseException) -> str:
+    """Return an error's type and text, with the innermost line that is not in Python's own library.
+
+    Of a user's core the text says on what it failed, and the line is its own.
+    """
+    if isinstance(error, CoreFailed):
+        words, error = str(error), error.__cause__ or error
+    else:
+        words = f"{type(error).__name__}: {error}"
     lines = [
         f" ({os.path.basename(frame.f_code.co_filename)}:{line})"
         for frame, line in walk_tb(error.__traceback__)

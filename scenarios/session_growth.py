@@ -50,6 +50,10 @@ class Growth(msgspec.Struct):
                 open_run = witness.open_run
                 if open_run is not None and timer == f"retry:{witness.runs[open_run].failed}":
                     self._add_joining(witness, open_run)
+            case ModelResponded(rejected=rejected) if rejected:
+                if event.content:
+                    self.added.append(told(Message("assistant", event.content)))
+                self.added.append(told(Message("user", (TextBlock(text=rejected),))))
             case ModelResponded():
                 paused = event.stop_reason == "pause_turn"
                 says = paused or any(type(block) is TextBlock for block in event.content) or tool_uses(event.content)

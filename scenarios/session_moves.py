@@ -263,7 +263,8 @@ def _response(run: RunId, turn: int, answer: Answer) -> RecordModelResponse:
         turn=turn,
         content=answer.content,
         stop_reason=answer.stop_reason,
-        usage=Usage(),
+        usage=Usage(output_tokens=1),
         request=RequestReference(configured=2, messages=1),
         verdicts=answer.verdicts,
+        rejected=answer.rejected,
     )

@@ -123,6 +123,9 @@ class Promises:
                 in_order = turn == seen.turn + 1 and turn <= self._configuration.max_turns
                 self._expect("TURNS", in_order, f"turn {turn} of {run} follows turn {seen.turn}")
                 self._expect_not_parked(seen, f"a model call of {run}")
+                self._expect(
+                    "BUDGET", not self._is_overspent(seen), f"turn {turn} of {run} begins, its budget is spent"
+                )
                 self._expect("FINISH", not seen.finishing, f"{run} goes on though a tool has ended it")
                 if seen.allowed is not None:
                     said = f"turn {turn} of {run} begins, allowed are {seen.allowed}"
@@ -187,6 +190,8 @@ class Promises:
         beside = [other.tier for other in others if other.running]
         alone = not beside or {call.tier, *beside} == {"observe"}
         self._expect("TIERS", in_order and alone, f"{name} ({call.tier}) starts out of order or beside {beside}")
+        if (run := witness.runs.get(witness.open_run or RunId(""))) is not None:
+            self._expect("BUDGET", not self._is_overspent(run), f"{name} starts though the budget is spent")
         if call.started:
             self._expect("ONCE", call.approval == "allowed", f"{name} starts again and nobody allowed it anew")
 
@@ -196,7 +201,7 @@ class Promises:
         match event.kind:
             case "crashed" if run.finishing and not call.running:
                 fits = text == CRASHED_TEXT
-            case "crashed" | "denied" if self._is_failing(run):
+            case "crashed" | "denied" if self._is_failing(run) or self._is_overspent(run):
                 fits = (event.kind == "crashed") == (call.started > 0)
             case "denied" if run.finishing:
                 fits = not call.started
@@ -225,7 +230,8 @@ class Promises:
             self._expect("FINISH", not in_vain, f"a tool has ended {event.run} and it ends with {event}")
         match event:
             case RunCompleted():
-                answered = run.concluded and not (run.joining and run.turn < self._configuration.max_turns)
+                another = run.turn < self._configuration.max_turns and not self._is_overspent(run)
+                answered = run.concluded and not (run.joining and another)
                 fits = (answered or run.finishing) and not run.cancelled
             case RunCancelled():
                 fits = run.cancelled
@@ -239,6 +245,11 @@ class Promises:
             case RunFailed(kind="tool_execution"):
                 fits = self._is_failing(run)
                 self._expect("RECOVERY", fits, f"{event.run} fails after {run.breakages} breakages in a row")
+            case RunFailed(kind="agent_loop"):
+                fits = run.rejected == self._configuration.rejections_max + 1 or type(stimulus) is ModelFailed
+            case RunFailed(kind="budget"):
+                fits = self._is_overspent(run) and not run.concluded
+                self._expect("BUDGET", fits, f"{event.run} fails after {run.tokens} tokens and {run.called} calls")
             case RunFailed(kind="max_turns"):
                 fits = run.turn == self._configuration.max_turns
                 self._expect("TURNS", fits, f"{event.run} ends at turn {run.turn} for too many turns")
@@ -249,6 +260,14 @@ class Promises:
             case _:
                 fits = False
         self._expect("OUTCOME", fits, f"{event.run} ends with {event} after {stimulus}")
+
+    def _is_overspent(self, run: SeenRun) -> bool:
+        """Tell whether a run has spent its budget."""
+        budget = self._configuration.budget
+        if budget is None:
+            return False
+        too_many = budget.tool_calls is not None and run.called > budget.tool_calls
+        return too_many or (budget.tokens is not None and run.tokens >= budget.tokens)
 
     def _is_failing(self, run: SeenRun) -> bool:
         """Tell whether carrying out calls broke once too often."""

@@ -11,8 +11,8 @@ from refold.events.history_rules import Invariant
 Rule: TypeAlias = (
     Invariant
     | Literal["INV5", "INV6", "INV7"]
-    | Literal["HISTORY", "TIERS", "APPROVAL", "ONCE", "KINDS", "OUTCOME", "FINISH", "RECOVERY", "TURNS", "STEPS"]
-    | Literal["RETRY", "PARKED", "SCHEDULE", "KEYS", "TOTAL", "LIVE"]
+    | Literal["HISTORY", "TIERS", "APPROVAL", "ONCE", "KINDS", "OUTCOME", "FINISH", "RECOVERY", "BUDGET", "TURNS"]
+    | Literal["STEPS", "RETRY", "PARKED", "SCHEDULE", "KEYS", "TOTAL", "LIVE"]
 )
 """The name of a rule."""
 
@@ -33,6 +33,7 @@ RULES: dict[Rule, str] = {
     "OUTCOME": "a run ends as what ended it says: answer, failure, timeout, cancel",
     "FINISH": "a run that a tool has ended begins nothing more and completes when what runs has returned",
     "RECOVERY": "a run fails when carrying out its calls breaks too often in a row, and not before",
+    "BUDGET": "a run that has spent its budget asks no model, starts no call and fails for it; no other does",
     "TURNS": "turns count from 1 without gaps, up to max_turns",
     "STEPS": "a run that goes step by step takes no turn that nobody allowed",
     "RETRY": "a failed model call is made again where the policy says so, and not more often",

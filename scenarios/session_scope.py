@@ -23,6 +23,7 @@ from refold.events.ids import AgentId, SessionId, StreamName, ToolCallId
 from refold.events.model import StopReason
 from refold.events.retrying import RetryPolicy
 from refold.events.session_events import Verdict
+from refold.events.spending import Budget
 
 SESSION = SessionId("alice")
 AGENT = AgentId("agent")
@@ -65,6 +66,7 @@ class Answer(msgspec.Struct, frozen=True):
     content: tuple[AnswerContent, ...]
     stop_reason: StopReason = "end_turn"
     verdicts: tuple[Verdict, ...] = ()
+    rejected: str = ""
 
 
 FINAL_ANSWER = Answer((TextBlock(text="Done."),))
@@ -113,6 +115,10 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """A person may allow a call for always."""
     expires: bool = False
     """A call waits for a person only so long."""
+    rejects: bool = False
+    """An answer may be one that cannot be used."""
+    budget: Budget | None = None
+    """How much one run may spend; an answer is counted with one token."""
 
 
 EVERYDAY = (
@@ -137,6 +143,9 @@ EVERYDAY = (
     Scope(name="schedule", turns=1, calls=0, scheduled=True, resumes_max=0),
     Scope(name="scheduled keys", inputs=1, turns=1, calls=0, scheduled=True, keyed=("send", "cancel")),
     Scope(name="clearing", turns=1, calls=1, tools=("look",), refusals=0, clears=True, keyed=("clear",), resumes_max=0),
+    Scope(name="rejecting", turns=3, calls=0, rejects=True, inputs=1, resumes_max=0),
+    Scope(name="budget", inputs=1, tools=("look",), refusals=0, budget=Budget(tool_calls=2), resumes_max=0),
+    Scope(name="tokens", turns=3, calls=0, budget=Budget(tokens=2), now=True, resumes_max=0),
 )
 """Explored in seconds: with every test run, and against every planted fault."""
 
@@ -158,6 +167,9 @@ FULL = (
     Scope(
         name="clearing", turns=1, calls=1, tools=("look",), refusals=0, clears=True, scheduled=True, keyed=("clear",)
     ),
+    Scope(name="rejecting", turns=3, calls=1, tools=("pay",), refusals=0, rejects=True, now=True, stepwise=True),
+    Scope(name="budget", inputs=1, turns=3, tools=("look", "pay"), refusals=0, budget=Budget(tool_calls=2)),
+    Scope(name="tokens", turns=3, calls=1, tools=("put",), refusals=0, budget=Budget(tokens=2), now=True, rejects=True),
 )
 """Explored in minutes.
 
@@ -180,6 +192,8 @@ def configuration(scope: Scope) -> AgentConfiguration:
         error_recovery=scope.breaks or "stop",
         recoveries_max=1,
         resumes_max=scope.resumes_max,
+        rejections_max=1,
+        budget=scope.budget,
     )
     code = CodeIdentity(refold="0.1.0", core=CORE_VERSION)
     return configuration_of(config, agent=AGENT, tools=TOOLS, code=code)[0]
@@ -190,13 +204,15 @@ def answers(scope: Scope) -> tuple[Answer, ...]:
 
     Which tool a call is for makes no difference where it is refused or its answer was cut: it never runs.
     """
-    texts = (
+    texts: tuple[Answer, ...] = (
         FINAL_ANSWER,
         Answer(()),
         Answer((ThinkingBlock(thinking="hm", signature="s"),)),
         Answer((TextBlock(text="Let me go on."),), "pause_turn"),
         Answer((TextBlock(text="It is because"),), "max_tokens"),
     )
+    if scope.rejects:
+        texts = (*texts, Answer((TextBlock(text="Hm."),), rejected="Say it otherwise."), Answer((), rejected="Say it."))
     shapes = _call_shapes(scope)
     single = [Answer((use,), "tool_use", (verdict,)) for use, verdict in shapes]
     pairs = [Answer((first[0], second[0]), "tool_use", (first[1], second[1])) for first in shapes for second in shapes]

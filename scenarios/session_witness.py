@@ -106,6 +106,12 @@ class SeenRun(msgspec.Struct, omit_defaults=True):
     """Answers in a row that said nothing."""
     cut: int = 0
     """Answers in a row that were cut inside their calls."""
+    rejected: int = 0
+    """Answers in a row that could not be used."""
+    tokens: int = 0
+    """Of its answers."""
+    called: int = 0
+    """Calls of its answers, but of those that were cut."""
     finishing: bool = False
     """A tool has ended it."""
     broke: bool = False
@@ -322,6 +328,12 @@ def _see_run(witness: Witness, event: SessionEvent, configuration: AgentConfigur
 def _see_answer(witness: Witness, run: SeenRun, event: ModelResponded, configuration: AgentConfiguration) -> None:
     uses = tool_uses(event.content)
     cut = bool(uses) and event.stop_reason == "max_tokens"
+    run.tokens += event.usage.output_tokens
+    run.called += 0 if cut else len(uses)
+    run.rejected = run.rejected + 1 if event.rejected else 0
+    if event.rejected:
+        run.concluded, run.empty, run.broke, witness.paused = False, 0, False, False
+        return
     paused = event.stop_reason == "pause_turn" and not uses
     says = bool(uses) or paused or any(type(block) is TextBlock for block in event.content)
     run.concluded = says and not uses and not paused

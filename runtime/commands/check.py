@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, KindOption, LogArgument, run_command
 from refold.commands.output import console, counted, write_json, write_paragraph
 from refold.commands.safe_text import one_line
 
@@ -11,23 +11,29 @@ if TYPE_CHECKING:
     from refold.log_check import CheckReport
 
 
-def check(log: LogArgument, as_json: JsonOption = False) -> None:
+def check(log: LogArgument, kind: KindOption = None, as_json: JsonOption = False) -> None:
     """Check that a log is whole and unedited.
 
     Exits 1 if it is not, and names every problem. Versions have no gaps, batches are whole, times do not go back,
     every event decodes, the chain of digests is intact, every payload is there and hashes to its name, the list of
-    streams agrees with the events, and the events of each session could have happened (INV0 to INV4).
+    streams agrees with the events, and the events of each session could have happened (INV0 to INV4). Events of your
+    own kinds of actors are decoded and folded where --kind names their core.
 
     JSON: {log, streams, batches, events, payloads, not_decoded: [{kind, streams}], problems_found, problems: [{kind,
     stream, version, position, message}]}.
     """
-    run_command(_check(log, as_json))
+    run_command(_check(log, kind or [], as_json))
 
 
-async def _check(log: Path, as_json: bool) -> int:
+async def _check(log: Path, kinds: list[str], as_json: bool) -> int:
     from refold.log_check import check_log
 
-    report = await check_log(log)
+    if kinds:
+        from refold.agent_loading import load_kinds
+
+        report = await check_log(log, kinds=load_kinds(kinds))
+    else:
+        report = await check_log(log)
     if as_json:
         write_json(report)
     else:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, KindOption, LogArgument, run_command
 from refold.commands.output import console, counted, write_json, write_paragraph
 from refold.commands.safe_text import one_line
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from refold.events.content import Json
     from refold.replay import ReplayReport
+    from refold.stream_kinds import GivenKind
     from refold.stream_replay import Divergence
 
 
@@ -34,6 +34,14 @@ def replay(
     level: Annotated[
         LevelName, typer.Option(help="fold: the state only. core: every decision, compared with the recorded one.")
     ] = LevelName.CORE,
+    kind: KindOption = None,
+    stream: Annotated[
+        str | None, typer.Option(metavar="STREAM", help="Only this stream, such as book/ACME.", show_default=False)
+    ] = None,
+    at: Annotated[
+        int | None,
+        typer.Option("--at", metavar="N", help="Show the state of --stream after version N.", show_default=False),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Do a log again with today's code.
@@ -41,24 +49,61 @@ def replay(
     Exits 1 at a divergence, and shows both sides; and if nothing was replayed, since today's code knows none of the
     kinds of streams in the log. At level core every recorded stimulus is decided again; the events
     that follow from it and the effects in flight after it are compared with the recorded ones, field by field. No
-    model, no tool and no code of yours runs.
+    model and no tool runs, and of your code only the cores that --kind names.
 
     JSON: {log, level, streams, batches, events, not_replayed: [{kind, streams}], core_version, other_core_versions,
     diverged, divergences: [{stream, version, batch, position, differs, difference: {path, left, right}, recorded,
-    now, core_version}]}; the first divergence of each stream, in order of position.
+    now, core_version}]}; the first divergence of each stream, in order of position. With --at: {stream, version,
+    state}.
     """
-    run_command(_replay(log, session, level, as_json))
+    if at is not None:
+        run_command(_state(log, stream, kind or [], at, as_json))
+    run_command(_replay(log, session, stream, kind or [], level, as_json))
 
 
-async def _replay(log: Path, session: str | None, level: LevelName, as_json: bool) -> int:
+async def _replay(
+    log: Path, session: str | None, stream: str | None, kinds: list[str], level: LevelName, as_json: bool
+) -> int:
     from refold.replay import replay as replay_log
 
-    report = await replay_log(log, level="fold" if level is LevelName.FOLD else "core", session=session)
+    report = await replay_log(
+        log,
+        level="fold" if level is LevelName.FOLD else "core",
+        session=session,
+        stream=stream,
+        kinds=_loaded(kinds),
+    )
     if as_json:
         write_json(report)
     else:
         _write_report(report)
     return EXIT_FOUND if report.divergence is not None or report.nothing_replayed else EXIT_OK
+
+
+async def _state(log: Path, stream: str | None, kinds: list[str], at: int, as_json: bool) -> int:
+    from refold.events.errors import ConfigError
+    from refold.replay import state_at
+    from refold.stream_kinds import StreamKind
+
+    kind = (stream or "").partition("/")[0]
+    core = _loaded(kinds).get(kind)
+    if stream is None or core is None or isinstance(core, StreamKind):
+        raise ConfigError("--at needs a --stream and the --kind of it; `refold show --at` shows a session")
+    state = await state_at(log, stream, core, version=at)
+    if as_json:
+        write_json({"stream": stream, "version": at, "state": state})
+    else:
+        write_paragraph(console(), f"{one_line(stream)} after version {at}:", style="bold")
+        write_paragraph(console(), _json_lines(state), indent=2)
+    return EXIT_OK
+
+
+def _loaded(kinds: list[str]) -> "dict[str, GivenKind]":
+    if not kinds:
+        return {}
+    from refold.agent_loading import load_kinds
+
+    return load_kinds(kinds)
 
 
 def _write_report(report: "ReplayReport") -> None:
@@ -99,7 +144,7 @@ def _write_divergence(to: "Console", divergence: "Divergence") -> None:
         write_paragraph(to, _json_lines(side), indent=2)
 
 
-def _json_lines(side: "Json") -> str:
+def _json_lines(side: object) -> str:
     if side is msgspec.UNSET:
         return "(nothing)"
     return msgspec.json.format(msgspec.json.encode(side), indent=2).decode()

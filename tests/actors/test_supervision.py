@@ -88,7 +88,7 @@ async def test_an_error_under_tell_restarts_the_actor_and_is_observable(
     async with ActorSystem(restart_backoff_s=0, on_failure=failures.append) as system:
         ref = await system.start(Fragile, is_async)
         ref.tell("lost")
-        ref.tell(CommandRejected("nobody asked"))
+        ref.tell(ZeroDivisionError("nobody asked"))
         assert await ref.ask("fresh", block=False) == ["fresh"]
     assert [failure.message for failure in failures] == ["nobody asked"]
     (record,) = caplog.records
@@ -96,6 +96,20 @@ async def test_an_error_under_tell_restarts_the_actor_and_is_observable(
     assert record.levelno == logging.ERROR
     assert "Fragile/1" in record.getMessage()
     assert record.exc_info is not None
+
+
+async def test_a_refusal_under_tell_is_parked_and_the_actor_keeps_its_state(
+    is_async: bool, failures: list[ActorFailure]
+) -> None:
+    async with ActorSystem(on_failure=failures.append) as system:
+        ref = await system.start(Fragile, is_async)
+        refusal = CommandRejected("not now")
+        ref.tell("kept")
+        ref.tell(refusal)
+        assert await ref.ask("more", block=False) == ["kept", "more"]
+        [parked] = system.parked
+    assert (parked.message, parked.reason) == (refusal, "the actor refused it: CommandRejected: not now")
+    assert failures == []
 
 
 async def test_messages_queued_at_a_failure_are_handled_after_the_restart_in_order() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from refold.actors.thread_pool import LateOutcome, ThreadPool
+from refold.actors.thread_pool import LateOutcome, ThreadPool, place_lent
 from refold.events.errors import ConfigError
 
 
@@ -204,3 +204,53 @@ def test_a_late_outcome_after_the_loop_was_closed_is_dropped_quietly() -> None:
 def test_a_pool_without_threads_is_refused() -> None:
     with pytest.raises(ConfigError, match="threads_max"):
         ThreadPool(0)
+
+
+async def test_work_that_waits_for_other_work_lends_its_place_and_works_on_beyond_the_bound() -> None:
+    pool, stuck, inner = ThreadPool(1), Stuck(), Stuck("inner")
+    loop = asyncio.get_running_loop()
+
+    def outer() -> str:
+        with place_lent(), place_lent():
+            answer = asyncio.run_coroutine_threadsafe(pool.run(inner), loop).result()
+        stuck()
+        return f"outer of {answer}"
+
+    waiting = asyncio.create_task(pool.run(outer))
+    await reached(inner.begun)
+    assert pool.threads == 1
+    inner.let_go.set()
+    await reached(stuck.begun)
+    later = asyncio.create_task(pool.run(threading.current_thread))
+    assert await later is not threading.current_thread()
+    stuck.let_go.set()
+    assert await waiting == "outer of inner"
+    assert await pool.run(lambda: "again") == "again"
+    assert pool.threads == 1
+    assert pool.close() == ()
+
+
+async def test_work_that_is_abandoned_while_its_place_is_lent_takes_no_place_back() -> None:
+    pool, stuck, ended = ThreadPool(1), Stuck(), threading.Event()
+
+    def wait() -> None:
+        with place_lent():
+            stuck()
+        ended.set()
+
+    work = pool.submit(wait, name="wait")
+    await reached(stuck.begun)
+    assert work.abandon()
+    assert pool.threads == 0
+    assert await pool.run(lambda: "other") == "other"
+    assert pool.threads == 1
+    stuck.let_go.set()
+    await reached(ended)
+    assert await pool.run(lambda: "other") == "other"
+    assert pool.threads == 1
+    pool.close()
+
+
+def test_a_thread_of_no_pool_has_no_place_to_lend() -> None:
+    with place_lent():
+        assert threading.current_thread() is threading.main_thread()

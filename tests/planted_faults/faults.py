@@ -67,8 +67,8 @@ FAULTS = (
     Fault(
         "an answer that came too late enters the history",
         "session_fold",
-        "state.usage = state.usage + event.usage  # Its run is over",
-        'state.messages.append(Message("assistant", event.content))  # Its run is over',
+        "        state.cost += _cost(state, event.usage, None)\n",
+        '        state.messages.append(Message("assistant", event.content))\n',
         ("INV0", "INV1", "HISTORY"),
     ),
     Fault(
@@ -312,8 +312,8 @@ FAULTS = (
     Fault(
         "a run that has its answer completes though an input joined it",
         "session_decisions",
-        "return bool(run.joining) and not run.finishing and",
-        "return False and",
+        "return bool(run.joining) and not run.finishing",
+        "return False",
         ("OUTCOME",),
     ),
     Fault(
@@ -430,9 +430,9 @@ FAULTS = (
     ),
     Fault(
         "one attempt too many",
-        "session_decisions",
-        "run.attempts >= policy.attempts_max:",
-        "run.attempts > policy.attempts_max:",
+        "retrying",
+        "if counted >= own.get(kind, policy.attempts_max) or sum(failures.values()) >= total_max:",
+        "if counted > own.get(kind, policy.attempts_max):",
         ("RETRY",),
     ),
     Fault(
@@ -469,6 +469,48 @@ FAULTS = (
         "            del state.scheduled[place]\n",
         "",
         ("INV7",),
+    ),
+    Fault(
+        "the tokens of a run are not limited",
+        "spending",
+        "if budget.tokens is not None and tokens >= budget.tokens:",
+        "if budget.tokens is not None and tokens > budget.tokens:",
+        ("BUDGET",),
+    ),
+    Fault(
+        "calls of a run that has spent its budget run",
+        "session_fold",
+        "        spent = budget_spent(state, run)\n        if spent is not None:",
+        "        spent = budget_spent(state, run)\n        if spent is not None and not uses:",
+        ("BUDGET",),
+    ),
+    Fault(
+        "an answer that spends the budget is no answer where an input has joined",
+        "session_decisions",
+        "if run.turns >= state.configuration.max_turns or budget_spent(state, run) is not None:",
+        "if run.turns >= state.configuration.max_turns:",
+        ("OUTCOME", "BUDGET"),
+    ),
+    Fault(
+        "the model is not told why its answer cannot be used",
+        "session_fold",
+        '    state.messages.append(Message("user", (TextBlock(text=event.rejected),)))\n',
+        "",
+        ("HISTORY",),
+    ),
+    Fault(
+        "an answer that cannot be used is asked again once too often",
+        "session_decisions",
+        "if run.rejected_answers > configuration.rejections_max:",
+        "if run.rejected_answers > configuration.rejections_max + 1:",
+        ("OUTCOME",),
+    ),
+    Fault(
+        "an answer that cannot be used is taken all the same",
+        "session_fold",
+        '    run.phase = "ready"\n    run.empty_answers = 0\n',
+        '    run.phase = "answered"\n    run.empty_answers = 0\n',
+        ("OUTCOME",),
     ),
 )
 """Found by the everyday scopes, each within seconds."""

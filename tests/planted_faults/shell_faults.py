@@ -199,9 +199,104 @@ ACTORS = (
     ShellFault(
         "a runtime that closes begins new effects",
         "actors/event_sourced.py",
-        "key not in self._held and not self._in_flight.draining",
-        "key not in self._held",
+        "key in self._resting or self._in_flight.draining:",
+        "key in self._resting:",
         ("actors/test_event_sourced.py::test_draining_begins_nothing_more_and_returns_when_the_last_work_is_recorded",),
+    ),
+    # Actors of users' cores
+    ShellFault(
+        "a reader is given a part of the state",
+        "actors/hosted_actor.py",
+        "Answer(copy.deepcopy(question.ask(self.state)))",
+        "Answer(question.ask(self.state))",
+        ("actors/test_hosting.py::test_case_h10_what_a_reader_a_listener_or_work_was_given_is_theirs_to_change",),
+    ),
+    ShellFault(
+        "work is given a part of the state",
+        "actors/hosted_actor.py",
+        "BeginWork(self.actor_ref, copy.deepcopy(effect))",
+        "BeginWork(self.actor_ref, effect)",
+        ("actors/test_hosting.py::test_case_h10_what_a_reader_a_listener_or_work_was_given_is_theirs_to_change",),
+    ),
+    ShellFault(
+        "work that fails is done again without a pause",
+        "actors/hosted_actor.py",
+        "return PAUSES.pause_s(ends + 1)",
+        "return 0.0",
+        ("actors/test_hosting.py::test_work_that_ends_without_a_result_is_done_again_after_growing_pauses",),
+    ),
+    ShellFault(
+        "a pause does not grow",
+        "actors/event_sourced.py",
+        "self._ends[key] = 0 if recorded else self._ends.get(key, 0) + 1",
+        "self._ends[key] = 0",
+        ("actors/test_hosting.py::test_work_that_ends_without_a_result_is_done_again_after_growing_pauses",),
+    ),
+    ShellFault(
+        "a pause goes on for work that was given up and is wanted anew",
+        "actors/event_sourced.py",
+        "                self._resting.remove(key)\n                self._forget_timer(key)\n",
+        "                pass\n",
+        ("actors/test_hosting.py::test_work_that_ends_without_a_result_is_done_again_after_growing_pauses",),
+    ),
+    ShellFault(
+        "work that an earlier process left waits for a message",
+        "actors/hosting.py",
+        "self._system.ref(head.stream).tell(TakeUp(0))",
+        "self._system.ref(head.stream)",
+        ("actors/test_hosting.py::test_work_left_by_an_earlier_process_goes_on_as_soon_as_its_kind_is_hosted",),
+    ),
+    ShellFault(
+        "what asked for work is forgotten at a restart",
+        "actors/hosted_actor.py",
+        "                self._causes.note(item.pending or (), item.version, item.correlation)\n",
+        "                pass\n",
+        ("actors/test_hosting.py::test_work_is_done_and_what_it_brings_is_caused_by_the_event_that_asked_for_it",),
+    ),
+    ShellFault(
+        "an actor that waits for work or a time is let go",
+        "actors/hosted_actor.py",
+        "not waiting and not effects.running",
+        "bool(effects)",
+        ("actors/test_hosting.py::test_an_idle_actor_is_let_go_and_one_that_waits_for_work_or_a_time_is_not",),
+    ),
+    ShellFault(
+        "a proxy goes around the log",
+        "actors/folded_actor.py",
+        "if isinstance(message, ProxyCall | ProxyGetAttr | ProxySetAttr):",
+        "if isinstance(message, ProxySetAttr):",
+        ("actors/test_hosting.py::test_an_event_sourced_actor_has_no_proxy",),
+    ),
+    ShellFault(
+        "a system closes its log before work has come to an end",
+        "actors/event_sourced_system.py",
+        "            await self._in_flight.drain(self.clock, self._close_grace_s if grace_s is None else grace_s)\n",
+        "            pass\n",
+        ("actors/test_event_sourced_system.py::test_the_end_waits_for_work_and_records_what_it_brings",),
+    ),
+    ShellFault(
+        "a system keeps its log locked after its end",
+        "actors/event_sourced_system.py",
+        "                await self._close_log()\n",
+        "                pass\n",
+        ("actors/test_event_sourced_system.py::test_a_log_has_one_owner_and_is_free_after_the_end",),
+    ),
+    ShellFault(
+        "a poison event is not named by its stream",
+        "actors/folded_actor.py",
+        'raise LogFormatError(f"stream {self.stream}: {error}") from error.__cause__',
+        "raise",
+        ("actors/test_hosting.py::test_a_poison_event_makes_each_message_a_clear_error_and_costs_no_other_actor",),
+    ),
+    ShellFault(
+        "work that is cancelled before its first step tells nobody its end",
+        "actors/effect_worker.py",
+        "if piece.begun and piece.task is not None:",
+        "if piece.task is not None:",
+        (
+            "actors/test_effect_worker.py::"
+            "test_work_that_is_cancelled_before_its_first_step_is_not_done_and_tells_its_end",
+        ),
     ),
     ShellFault(
         "cancelled effects are forgotten with the instance that cancelled them",
@@ -553,6 +648,21 @@ STORES = (
 )
 
 RUNTIME = (
+    # Kinds of the application's own
+    ShellFault(
+        "the state after a version is that before it",
+        "runtime/replay.py",
+        "if item.version <= last)",
+        "if item.version < last)",
+        ("runtime/test_own_kinds.py::test_the_state_after_any_version_can_be_seen",),
+    ),
+    ShellFault(
+        "an event of a user's kind that cannot be folded is sound",
+        "runtime/stream_kinds.py",
+        "            self._state = evolve_all(self._core, (event,), self._state)\n",
+        "            pass\n",
+        ("runtime/test_own_kinds.py::test_check_decodes_and_folds_kinds_whose_cores_are_given",),
+    ),
     ShellFault(
         "a caller is told before the cancelled effects of its run have ended",
         "runtime/session_hub.py",
@@ -712,4 +822,101 @@ RUNTIME = (
     ),
 )
 
-SHELL_FAULTS = (*ACTORS, *STORES, *RUNTIME)
+USERS_CORES = (
+    ShellFault(
+        "a stimulus is evolved as it was decided and not as the log gives it back",
+        "events/checked_core.py",
+        "return self._recorded(stimulus)",
+        "return stimulus",
+        ("events/test_checked_core.py::test_what_is_evolved_is_what_the_log_gives_back",),
+    ),
+    ShellFault(
+        "an event shares its parts with the state that was made of it",
+        "events/checked_core.py",
+        "if type(event) in self._mutable:",
+        "if type(event) in ():",
+        ("actors/test_hosting.py::test_an_event_is_recorded_as_it_was_decided_whatever_the_state_makes_of_its_parts",),
+    ),
+    ShellFault(
+        "a consequence shares its parts with the state that it was made of",
+        "events/checked_core.py",
+        "return [self._recorded(consequence) for consequence in decided]",
+        "return list(decided)",
+        ("actors/test_hosting.py::test_an_event_is_recorded_as_it_was_decided_whatever_the_state_makes_of_its_parts",),
+    ),
+    ShellFault(
+        "a key lets another command pass for the first one",
+        "events/checked_core.py",
+        "if known.digest == key.digest:",
+        "if known.digest:",
+        ("actors/test_hosting.py::test_a_keyed_command_takes_effect_once_also_after_a_restart",),
+    ),
+)
+"""In what surrounds a core of the user's own, before any shell."""
+
+CONNECTIONS = (
+    ShellFault(
+        "a key is another command where the owner gets it than where the inbox does",
+        "runtime/inbox.py",
+        "    return former if former in keys else key\n",
+        "    return former\n",
+        ("runtime/test_connection.py::test_a_key_is_one_run_whether_the_owner_or_the_inbox_gets_it",),
+    ),
+    ShellFault(
+        "a key that an earlier Refold recorded is forgotten",
+        "runtime/inbox.py",
+        "    return former if former in keys else key\n",
+        "    return key\n",
+        ("runtime/test_connection.py::test_a_key_that_an_earlier_refold_recorded_with_its_prefix_is_found",),
+    ),
+    ShellFault(
+        "a cancellation overtakes the input that begins its session",
+        "runtime/inbox_direct.py",
+        "        if state.version == 0:\n            return False\n",
+        "",
+        (
+            "runtime/test_connection.py::"
+            "test_a_new_session_waits_in_the_inbox_for_the_next_runtime_and_so_does_its_cancellation",
+        ),
+    ),
+    ShellFault(
+        "who waits for a run does not wait for a runtime",
+        "runtime/connection.py",
+        "            ownerless_s=connection.patience_s,\n",
+        "            ownerless_s=0,\n",
+        ("runtime/test_connection.py::test_without_a_runtime_an_input_is_recorded_and_the_wait_for_its_run_ends",),
+    ),
+    ShellFault(
+        "a log that its owner is about to make is not waited for",
+        "runtime/connection.py",
+        "            and log_owner(self.log) is not None\n",
+        "            and False\n",
+        ("runtime/test_connection.py::test_a_log_that_its_owner_is_about_to_make_is_waited_for",),
+    ),
+    ShellFault(
+        "an error of the block is taken for the end by SIGTERM",
+        "runtime/stopping.py",
+        "        return isinstance(error, ours)\n",
+        "        return True\n",
+        ("conformance/test_sigterm.py::test_an_error_of_the_block_is_raised_as_it_is",),
+    ),
+    ShellFault(
+        "the handler of SIGTERM that was there before is lost",
+        "runtime/stopping.py",
+        "            signal.signal(signal.SIGTERM, previous)\n",
+        "            pass\n",
+        ("conformance/test_sigterm.py::test_the_handler_that_was_there_before_is_there_again_after_the_block",),
+    ),
+    ShellFault(
+        "a forked child closes its parent's runtime",
+        "runtime/agent_runtime.py",
+        "if self._store is None or os.getpid() != self._pid:",
+        "if self._store is None:",
+        (
+            "conformance/test_forked_processes.py::test_a_child_leaves_the_parents_runtime_and_log_alone_however_it_ends",
+        ),
+    ),
+)
+
+
+SHELL_FAULTS = (*ACTORS, *STORES, *RUNTIME, *USERS_CORES, *CONNECTIONS)

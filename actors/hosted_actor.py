@@ -1,0 +1,223 @@
+"""The actor of somebody's own core: what `refold.actors.hosting` puts behind each address of a hosted kind.
+
+Read `refold.actors.event_sourced` first. It adds what a core cannot say itself: who does its work outside, which event
+asked for that work, and that a fault of the core costs one message and not the actor. The rules: work that `pending`
+names is begun, done again after a pause where it ended without a result, and cancelled when it is no longer named;
+nobody outside holds a part of the state.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from refold.actors.actor_ref import ActorRef
+from refold.actors.effect_worker import BeginWork, CancelWork
+from refold.actors.effects import EffectsInFlight
+from refold.actors.event_sourced import EventSourcedActor
+from refold.actors.folded_actor import log
+from refold.actors.journal import Journal
+from refold.actors.mailbox import Vital
+from refold.actors.supervision import RestartPolicy
+from refold.events.checked_core import CheckedCore
+from refold.events.codec import RecordedEvent
+from refold.events.core import Effect, WaitUntil
+from refold.events.errors import CommandRejected, ConfigError, CoreFailed, PersistenceError, RefoldError
+from refold.events.ids import EventRef
+from refold.events.pure_core import C, E, S
+from refold.events.records import StoredEvent
+
+R = TypeVar("R")
+
+PAUSES = RestartPolicy()
+"""How the pause grows before work is done again: as before an actor's restarts."""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """A command whose sender waits for no answer: what becomes of it is logged."""
+
+    command: object
+
+
+class Question(msgspec.Struct, frozen=True):
+    """Have the actor's state looked at; the reply is an `Answer`."""
+
+    ask: Callable[[Any], object]
+    """Given the state, which it must not change."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a question found, a copy that shares nothing with the state; or what it raised."""
+
+    value: object = None
+    error: Exception | None = None
+
+
+class Causes:
+    """Which events asked for the work that is pending, for effects that do not say so."""
+
+    def __init__(self) -> None:
+        self._causes: dict[str, tuple[int, int]] = {}
+
+    def note(self, keys: Sequence[str], version: int, correlation: EventRef | None) -> None:
+        """Note what is pending after the batch of `version`."""
+        origin = int(correlation.rpartition("@")[2]) if correlation is not None else version
+        self._causes = {key: self._causes.get(key, (version, origin)) for key in keys}
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self._causes = {}
+
+    def with_cause(self, effect: Effect) -> Effect:
+        """Return `effect` with the versions that it lacks."""
+        if effect.causation and effect.correlation:
+            return effect
+        causation, correlation = self._causes.get(effect.key, (0, 0))
+        return msgspec.structs.replace(
+            effect,
+            causation=effect.causation or causation,
+            correlation=effect.correlation or effect.causation or correlation,
+        )
+
+
+class HostedActor(EventSourcedActor[S, C, E], Generic[S, C, E]):
+    """An actor that a user's core decides for.
+
+    Args:
+        core: the user's core.
+        journal: where batches go.
+        in_flight: the effects that run in this process.
+        worker: does the work that the core asks for; None = nobody does.
+        on_event: called with each event once it is durable, in order.
+        cancel_grace_s: seconds that cancelled work may take to end.
+    """
+
+    def __init__(
+        self,
+        core: CheckedCore[S, C, E],
+        journal: Journal,
+        in_flight: EffectsInFlight,
+        worker: ActorRef | None,
+        on_event: Callable[[RecordedEvent[E]], object] | None,
+        cancel_grace_s: float,
+    ) -> None:
+        super().__init__(core, core.codec, journal, in_flight=in_flight, cancel_grace_s=cancel_grace_s)
+        self._checked = core
+        self._worker = worker
+        self._on_event = on_event
+        self._causes = Causes()
+
+    async def on_receive(self, message: Any) -> Any:
+        """Handle a command, a question, or the end of work."""
+        if type(message) is Told:
+            return await self._told(message.command)
+        if type(message) is Question:
+            await self.require_durable_state()
+            return self._answered(message)
+        if isinstance(message, Vital):
+            return await super().on_receive(message)
+        return await self._command(message)
+
+    async def _command(self, command: object) -> Any:
+        if not self._checked.takes(command):
+            names = ", ".join(cls.__name__ for cls in self._checked.command_types)
+            raise ConfigError(
+                f"{self.address} takes the commands of {self._checked.name} ({names}), not {command!r:.80}"
+            )
+        try:
+            return await super().on_receive(command)
+        except CoreFailed as error:
+            self._report(error)
+            raise
+
+    async def _told(self, command: object) -> None:
+        try:
+            await self._command(command)
+        except (CommandRejected, ConfigError, CoreFailed, PersistenceError) as error:
+            self.system.set_aside(self.address, command, str(error))
+
+    def _answered(self, question: Question) -> Answer:
+        try:
+            return Answer(copy.deepcopy(question.ask(self.state)))
+        except Exception as error:  # noqa: BLE001 - the asker's own code
+            return Answer(error=error)
+
+    def _report(self, error: Exception) -> None:
+        self.system.supervisor.report(self.address, error, "background")
+
+    # The log
+
+    async def _fold(self) -> list[StoredEvent]:
+        stored = await super()._fold()
+        self._causes.clear()
+        for item in stored:
+            if item.version == item.batch:
+                self._causes.note(item.pending or (), item.version, item.correlation)
+        return stored
+
+    def published(self, events: Sequence[RecordedEvent[E]]) -> None:
+        """Remember what asked for the work that is pending now, and tell the listener."""
+        keys = [effect.key for effect in self.core.pending(self.state)]
+        self._causes.note(keys, events[-1].batch, events[-1].correlation)
+        if self._on_event is None:
+            return
+        for recorded in events:
+            try:
+                self._on_event(msgspec.structs.replace(recorded, event=copy.deepcopy(recorded.event)))
+            except Exception as error:  # noqa: BLE001 - the listener's own code
+                self._report(error)
+
+    # Work
+
+    def wanted(self) -> Sequence[Effect]:
+        """Return the work that should be in flight, each with the event that asked for it."""
+        return [self._causes.with_cause(effect) for effect in self.core.pending(self.state)]
+
+    def begin(self, effect: Effect) -> None:
+        """Have work done."""
+        if self._worker is None:
+            self._effects.running.pop(effect.key, None)
+            self._effects.held.add(effect.key)
+            self._report(ConfigError(f"{self.address} asks for {effect.key}, and was hosted without `perform`"))
+        else:
+            self._worker.tell(BeginWork(self.actor_ref, copy.deepcopy(effect)))
+
+    def cancel(self, effect: Effect) -> None:
+        """Have work ended that is not wanted any more."""
+        assert self._worker is not None  # Or it had not begun.
+        self._worker.tell(CancelWork(self.address, effect.key))
+
+    def abandon(self, effect: Effect) -> None:
+        """Note that work ignores its cancellation."""
+        log.warning("%s: %s does not end, though it was cancelled; it is left alone", self.address, effect.key)
+
+    def due(self, effect: WaitUntil) -> C | None:
+        """Return the command that says that the time of a wait has come; None = the core fails to say it."""
+        try:
+            return self._checked.due(effect)
+        except CoreFailed as error:
+            self._report(error)
+            return None
+
+    def instead(self, effect: Effect | None, command: C, error: Exception) -> C | None:
+        """Ask the core what the refusal of a result means."""
+        self._report(error)
+        try:
+            return self._checked.failed(effect, error) if effect is not None else None
+        except CoreFailed as second_error:
+            self._report(second_error)
+            return None
+
+    async def _record_instead(self, message: Any, error: Exception, effect: Effect | None) -> bool:
+        try:
+            return await super()._record_instead(message, error, effect)
+        except PersistenceError:
+            raise
+        except RefoldError as second_error:  # What stands for a refused result is refused as well.
+            self._report(second_error)
+            return False
+
+    def pause_s(self, effect: Any, ends: int) -> float:
+        """Return how long work rests that is still wanted though it has ended."""
+        return PAUSES.pause_s(ends + 1)

@@ -1,0 +1,155 @@
+"""Hosting a kind of event-sourced actors: a user's core behind every address `"<kind>/<id>"` of a system.
+
+Read `refold.events.pure_core` for what a core is, and `refold.actors.hosted_actor` for the actor that it decides for.
+An actor is made by its first message, and its state is what its stream in the log adds up to; at the moment of hosting
+those are made that an earlier process left work to.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar, cast
+
+from refold.actors.actor_ref import ActorRef
+from refold.actors.actor_system import ActorSystem
+from refold.actors.effect_worker import EffectWorker
+from refold.actors.effects import EffectsInFlight
+from refold.actors.event_sourced import CANCEL_GRACE_S, TakeUp
+from refold.actors.folded_actor import Performed
+from refold.actors.hosted_actor import Answer, HostedActor, Question, Told
+from refold.actors.journal import Journal
+from refold.events.checked_core import CheckedCore
+from refold.events.codec import RecordedEvent
+from refold.events.errors import ConfigError
+from refold.events.ids import checked_identifier, stream_name
+from refold.events.pure_core import C, E, PureCore, S
+
+R = TypeVar("R")
+
+RESERVED_KINDS = frozenset({"approval", "breaker", "graph", "memory", "model", "runtime", "session", "tool"})
+"""Kinds of streams and actors that Refold itself has, or will have."""
+
+STREAMS_PER_PAGE = 1_000
+
+
+class Hosted(Generic[S, C]):
+    """The actors of one kind; `Host` makes it.
+
+    Args:
+        system: where they live.
+        kind: what stands before the slash of their addresses.
+    """
+
+    def __init__(self, system: ActorSystem, kind: str) -> None:
+        self.system = system
+        self.kind = kind
+
+    def ref(self, identifier: str) -> ActorRef:
+        """Return the ref of one of them, which serves threads and other actors as well.
+
+        Raises:
+            ConfigError: it cannot be an identifier.
+        """
+        return self.system.ref(stream_name(self.kind, checked_identifier(identifier, f"{self.kind} id")))
+
+    async def ask(self, identifier: str, command: C, *, timeout: float | None = None) -> Performed:  # noqa: ASYNC109 - as `ActorRef.ask`
+        """Send a command, and return when what follows from it is durable.
+
+        Args:
+            identifier: of the actor.
+            command: what it is to do.
+            timeout: seconds; None = the system's `ask_timeout_s`.
+
+        Raises:
+            CommandRejected: it may not happen now; nothing was recorded.
+            CoreFailed: the core failed on it; nothing was recorded.
+            PersistenceError: the log failed; see `outcome_unknown`.
+            ActorStopped: the system is closing.
+            AskTimeout: no answer came in time; the command may still be performed.
+        """
+        performed: Performed = await self.ref(identifier).ask(command, block=False, timeout=timeout)
+        return performed
+
+    def tell(self, identifier: str, command: C) -> None:
+        """Send a command and forget it, from any thread; if it comes to nothing, that is logged and set aside.
+
+        Raises:
+            ActorStopped: the system is closing.
+            BackpressureShed: too many messages wait for that actor.
+        """
+        self.ref(identifier).tell(Told(command))
+
+    async def read(self, identifier: str, question: Callable[[S], R]) -> R:
+        """Return a copy of what `question` finds in an actor's state, which is durable, and which it must not change.
+
+        Raises:
+            PersistenceError: the log cannot be read, or is damaged.
+            Exception: whatever `question` raised.
+        """
+        answer: Answer = await self.ref(identifier).ask(Question(question), block=False)
+        if answer.error is not None:
+            raise answer.error
+        return cast("R", answer.value)
+
+
+class Host:
+    """Hosts kinds of actors in a system: `books = await host("book", OrderBook)`.
+
+    Args:
+        system: where the actors live.
+        journal: of the log that they are folded from.
+        in_flight: the effects that run in this process.
+        cancel_grace_s: seconds that cancelled work may take to end before the next work begins.
+    """
+
+    def __init__(
+        self, system: ActorSystem, journal: Journal, in_flight: EffectsInFlight, cancel_grace_s: float = CANCEL_GRACE_S
+    ) -> None:
+        self._system = system
+        self._journal = journal
+        self._in_flight = in_flight
+        self._cancel_grace_s = cancel_grace_s
+
+    async def __call__(
+        self,
+        kind: str,
+        core: type[PureCore[S, C, E]] | PureCore[S, C, E],
+        *,
+        perform: Callable[[Any], Awaitable[C | None]] | None = None,
+        on_event: Callable[[RecordedEvent[E]], object] | None = None,
+    ) -> Hosted[S, C]:
+        """Let `core` decide for every address `"<kind>/<id>"`, and let work go on that an earlier process left there.
+
+        Args:
+            kind: a word of the application's own.
+            core: the user's core, as a class or an instance.
+            perform: does the work that `pending` names, as one task each, and returns the command that tells what it
+                brought, or None. It is cancelled when the work is no longer named, and called again after a crash:
+                let `effect.key` make doing it twice harmless. What it raises goes to the core's `failed`.
+            on_event: called on the loop with each event once it is durable.
+
+        Raises:
+            ConfigError: the kind cannot be one or is taken, or the core's types cannot work.
+            PersistenceError: the log cannot be read.
+        """
+        if kind in RESERVED_KINDS:
+            raise ConfigError(f"the kind {kind!r} is Refold's own; use another word")
+        system, checked = self._system, CheckedCore(core)
+        worker = system.ref(f"work of {kind}") if perform is not None else None
+        rest = (self._journal, self._in_flight, worker, on_event, self._cancel_grace_s)
+        system.register(kind, lambda _: HostedActor(checked, *rest))
+        if worker is not None:
+            await system.start(EffectWorker, perform, checked.failed, address=worker.address)
+        await self._wake(kind)
+        return Hosted(system, kind)
+
+    async def _wake(self, kind: str) -> None:
+        """Make the actors that have work to do."""
+        last = ""
+        while True:
+            heads = await self._journal.store.list_streams(
+                prefix=f"{kind}/", after=last, limit=STREAMS_PER_PAGE, with_pending=True
+            )
+            for head in heads:
+                self._system.ref(head.stream).tell(TakeUp(0))
+            if len(heads) < STREAMS_PER_PAGE:
+                return
+            last = heads[-1].stream

@@ -1,0 +1,282 @@
+"""A user's core, with everything around it that it need not do itself.
+
+Read `refold.events.pure_core` first. Versions are counted; keyed commands take effect once; an error of the user's code
+names the function and what it was given. The rule protected here is that of replay: what the live actor evolves is
+exactly what the log gives back. So every event takes the way through the codec when it is decided, before anything is
+made of it: a list that its sender still holds, an integer where the type says float, can make no difference.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeGuard, TypeVar, get_args, get_origin
+
+import msgspec
+
+from refold.events.codec import EventCodec
+from refold.events.core import Core, Effect, Recorded, WaitUntil
+from refold.events.errors import CommandRejected, ConfigError, CoreFailed
+from refold.events.event import Event
+from refold.events.pure_core import C, CommandKey, E, KeyedCommand, KeyedEvent, PureCore, RecordedKey, S, State
+from refold.events.upcasting import Upcasters
+
+R = TypeVar("R")
+
+
+class CheckedCore(Core[S, C, E], Generic[S, C, E]):
+    """The `Core` made of a user's, and the codec of its events.
+
+    Args:
+        core: the user's class, or an instance of it.
+
+    Raises:
+        ConfigError: its types cannot be read from `PureCore[State, Commands, Events]`, or cannot work.
+    """
+
+    def __init__(self, core: type[PureCore[S, C, E]] | PureCore[S, C, E]) -> None:
+        self.functions: PureCore[S, C, E] = core() if isinstance(core, type) else core
+        self.name = type(self.functions).__name__
+        state, commands, events = _types_of(type(self.functions))
+        self._state_type: type[S] = _checked_state(self.name, state)
+        self.command_types = _structs(self.name, "commands", commands, msgspec.Struct)
+        """Every class of command."""
+        event_types: Any = _structs(self.name, "events", events, Event)
+        _check_tags(self.name, event_types)
+        tags = [str(event.__struct_config__.tag) for event in event_types]
+        self.codec: EventCodec[E] = EventCodec(event_types, Upcasters(self.functions.upcasters, tags))
+        self._event_types = event_types
+        self._mutable = frozenset(event for event in event_types if not _is_immutable(event))
+
+    def initial(self) -> S:
+        """Return the state before the first event."""
+        return self._state_type()
+
+    def version(self, state: S) -> int:
+        """Return how many events `state` has evolved through."""
+        return state.version
+
+    def admit(self, state: S, command: C) -> E | Recorded:
+        """Return the stimulus that `command` becomes, or that it has been recorded before.
+
+        Raises:
+            CommandRejected: it may not happen now, or cannot be recorded.
+            CoreFailed: the user's function failed.
+        """
+        key = _key_of(command)
+        if key is not None and (known := state.keys.get(key.key)) is not None:
+            if known.digest == key.digest:
+                return Recorded(known.version)
+            raise CommandRejected(f"the key {key.key!r} was used for another command, at version {known.version}")
+        stimulus = self._called("admit", command, lambda: self.functions.admit(state, command))
+        if isinstance(stimulus, Recorded):
+            return stimulus
+        if key is not None:
+            if not isinstance(stimulus, KeyedEvent):
+                raise CoreFailed(
+                    f"{self.name}.admit makes a {type(stimulus).__name__} of a {type(command).__name__} with a key; "
+                    f"derive {type(stimulus).__name__} from KeyedEvent"
+                )
+            stimulus = msgspec.structs.replace(stimulus, command=key)
+        return self._recorded(stimulus)
+
+    def evolve(self, state: S, event: E) -> S:
+        """Return what is true after `event`, its version counted.
+
+        Raises:
+            CoreFailed: the user's function failed.
+        """
+        version = state.version + 1
+        if type(event) in self._mutable:  # The state may keep parts of it, and change them later.
+            own = self._recorded(event)
+            msgspec.structs.force_setattr(own, "at", event.at)  # Fresh from the decoder.
+            event = own
+        state.version = version
+        before = state
+        state = self._called("evolve", event, lambda: self.functions.evolve(before, event), version)
+        if not isinstance(state, self._state_type):
+            raise CoreFailed(
+                f"{self.name}.evolve must return the {self._state_type.__name__}, and returns {state!r:.60}"
+            )
+        if isinstance(event, KeyedEvent) and event.command is not None:
+            state.keys[event.command.key] = RecordedKey(version, event.command.digest)
+        if state.version != version:
+            raise CoreFailed(
+                f"{self.name}.evolve returns a state of version {state.version} where {version} was counted; "
+                "change the state that it is given, or replace fields of it"
+            )
+        return state
+
+    def react(self, state: S, event: E) -> Sequence[E]:
+        """Return what follows from `event`, each as the log will give it back.
+
+        Raises:
+            CoreFailed: the user's function failed.
+        """
+        decided = self._called("react", event, lambda: self.functions.react(state, event), state.version)
+        return [self._recorded(consequence) for consequence in decided]
+
+    def pending(self, state: S) -> Sequence[Effect]:
+        """Return the work that should be in flight.
+
+        Raises:
+            CoreFailed: the user's function failed, or two effects have one key, or a key cannot be one.
+        """
+        effects = self._called("pending", state, lambda: self.functions.pending(state), state.version)
+        keys = [effect.key for effect in effects]
+        if len(set(keys)) < len(keys) or any(not key or len(key.split()) != 1 for key in keys):
+            raise CoreFailed(f"{self.name}.pending must give each effect a key of its own without spaces, not {keys}")
+        return effects
+
+    def due(self, effect: WaitUntil) -> C:
+        """Return the command that says that a time has come.
+
+        Raises:
+            CoreFailed: the user's function failed.
+        """
+        return self._called("due", effect, lambda: self.functions.due(effect))
+
+    def failed(self, effect: Effect, error: Exception) -> C | None:
+        """Return the command that says that work failed; None = none.
+
+        Raises:
+            CoreFailed: the user's function failed.
+        """
+        return self._called("failed", effect, lambda: self.functions.failed(effect, error))
+
+    def takes(self, message: object) -> TypeGuard[C]:
+        """Tell whether a message is a command of this core."""
+        return isinstance(message, self.command_types)
+
+    def _called(self, function: str, given: object, call: Callable[[], R], version: int = 0) -> R:
+        try:
+            return call()
+        except CommandRejected:
+            if function == "admit":
+                raise
+            raise CoreFailed(f"{self.name}.{function} must not refuse; only admit may") from None
+        except CoreFailed:
+            raise
+        except Exception as error:
+            place = f" of version {version}" if version else ""
+            raise CoreFailed(
+                f"{self.name}.{function} fails on the {type(given).__name__}{place}: {type(error).__name__}: {error}"
+            ) from error
+
+    def _recorded(self, event: E) -> E:
+        """Return a decided event as the log gives it back, which shares nothing with anybody.
+
+        Raises:
+            Unrecordable: it cannot be recorded; names the path.
+        """
+        if not isinstance(event, self._event_types):
+            names = ", ".join(cls.__name__ for cls in self._event_types)
+            raise CoreFailed(f"{self.name} decides {event!r:.80}, which is none of its events ({names})")
+        return self.codec.as_recorded(event)
+
+
+def _key_of(command: object) -> CommandKey | None:
+    """Return the key of a command that has one, with a digest that fields added later with a default leave as it is."""
+    if not isinstance(command, KeyedCommand) or command.key is None:
+        return None
+    given = {
+        field.name: getattr(command, field.name)
+        for field in msgspec.structs.fields(command)
+        if field.name != "key" and getattr(command, field.name) != field.default
+    }
+    try:
+        content = msgspec.json.encode((type(command).__name__, given), order="deterministic")
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, TypeError, ValueError) as error:
+        raise CommandRejected(f"a {type(command).__name__} with a key must be plain data: {error}") from None
+    return CommandKey(command.key, hashlib.sha256(content).hexdigest()[:32])
+
+
+def _types_of(core: type[object]) -> tuple[object, object, object]:
+    """Return the three types that a core's class was made with."""
+    for cls in core.__mro__:
+        for base in getattr(cls, "__orig_bases__", ()):
+            arguments = get_args(base)
+            if get_origin(base) is PureCore and len(arguments) == 3 and not any(map(_is_open, arguments)):
+                return arguments[0], arguments[1], arguments[2]
+    raise ConfigError(
+        f"{core.__name__} must say its types: class {core.__name__}(PureCore[StateType, CommandTypes, EventTypes])"
+    )
+
+
+def _is_open(argument: object) -> bool:
+    return isinstance(argument, TypeVar | str) or not (hasattr(argument, "__mro__") or get_args(argument))
+
+
+def _checked_state(core: str, state: Any) -> Any:
+    if not (isinstance(state, type) and issubclass(state, State)):
+        raise ConfigError(f"the state of {core}, {state}, must be a class derived from State")
+    if state.__struct_config__.frozen:
+        raise ConfigError(f"{state.__name__} must not be frozen, since its version is counted in it")
+    try:
+        state()
+    except TypeError as error:
+        raise ConfigError(f"every field of {state.__name__} needs a default: {error}") from None
+    return state
+
+
+def _structs(core: str, what: str, types: Any, base: type) -> tuple[type, ...]:
+    """Return the classes of a union, each derived from `base`."""
+    classes: tuple[Any, ...] = get_args(types) or (types,)
+    for cls in classes:
+        if not (isinstance(cls, type) and issubclass(cls, base)):
+            raise ConfigError(f"the {what} of {core} must be classes derived from {base.__name__}, and {cls} is not")
+    return classes
+
+
+def _check_tags(core: str, event_types: Sequence[type[Event]]) -> None:
+    seen: dict[str, str] = {}
+    for event in event_types:
+        tag = event.__struct_config__.tag
+        if not isinstance(tag, str) or tag == event.__name__:
+            raise ConfigError(
+                f"{event.__name__} of {core} needs a tag that stays when the class is renamed: "
+                f'class {event.__name__}(Event, frozen=True, kw_only=True, tag="{event.__name__.lower()}.v1")'
+            )
+        if tag in seen:
+            raise ConfigError(f"{seen[tag]} and {event.__name__} of {core} have one tag, {tag!r}")
+        seen[tag] = event.__name__
+
+
+def _is_immutable(event: type[Event]) -> bool:
+    """Tell whether nothing that the decoder makes for a field of `event` can be changed."""
+    return _nothing_can_change(msgspec.inspect.type_info(event), ())
+
+
+_PLAIN = (
+    msgspec.inspect.BoolType,
+    msgspec.inspect.BytesType,
+    msgspec.inspect.DateTimeType,
+    msgspec.inspect.DateType,
+    msgspec.inspect.DecimalType,
+    msgspec.inspect.EnumType,
+    msgspec.inspect.FloatType,
+    msgspec.inspect.IntType,
+    msgspec.inspect.LiteralType,
+    msgspec.inspect.NoneType,
+    msgspec.inspect.StrType,
+    msgspec.inspect.TimeDeltaType,
+    msgspec.inspect.TimeType,
+    msgspec.inspect.UUIDType,
+)
+
+
+def _nothing_can_change(info: msgspec.inspect.Type, inside: tuple[type, ...]) -> bool:
+    match info:
+        case msgspec.inspect.StructType(cls=cls, fields=fields):
+            if cls in inside:
+                return True
+            frozen = bool(cls.__struct_config__.frozen)
+            return frozen and all(_nothing_can_change(field.type, (*inside, cls)) for field in fields)
+        case msgspec.inspect.UnionType(types=types):
+            return all(_nothing_can_change(item, inside) for item in types)
+        case msgspec.inspect.VarTupleType(item_type=item) | msgspec.inspect.FrozenSetType(item_type=item):
+            return _nothing_can_change(item, inside)
+        case msgspec.inspect.TupleType(item_types=items):
+            return all(_nothing_can_change(item, inside) for item in items)
+        case msgspec.inspect.Metadata(type=inner):
+            return _nothing_can_change(inner, inside)
+        case _:
+            return isinstance(info, _PLAIN)
