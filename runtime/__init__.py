@@ -12,21 +12,28 @@ if TYPE_CHECKING:
     from refold.actors.errors import ActorStopped as ActorStopped
     from refold.actors.errors import AskCycle as AskCycle
     from refold.actors.errors import AskTimeout as AskTimeout
+    from refold.actors.errors import WouldDeadlock as WouldDeadlock
     from refold.actors.judging import Policy as Policy
     from refold.actors.protocols import Provider as Provider
     from refold.actors.tool_context import ToolContext as ToolContext
     from refold.agent import Agent as Agent
     from refold.agent_runtime import AgentRuntime as AgentRuntime
     from refold.approval_handling import ApprovalHandler as ApprovalHandler
+    from refold.connection import ConnectedSession as ConnectedSession
+    from refold.connection import Connection as Connection
+    from refold.connection import Unfinished as Unfinished
+    from refold.connection import connect as connect
     from refold.events.codec import RecordedEvent as RecordedEvent
     from refold.events.configuration import AgentConfig as AgentConfig
     from refold.events.configuration import ToolSpec as ToolSpec
     from refold.events.content import ImageBlock as ImageBlock
     from refold.events.content import Message as Message
+    from refold.events.content import ProviderBlock as ProviderBlock
     from refold.events.content import TextBlock as TextBlock
     from refold.events.content import ThinkingBlock as ThinkingBlock
     from refold.events.content import ToolResultBlock as ToolResultBlock
     from refold.events.content import ToolUseBlock as ToolUseBlock
+    from refold.events.errors import AgentLoopError as AgentLoopError
     from refold.events.errors import CommandRejected as CommandRejected
     from refold.events.errors import ConfigError as ConfigError
     from refold.events.errors import LogFormatError as LogFormatError
@@ -55,12 +62,15 @@ if TYPE_CHECKING:
     from refold.events.permission import ProposedCall as ProposedCall
     from refold.events.retrying import RetryPolicy as RetryPolicy
     from refold.events.session_events import ToolApprovalRequested as ToolApprovalRequested
+    from refold.events.spending import Budget as Budget
+    from refold.events.spending import Price as Price
     from refold.outcome import Cancelled as Cancelled
     from refold.outcome import Completed as Completed
     from refold.outcome import Failed as Failed
     from refold.outcome import Outcome as Outcome
     from refold.outcome import RunError as RunError
     from refold.outcome import RunResult as RunResult
+    from refold.providers.react import ReActProvider as ReActProvider
     from refold.providers.scripted import ScriptedProvider as ScriptedProvider
     from refold.providers.scripted import ScriptItem as ScriptItem
     from refold.providers.scripted import cut as cut
@@ -71,10 +81,19 @@ if TYPE_CHECKING:
     from refold.published import Progressed as Progressed
     from refold.published import Published as Published
     from refold.published import Streamed as Streamed
+    from refold.react_text import ReActStep as ReActStep
+    from refold.react_text import parse_react_step as parse_react_step
     from refold.run_stream import RunStream as RunStream
     from refold.session import Session as Session
     from refold.stepping import TurnResult as TurnResult
+    from refold.stopping import stop_on_sigterm as stop_on_sigterm
     from refold.subscription import Subscription as Subscription
+    from refold.sync_connection import SyncConnectedSession as SyncConnectedSession
+    from refold.sync_connection import SyncConnection as SyncConnection
+    from refold.sync_runtime import SyncRuntime as SyncRuntime
+    from refold.sync_session import SyncSession as SyncSession
+    from refold.sync_streams import SyncRunStream as SyncRunStream
+    from refold.sync_streams import SyncSubscription as SyncSubscription
     from refold.tool_registry import ToolRegistry as ToolRegistry
     from refold.tools import Tool as Tool
     from refold.tools import tool as tool
@@ -85,17 +104,21 @@ __all__ = [
     "Agent",
     "AgentConfig",
     "AgentId",
+    "AgentLoopError",
     "AgentRuntime",
     "Allow",
     "ApprovalHandler",
     "Ask",
     "AskCycle",
     "AskTimeout",
+    "Budget",
     "CancellationToken",
     "Cancelled",
     "CommandRejected",
     "Completed",
     "ConfigError",
+    "ConnectedSession",
+    "Connection",
     "Delta",
     "Deny",
     "Failed",
@@ -110,11 +133,15 @@ __all__ = [
     "Outcome",
     "PersistenceError",
     "Policy",
+    "Price",
     "Progressed",
     "ProposedCall",
     "Provider",
+    "ProviderBlock",
     "ProviderError",
     "Published",
+    "ReActProvider",
+    "ReActStep",
     "RecordedEvent",
     "RefoldError",
     "RetryPolicy",
@@ -128,6 +155,12 @@ __all__ = [
     "SessionId",
     "Streamed",
     "Subscription",
+    "SyncConnectedSession",
+    "SyncConnection",
+    "SyncRunStream",
+    "SyncRuntime",
+    "SyncSession",
+    "SyncSubscription",
     "TextBlock",
     "TextDelta",
     "ThinkingBlock",
@@ -144,12 +177,17 @@ __all__ = [
     "ToolUse",
     "ToolUseBlock",
     "TurnResult",
+    "Unfinished",
     "Usage",
     "UsageDelta",
+    "WouldDeadlock",
     "__version__",
+    "connect",
     "cut",
+    "parse_react_step",
     "say",
     "stall",
+    "stop_on_sigterm",
     "tool",
     "use",
 ]
@@ -159,17 +197,21 @@ _HOMES = {
     "Agent": "refold.agent",
     "AgentConfig": "refold.events.configuration",
     "AgentId": "refold.events.ids",
+    "AgentLoopError": "refold.events.errors",
     "AgentRuntime": "refold.agent_runtime",
     "Allow": "refold.events.permission",
     "ApprovalHandler": "refold.approval_handling",
     "Ask": "refold.events.permission",
     "AskCycle": "refold.actors.errors",
     "AskTimeout": "refold.actors.errors",
+    "Budget": "refold.events.spending",
     "CancellationToken": "refold.actors.cancellation",
     "Cancelled": "refold.outcome",
     "CommandRejected": "refold.events.errors",
     "Completed": "refold.outcome",
     "ConfigError": "refold.events.errors",
+    "ConnectedSession": "refold.connection",
+    "Connection": "refold.connection",
     "Delta": "refold.events.model",
     "Deny": "refold.events.permission",
     "Failed": "refold.outcome",
@@ -184,11 +226,15 @@ _HOMES = {
     "Outcome": "refold.outcome",
     "PersistenceError": "refold.events.errors",
     "Policy": "refold.actors.judging",
+    "Price": "refold.events.spending",
     "Progressed": "refold.published",
     "ProposedCall": "refold.events.permission",
     "Provider": "refold.actors.protocols",
+    "ProviderBlock": "refold.events.content",
     "ProviderError": "refold.events.errors",
     "Published": "refold.published",
+    "ReActProvider": "refold.providers.react",
+    "ReActStep": "refold.react_text",
     "RecordedEvent": "refold.events.codec",
     "RefoldError": "refold.events.errors",
     "RetryPolicy": "refold.events.retrying",
@@ -202,6 +248,12 @@ _HOMES = {
     "SessionId": "refold.events.ids",
     "Streamed": "refold.published",
     "Subscription": "refold.subscription",
+    "SyncConnectedSession": "refold.sync_connection",
+    "SyncConnection": "refold.sync_connection",
+    "SyncRunStream": "refold.sync_streams",
+    "SyncRuntime": "refold.sync_runtime",
+    "SyncSession": "refold.sync_session",
+    "SyncSubscription": "refold.sync_streams",
     "TextBlock": "refold.events.content",
     "TextDelta": "refold.events.model",
     "ThinkingBlock": "refold.events.content",
@@ -218,11 +270,16 @@ _HOMES = {
     "ToolUse": "refold.events.model",
     "ToolUseBlock": "refold.events.content",
     "TurnResult": "refold.stepping",
+    "Unfinished": "refold.connection",
     "Usage": "refold.events.model",
     "UsageDelta": "refold.events.model",
+    "WouldDeadlock": "refold.actors.errors",
+    "connect": "refold.connection",
     "cut": "refold.providers.scripted",
+    "parse_react_step": "refold.react_text",
     "say": "refold.providers.scripted",
     "stall": "refold.providers.scripted",
+    "stop_on_sigterm": "refold.stopping",
     "tool": "refold.tools",
     "use": "refold.providers.scripted",
 }

@@ -9,9 +9,9 @@ import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import Self, Unpack, overload
+from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from refold.actors.actor_system import ActorSystem
 from refold.actors.approval import APPROVAL_KIND, ApprovalActor
@@ -19,21 +19,21 @@ from refold.actors.clock import SystemClock
 from refold.actors.effects import EffectsInFlight
 from refold.actors.errors import ActorStopped, AskTimeout
 from refold.actors.event_sourced import EventSourcedActor
+from refold.actors.hosting import Host
 from refold.actors.journal import Journal
-from refold.actors.judging import Offer, Policy
 from refold.actors.model import MODEL_KIND, ModelActor
 from refold.actors.protocols import Provider
 from refold.actors.session import ReadSession, SessionActor, SessionSetting
 from refold.actors.supervision import ActorFailure
 from refold.actors.thread_pool import ThreadPool
 from refold.actors.tool import ToolActor
-from refold.agent import Agent, agent_of
-from refold.approval_handling import ApprovalHandler, asking
+from refold.agent import Agent, AgentParts, agent_of, parts_and_rest
+from refold.approval_handling import asking
 from refold.contained_store import ContainedStore
 from refold.events.cleaning import clean_text
 from refold.events.configuration import CORE_VERSION, AgentConfig, CodeIdentity, configuration_of
 from refold.events.core import Wait
-from refold.events.errors import CommandRejected, ConfigError, PersistenceError
+from refold.events.errors import BackpressureShed, CommandRejected, ConfigError, PersistenceError
 from refold.events.ids import AgentId, SessionId, checked_identifier, kind_and_identifier, stream_name
 from refold.events.records import StreamHead
 from refold.events.runtime_core import RUNTIME_CODEC, RUNTIME_CORE
@@ -43,6 +43,7 @@ from refold.events.session_core import SESSION_KIND
 from refold.events.session_decisions import pending
 from refold.events.session_state import SessionState, is_scheduled
 from refold.events.tool_core import TOOL_KIND
+from refold.forked_child import protect_from_children
 from refold.inbox_reading import InboxReader, reader_of
 from refold.options import RuntimeOptions, Settings, checked_options
 from refold.published import Recorded
@@ -51,26 +52,33 @@ from refold.resuming import resume_open_runs
 from refold.session import Session
 from refold.session_hub import SessionHub, Subscriber
 from refold.stores.event_store import EventStore
+from refold.stores.json_lines_store import JsonLinesStore
 from refold.stores.memory import InMemoryStore
+from refold.stores.opening import open_log
 from refold.stores.sqlite_store import SQLiteStore
+from refold.structured_output import OutputCheck
 from refold.subscription import CAPACITY, Subscription
 from refold.tool_registry import ToolRegistry
-from refold.tools import Tool
 from refold.version import VERSION
+
+if TYPE_CHECKING:
+    from refold.sync_runtime import SyncRuntime
+
+
+class RuntimeArguments(AgentParts, RuntimeOptions, total=False):
+    """All that `AgentRuntime` takes by keyword beside an `AgentConfig` and its provider."""
 
 
 class AgentRuntime:
     """Runs an agent's sessions on one log; use it as `async with AgentRuntime(...) as runtime`.
 
+    Where no event loop runs, `with AgentRuntime(...) as runtime` gives a `SyncRuntime`, on a loop of its own.
+
     Args:
         agent: the agent's configuration, or a whole `Agent`.
         provider: what answers model requests; with an `AgentConfig` only.
-        tools: functions made tools by `@tool`; with an `AgentConfig` only.
-        name: the agent's name; with an `AgentConfig` only.
-        approval: as in `Agent`; with an `AgentConfig` only. So are `policy` and `offer`.
-        policy: judges the calls that a model asks for.
-        offer: says which tools a model is offered.
-        options: see `refold.options.RuntimeOptions`.
+        options: see `refold.options.RuntimeOptions`; and, with an `AgentConfig` only, the rest of an agent, such as
+            `tools`: see `refold.agent.AgentParts`.
 
     Raises:
         ConfigError: something is missing or cannot work.
@@ -79,18 +87,7 @@ class AgentRuntime:
     log = logging.getLogger("refold.runtime")
 
     @overload
-    def __init__(
-        self,
-        agent: AgentConfig,
-        *,
-        provider: Provider,
-        tools: Sequence[Tool[..., object]] = (),
-        name: str = "agent",
-        approval: ApprovalHandler | None = None,
-        policy: Policy | None = None,
-        offer: Offer | None = None,
-        **options: Unpack[RuntimeOptions],
-    ) -> None: ...
+    def __init__(self, agent: AgentConfig, *, provider: Provider, **options: Unpack[RuntimeArguments]) -> None: ...
     @overload
     def __init__(self, agent: Agent, **options: Unpack[RuntimeOptions]) -> None: ...
     def __init__(
@@ -98,15 +95,11 @@ class AgentRuntime:
         agent: AgentConfig | Agent | None = None,
         *,
         provider: Provider | None = None,
-        tools: Sequence[Tool[..., object]] = (),
-        name: str = "agent",
-        approval: ApprovalHandler | None = None,
-        policy: Policy | None = None,
-        offer: Offer | None = None,
-        **options: Unpack[RuntimeOptions],
+        **options: Unpack[RuntimeArguments],
     ) -> None:
-        self.agent = agent_of(agent, provider, tools, name, approval, policy, offer)
-        self.options = checked_options(options)
+        parts, rest = parts_and_rest(options)
+        self.agent = agent_of(agent, provider, parts)
+        self.options = checked_options(rest)
         if self.agent.config.protocol != "native":
             raise ConfigError(f'the protocol {self.agent.config.protocol!r} is not there yet; use "native"')
         self.hub = SessionHub()
@@ -131,7 +124,7 @@ class AgentRuntime:
             ConfigError: the runtime is not open.
         """
         if self._store is None:
-            raise ConfigError("the runtime is not open; use it inside `async with`")
+            raise ConfigError("the runtime is not open; use it inside `async with`, or `with`")
         return self._store
 
     @property
@@ -142,8 +135,19 @@ class AgentRuntime:
             ConfigError: the runtime is not open.
         """
         if self._system is None:
-            raise ConfigError("the runtime is not open; use it inside `async with`")
+            raise ConfigError("the runtime is not open; use it inside `async with`, or `with`")
         return self._system
+
+    @property
+    def host(self) -> Host:
+        """Hosts event-sourced actors beside the sessions, on the same log: `await runtime.host("book", OrderBook)`.
+
+        Raises:
+            ConfigError: the runtime is not open.
+        """
+        system = self.system  # Raises where the runtime is not open.
+        assert self._journal is not None
+        return Host(system, self._journal, self._in_flight, self.options.cancel_grace_s)
 
     @property
     def commits(self) -> int:
@@ -160,16 +164,26 @@ class AgentRuntime:
         system = self.system  # Raises where the runtime has never been open.
         if os.getpid() != self._pid:
             raise ConfigError("this process was forked from the runtime's; open another log here")
-        if asyncio.get_running_loop() is not system.loop:
-            raise ConfigError("this runtime lives on another event loop; use it there, or open one on this loop")
+        if asyncio._get_running_loop() is not system.loop:  # None in a thread without one.
+            raise ConfigError("this runtime lives on another event loop; use it there, or what its `with` gives")
         if self._closing is not None:
             raise ActorStopped(RUNTIME_STREAM, "the runtime is closed; open a new one on the same log")
+
+    async def open(self) -> Self:
+        """Open the runtime where no block can hold it, as in a notebook, and return it; `close` ends it.
+
+        Raises:
+            ConfigError: it has been open already.
+            LogInUse: another runtime has the log.
+        """
+        return await self.__aenter__()
 
     async def __aenter__(self) -> Self:
         if self._entered:
             raise ConfigError("this runtime has been open already; make another one")
         self._entered = True
         self._pid = os.getpid()
+        protect_from_children(asyncio.get_running_loop())
         try:
             self._store, self._owns_store = await _open(self.options)
             await self._start(self._store)
@@ -183,6 +197,18 @@ class AgentRuntime:
     ) -> None:
         await self.close()
 
+    def __enter__(self) -> "SyncRuntime":
+        from refold.sync_runtime import SyncRuntime
+
+        face = SyncRuntime(self)
+        self._face = face
+        return face
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._face.close()
+
     async def _start(self, store: EventStore) -> None:
         options = self.options
         self._system = ActorSystem(
@@ -191,6 +217,9 @@ class AgentRuntime:
             restarts_max=options.restarts_max,
             restart_window_s=options.restart_window_s,
             close_grace_s=options.close_grace_s,
+            mailbox_capacity=options.mailbox_capacity,
+            passivate_after_s=options.passivate_after_s,
+            live_max=options.live_max,
             on_failure=self._actor_failed,
         )
         self._journal = Journal(store)
@@ -212,7 +241,7 @@ class AgentRuntime:
 
     async def _setting(self, store: EventStore, journal: Journal, code: CodeIdentity) -> SessionSetting:
         configuration, payloads = configuration_of(
-            self.agent.config, agent=AgentId(self.agent.name), tools=tuple(self.tools.specs()), code=code
+            self.agent.told_config(), agent=AgentId(self.agent.name), tools=tuple(self.tools.specs()), code=code
         )
         known = await store.read_payloads(payloads)
         fresh = {name: data for name, data in payloads.items() if name not in known}
@@ -230,9 +259,12 @@ class AgentRuntime:
         hub, tools, options = self.hub, self.tools, self.options
         system.register(SESSION_KIND, lambda _: SessionActor(setting, journal, self._in_flight, hub))
         agent = self.agent
+        output_check = OutputCheck(agent.output_type) if agent.output_type is not None else None
         system.register(
             MODEL_KIND,
-            lambda _: ModelActor(agent.provider, tools, store, hub, policy=agent.policy, offer=agent.offer),
+            lambda _: ModelActor(
+                agent.provider, tools, store, hub, policy=agent.policy, offer=agent.offer, output_check=output_check
+            ),
         )
         ask = asking(agent.approval, self._approval_pool)
         system.register(APPROVAL_KIND, lambda _: ApprovalActor(ask))
@@ -313,7 +345,7 @@ class AgentRuntime:
         return await read_recorded(self.store, stream_name(SESSION_KIND, session), after_version=version, limit=limit)
 
     async def close(self, *, cancel: bool = False) -> None:
-        """End the runtime; a second call waits for the first.
+        """End the runtime; a second call waits for the first, and in a forked child nothing happens.
 
         Effects that run get the close grace to reach the log; what has not by then is abandoned, and its run is
         left open, to go on at the next start. Who is cancelled meanwhile gives up the grace, not the end.
@@ -321,7 +353,7 @@ class AgentRuntime:
         Args:
             cancel: end open runs as cancelled instead.
         """
-        if self._store is None:
+        if self._store is None or os.getpid() != self._pid:  # In a forked child there is nothing that runs.
             return
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close(cancel), name="close the runtime")
@@ -389,6 +421,7 @@ class AgentRuntime:
             if self._system is not None:
                 for address in await self._system.close():
                     self.log.warning("%s did not stop in time", address)
+                self._in_flight.end()
         finally:
             try:
                 if self._journal is not None:
@@ -424,8 +457,8 @@ class AgentRuntime:
         )
         try:
             self.system.ref(RUNTIME_STREAM).tell(fact)
-        except ActorStopped:
-            self.log.warning("the failure of %s is not recorded, since the runtime closes", failure.address)
+        except (ActorStopped, BackpressureShed) as error:
+            self.log.warning("the failure of %s is not recorded: %s", failure.address, error)
 
 
 def _goes_on(state: SessionState) -> list[str]:
@@ -453,12 +486,12 @@ async def _open(options: Settings) -> tuple[EventStore, bool]:
     if isinstance(log, str | os.PathLike):
         if log == ":memory:":
             return InMemoryStore(), True
-        store = await SQLiteStore.open(
+        store = await open_log(
             log,
             durability=options.durability,
             wait_for_log_s=options.wait_for_log_s,
             append_timeout_s=options.append_timeout_s,
         )
         return store, True
-    bounded = type(log) in (InMemoryStore, SQLiteStore)
+    bounded = type(log) in (InMemoryStore, JsonLinesStore, SQLiteStore)
     return ContainedStore(log, options.clock or SystemClock(), None if bounded else options.append_timeout_s), False

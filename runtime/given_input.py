@@ -26,6 +26,15 @@ def input_content(content: Input) -> tuple[tuple[UserContent, ...], dict[Payload
     Raises:
         CommandRejected: it is empty, or not text or blocks.
     """
+    return spill(input_blocks(content))
+
+
+def input_blocks(content: Input) -> list[TextBlock | ImageBlock]:
+    """Return the blocks of an input, checked and clean.
+
+    Raises:
+        CommandRejected: it is empty, or not text or blocks.
+    """
     if isinstance(content, str | TextBlock | ImageBlock):
         parts: Sequence[object] = [content]
     elif isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
@@ -44,7 +53,7 @@ def input_content(content: Input) -> tuple[tuple[UserContent, ...], dict[Payload
             raise CommandRejected(f"an input is text or blocks, not {type(part).__name__}")
     if not blocks:
         raise CommandRejected("the input is empty; send some text")
-    return spill(blocks)
+    return blocks
 
 
 def checked_key(key: str | None) -> str | None:

@@ -3,9 +3,11 @@
 Only a log's owner writes it. Whoever else wants to approve a call, cancel a run or send an input writes a row into the
 file beside the log (`refold.stores.inbox_file`) and waits for its outcome. `inbox_reading` is the owner's side,
 `inbox_sending` that of everybody else, and `inbox_direct` performs rows where no runtime owns the log. The rule: a row
-becomes a command of its session under the key `inbox:<key of the row>`, so that performing it twice does nothing twice.
+becomes a command of its session under the row's own key, so that performing it twice does nothing twice, and a request
+that is made again, of the owner or through the inbox, is the same command.
 """
 
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -13,6 +15,7 @@ import msgspec
 
 from refold.actors.clock import Clock
 from refold.events.cleaning import clean_text
+from refold.events.content import ImageBlock, TextBlock
 from refold.events.errors import CommandRejected
 from refold.events.ids import PayloadHash, RunId, SessionId, ToolCallId, checked_identifier, stream_name
 from refold.events.permission import recorded_reason
@@ -20,18 +23,23 @@ from refold.events.session_commands import CancelRun, DecideApproval, SendInput
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND
 from refold.events.session_events import CancelRequested
 from refold.events.session_state import run_of_input
-from refold.given_input import checked_key, input_content
+from refold.given_input import Input, checked_key, input_blocks, input_content
 from refold.stores.event_store import EventStore
 from refold.stores.inbox_file import InboxFile, InboxRow, RowName
 
-KEY_PREFIX: Final = "inbox:"
-"""What stands before a row's key in the key under which its session knows it."""
+FORMER_PREFIX: Final = "inbox:"
+"""What stands before a row's key in sessions of logs whose Refold kept keys of rows apart from those of callers."""
 
 
-class Send(msgspec.Struct, frozen=True, kw_only=True, tag="send", forbid_unknown_fields=True):
-    """Send an input; done when it is in the log, long before its run ends."""
+class Send(msgspec.Struct, frozen=True, kw_only=True, tag="send", forbid_unknown_fields=True, omit_defaults=True):
+    """Send an input; done when it is in the log, long before its run ends.
 
-    text: str
+    It may begin a session, which takes a runtime: only that has an agent.
+    """
+
+    text: str = ""
+    content: tuple[TextBlock | ImageBlock, ...] = ()
+    """Its blocks, where it is more than a text."""
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
@@ -115,9 +123,9 @@ class Inbox:
             CommandRejected: the key was used for another command, or is none; or nobody could perform the command.
             ConfigError: the session's name cannot be one.
         """
-        checked_key(KEY_PREFIX + key)
         if not key:
             raise CommandRejected("a key is not empty; leave it out to have one made")
+        checked_key(key)
         cleaned = _cleaned(command)
         session_command(cleaned, key)
         row, new = await self.file.add(
@@ -134,13 +142,24 @@ class Inbox:
         Raises:
             CommandRejected: the row is not there any more.
         """
-        row = await self.file.row(entry.name)
-        if row is None:
-            raise CommandRejected(
-                f"the command with key {entry.key!r} is not in the inbox {self.file.path} any more: somebody took it "
-                "back, or removed the file"
-            )
-        return _entry(row).outcome
+        outcome = (await self.outcomes([entry]))[entry.name]
+        if isinstance(outcome, CommandRejected):
+            raise outcome
+        return outcome
+
+    async def outcomes(self, entries: Sequence[InboxEntry]) -> dict[RowName, InboxOutcome | CommandRejected | None]:
+        """Return what came of each of many rows, None where it still waits; an error where it is not there any more."""
+        rows = await self.file.rows([entry.name for entry in entries])
+        return {
+            entry.name: _entry(rows[entry.name]).outcome if entry.name in rows else self._gone(entry)
+            for entry in entries
+        }
+
+    def _gone(self, entry: InboxEntry) -> CommandRejected:
+        return CommandRejected(
+            f"the command with key {entry.key!r} is not in the inbox {self.file.path} any more: somebody took it back, "
+            "or removed the file"
+        )
 
     async def waiting(self, session: str) -> list[InboxEntry]:
         """Return the commands of a session that wait, oldest first; at most a hundred."""
@@ -159,15 +178,37 @@ def session_command(
     Raises:
         CommandRejected: the input is empty, or cannot be recorded.
     """
-    key = KEY_PREFIX + key
     match command:
-        case Send(text=text):
-            content, payloads = input_content(text)
+        case Send():
+            content, payloads = input_content(_input_of(command))
             return SendInput(content=content, key=key), payloads
         case Cancel(run=run, reason=reason):
             return CancelRun(run=run, reason=reason, key=key), {}
         case Decide(call=call, allow=allow, reason=reason, always=always):
             return DecideApproval(call=call, allowed=allow, reason=reason, always=always, key=key), {}
+
+
+def key_in_session(keys: Container[str], key: str) -> str:
+    """Return the key under which a session knows, or will know, a row's command.
+
+    Args:
+        keys: that the session knows.
+        key: of the row.
+    """
+    former = FORMER_PREFIX + key
+    return former if former in keys else key
+
+
+def send_command(content: Input) -> Send:
+    """Return the command that sends an input.
+
+    Raises:
+        CommandRejected: it is empty, or not text or blocks.
+    """
+    blocks = input_blocks(content)
+    if len(blocks) == 1 and isinstance(blocks[0], TextBlock):
+        return Send(text=blocks[0].text)
+    return Send(content=tuple(blocks))
 
 
 async def done(store: EventStore, session: SessionId, command: InboxCommand, version: int, new: bool) -> Done:
@@ -186,11 +227,15 @@ async def done(store: EventStore, session: SessionId, command: InboxCommand, ver
     return Done(version=version, new=new, run=run)
 
 
+def _input_of(command: Send) -> Input:
+    return command.content or command.text
+
+
 def _cleaned(command: InboxCommand) -> InboxCommand:
     """Return a command that can be encoded: arguments of a process may hold bytes that are no Unicode."""
     match command:
-        case Send(text=text):
-            return Send(text=clean_text(text))
+        case Send():
+            return send_command(_input_of(command))
         case Cancel(run=run, reason=reason):
             return Cancel(
                 run=RunId(clean_text(run)) if run is not None else None,

@@ -4,6 +4,7 @@ A batch that would start a tool's body is not recorded here. ToolCallStarted say
 next runtime would find a call that a crash interrupted; so such a command waits in the inbox for a runtime that has
 the tools. It has been decided all the same: commands after it are decided as if it were in the log already, so that of
 two people who decide about one call the second one is told. A cancellation does not wait: it ends what has not begun.
+A session that is not in the log yet waits with all of its commands: only a runtime has an agent to begin it with.
 """
 
 from refold.actors.clock import Clock
@@ -14,7 +15,7 @@ from refold.events.records import EncodedBatch
 from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session_events import SessionEvent, ToolCallStarted
 from refold.events.session_state import SessionState
-from refold.inbox import Cancel, Inbox, InboxEntry, InboxOutcome, Refused, Send, done, session_command
+from refold.inbox import Cancel, Inbox, InboxEntry, InboxOutcome, Refused, Send, done, key_in_session, session_command
 from refold.stores.event_store import EventStore
 
 
@@ -50,6 +51,8 @@ class _Round:
     async def perform(self) -> bool:
         """Perform what can be; return whether another pass may do more, after a cancellation overtook others."""
         state = await self._durable_state()
+        if state.version == 0:
+            return False
         for entry in await self._inbox.waiting(self._session):
             if self._ahead and isinstance(entry.command, Cancel):
                 state = await self._durable_state()
@@ -69,7 +72,7 @@ class _Round:
         try:
             if state.configuration is None and isinstance(entry.command, Send):
                 raise CommandRejected(f"no agent has ever run in session {self._session!r}; begin with `refold run`")
-            command, payloads = session_command(entry.command, entry.key)
+            command, payloads = session_command(entry.command, key_in_session(state.keys, entry.key))
             planned = plan(SESSION_CORE, state, command, max(self._clock.now_us(), state.at))
             if isinstance(planned, Recorded):
                 outcome = await done(self._store, self._session, entry.command, planned.version, new=False)

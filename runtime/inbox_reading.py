@@ -20,7 +20,18 @@ from refold.actors.session import ReadSession
 from refold.events.errors import CommandRejected, ConfigError, PersistenceError
 from refold.events.ids import SessionId, checked_identifier, stream_name
 from refold.events.session_core import SESSION_KIND
-from refold.inbox import Cancel, Inbox, InboxCommand, InboxEntry, InboxOutcome, Refused, Send, done, session_command
+from refold.inbox import (
+    Cancel,
+    Inbox,
+    InboxCommand,
+    InboxEntry,
+    InboxOutcome,
+    Refused,
+    Send,
+    done,
+    key_in_session,
+    session_command,
+)
 from refold.stores.inbox_file import InboxSignature
 from refold.stores.sqlite_file import absolute
 
@@ -170,7 +181,9 @@ class InboxReader:
         if not isinstance(command, Send) and await runtime.store.head(stream) is None:
             return Refused(message=f"the log has no session {session!r}")
         ref = runtime.system.ref(stream)
-        agent = await ref.ask(ReadSession(lambda state: state.agent), block=False)
+        agent, key = await ref.ask(
+            ReadSession(lambda state: (state.agent, key_in_session(state.keys, key))), block=False
+        )
         if agent not in (None, runtime.agent.name) and not isinstance(command, Cancel):
             return Refused(
                 message=f"session {session!r} is one of agent {agent!r}, and the runtime that owns the log runs agent "

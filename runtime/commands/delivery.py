@@ -25,11 +25,13 @@ TimeoutOption = Annotated[
 ]
 
 
-async def given(log: Path, session: str, command: "InboxCommand", key: str | None, timeout_s: float) -> "Given":
-    """Give a command to the runtime that owns the log, or to the log itself."""
+async def given(
+    log: Path, session: str, command: "InboxCommand", key: str | None, timeout_s: float, *, may_begin: bool = False
+) -> "Given":
+    """Give a command to the runtime that owns the log, or to the log itself; it may begin its session."""
     from refold.inbox_sending import give
 
-    return await give(log, session, command, key=key, timeout_s=timeout_s)
+    return await give(log, session, command, key=key, timeout_s=timeout_s, may_begin=may_begin)
 
 
 def tell(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: bool = True) -> int:

@@ -24,10 +24,13 @@ EXIT_LOG_IN_USE: Final = 3
 EXIT_INTERRUPTED: Final = 130
 EXIT_NOBODY_READS: Final = 141
 """Whoever read the output went away, as `head` does."""
+EXIT_TERMINATED: Final = 143
+"""SIGTERM ended it, in order."""
 
 EXIT_CODES_HELP: Final = """\
 Exit codes: 0 ok; 1 a run failed, or a divergence or problems were found; 2 usage or bad input (no such file, not a
-log, no such session); 3 the log is in use by another runtime; 130 interrupted; 141 the reader of the output went away.
+log, no such session); 3 the log is in use by another runtime; 130 interrupted; 141 the reader of the output went away;
+143 ended by SIGTERM.
 """
 
 
@@ -44,6 +47,15 @@ def _log_path(text: str) -> Path:
 
 LogArgument = Annotated[
     Path, typer.Argument(metavar="LOG", help="The log's file.", show_default=False, parser=_log_path)
+]
+KindOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--kind",
+        metavar="KIND=MODULE:CORE",
+        help="The core of a kind of actors of your own, such as book=app.books:OrderBook. May be given again.",
+        show_default=False,
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON document instead of text.")]
 

@@ -13,7 +13,14 @@ import typer
 
 from refold.commands.answer import tell_result, write_result
 from refold.commands.delivery import approve_line, tell_error
-from refold.commands.execution import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK, JsonOption, run_command
+from refold.commands.execution import (
+    EXIT_FOUND,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_TERMINATED,
+    JsonOption,
+    run_command,
+)
 from refold.commands.live_text import LiveText
 from refold.commands.output import cell
 from refold.commands.safe_text import one_line
@@ -60,12 +67,13 @@ def run(
     """Send an input to an agent and write its answer.
 
     The module is found in the working directory too. Tool calls are shown on stderr as they happen. Ctrl-C cancels the
-    run, which is recorded; a second Ctrl-C leaves at once, and the run goes on when its session is next used. A run
+    run, which is recorded; a second Ctrl-C leaves at once, and the run goes on when its session is next used. SIGTERM
+    leaves it open too, and lets what is in flight reach the log first; a second one leaves at once. A run
     of the session that an earlier process left open goes on first; other sessions of the log are left alone. Where a
     call waits for approval, the command that allows it is written to stderr, and the run is left open. Where the
     agent's configuration streams, its answers are written as they come, also those that ask for tool calls.
 
-    Exits 1 if the run failed or waits for somebody, 130 if it was cancelled.
+    Exits 1 if the run failed or waits for somebody, 130 if it was cancelled, 143 if SIGTERM left it open.
 
     JSON: {log, session, run, outcome: completed | failed | cancelled, error: {kind, message}, text, usage, turns,
     stop_reason}.
@@ -87,10 +95,14 @@ async def _run(name: str, text: str, log: Path, session_id: str | None, key: str
             if not as_json:
                 _tell(f"session {shlex.quote(session.id)} in {shlex.quote(str(log))}")
             sending = _Sending(runtime, session, log, quiet=as_json)
-            result = await sending.send(text, cancel, key)
+            with _sigterm(sending):
+                result = await sending.send(text, cancel, key)
+                await runtime.close()
     await sending.all_shown()
     if result is None:
         tell_error(f"{sending.waits_for}; the run is left open")
+        if sending.is_terminated:
+            return EXIT_TERMINATED
         for call in sending.waiting_calls:
             typer.echo(approve_line(log, session.id, call), err=True)
         return EXIT_FOUND
@@ -109,6 +121,8 @@ class _Sending:
         """What nobody is here to decide, so that there will be no answer."""
         self.waiting_calls: list[str] = []
         """The calls of it that wait for approval."""
+        self.is_terminated = False
+        """SIGTERM came before the run had ended."""
         self._log = log
         self._runtime = runtime
         self._session = session
@@ -227,8 +241,13 @@ class _Sending:
         if not self._quiet:
             _tell(cell(words, CALL_CHARACTERS))
 
+    def terminate(self) -> None:
+        """Leave the run open."""
+        self.is_terminated = True
+        self._wait_for("SIGTERM")
+
     def _wait_for(self, what: str) -> None:
-        """Close the runtime, which leaves the run open: nobody is here to decide."""
+        """Close the runtime, which leaves the run open: nobody is here to decide, or to wait."""
         self.waits_for = what
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._runtime.close())
@@ -250,6 +269,23 @@ def _ctrl_c(cancel: "CancellationToken") -> Generator[None, None, None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGINT)
+
+
+@contextmanager
+def _sigterm(sending: _Sending) -> Generator[None, None, None]:
+    """Let the first SIGTERM leave the run open, and the second one end the process as it does by default."""
+
+    def terminated() -> None:
+        loop.remove_signal_handler(signal.SIGTERM)
+        _tell("closing; SIGTERM again leaves at once")
+        sending.terminate()
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, terminated)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
 
 
 def _tell(words: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from refold import RunResult, connect
 from refold.events.session_core import SESSION_CODEC, fold
 from refold.events.session_events import (
     CancelRequested,
@@ -351,7 +352,57 @@ def test_a_runtime_that_ends_before_it_takes_a_command_leaves_it_to_the_command_
     assert count(log, InputQueued) == 2
 
 
+def test_a_session_is_begun_from_another_process_where_that_is_asked_for(log: Path) -> None:
+    with runtime(log, "says", "") as process:
+        read_until(process, "open")
+        assert "no session 't'" in refold("send", log, "t", "hello").stderr
+        done = refold("send", log, "t", "hello", "--new", "--wait")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "Said.\n", "")
+        assert refold("send", log, "t", "and now?", "--wait").stdout == "Said.\n"
+        close(process)
+    assert count(log, RunCompleted, "t") == 2
+    assert_sound(log)
+
+
+def test_what_a_killed_process_has_put_into_the_inbox_is_performed(log: Path) -> None:
+    imports = "import asyncio, sys; from refold import connect"
+    sends = f"{imports}; asyncio.run(connect(sys.argv[1]).session('t').send('x', key='k'))"
+    with runtime(log, "says", "", "0") as process:  # It does not look into its inbox.
+        read_until(process, "open")
+        with subprocess.Popen([sys.executable, "-P", "-c", sends, str(log)], env=QUIET) as sending:
+            inbox = log.with_name(log.name + ".inbox")
+            with contextlib.closing(sqlite3.connect(inbox, isolation_level=None)) as rows:
+                while not rows.execute("SELECT * FROM sqlite_schema").fetchall():
+                    assert sending.poll() is None
+                while rows.execute("SELECT count(*) FROM commands").fetchone() == (0,):
+                    assert sending.poll() is None
+            sending.kill()
+        close(process)
+    with runtime(log, "says") as process:
+        read_until(process, "open", "RunCompleted")
+        result = asyncio.run(connect(log).session("t").send("x", key="k"))
+        assert isinstance(result, RunResult)
+        close(process)
+    assert count(log, InputQueued, "t") == 1
+    assert_sound(log)
+
+
 # No runtime.
+
+
+def test_a_new_session_waits_for_a_runtime_that_has_an_agent_for_it(ended_session: Path) -> None:
+    log = ended_session
+    done = refold("send", log, "t", "hello", "--new", "--key", "k")
+    assert (done.returncode, "as soon as a runtime owns the log: it waits in the inbox" in done.stdout) == (0, True)
+    waiting = refold("send", log, "t", "hello", "--new", "--key", "k", "--wait", "--json")
+    assert (waiting.returncode, json.loads(waiting.stdout)["outcome"]) == (1, "queued")
+    with runtime(log, "says") as process:
+        read_until(process, "open", "RunCompleted")
+        done = refold("send", log, "t", "hello", "--key", "k", "--wait")
+        assert (done.returncode, done.stdout) == (0, "Said.\n")
+        close(process)
+    assert count(log, InputQueued, "t") == 1
+    assert_sound(log)
 
 
 def test_a_call_that_was_left_by_a_killed_runtime_is_allowed_and_runs_once_in_the_next_one(

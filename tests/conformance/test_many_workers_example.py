@@ -1,0 +1,111 @@
+"""The example with many workers, as its reader runs it: the owner is killed, again and again, under the others."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from refold import connect
+from refold.events.session_events import InputQueued, RunCompleted
+from refold.stores import SQLiteStore
+from tests.conformance.sessions import assert_sound
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "many_workers.py"
+QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
+
+
+class Server:
+    """The example as it runs."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self.process = process
+        self.port = int(self.read("port ").split()[1])
+
+    def read(self, beginning: str) -> str:
+        """Read its output up to a line that begins so, and return that."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith(beginning):
+                return line
+        raise AssertionError(f"the server ended before it wrote a line that begins with {beginning!r}")
+
+    def next_owner(self) -> int:
+        return int(self.read("worker ").split()[1])
+
+    def ask(self, line: str) -> str:
+        """Say a line, again wherever the connection or its worker is lost, and return the answer."""
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=60) as connection:
+                    connection.sendall(f"{line}\n".encode())
+                    with connection.makefile() as answers:
+                        if answer := answers.readline().strip():
+                            return answer
+            except ConnectionError:
+                continue
+
+
+@contextmanager
+def server(folder: Path, workers: int) -> Iterator[Server]:
+    with subprocess.Popen(
+        [sys.executable, "-P", "-W", "error", "-X", "dev", str(EXAMPLE), str(workers)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        env=QUIET,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield Server(process)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+async def log_of(folder: Path) -> tuple[list[str], int]:
+    """Check the log, and return its sessions' inputs and how many runs were completed."""
+    log = folder / "workers.db"
+    async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
+        await assert_sound(store)
+    events = [
+        recorded.event
+        for name in await connect(log).sessions()
+        async for recorded in connect(log).session(name).events()
+    ]
+    inputs = [event.content[0].text for event in events if isinstance(event, InputQueued)]  # type: ignore[union-attr]
+    return sorted(inputs), sum(isinstance(event, RunCompleted) for event in events)
+
+
+def test_any_worker_answers_and_a_key_is_one_run_in_all_of_them(tmp_path: Path) -> None:
+    with server(tmp_path, 2) as running:
+        owner = running.next_owner()
+        answers = {running.ask("alice req-1 Hello") for _ in range(4)}
+        assert answers == {f"Hello, says worker {owner}"}
+        assert running.ask("alice req-1 Goodbye").startswith("refused: key 'req-1' was used before")
+        running.process.terminate()
+        _, errors = running.process.communicate(timeout=60)
+    # In development mode asyncio times every step of the loop.
+    complaints = [line for line in errors.splitlines() if not (line.startswith("Executing") and "took" in line)]
+    assert (running.process.returncode, complaints) == (0, [])
+    assert asyncio.run(log_of(tmp_path)) == (["Hello"], 1)
+
+
+def test_when_the_owner_is_killed_another_worker_goes_on_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
+    with server(tmp_path, 3) as running:
+        owners = [running.next_owner()]
+        for number in range(3):
+            assert running.ask(f"alice {number} text{number}").startswith(f"text{number}, says worker")
+            os.kill(owners[-1], signal.SIGKILL)
+            owners.append(running.next_owner())
+        assert running.ask("alice last text9") == f"text9, says worker {owners[-1]}"
+        assert running.ask("alice 0 text0") == f"text0, says worker {owners[0]}"
+        running.process.terminate()
+        running.process.communicate(timeout=60)
+    assert len(set(owners)) == 4
+    assert asyncio.run(log_of(tmp_path)) == (["text0", "text1", "text2", "text9"], 4)

@@ -1,0 +1,199 @@
+"""The examples for web servers and scripts, as their readers run them: real servers, real HTTP, a restart."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import httpx
+import pytest
+
+from refold import AgentConfig, AgentRuntime, ScriptedProvider, ToolContext, stall, tool, use
+from refold.events.runtime_core import RUNTIME_CODEC
+from refold.events.runtime_events import RUNTIME_STREAM, RuntimeClosed
+from refold.stores import SQLiteStore
+from tests.conformance.sessions import assert_sound
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
+
+SERVERS = {
+    "fastapi": ["-m", "uvicorn", "examples.fastapi_app:app", "--port", "0"],
+    "flask": ["-m", "flask", "--app", "examples.flask_app", "run", "--port", "0"],
+}
+
+servers = pytest.mark.parametrize("server", SERVERS)
+
+
+@contextmanager
+def serving(server: str, folder: Path) -> Iterator[httpx.Client]:
+    """Run an example's server in a folder until the block ends, and then as Ctrl-C ends it."""
+    with subprocess.Popen(
+        [sys.executable, "-P", *SERVERS[server]],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=folder,
+        env=ENVIRONMENT | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+    ) as process:
+        assert process.stdout is not None
+        said = list[str]()
+        address = None
+        for line in process.stdout:
+            said.append(line)
+            address = re.search(r"running on (http://[\d.:]+)", line, re.IGNORECASE)
+            if address:
+                break
+        try:
+            assert address, "".join(said)
+            with httpx.Client(base_url=address[1], timeout=60) as client:
+                yield client
+        finally:
+            process.send_signal(signal.SIGINT)
+            said.append(process.communicate()[0])
+    assert "Traceback" not in "".join(said)
+
+
+def ask(client: httpx.Client, session: str, text: str, key: str | None = None) -> httpx.Response:
+    headers = {"Idempotency-Key": key} if key is not None else {}
+    return client.post(f"/sessions/{session}/messages", json={"text": text}, headers=headers)
+
+
+async def assert_log_was_closed_and_is_sound(log: Path) -> None:
+    async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
+        await assert_sound(store)
+        stored = await store.read_stream(RUNTIME_STREAM)
+    assert [isinstance(event, RuntimeClosed) for event in RUNTIME_CODEC.decode_all(stored)][-1]
+
+
+@servers
+async def test_a_server_answers_and_after_a_restart_knows_what_it_has_answered(server: str, tmp_path: Path) -> None:
+    with serving(server, tmp_path) as client:
+        first = ask(client, "alice", "Weather in Lisbon?", "17")
+        assert first.json() == first.json() | {"outcome": "Completed", "text": "Lisbon: sunny, 24 degrees."}
+        assert ask(client, "alice", "Weather in Lisbon?", "17").json() == first.json()
+        assert ask(client, "alice", "Weather in Porto?").json()["text"] == "Porto: rain, 17 degrees."
+        refused = ask(client, "alice", "Weather in Faro?", "17")
+        assert (refused.status_code, "17" in refused.text) == (422, True)
+    await assert_log_was_closed_and_is_sound(tmp_path / f"{server}.db")
+    with serving(server, tmp_path) as client:
+        assert ask(client, "alice", "Weather in Lisbon?", "17").json() == first.json()
+        texts = [message["text"] for message in client.get("/sessions/alice").json()]
+        assert [text for text in texts if text.endswith("?")] == ["Weather in Lisbon?", "Weather in Porto?"]
+
+
+@servers
+async def test_a_server_answers_many_at_once(server: str, tmp_path: Path) -> None:
+    with serving(server, tmp_path) as client, ThreadPoolExecutor(16) as threads:
+        cities = {"Lisbon": "sunny, 24", "Porto": "rain, 17", "Faro": "sunny, 27"}
+        asked = [(f"s{number}", city) for number in range(16) for city in cities]
+        answers = threads.map(lambda question: ask(client, question[0], question[1]).json()["text"], asked)
+        assert list(answers) == [f"{city}: {cities[city]} degrees." for _, city in asked]
+    await assert_log_was_closed_and_is_sound(tmp_path / f"{server}.db")
+
+
+@servers
+def test_a_server_streams_an_answer_as_server_sent_events(server: str, tmp_path: Path) -> None:
+    def events_of(text: str) -> list[tuple[str, object]]:
+        with client.stream(
+            "POST", "/sessions/alice/stream", json={"text": text}, headers={"Idempotency-Key": "1"}
+        ) as response:
+            assert response.headers["content-type"].startswith("text/event-stream")
+            pieces = response.read().decode().strip().split("\n\n")
+        pairs = [piece.split("\n") for piece in pieces]
+        return [(kind.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for kind, data in pairs]
+
+    with serving(server, tmp_path) as client:
+        events = events_of("Weather in Lisbon?")
+        assert events[0] == ("progress", "looking up Lisbon")
+        assert events[-1] == ("end", "Completed")
+        texts = [data for kind, data in events if kind == "text"]
+        assert len(texts) > 1
+        assert "".join(map(str, texts)) == "Lisbon: sunny, 24 degrees."
+        [(kind, refusal)] = events_of("Weather in Porto?")
+        assert (kind, "1" in str(refusal)) == ("error", True)
+
+
+def test_the_script_asks_once_and_remembers(tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-W", "error", str(ROOT / "examples" / "plain_script.py")]
+    said = [subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path) for _ in range(2)]
+    assert [done.stdout.splitlines() for done in said] == [
+        ["It will be sunny in Lisbon.", f"{calls} model calls, 4 messages in the log"] for calls in (2, 0)
+    ]
+    assert [done.stderr for done in said] == ["", ""]
+
+
+@pytest.fixture
+def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Import an example, as if this were the folder above the examples."""
+    package = ModuleType("examples")
+    package.__path__ = [str(ROOT / "examples")]
+    monkeypatch.setitem(sys.modules, "examples", package)
+    return lambda name: import_module(f"examples.{name}")
+
+
+@tool(tier="observe")
+async def look(context: ToolContext[None]) -> str:
+    """Look, and say so."""
+    context.progress("looking")
+    return "looked"
+
+
+def stalled() -> AgentRuntime:
+    """Make a runtime whose run reports something and then gets no answer."""
+    provider = ScriptedProvider([use("look"), stall("never", after=0)])
+    return AgentRuntime(AgentConfig(model="m", streaming=True), provider=provider, tools=[look])
+
+
+async def test_who_hangs_up_on_a_stream_of_fastapi_cancels_the_run(example: Callable[[str], Any]) -> None:
+    app = example("fastapi_app").app
+    hung_up = asyncio.Event()
+
+    async def receive() -> dict[str, Any]:
+        if received:
+            return received.pop()
+        await hung_up.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        if b"looking" in message.get("body", b""):
+            hung_up.set()
+
+    received = [{"type": "http.request", "body": b'{"text": "Weather?"}', "more_body": False}]
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": "POST",
+        "path": "/sessions/alice/stream",
+        "query_string": b"",
+        "headers": [(b"content-type", b"application/json")],
+    }
+    async with stalled() as runtime:
+        app.state.runtime = runtime
+        await app(scope, receive, send)
+        kinds = [type(recorded.event).__name__ async for recorded in (await runtime.session("alice")).events()]
+        assert kinds[-1] == "RunCancelled"
+
+
+def test_who_hangs_up_on_a_stream_of_flask_cancels_the_run(
+    example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = example("flask_app").app
+    with stalled() as runtime:
+        monkeypatch.setitem(app.extensions, "refold", runtime)
+        response = app.test_client().post("/sessions/alice/stream", json={"text": "Weather?"})
+        assert b"looking" in next(response.iter_encoded())
+        response.close()
+        kinds = [type(recorded.event).__name__ for recorded in runtime.session("alice").events()]
+        assert kinds[-1] == "RunCancelled"
