@@ -16,7 +16,7 @@ import pykka
 from refold.actors.actor import Actor
 from refold.actors.errors import WouldDeadlock
 from refold.actors.future import ActorFuture
-from refold.actors.reply import Reply, current_handling
+from refold.actors.reply import Reply
 
 if TYPE_CHECKING:
     from refold.actors.actor_cell import ActorCell
@@ -122,7 +122,7 @@ class ActorRef(pykka.ActorRef[Any]):
             system.deliver(self, message, reply, timeout)
             return reply
         reply = Reply(system.loop, self.address)
-        system.post(self, message, reply, timeout, asker=current_handling.get() if block else None)
+        system.post(self, message, reply, timeout)
         return reply.get() if block else reply
 
     @overload

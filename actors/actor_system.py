@@ -25,7 +25,7 @@ from refold.actors.errors import ActorStopped, WouldDeadlock
 from refold.actors.loop_door import LoopDoor
 from refold.actors.mailbox import START, Vital
 from refold.actors.passivation import Passivation
-from refold.actors.reply import Handling, OpenAsks, Reply, current_handling
+from refold.actors.reply import OpenAsks, Reply, current_handling
 from refold.actors.supervision import ActorFailure, ParkedMessage, RestartPolicy, Supervisor, log
 from refold.actors.thread_actor_bridge import ThreadActorBridge
 from refold.events.errors import BackpressureShed, ConfigError
@@ -272,12 +272,8 @@ class ActorSystem:
         message: object,
         reply: Reply | None,
         timeout_s: float | None = None,
-        asker: Handling | None = None,
     ) -> None:
         """Send from a thread that is not the loop's.
-
-        Args:
-            asker: the handler for which this thread works and will block, if it does.
 
         Raises:
             ActorStopped: under tell only: nobody there takes messages; an ask gets it as its reply.
@@ -286,7 +282,7 @@ class ActorSystem:
         address = ref.address
         reason = self.unreachable_because(address)
         error = ActorStopped(address, reason) if reason is not None else self._count_posted(address, message)
-        if error is None and not self._door.enter(lambda: self._deliver_posted(ref, message, reply, timeout_s, asker)):
+        if error is None and not self._door.enter(lambda: self._deliver_posted(ref, message, reply, timeout_s)):
             error = ActorStopped(address, "its event loop is closed")
         if error is not None:
             if reply is None:
@@ -323,13 +319,10 @@ class ActorSystem:
         message: object,
         reply: Reply | None,
         timeout_s: float | None,
-        asker: Handling | None,
     ) -> None:
         self._uncount_posted(ref.address)
         if reply is not None:
             self.deliver(ref, message, reply, timeout_s)
-            if asker is not None:
-                asker.wait_for(reply)
             return
         try:
             self.cell_for(ref.address).put(message, None)

@@ -120,6 +120,24 @@ class Reply(ActorFuture[Any]):
             with contextlib.suppress(queue.Full):  # settled in another thread meanwhile
                 super().set_exception(exc_info)
 
+    def get(self, *, timeout: float | None = None) -> Any:
+        """Return the answer, blocking this thread until it is there; see `ActorFuture.get`.
+
+        Raises:
+            AskCycle: the answer could never come, since the actor asked waits, perhaps through others, for the
+                handler for which this thread works.
+        """
+        handling = None if self._ready else current_handling.get()
+        if handling is None or self._loop is None:
+            return super().get(timeout=timeout)
+        with contextlib.suppress(RuntimeError):  # The loop is closed, which blocking here finds out by itself.
+            self._loop.call_soon_threadsafe(handling.wait_for, self)  # Behind the message on its way.
+        try:
+            return super().get(timeout=timeout)
+        finally:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(handling.stop_waiting, self)
+
     def __await__(self) -> Generator[Any, None, Any]:
         """Suspend until the answer is there; return it or raise the error.
 

@@ -28,6 +28,7 @@ from refold.events.content import TextBlock
 from refold.events.core import Wait, WaitUntil
 from refold.events.errors import PersistenceError
 from refold.events.ids import RunId, SessionId, event_ref, kind_and_identifier
+from refold.events.records import StoredEvent
 from refold.events.session_commands import (
     AllowTurn,
     CancelRun,
@@ -118,6 +119,13 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
     def session(self) -> SessionId:
         """The session's id."""
         return SessionId(kind_and_identifier(self.address)[1])
+
+    async def _fold(self) -> list[StoredEvent]:
+        """Fold the state; one configuration in memory serves all sessions that have it in force."""
+        stored = await super()._fold()
+        if self.state.configuration == self._setting.configuration:
+            self.state.configuration = self._setting.configuration
+        return stored
 
     async def on_receive(self, message: object) -> object:
         """Handle a command, a question, or the end of an effect."""

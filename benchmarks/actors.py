@@ -14,17 +14,24 @@ import asyncio
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pykka
 
+from refold import AgentConfig, AgentRuntime, ScriptedProvider, say
 from refold.actors import Actor, ActorSystem
+from refold.events.ids import StreamName
+from refold.events.records import EncodedBatch
+from refold.stores import SQLiteStore
 
 MESSAGE = "a message"
 IN_FLIGHT = 100
+COPIES_AT_ONCE = 500
 
 
 class Counting(Actor):
@@ -190,7 +197,60 @@ async def idle_actors(count: int) -> tuple[float, int]:
         return time.perf_counter() - start, resident_bytes() - before
 
 
-IDLE = {"actors": idle_actors}
+async def prepared_log(path: Path, count: int) -> None:
+    """Write a log of so many sessions that have had one run each: one is run, the others are copies of it."""
+    template = session_name(0)
+    config = AgentConfig(model="scripted")
+    async with AgentRuntime(config, provider=ScriptedProvider([say("Good morning.")]), log=path) as runtime:
+        await (await runtime.session(template)).send("Hello")
+        stored = await runtime.store.read_stream(StreamName(f"session/{template}"))
+    batches = [
+        (at, [item for item in stored if item.batch == at]) for at in dict.fromkeys(item.batch for item in stored)
+    ]
+    async with await SQLiteStore.open(path, durability="normal") as store:
+        for first in range(1, count, COPIES_AT_ONCE):
+            copies = [
+                EncodedBatch(
+                    stream=StreamName(f"session/{session_name(number)}"),
+                    expected_version=version - 1,
+                    at=events[0].at,
+                    events=tuple(
+                        item.data.replace(template.encode(), session_name(number).encode()) for item in events
+                    ),
+                    pending=events[-1].pending or (),
+                )
+                for number in range(first, min(first + COPIES_AT_ONCE, count))
+                for version, events in batches
+            ]
+            await store.append(copies, {})
+
+
+def session_name(number: int) -> str:
+    """Return the id of a session in a prepared log."""
+    return f"session-number-{number:07}"
+
+
+async def idle_sessions(count: int, live_max: int | None) -> tuple[float, int]:
+    """Return seconds and bytes for sessions that are each read from the log and answered once."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "events.db"
+        await prepared_log(path, count)
+        provider = ScriptedProvider([])
+        async with AgentRuntime(
+            AgentConfig(model="scripted"), provider=provider, log=path, live_max=live_max
+        ) as runtime:
+            await (await runtime.session(session_name(0))).history()
+            before, start = resident_bytes(), time.perf_counter()
+            for number in range(count):
+                assert len(await (await runtime.session(session_name(number))).history()) == 2
+            return time.perf_counter() - start, resident_bytes() - before
+
+
+IDLE: dict[str, Callable[[int], Awaitable[tuple[float, int]]]] = {
+    "actors": idle_actors,
+    "sessions_all_live": lambda count: idle_sessions(count, None),
+    "sessions_1000_live": lambda count: idle_sessions(count, 1_000),
+}
 
 
 def measured_apart(what: str, count: int) -> dict[str, float]:
@@ -206,7 +266,12 @@ def main() -> None:
     """Measure and print."""
     if sys.argv[1:2] == ["--idle"]:
         count = int(sys.argv[3])
-        seconds, taken = asyncio.run(IDLE[sys.argv[2]](count))
+        measure = IDLE[sys.argv[2]]
+
+        async def measured() -> tuple[float, int]:
+            return await measure(count)
+
+        seconds, taken = asyncio.run(measured())
         print(json.dumps({"count": count, "seconds": seconds, "bytes_each": taken / count}))
         return
     messages = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
