@@ -46,6 +46,7 @@ from refold.events.tool_core import TOOL_KIND
 from refold.forked_child import protect_from_children
 from refold.inbox_reading import InboxReader, reader_of
 from refold.options import RuntimeOptions, Settings, checked_options
+from refold.providers.react import in_protocol
 from refold.published import Recorded
 from refold.recorded_reading import read_recorded
 from refold.resuming import resume_open_runs
@@ -100,8 +101,6 @@ class AgentRuntime:
         parts, rest = parts_and_rest(options)
         self.agent = agent_of(agent, provider, parts)
         self.options = checked_options(rest)
-        if self.agent.config.protocol != "native":
-            raise ConfigError(f'the protocol {self.agent.config.protocol!r} is not there yet; use "native"')
         self.hub = SessionHub()
         self._pool = ThreadPool(self.options.tool_threads, name="refold-tool")
         self._approval_pool = ThreadPool(self.options.tool_threads, name="refold-approval")
@@ -259,11 +258,12 @@ class AgentRuntime:
         hub, tools, options = self.hub, self.tools, self.options
         system.register(SESSION_KIND, lambda _: SessionActor(setting, journal, self._in_flight, hub))
         agent = self.agent
+        provider = in_protocol(agent.provider, agent.config.protocol)
         output_check = OutputCheck(agent.output_type) if agent.output_type is not None else None
         system.register(
             MODEL_KIND,
             lambda _: ModelActor(
-                agent.provider, tools, store, hub, policy=agent.policy, offer=agent.offer, output_check=output_check
+                provider, tools, store, hub, policy=agent.policy, offer=agent.offer, output_check=output_check
             ),
         )
         ask = asking(agent.approval, self._approval_pool)

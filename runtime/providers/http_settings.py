@@ -1,0 +1,138 @@
+"""Settings of providers that are reached over HTTP: times, sizes, and where requests go."""
+
+import ipaddress
+import math
+import re
+from collections.abc import Mapping
+from typing import TypedDict
+
+import httpx
+import msgspec
+
+from refold.events.errors import ConfigError
+from refold.providers.secrets import Secret
+
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+class HttpTimeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """How long each part of a call may take, in seconds above 0; None = as long as it likes.
+
+    Raises:
+        ConfigError: a value is no such number.
+    """
+
+    connect_s: float | None = 10.0
+    """To reach the host, and again to agree on encryption."""
+    first_byte_s: float | None = 600.0
+    """From the call to the first line of the response: without streaming, the model does all its work before that."""
+    silence_s: float | None = 300.0
+    """Between two pieces of a response; a comment or ping is a sign of life. Some models think for minutes without."""
+    total_s: float | None = 3600.0
+    """For the whole call."""
+
+    def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if value is not None and not (number and value > 0):
+                raise ConfigError(f"HttpTimeouts.{field} is a number of seconds above 0 or None, not {value!r:.80}")
+
+
+class HttpLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a response is taken before the call fails, each at least 1.
+
+    Raises:
+        ConfigError: a value is no such number.
+    """
+
+    body_bytes_max: int = 64 * 1024 * 1024
+    """Of the body, streamed or not."""
+    event_characters_max: int = 8 * 1024 * 1024
+    """Of one event of a stream, and so of one line."""
+    events_max: int = 1_000_000
+    """Events of one stream."""
+
+    def __post_init__(self) -> None:
+        for field in self.__struct_fields__:
+            value = getattr(self, field)
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"HttpLimits.{field} is an integer of at least 1, not {value!r:.80}")
+
+
+class HttpOptions(TypedDict, total=False):
+    """What every provider over HTTP may be told, all optional."""
+
+    headers: Mapping[str, str | Secret]
+    """Sent besides; one replaces the provider's own of that name, but not the key's. A `Secret` is never shown."""
+    timeouts: HttpTimeouts
+    limits: HttpLimits
+    transport: httpx.AsyncBaseTransport | None
+    """What sends, instead of the network; for tests, or a proxy of your own (`httpx.AsyncHTTPTransport(proxy=...)`)."""
+    trust_env: bool
+    """Whether `HTTPS_PROXY`, `SSL_CERT_FILE` and the like count; False = nothing of the environment does."""
+    allow_http: bool
+    """Whether key and prompts may go unencrypted to a host other than this machine."""
+
+
+def checked_base_url(base_url: str, *, allow_http: bool) -> httpx.URL:
+    """Return a provider's base URL.
+
+    Raises:
+        ConfigError: it is none, carries credentials, or would send the key in clear text.
+    """
+    url: httpx.URL | None = None
+    reason = ""
+    try:
+        url = httpx.URL(base_url)
+    except (httpx.InvalidURL, TypeError, ValueError) as error:
+        reason = str(error)
+    if url is None:
+        raise ConfigError(f"the base URL cannot be read: {reason}")
+    if url.userinfo:
+        raise ConfigError("the base URL holds a user name or password; pass a key or a header instead")
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ConfigError(f"a base URL is like https://host/path, not {base_url!r:.200}")
+    if url.fragment:
+        raise ConfigError("a base URL has no part behind #")
+    if url.scheme == "http" and not allow_http and not _is_this_machine(url.host):
+        raise ConfigError(
+            f"http://{url.host} would send the key and the prompts unencrypted; use https, or pass allow_http=True"
+        )
+    return url
+
+
+def checked_headers(headers: Mapping[str, str | Secret]) -> tuple[dict[str, str], dict[str, str], list[Secret]]:
+    """Return headers that may be seen, headers that may not, both by lower-case name, and the secrets in these.
+
+    Raises:
+        ConfigError: a name or value cannot be sent; values are not shown, since they may be secret.
+    """
+    open_ones: dict[str, str] = {}
+    hidden: dict[str, str] = {}
+    secrets: list[Secret] = []
+    for name, value in headers.items():
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise ConfigError(f"{name!r:.80} is no name of a header")
+        text = value.reveal() if isinstance(value, Secret) else value
+        if not isinstance(text, str) or text != text.strip() or not all(" " <= letter <= "~" for letter in text):
+            raise ConfigError(f"the value of the header {name} is not printable ASCII text")
+        if isinstance(value, Secret) or _sounds_secret(name.lower()):
+            hidden[name.lower()] = text
+            secrets.extend(Secret(word) for word in text.split())
+        else:
+            open_ones[name.lower()] = text
+    return open_ones, hidden, secrets
+
+
+def _sounds_secret(name: str) -> bool:
+    return any(word in name for word in ("auth", "cookie", "key", "password", "secret", "token"))
+
+
+def _is_this_machine(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,151 @@
+"""Tool calls in ReAct text, for any model that writes text: a provider in front of another.
+
+`AgentConfig(protocol="react")` puts it in front of the agent's provider. It is a codec and nothing more: a request
+becomes text (`refold.react_prompt`), an answer becomes a thought and a tool call or a final answer
+(`refold.react_text`), and the state machine behind it is the same as for native calls. A text that is no step is
+marked as rejected, with the reason: the session tells the model and asks again, `AgentConfig.rejections_max` times in a
+row at most.
+"""
+
+import inspect
+from collections.abc import AsyncIterable, AsyncIterator, Sequence
+
+import msgspec
+
+from refold.actors.given_content import checked_delta, checked_response
+from refold.actors.protocols import Provider, StreamItem
+from refold.events.cleaning import clean_text
+from refold.events.configuration import Protocol, ToolSpec
+from refold.events.content import TextBlock, ThinkingBlock, ToolUseBlock
+from refold.events.errors import AgentLoopError, ProviderError
+from refold.events.model import ModelRequest, ModelResponse, ResponseContent, StopReason, TextDelta, ToolUse
+from refold.react_labels import labels_in, reasoning_in
+from refold.react_prompt import THOUGHT_DATA, UNPARSED_DATA, said_data, text_request
+from refold.react_stream import StepPieces
+from refold.react_text import EXPECTED, ReActStep, call_of, parse_react_step, step_text
+
+CUT = f"The answer was cut at its length limit before its Action or FINAL_ANSWER. Think more briefly. {EXPECTED}"
+"""What a model is told whose answer was cut before it said anything that counts."""
+
+
+class ReActProvider(Provider):
+    """Asks another provider for ReAct text.
+
+    What is streamed are the thoughts, as `ThinkingDelta`, and the final answer, as `TextDelta`. Native calls of a model
+    that makes such all the same are taken as they are.
+
+    Args:
+        provider: answers the requests, which are text without tools.
+        stop: whether requests say that an answer ends where the model begins an observation. A few models refuse stop
+            sequences; without one, what a model invents is cut off afterwards, and paid for.
+    """
+
+    def __init__(self, provider: Provider, *, stop: bool = True) -> None:
+        self._provider = provider
+        self._stop = stop
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return the model's next step.
+
+        Raises:
+            ProviderError: the call failed, or the other provider's answer is none.
+        """
+        return step_response(
+            checked_response(await self._provider.complete(text_request(request, stop=self._stop))), request.tools
+        )
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+        """Yield the model's next step as it arrives, and the complete step last.
+
+        Raises:
+            ProviderError: the call failed, perhaps half-way, or the other provider streamed what is no answer.
+        """
+        if not hasattr(self._provider, "stream"):  # A provider need not subclass the protocol, which has a default.
+            yield await self.complete(request)
+            return
+        stream: object = self._provider.stream(text_request(request, stop=self._stop))
+        if not isinstance(stream, AsyncIterable):
+            if inspect.iscoroutine(stream):
+                stream.close()
+            raise ProviderError(
+                f"stream() of {type(self._provider).__name__} gave {type(stream).__name__}, not an async iterator",
+                kind="malformed",
+            )
+        pieces = StepPieces()
+        try:
+            async for item in stream:
+                if isinstance(item, ModelResponse):
+                    for delta in pieces.rest():
+                        yield delta
+                    yield step_response(checked_response(item), request.tools)
+                    return
+                piece = checked_delta(item)
+                if isinstance(piece, TextDelta):
+                    for delta in pieces.add(piece.text):
+                        yield delta
+                else:
+                    yield piece
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+
+
+def in_protocol(provider: Provider, protocol: Protocol) -> Provider:
+    """Return what answers the requests of an agent whose model asks for tools as `protocol` says.
+
+    Args:
+        provider: the agent's; one that is for ReAct text already stays as it is.
+        protocol: the agent's.
+    """
+    return ReActProvider(provider) if protocol == "react" and not isinstance(provider, ReActProvider) else provider
+
+
+def step_response(response: ModelResponse, tools: Sequence[ToolSpec]) -> ModelResponse:
+    """Return a text model's answer as the step that it takes, or as rejected where it takes none.
+
+    Args:
+        response: the answer.
+        tools: that the model was offered.
+    """
+    content = response.content
+    called = any(isinstance(block, ToolUse | ToolUseBlock) for block in content)
+    text = clean_text("".join(block.text for block in content if isinstance(block, TextBlock)))
+    if called or response.rejected or response.stop_reason == "pause_turn" or not text.strip():
+        return response
+    others: list[ResponseContent] = [block for block in content if not isinstance(block, TextBlock)]
+    if reasoning := reasoning_in(text):
+        others.append(ThinkingBlock(thinking=reasoning))
+    unparsed = msgspec.structs.replace(response, content=(*others, TextBlock(text=text, provider_data=UNPARSED_DATA)))
+    if response.stop_reason == "refusal":
+        return unparsed
+    try:
+        step = parse_react_step(text)
+    except AgentLoopError as error:
+        if not tools and next(labels_in(text), None) is None:  # Where nothing can be called, a plain text is an answer.
+            return unparsed
+        reason = CUT if response.stop_reason == "max_tokens" else str(error)
+        return msgspec.structs.replace(unparsed, rejected=reason)
+    if step.thought:
+        others.append(ThinkingBlock(thinking=step.thought, provider_data=THOUGHT_DATA))
+    others.append(_ending(step, tools))
+    return msgspec.structs.replace(response, content=tuple(others), stop_reason=_stop_reason(response, step))
+
+
+def _ending(step: ReActStep, tools: Sequence[ToolSpec]) -> ToolUse | TextBlock:
+    """Return what a step comes to; the model's own words are kept where its history cannot be told from that alone."""
+    as_asked = step_text(step) == step.said
+    if step.action is None:
+        answer = step.final_answer or ""
+        return TextBlock(text=answer, provider_data=None if as_asked else said_data(step))
+    name, arguments = call_of(step, tools)
+    meant = msgspec.structs.replace(step, action=name, arguments=arguments)
+    as_asked = as_asked and meant == step
+    return ToolUse(name=name, input=arguments, provider_data=None if as_asked else said_data(meant))
+
+
+def _stop_reason(response: ModelResponse, step: ReActStep) -> StopReason:
+    cut = response.stop_reason == "max_tokens" and not step.closed
+    if step.action is not None:
+        return "max_tokens" if cut else "tool_use"
+    return "end_turn" if response.stop_reason == "max_tokens" and not cut else response.stop_reason

@@ -1,0 +1,149 @@
+"""The smallest wire format that shows all that a provider over HTTP does: JSON with a text, streamed in pieces."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+from refold import (
+    Delta,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    Provider,
+    ProviderError,
+    TextBlock,
+    TextDelta,
+    ThinkingDelta,
+    ToolInputDelta,
+    ToolUse,
+    Usage,
+    UsageDelta,
+)
+from refold.actors.protocols import StreamItem
+from refold.providers import HttpOptions, HttpProvider, Secret, WireEvent, WireRequest
+from tests.providers.loopback import PATIENCE_S
+
+KEY = "sk-letter-0123456789abcdef-XYZ"
+
+CUT = 40
+"""The format shows so much of what the server says about an error, and cuts a key in it into two."""
+
+REQUEST = ModelRequest(
+    model="letter-1", system_prompt="", messages=[Message(role="user", content=(TextBlock(text="hello"),))]
+)
+
+
+class LetterReader:
+    def __init__(self) -> None:
+        self.text = ""
+        self.call = ""
+        self.over = False
+
+    def read(self, event: WireEvent) -> Sequence[Delta]:
+        data = parsed(event.data)
+        if event.event == "error":
+            raise ProviderError(data["error"][:CUT], kind="overloaded", retryable=True)
+        self.text += data.get("text", "")
+        self.call += data.get("call", "")
+        self.over = self.over or bool(data.get("end"))
+        deltas: list[Delta] = []
+        if "text" in data:
+            deltas.append(TextDelta(data["text"]))
+        if "thinking" in data:
+            deltas.append(ThinkingDelta(data["thinking"]))
+        if "call" in data:
+            deltas.append(ToolInputDelta(0, "look", data["call"]))
+        if "tokens" in data:
+            deltas.append(UsageDelta(Usage(output_tokens=data["tokens"])))
+        return deltas
+
+    def finished(self) -> bool:
+        return self.over
+
+    def answer(self) -> ModelResponse:
+        if not self.over:
+            raise ProviderError("the stream ended before its answer", kind="malformed", retryable=True)
+        calls = (ToolUse(name="look", input=parsed(self.call)),) if self.call else ()
+        return ModelResponse(content=(TextBlock(text=self.text), *calls))
+
+
+class LetterFormat:
+    name = "letter"
+
+    def request(self, request: ModelRequest, *, stream: bool) -> WireRequest:
+        body = {"stream": stream, "text": request.messages[-1].text}
+        return WireRequest(path="/letters", headers={"letter-version": "1"}, body=json.dumps(body).encode())
+
+    def answer(self, body: bytes) -> ModelResponse:
+        data = parsed(body)
+        if "error" in data:
+            raise ProviderError(data["error"][:CUT], kind="overloaded", retryable=True)
+        return ModelResponse(content=(TextBlock(text=data["text"]),))
+
+    def reader(self) -> LetterReader:
+        return LetterReader()
+
+    def failure(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+        kind: Any = {401: "auth", 429: "rate_limit", 529: "overloaded"}.get(status, "server")
+        said = body.decode(errors="replace")[:CUT]
+        return ProviderError(f"status {status}: {said}", kind=kind, status=status, retryable=status >= 429)
+
+
+def parsed(data: str | bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        pass
+    raise ProviderError("that is no letter", kind="malformed", retryable=True)
+
+
+class LetterProvider(HttpProvider):
+    """Speaks the format with a server."""
+
+    def __init__(self, base_url: str, *, key: str | None = KEY, **options: Unpack[HttpOptions]) -> None:
+        super().__init__(LetterFormat(), base_url=base_url, key=Secret(key) if key is not None else None, **options)
+
+
+def piece(**data: Any) -> bytes:
+    """Return one event of a letter's stream."""
+    return b"data: " + json.dumps(data).encode() + b"\n\n"
+
+
+END = piece(end=True)
+
+
+class Stream:
+    """Reads a provider's stream in a task of its own.
+
+    Attributes:
+        items: what has come.
+        task: ends with the stream, and as it does.
+    """
+
+    def __init__(self, provider: Provider, request: ModelRequest = REQUEST) -> None:
+        self.items: list[StreamItem] = []
+        self._changed = asyncio.Event()
+        self.task = asyncio.create_task(self._read(provider, request))
+
+    async def _read(self, provider: Provider, request: ModelRequest) -> list[StreamItem]:
+        stream = provider.stream(request)
+        try:
+            async for item in stream:
+                self.items.append(item)
+                self._changed.set()
+        finally:
+            await stream.aclose()  # type: ignore[attr-defined]
+        return self.items
+
+    async def until(self, count: int) -> None:
+        """Wait until so many items have come."""
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.items) < count:
+                self._changed.clear()
+                await self._changed.wait()
+
+
+async def streamed(provider: Provider, request: ModelRequest = REQUEST) -> list[StreamItem]:
+    """Return what a provider streams."""
+    return await Stream(provider, request).task

@@ -1,0 +1,224 @@
+"""The Messages API through a real connection, alone and under a runtime."""
+
+import itertools
+import json
+from typing import Any
+
+import pytest
+
+from refold import (
+    AgentConfig,
+    AgentRuntime,
+    Completed,
+    ConfigError,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ProviderBlock,
+    ProviderError,
+    TextBlock,
+    TextDelta,
+    ThinkingBlock,
+    tool,
+)
+from refold.providers import AnthropicProvider, Secret
+from tests.providers.anthropic_messages import body_of, checked_request, events_of, message, stream_of
+from tests.providers.loopback import End, Loopback, Step, event_stream, json_answer
+
+KEY = "sk-ant-api03-0123456789abcdef"
+REQUEST = ModelRequest(model="claude-test", system_prompt="", messages=[Message("user", (TextBlock(text="Hello"),))])
+HELLO = message({"type": "text", "text": "Hello, you."})
+
+
+def provider_for(server: Loopback, **options: Any) -> AnthropicProvider:
+    return AnthropicProvider(**{"api_key": KEY, "base_url": server.url, "environment": {}, **options})
+
+
+def whole(official: Any) -> list[Step]:
+    return json_answer(json.loads(body_of(official)))
+
+
+def streamed(official: Any) -> list[Step]:
+    return event_stream(stream_of(events_of(official)))
+
+
+async def test_a_call_is_made_with_the_key_and_the_version() -> None:
+    async with Loopback([whole(HELLO)]) as server, provider_for(server) as provider:
+        assert (await provider.complete(REQUEST)).content == (TextBlock(text="Hello, you."),)
+        (request,) = server.requests
+    assert request.path == "/v1/messages"
+    assert request.headers["x-api-key"] == KEY
+    assert "authorization" not in request.headers
+    assert request.headers["anthropic-version"] == "2023-06-01"
+    checked_request(request.body)
+    assert KEY not in repr(provider)
+
+
+async def test_a_stream_gives_the_pieces_and_then_the_answer() -> None:
+    async with Loopback([streamed(HELLO)]) as server, provider_for(server) as provider:
+        items = [item async for item in provider.stream(REQUEST)]
+        checked_request(server.requests[0].body, stream=True)
+    assert "".join(item.text for item in items if isinstance(item, TextDelta)) == "Hello, you."
+    assert isinstance(items[-1], ModelResponse)
+    assert items[-1].content == (TextBlock(text="Hello, you."),)
+
+
+async def test_what_is_set_is_sent() -> None:
+    search = {"type": "web_search_20250305", "name": "web_search"}
+    async with Loopback([whole(HELLO)]) as server:
+        provider = provider_for(
+            server,
+            version="2026-10-21",
+            max_tokens=5000,
+            thinking=1024,
+            cache="1h",
+            server_tools=[search],
+            extra_body={"service_tier": "standard_only"},
+            headers={"anthropic-beta": "interleaved-thinking-2025-05-14"},
+        )
+        async with provider:
+            await provider.complete(REQUEST)
+        (request,) = server.requests
+    body = checked_request(request.body)
+    assert request.headers["anthropic-version"] == "2026-10-21"
+    assert request.headers["anthropic-beta"] == "interleaved-thinking-2025-05-14"
+    assert body["thinking"] == {"type": "enabled", "budget_tokens": 1024}
+    assert (body["max_tokens"], body["service_tier"]) == (6024, "standard_only")
+    assert body["tools"] == [{**search, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
+
+
+async def test_a_beta_of_ones_own_is_sent_besides_ours() -> None:
+    ours = "thinking-binding-controls-2026-08-01"
+    async with Loopback([whole(HELLO), whole(HELLO)]) as server:
+        headers: list[dict[str, str]] = [{"Anthropic-Beta": "a,b"}, {"x-team": "blue"}]
+        for given in headers:
+            async with provider_for(server, drop_stale_thinking=True, headers=given) as provider:
+                await provider.complete(REQUEST)
+    assert [request.headers["anthropic-beta"] for request in server.requests] == [f"a,b,{ours}", ours]
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "header", "value"),
+    [
+        ({}, {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_AUTH_TOKEN": "other"}, "x-api-key", KEY),
+        ({}, {"ANTHROPIC_AUTH_TOKEN": KEY}, "authorization", f"Bearer {KEY}"),
+        ({"auth_token": Secret(KEY)}, {"ANTHROPIC_API_KEY": "other"}, "authorization", f"Bearer {KEY}"),
+        ({"api_key": Secret(KEY)}, {"ANTHROPIC_API_KEY": "other"}, "x-api-key", KEY),
+        ({}, {}, "x-api-key", None),
+    ],
+)
+async def test_keys_and_the_address_come_from_arguments_or_the_environment(
+    given: dict[str, Any], environment: dict[str, str], header: str, value: str | None
+) -> None:
+    async with Loopback([whole(HELLO)]) as server:
+        environment = {**environment, "ANTHROPIC_BASE_URL": server.url + "/gateway/v1/"}
+        async with AnthropicProvider(environment=environment, **given) as provider:
+            await provider.complete(REQUEST)
+        (request,) = server.requests
+    assert request.path == "/gateway/v1/messages"
+    sent = {name: request.headers[name] for name in ("x-api-key", "authorization") if name in request.headers}
+    assert sent == ({header: value} if value is not None else {})
+
+
+def test_what_cannot_work_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY"):
+        AnthropicProvider(environment={})
+    with pytest.raises(ConfigError, match="not both"):
+        AnthropicProvider(api_key=KEY, auth_token=KEY, environment={})
+    with pytest.raises(ConfigError, match="max_tokens"):
+        AnthropicProvider(api_key=KEY, max_tokens=0, environment={})
+    with pytest.raises(ConfigError, match="base URL"):
+        AnthropicProvider(api_key=KEY, base_url="api.anthropic.com", environment={})
+
+
+async def test_a_refusal_is_classified_and_never_shows_the_key() -> None:
+    refusal = {"type": "error", "error": {"type": "rate_limit_error", "message": f"Not so fast, {KEY}!"}}
+    answer = json_answer(refusal, status=429, headers={"retry-after": "7", "request-id": "req_9"})
+    async with Loopback([answer]) as server, provider_for(server) as provider:
+        with pytest.raises(ProviderError) as raised:
+            await provider.complete(REQUEST)
+    error = raised.value
+    assert (error.kind, error.status, error.retryable, error.retry_after_s) == ("rate_limit", 429, True, 7.0)
+    assert str(error) == "the Messages API answered HTTP 429 rate_limit_error: Not so fast, [redacted]! (request req_9)"
+
+
+async def test_case_c06_a_stream_that_breaks_off_is_an_error_and_no_answer() -> None:
+    stream = stream_of(events_of(HELLO))
+    overloaded = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+    begun = stream[: stream.index(b"event: message_delta")]
+    ends = [event_stream(begun, stream_of([overloaded])), event_stream(begun), event_stream(begun, End.RESET)]
+    async with Loopback(ends) as server, provider_for(server) as provider:
+        for kind in ("overloaded", "malformed", "connection"):
+            items: list[object] = []
+            with pytest.raises(ProviderError) as raised:
+                await collect(provider, items)
+            assert (raised.value.kind, raised.value.retryable) == (kind, True)
+            assert not any(isinstance(item, ModelResponse) for item in items)
+
+
+async def collect(provider: AnthropicProvider, items: list[object]) -> None:
+    async for item in provider.stream(REQUEST):
+        items.append(item)  # What came before the error counts.
+
+
+@tool(effect="pure")
+def weather(city: str) -> str:
+    """Return the weather of a city."""
+    return f"{city}: sunny"
+
+
+THOUGHT: dict[str, Any] = {"type": "thinking", "thinking": " hm … ", "signature": "c2ln"}
+HIDDEN: dict[str, Any] = {"type": "redacted_thinking", "data": "eHg="}
+CALLS = message(
+    THOUGHT,
+    HIDDEN,
+    {"type": "text", "text": "Let me see."},
+    {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Lisbon"}},
+    {"type": "tool_use", "id": "toolu_2", "name": "weather", "input": {"city": "Porto"}},
+    stop_reason="tool_use",
+)
+SEARCHES = message(
+    {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "Porto"}},
+    stop_reason="pause_turn",
+)
+SUNNY = message({"type": "text", "text": "Sunny in both."})
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_case_d03_d09_a_run_with_thoughts_calls_and_a_pause_sends_back_what_came(streaming: bool) -> None:
+    answers = [streamed(each) if streaming else whole(each) for each in (CALLS, SEARCHES, SUNNY, HELLO)]
+    config = AgentConfig(model="claude-test", streaming=streaming)
+    async with Loopback(answers) as server:
+        async with (
+            provider_for(server, thinking="adaptive") as provider,
+            AgentRuntime(config, provider=provider, tools=[weather]) as runtime,
+        ):
+            session = await runtime.session("alice")
+            result = await session.send("Lisbon and Porto?")
+            assert isinstance(result.outcome, Completed)
+            assert result.text == "Sunny in both."
+            await session.send("Thanks.")
+            history = await session.history()
+        bodies = [checked_request(request.body, stream=streaming) for request in server.requests]
+    assert [block for block in history[1].content if isinstance(block, ThinkingBlock | ProviderBlock)] == [
+        ThinkingBlock(thinking=" hm … ", signature="c2ln"),
+        ProviderBlock(provider="anthropic", data=HIDDEN),
+    ]
+    called, answered = bodies[1]["messages"][1:]
+    assert called["content"][:2] == [THOUGHT, HIDDEN]
+    calls, results = called["content"][3:], answered["content"]
+    assert [use["id"] for use in calls] == [each["tool_use_id"] for each in results]
+    assert not {use["id"] for use in calls} & {"toolu_1", "toolu_2"}
+    assert [each["content"][0]["text"] for each in results] == ["Lisbon: sunny", "Porto: sunny"]
+    assert bodies[2]["messages"][-1]["content"][0]["id"] == "srvtoolu_1"
+    assert [each["role"] for each in bodies[3]["messages"]] == ["user", "assistant", "user", "assistant", "user"]
+    # Nobody answers the search any more, so its call does not go back.
+    assert [block["type"] for block in bodies[3]["messages"][3]["content"]] == ["text"]
+    for before, after in itertools.pairwise(bodies):
+        assert unmarked(after["messages"])[: len(before["messages"]) - 1] == unmarked(before["messages"])[:-1]
+
+
+def unmarked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: unmarked(item) for key, item in value.items() if key != "cache_control"}
+    return [unmarked(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,295 @@
+"""Text models behind `ReActProvider`: what is made of their answers, whole and streamed."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from refold import (
+    Message,
+    ModelRequest,
+    ModelResponse,
+    Provider,
+    ProviderBlock,
+    ProviderError,
+    ReActProvider,
+    ScriptedProvider,
+    TextBlock,
+    TextDelta,
+    ThinkingBlock,
+    ThinkingDelta,
+    ToolSpec,
+    ToolUse,
+    Usage,
+    UsageDelta,
+    cut,
+    say,
+    stall,
+    use,
+)
+from refold.events.model import StopReason
+from refold.providers.react import CUT, in_protocol
+from refold.react_prompt import THOUGHT_DATA, UNPARSED_DATA, said_data
+from refold.react_text import EXPECTED, ReActStep
+
+SCHEMA: dict[str, object] = {"type": "object", "properties": {"city": {"type": "string"}}}
+REQUEST = ModelRequest(
+    model="m",
+    system_prompt="",
+    messages=[Message("user", (TextBlock(text="Weather?"),))],
+    tools=(ToolSpec(name="weather", description="", input_schema=SCHEMA),),
+)
+NO_TOOLS = ModelRequest(model="m", system_prompt="", messages=REQUEST.messages)
+
+ACTION = 'Thought: I look.\nAction: weather\nAction Input: {"city": "Lisbon"}'
+THOUGHT = ThinkingBlock(thinking="I look.", provider_data=THOUGHT_DATA)
+CALL = ToolUse(name="weather", input={"city": "Lisbon"})
+
+
+async def answer_to(item: Any, request: ModelRequest = REQUEST) -> ModelResponse:
+    """Return what is made of an answer, which is the same streamed and whole."""
+    whole = await ReActProvider(ScriptedProvider([item])).complete(request)
+    streamed = [piece async for piece in ReActProvider(ScriptedProvider([item])).stream(request)][-1]
+    assert streamed == whole
+    return whole
+
+
+async def test_the_other_provider_is_asked_in_text() -> None:
+    scripted = ScriptedProvider([ACTION])
+    await ReActProvider(scripted).complete(REQUEST)
+    [asked] = scripted.requests
+    assert asked.tools == ()
+    assert "## weather" in asked.system_prompt
+
+
+async def test_a_model_that_refuses_stop_sequences_is_sent_none() -> None:
+    scripted = ScriptedProvider([ACTION, ACTION])
+    await ReActProvider(scripted).complete(REQUEST)
+    await ReActProvider(scripted, stop=False).complete(REQUEST)
+    assert [request.stop_sequences for request in scripted.requests] == [("\nObservation:",), ()]
+
+
+def test_a_provider_is_put_in_front_once_and_only_for_react() -> None:
+    scripted = ScriptedProvider([])
+    front = in_protocol(scripted, "react")
+    assert isinstance(front, ReActProvider)
+    assert in_protocol(front, "react") is front
+    assert in_protocol(scripted, "native") is scripted
+
+
+@pytest.mark.parametrize(
+    ("text", "stop_reason", "content", "made_of_it"),
+    [
+        (ACTION, "end_turn", (THOUGHT, CALL), "tool_use"),
+        (ACTION, "stop_sequence", (THOUGHT, CALL), "tool_use"),
+        ("FINAL_ANSWER: Sunny.", "end_turn", (TextBlock(text="Sunny."),), "end_turn"),
+        ("FINAL_ANSWER: Sunny.", "stop_sequence", (TextBlock(text="Sunny."),), "stop_sequence"),
+        ("FINAL_ANSWER: Sun", "max_tokens", (TextBlock(text="Sun"),), "max_tokens"),
+        (ACTION, "max_tokens", (THOUGHT, CALL), "tool_use"),  # It was over before the answer was cut.
+        (f"{ACTION}\nObservation: su", "max_tokens", (THOUGHT, CALL), "tool_use"),
+    ],
+)
+async def test_a_step_becomes_an_answer(
+    text: str, stop_reason: StopReason, content: tuple[Any, ...], made_of_it: StopReason
+) -> None:
+    usage = Usage(input_tokens=3, output_tokens=4)
+    answer = await answer_to(say(text, stop_reason=stop_reason, usage=usage))
+    assert answer == ModelResponse(content=content, stop_reason=made_of_it, usage=usage)
+
+
+async def test_an_answer_that_was_over_before_it_was_cut_is_whole() -> None:
+    answer = await answer_to(say("FINAL_ANSWER: Sunny.\nObservation: x", stop_reason="max_tokens"))
+    assert answer.stop_reason == "end_turn"
+    assert answer.content == (TextBlock(text="Sunny."),)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [('Action: weather\nAction Input: {"city": "Lis', '{"city": "Lis'), ("Action: weather", {}), ("Action: wea", {})],
+)
+async def test_an_action_that_is_cut_is_a_cut_call(text: str, arguments: object) -> None:
+    answer = await answer_to(say(text, stop_reason="max_tokens"))
+    assert answer.stop_reason == "max_tokens"
+    [call] = answer.content
+    assert isinstance(call, ToolUse)
+    assert call.input == arguments
+
+
+async def test_other_words_than_the_form_are_kept() -> None:
+    said = "**Thought:** I look.\n**Action:** Weather\n**Action Input:** Lisbon"
+    answer = await answer_to(f"{said}\n\n**Observation:** rain")
+    step = ReActStep(thought="I look.", action="weather", arguments={"city": "Lisbon"}, said=said)
+    call = ToolUse(name="weather", input={"city": "Lisbon"}, provider_data=said_data(step))
+    assert answer.content == (THOUGHT, call)
+    answer = await answer_to("Final Answer: Sunny.")
+    step = ReActStep(final_answer="Sunny.", said="Final Answer: Sunny.")
+    assert answer.content == (TextBlock(text="Sunny.", provider_data=said_data(step)),)
+
+
+async def test_a_text_that_is_no_unicode_is_made_so() -> None:
+    answer = await answer_to('Action: weather\nAction Input: {"city": "\\ud800"}\ud800')
+    [call] = answer.content
+    assert isinstance(call, ToolUse)
+    assert call.provider_data == {
+        "react": {"said": 'Action: weather\nAction Input: {"city": "\\ud800"}\ufffd', "digest": ""}
+    }
+
+
+async def test_what_is_no_step_is_rejected_with_the_reason() -> None:
+    answer = await answer_to("It is sunny.")
+    assert answer.content == (TextBlock(text="It is sunny.", provider_data=UNPARSED_DATA),)
+    found = "The answer has neither an Action nor a FINAL_ANSWER; it begins with 'It is sunny.'."
+    assert answer.rejected == f"{found} {EXPECTED}"
+
+
+async def test_a_thought_that_is_cut_is_rejected_as_cut() -> None:
+    answer = await answer_to(say("Thought: I", stop_reason="max_tokens"))
+    assert answer.rejected == CUT
+    assert answer.stop_reason == "max_tokens"
+
+
+async def test_a_plain_text_is_an_answer_where_there_are_no_tools() -> None:
+    answer = await answer_to("It is sunny.", NO_TOOLS)
+    assert (answer.rejected, answer.content) == ("", (TextBlock(text="It is sunny.", provider_data=UNPARSED_DATA),))
+    assert (await answer_to("Thought: hm", NO_TOOLS)).rejected
+
+
+async def test_a_refusal_is_an_answer() -> None:
+    answer = await answer_to(say("I cannot help.", stop_reason="refusal"))
+    assert (answer.rejected, answer.stop_reason) == ("", "refusal")
+    assert answer.content == (TextBlock(text="I cannot help.", provider_data=UNPARSED_DATA),)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        say("  "),
+        use("weather", {"city": "Lisbon"}, id="a"),
+        [TextBlock(text="I look."), use("weather", {}), use("weather", {})],
+        say("It is", stop_reason="pause_turn"),
+        ModelResponse(content=(TextBlock(text="x"),), rejected="Say y."),
+        ModelResponse(content=()),
+    ],
+)
+async def test_native_calls_and_what_is_no_text_stay_as_they_are(item: Any) -> None:
+    expected = await ScriptedProvider([item]).complete(REQUEST)
+    assert await answer_to(item) == expected
+
+
+async def test_the_models_own_reasoning_is_kept_and_is_no_thought() -> None:
+    signed, own = ThinkingBlock(thinking="hm", signature="s"), ProviderBlock(provider="p", data={"x": 1})
+    whole = ModelResponse(
+        content=(signed, own, TextBlock(text="Thought: I"), TextBlock(text=" look.\nAction: weather"))
+    )
+    answer = await answer_to(whole)
+    assert answer.content[:3] == (signed, own, THOUGHT)
+    answer = await answer_to("<think>hm</think>FINAL_ANSWER: Sunny.")
+    assert answer.content == (ThinkingBlock(thinking="hm"), TextBlock(text="Sunny."))
+
+
+# Streaming
+
+
+async def test_thoughts_and_the_answer_are_streamed_and_nothing_else() -> None:
+    usage = Usage(input_tokens=3, output_tokens=4)
+    provider = ReActProvider(ScriptedProvider([say("Thought: I know.\nFINAL_ANSWER: It is sunny.", usage=usage)]))
+    pieces = [piece async for piece in provider.stream(REQUEST)]
+    assert "".join(piece.thinking for piece in pieces if isinstance(piece, ThinkingDelta)) == "I know."
+    assert "".join(piece.text for piece in pieces if isinstance(piece, TextDelta)) == "It is sunny."
+    assert [piece for piece in pieces if isinstance(piece, UsageDelta)] == [
+        UsageDelta(Usage(input_tokens=3)),
+        UsageDelta(usage),
+    ]
+    assert len([piece for piece in pieces if isinstance(piece, TextDelta)]) > 1
+    assert isinstance(pieces[-1], ModelResponse)
+
+
+async def test_what_was_held_back_comes_before_the_answer() -> None:
+    pieces = [piece async for piece in ReActProvider(ScriptedProvider(["FINAL_ANSWER: See:\nObs"])).stream(REQUEST)]
+    assert pieces[:-1] == [TextDelta("Se"), TextDelta("e:"), TextDelta("\nObs")]
+    assert isinstance(pieces[-1], ModelResponse)
+
+
+async def test_a_stream_that_breaks_off_does_so_after_what_had_come() -> None:
+    provider = ReActProvider(ScriptedProvider([cut("FINAL_ANSWER: It is sunny.", after=3)]))
+    stream = provider.stream(REQUEST)
+    assert await anext(stream) == TextDelta("It")
+    assert await anext(stream) == TextDelta(" is sunn")
+    with pytest.raises(ProviderError, match="broke inside the answer"):
+        await anext(stream)
+
+
+class Closable(Provider):
+    """A model whose stream says when it is closed."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        raise NotImplementedError
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+        try:
+            yield TextDelta("Thought: I look around")
+            async for piece in ScriptedProvider([stall("x", after=0)]).stream(request):
+                yield piece
+        finally:
+            self.closed = True
+
+
+async def test_a_stream_that_is_left_is_closed() -> None:
+    model = Closable()
+    stream = ReActProvider(model).stream(REQUEST)
+    assert await anext(stream) == ThinkingDelta("I look around")
+    assert not model.closed
+    await stream.aclose()  # type: ignore[attr-defined]
+    assert model.closed
+
+
+class Whole:
+    """A model that cannot stream, and does not know the protocol."""
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        return say("FINAL_ANSWER: Sunny.")
+
+
+class Wrong(Provider):
+    """A model that gives what is no answer."""
+
+    def __init__(self, item: Any) -> None:
+        self.item = item
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        return self.item  # type: ignore[no-any-return]
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[Any]:
+        yield self.item
+
+
+class NoStream(Wrong):
+    async def stream(self, request: ModelRequest) -> Any:  # type: ignore[override]
+        return self.item
+
+
+async def test_a_model_that_cannot_stream_is_streamed_from_too() -> None:
+    pieces = [piece async for piece in ReActProvider(Whole()).stream(REQUEST)]  # type: ignore[arg-type]
+    assert pieces == [say("Sunny.")]
+
+
+@pytest.mark.parametrize("item", ["text", None, ModelResponse(content=(7,))])  # type: ignore[arg-type]
+async def test_what_is_no_answer_is_refused(item: Any) -> None:
+    with pytest.raises(ProviderError, match="cannot be used") as refusal:
+        await ReActProvider(Wrong(item)).complete(REQUEST)
+    assert refusal.value.kind == "malformed"
+    with pytest.raises(ProviderError, match="cannot be used"):
+        [piece async for piece in ReActProvider(Wrong(item)).stream(REQUEST)]
+
+
+async def test_a_stream_that_is_none_is_refused() -> None:
+    with pytest.raises(ProviderError, match="not an async iterator"):
+        [piece async for piece in ReActProvider(NoStream("text")).stream(REQUEST)]
+
+
+async def test_a_stream_without_an_answer_ends_without_one() -> None:
+    pieces = [piece async for piece in ReActProvider(Wrong(TextDelta("Thought: hm"))).stream(REQUEST)]
+    assert pieces == [ThinkingDelta("hm")]

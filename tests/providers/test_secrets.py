@@ -1,0 +1,255 @@
+"""Keys are shown nowhere: not by the objects that hold them, and not by what a provider sends back or fails with."""
+
+import asyncio
+import copy
+import glob
+import json
+import logging
+import pickle
+import traceback
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from refold import (
+    AgentConfig,
+    AgentRuntime,
+    ConfigError,
+    ModelResponse,
+    ProviderError,
+    RetryPolicy,
+    TextBlock,
+    TextDelta,
+    ThinkingDelta,
+    ToolInputDelta,
+    ToolUse,
+    say,
+)
+from refold.providers import HttpLimits, HttpTimeouts, RecordingProvider, Secret, key_from
+from tests.providers.letter_format import END, KEY, REQUEST, LetterProvider, piece, streamed
+from tests.providers.loopback import End, Loopback, Step, answer, event_stream, json_answer
+
+GONE = "[redacted]"
+BUSY = b'event: error\ndata: {"error": "no entry for '
+
+
+# --- A secret ---
+
+
+def test_a_secret_shows_itself_only_when_it_is_asked_to() -> None:
+    secret = Secret(f"  {KEY}\n")
+    assert secret.reveal() == KEY
+    shown = [repr(secret), str(secret), f"{secret}", f"{secret:>40}", f"{secret!r}", f"{[secret]}", f"{vars}"]
+    assert not any("letter" in text for text in shown)
+    for refused in (pickle.dumps, json.dumps, msgspec.json.encode, vars):
+        with pytest.raises(TypeError) as caught:
+            refused(secret)
+        assert "letter" not in str(caught.value)
+
+
+def test_a_copy_of_a_secret_is_that_secret() -> None:
+    secret = Secret(KEY)
+    assert copy.copy(secret) is secret
+    assert copy.deepcopy([secret])[0] is secret
+    assert secret == Secret(KEY)
+    assert hash(secret) == hash(Secret(KEY))
+    assert secret != Secret("another-key-that-is-long")
+    assert secret != KEY
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.deepcopy])
+def test_who_holds_a_key_is_not_duplicated(duplicate: Any, tmp_path: Path) -> None:
+    provider = LetterProvider("https://example.com")
+    for holder in (provider, provider.redactor, RecordingProvider(provider, tmp_path / "calls.jsonl")):
+        with pytest.raises(TypeError, match="is not pickled"):
+            duplicate(holder)
+        assert KEY not in repr(holder)
+
+
+@pytest.mark.parametrize("value", ["", "  ", "two words", "schl\u00fcssel", "line\nbreak", 7, None])
+def test_what_cannot_be_a_key_is_refused_without_showing_it(value: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Secret(value)
+    assert "words" not in str(caught.value)
+    assert "break" not in str(caught.value)
+
+
+def test_a_key_comes_from_the_caller_or_from_the_environment() -> None:
+    environment = {"LETTER_KEY": f"{KEY}\n"}
+    assert key_from(None, "LETTER_KEY", environment).reveal() == KEY
+    assert key_from("given-by-the-caller", "LETTER_KEY", environment).reveal() == "given-by-the-caller"
+    assert key_from(Secret(KEY), "LETTER_KEY", {}).reveal() == KEY
+
+
+@pytest.mark.parametrize("environment", [{}, {"LETTER_KEY": ""}, {"LETTER_KEY": " "}])
+def test_a_missing_key_names_the_variable(environment: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="LETTER_KEY"):
+        key_from(None, "LETTER_KEY", environment)
+    with pytest.raises(ConfigError, match="LETTER_KEY"):
+        key_from("", "LETTER_KEY", {"LETTER_KEY": KEY})
+
+
+# --- What a provider sends back ---
+
+
+async def test_a_key_in_a_whole_answer_is_taken_out() -> None:
+    async with (
+        Loopback([json_answer({"text": f"your key is {KEY}!"})]) as server,
+        LetterProvider(server.url) as provider,
+    ):
+        assert await provider.complete(REQUEST) == say(f"your key is {GONE}!")
+
+
+async def test_a_key_that_the_answer_spells_with_escapes_is_taken_out() -> None:
+    body = json.dumps({"text": f"a {KEY}"}).replace("letter", "\\u006cetter").encode()
+    assert KEY.encode() not in body
+    async with Loopback([answer(body)]) as server, LetterProvider(server.url) as provider:
+        assert await provider.complete(REQUEST) == say(f"a {GONE}")
+
+
+@pytest.mark.parametrize("size", [1, 5, 29, len(KEY), 100])
+async def test_a_key_that_comes_in_pieces_is_taken_out(size: int) -> None:
+    def pieces(name: str, text: str) -> list[bytes]:
+        return [piece(**{name: text[start : start + size]}) for start in range(0, len(text), size)]
+
+    text = f"sk-sk-letter {KEY}{KEY} sk-letter-0123"
+    call = json.dumps({"key": KEY})
+    script = [
+        event_stream(*pieces("thinking", text), *pieces("text", text), piece(tokens=3), *pieces("call", call), END)
+    ]
+    async with Loopback(script) as server, LetterProvider(server.url) as provider:
+        items = await streamed(provider)
+    clean = f"sk-sk-letter {GONE}{GONE} sk-letter-0123"
+    assert "".join(item.text for item in items if isinstance(item, TextDelta)) == clean
+    assert "".join(item.thinking for item in items if isinstance(item, ThinkingDelta)) == clean
+    calls = "".join(item.partial_json for item in items if isinstance(item, ToolInputDelta))
+    assert json.loads(calls) == {"key": GONE}
+    final = ModelResponse(content=(TextBlock(text=clean), ToolUse(name="look", input={"key": GONE})))
+    assert items[-1] == final
+
+
+async def test_only_what_may_be_the_beginning_of_a_key_waits() -> None:
+    go = asyncio.Event()
+    script = [event_stream(piece(text="tasks"), go, piece(text=" sk"), piece(text="y"), END)]
+    async with Loopback(script) as server, LetterProvider(server.url) as provider:
+        stream = provider.stream(REQUEST)
+        assert await anext(stream) == TextDelta("task")
+        go.set()
+        rest = [item async for item in stream]
+    assert rest == [TextDelta("s "), TextDelta("sky"), say("tasks sky")]
+
+
+async def test_a_placeholder_for_a_key_is_left_in_answers() -> None:
+    script = [event_stream(piece(text="EMP"), piece(text="TY glass"), END)]
+    async with Loopback(script) as server, LetterProvider(server.url, key="EMPTY") as provider:
+        assert await streamed(provider) == [TextDelta("EMP"), TextDelta("TY glass"), say("EMPTY glass")]
+
+
+# --- Failures of every kind ---
+
+ECHO = KEY.encode()
+JSON = {"content-type": "application/json"}
+STREAM = {"content-type": "text/event-stream"}
+
+FAILURES: dict[str, list[Step]] = {
+    "refused": json_answer({"error": f"bad key {KEY}"}, status=401, headers={"x-echo": KEY}),
+    "refused at length": answer(b"x" * 20 + ECHO, status=500),
+    "redirected": answer(status=307, headers={"location": f"/{KEY}"}),
+    "reset": [End.RESET],
+    "a head that is none": [b"HTTP/1.1 " + ECHO + b"\r\n\r\n", End.CLOSE],
+    "a header that is none": [b"HTTP/1.1 200 OK\r\n" + ECHO + b"\r\n\r\n", End.CLOSE],
+    "a page": answer(ECHO, headers={"content-type": f"text/html-{KEY}"}),
+    "compressed": answer(ECHO, headers={"content-encoding": f"gzip-{KEY}"}),
+    "no letter": answer(b"[" + ECHO),
+    "cut": answer(ECHO, End.CLOSE, length=900),
+    "silent": answer(ECHO, End.STALL, length=900),
+    "too long": answer(b'{"text": "' + ECHO * 300 + b'"}'),
+    "an error in a whole answer": json_answer({"error": f"no entry for {KEY}"}),
+    "an error in a stream": event_stream(piece(text="a"), BUSY + ECHO + b'"}\n\n'),
+    "a key in pieces, then a cut": event_stream(piece(text=KEY[:15]), piece(text=KEY[15:]), End.CLOSE),
+    "a key over two events, then an error": event_stream(piece(text=KEY[:15]), piece(text=KEY[15:]), b"data: [\n\n"),
+    "an answer": json_answer({"text": f"key {KEY}"}),
+    "a streamed answer": event_stream(piece(text="key " + KEY[:9]), piece(text=KEY[9:]), END),
+}
+
+SETTINGS: dict[str, Any] = {
+    "timeouts": HttpTimeouts(silence_s=0.05),
+    "limits": HttpLimits(body_bytes_max=8000),
+}
+
+
+def everything_about(error: BaseException) -> str:
+    """Return all that a log, a crash report or another process may get to see of an error."""
+    described = traceback.TracebackException.from_exception(error, capture_locals=True)
+    # This module knows the key.
+    described.stack = traceback.StackSummary.from_list([f for f in described.stack if f.filename != __file__])
+    assert described.stack
+    report = "".join(described.format())
+    chain: BaseException | None = error
+    while chain is not None:
+        report += f"{chain!r} {vars(chain)} {chain.args}"
+        chain = chain.__cause__ or chain.__context__
+    report += repr(pickle.loads(pickle.dumps(error)).args)
+    return report
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("steps", FAILURES.values(), ids=FAILURES.keys())
+async def test_no_failure_shows_the_key(steps: list[Step], stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    shown: list[str] = []
+    async with Loopback([steps]) as server, LetterProvider(server.url, **SETTINGS) as provider:
+        try:
+            shown.append(repr(await (streamed(provider) if stream else provider.complete(REQUEST))))
+        except ProviderError as error:
+            shown.append(everything_about(error))
+        assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+        shown.append(repr(provider))
+    # What the server has written is what the test itself knows.
+    shown.extend(record.getMessage() for record in caplog.records if record.name != "asyncio")
+    for text in shown:
+        assert KEY[:16] not in text
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_no_log_holds_the_key(stream: bool, tmp_path: Path) -> None:
+    config = AgentConfig(model="letter-1", streaming=stream, retry=RetryPolicy(attempts_max=1))
+    log = tmp_path / "events.db"
+    async with Loopback(list(FAILURES.values())) as server, LetterProvider(server.url, **SETTINGS) as provider:
+        async with AgentRuntime(config, provider=provider, log=log) as runtime:
+            for name in FAILURES:
+                await (await runtime.session(name.replace(" ", "-").replace(",", ""))).send("hello")
+        assert len(server.requests) == len(FAILURES)
+    files = [Path(name) for name in glob.glob(f"{tmp_path}/*")]
+    assert log in files
+    for file in files:
+        assert ECHO[:16] not in file.read_bytes()
+        assert b"Bearer" not in file.read_bytes()
+
+
+async def test_a_cancelled_call_does_not_show_the_key_of_its_provider() -> None:
+    async with Loopback([[End.STALL]]) as server, LetterProvider(server.url) as provider:
+        call = asyncio.create_task(provider.complete(REQUEST))
+        await server.until(lambda: len(server.requests) == 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await call
+    report = "".join(traceback.TracebackException.from_exception(caught.value, capture_locals=True).format())
+    assert KEY not in report
+
+
+async def test_headers_that_sound_secret_are_secrets_too(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    headers: dict[str, str | Secret] = {"X-Auth": "Basic dXNlcjpwYXNz0123456789", "x-tag": Secret("tag-0123456789")}
+    script = [json_answer({"text": "dXNlcjpwYXNz0123456789 tag-0123456789"}), json_answer({}, status=500)]
+    async with Loopback(script) as server, LetterProvider(server.url, headers=headers) as provider:
+        assert await provider.complete(REQUEST) == say(f"{GONE} {GONE}")
+        with pytest.raises(ProviderError) as caught:
+            await provider.complete(REQUEST)
+        assert server.requests[0].headers["x-auth"] == "Basic dXNlcjpwYXNz0123456789"
+        assert server.requests[0].headers["x-tag"] == "tag-0123456789"
+    report = everything_about(caught.value) + caplog.text
+    assert "dXNlcj" not in report
+    assert "tag-0" not in report
