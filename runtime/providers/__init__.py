@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from refold.providers.anthropic import AnthropicProvider as AnthropicProvider
+    from refold.providers.fallback import FallbackProvider as FallbackProvider
     from refold.providers.http_provider import HttpProvider as HttpProvider
     from refold.providers.http_settings import HttpLimits as HttpLimits
     from refold.providers.http_settings import HttpOptions as HttpOptions
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AnswerReader",
     "AnthropicProvider",
+    "FallbackProvider",
     "HttpLimits",
     "HttpOptions",
     "HttpProvider",
@@ -47,6 +49,7 @@ __all__ = [
 _HOMES = {
     "AnswerReader": "refold.providers.wire_format",
     "AnthropicProvider": "refold.providers.anthropic",
+    "FallbackProvider": "refold.providers.fallback",
     "HttpLimits": "refold.providers.http_settings",
     "HttpOptions": "refold.providers.http_settings",
     "HttpProvider": "refold.providers.http_provider",

@@ -1,0 +1,161 @@
+"""Several providers for one agent: where one fails, the next is asked.
+
+The order is that of the list, for every call anew. A call that failed because of what was asked would fail everywhere,
+and is not asked again. What has been streamed of an answer cannot be taken back, so a failure after its first piece is
+the call's failure; the agent's `RetryPolicy` says whether it is made again.
+"""
+
+import inspect
+import logging
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
+from typing import TypeAlias, get_args
+
+import msgspec
+
+from refold.actors.given_content import checked_response
+from refold.actors.protocols import Provider, StreamItem
+from refold.events.errors import ConfigError, ProviderError, ProviderErrorKind
+from refold.events.model import ModelRequest, ModelResponse, UsageDelta
+
+log = logging.getLogger("refold.model")
+
+FALL_BACK_ON: tuple[ProviderErrorKind, ...] = tuple(
+    kind for kind in get_args(ProviderErrorKind) if kind not in ("invalid_request", "context_too_long")
+)
+"""Kinds of errors after which the next provider is asked: all that are not the request's own fault."""
+
+Alternative: TypeAlias = Provider | tuple[Provider, str]
+"""A provider, or one and the model to ask there instead of the agent's own."""
+
+
+class FallbackProvider(Provider):
+    """Asks one provider after another until one answers.
+
+    Args:
+        alternatives: in the order in which they are asked, at least one. A provider alone is asked for the agent's
+            model; with a name beside it, for that one. An answer says which model gave it, which is what its price goes
+            by.
+        on: kinds of errors after which the next one is asked.
+
+    Raises:
+        ConfigError: there is none, or something is not what it should be.
+
+    Example:
+        >>> FallbackProvider([anthropic, (openai, "gpt-5.2")])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self, alternatives: Sequence[Alternative], *, on: Collection[ProviderErrorKind] = FALL_BACK_ON
+    ) -> None:
+        self._alternatives = [_alternative(given) for given in alternatives]
+        self._on = frozenset(on)
+        unknown = self._on.difference(get_args(ProviderErrorKind))
+        if not self._alternatives:
+            raise ConfigError("a FallbackProvider needs at least one provider")
+        if unknown:
+            raise ConfigError(f"{sorted(unknown)[0]!r} is no kind of ProviderError; they are {FALL_BACK_ON}")
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return the first answer that is given.
+
+        Raises:
+            ProviderError: none gave one; it says what each of them said, and may be repeated if one of them may.
+        """
+        failures: list[ProviderError] = []
+        for provider, model in self._alternatives:
+            try:
+                return _named(checked_response(await provider.complete(_for_model(request, model))), model)
+            except ProviderError as error:
+                self._note(failures, error)
+        raise _none_answered(failures)
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+        """Yield the first answer that begins.
+
+        Raises:
+            ProviderError: none gave one, or the one that began broke off.
+        """
+        failures: list[ProviderError] = []
+        for provider, model in self._alternatives:
+            begun = False
+            stream = _stream(provider, _for_model(request, model))
+            try:
+                async for item in stream:
+                    if isinstance(item, ModelResponse):
+                        yield _named(checked_response(item), model)
+                        return
+                    begun = begun or not isinstance(item, UsageDelta)
+                    yield item
+                raise ProviderError("the stream ended without a complete answer", kind="malformed", retryable=True)
+            except ProviderError as error:
+                if begun:
+                    raise
+                self._note(failures, error)
+            finally:
+                close = getattr(stream, "aclose", None)
+                if close is not None:
+                    await close()
+        raise _none_answered(failures)
+
+    def _note(self, failures: list[ProviderError], error: ProviderError) -> None:
+        """Keep a failure after which the next provider is asked.
+
+        Raises:
+            ProviderError: the failure, where it is not one of these.
+        """
+        if error.kind not in self._on:
+            raise error
+        failures.append(error)
+        if len(failures) < len(self._alternatives):
+            log.warning(
+                "provider %d of %d failed, the next is asked: %s", len(failures), len(self._alternatives), error
+            )
+
+
+def _alternative(given: object) -> tuple[Provider, str | None]:
+    provider, model = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+    if not callable(getattr(provider, "complete", None)):
+        raise ConfigError(f"a provider has an async method `complete`, and {type(provider).__name__} has none")
+    if model is not None and not (isinstance(model, str) and model):
+        raise ConfigError(f"a model beside a provider is its name, not {model!r:.80}")
+    return provider, model
+
+
+def _for_model(request: ModelRequest, model: str | None) -> ModelRequest:
+    return request if model is None else msgspec.structs.replace(request, model=model)
+
+
+def _named(response: ModelResponse, model: str | None) -> ModelResponse:
+    return response if model is None or response.model else msgspec.structs.replace(response, model=model)
+
+
+def _stream(provider: Provider, request: ModelRequest) -> AsyncIterable[StreamItem]:
+    """Return a provider's stream; one that has none gives its complete answer."""
+    stream = getattr(provider, "stream", None)
+    if stream is None:
+        return _completed(provider, request)
+    found: object = stream(request)
+    if isinstance(found, AsyncIterable):
+        return found
+    if inspect.iscoroutine(found):
+        found.close()
+    raise ProviderError(f"stream() of {type(provider).__name__} gave no async iterator", kind="malformed")
+
+
+async def _completed(provider: Provider, request: ModelRequest) -> AsyncIterator[StreamItem]:
+    yield await provider.complete(request)
+
+
+def _none_answered(failures: Sequence[ProviderError]) -> ProviderError:
+    """Return the error of a call that no provider answered."""
+    if len(failures) == 1:
+        return failures[0]
+    waits = [failure.retry_after_s for failure in failures if failure.retryable and failure.retry_after_s is not None]
+    said = "; ".join(f"{number}: {failure}" for number, failure in enumerate(failures, 1))
+    return ProviderError(
+        f"none of {len(failures)} providers answered. {said}",
+        kind=failures[-1].kind,
+        status=failures[-1].status,
+        retryable=any(failure.retryable for failure in failures),
+        retry_after_s=min(waits) if waits and len(waits) == sum(failure.retryable for failure in failures) else None,
+    )

@@ -1,0 +1,151 @@
+"""Where one provider fails the next is asked: H6."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold import (
+    AgentConfig,
+    Completed,
+    ConfigError,
+    Failed,
+    ModelRequest,
+    Price,
+    ProviderError,
+    RetryPolicy,
+    RunResult,
+    ScriptedProvider,
+    Streamed,
+    TextDelta,
+    Usage,
+    cut,
+    say,
+)
+from refold.actors import ManualClock
+from refold.providers import FallbackProvider
+from refold.stores import EventStore
+from tests.conformance.sessions import checked_log, runtime_of
+
+DOWN = ProviderError("refused", kind="connection", retryable=True)
+BUSY = ProviderError("busy", kind="rate_limit", status=429, retryable=True, retry_after_s=7)
+WRONG = ProviderError("no such field", kind="invalid_request", status=400)
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[EventStore]:
+    async with checked_log("memory", tmp_path) as store:
+        yield store
+
+
+async def sent(log: EventStore, provider: FallbackProvider, **config: Any) -> RunResult:
+    settings = AgentConfig(**{"model": "first-model", **config})
+    async with runtime_of(log, provider=provider, config=settings) as runtime:
+        return await (await runtime.session("alice")).send("go")
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_h6_the_next_provider_answers_where_one_fails_each_call_anew(log: EventStore, streaming: bool) -> None:
+    first, second = ScriptedProvider([DOWN, say("from the first")]), ScriptedProvider([say("from the second")])
+    provider = FallbackProvider([first, (second, "second-model")])
+    assert (await sent(log, provider, streaming=streaming)).text == "from the second"
+    assert [request.model for request in second.requests] == ["second-model"]
+    assert first.requests[0].messages == second.requests[0].messages
+    assert (await sent(log, provider, streaming=streaming)).text == "from the first"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_h6_what_is_the_requests_own_fault_is_not_asked_elsewhere(log: EventStore, streaming: bool) -> None:
+    second = ScriptedProvider([say("never")])
+    result = await sent(log, FallbackProvider([ScriptedProvider([WRONG]), second]), streaming=streaming)
+    assert isinstance(result.outcome, Failed)
+    assert "no such field" in result.outcome.error.message
+    assert second.requests == []
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_h6_where_none_answers_the_error_says_what_each_said(log: EventStore, streaming: bool) -> None:
+    provider = FallbackProvider([ScriptedProvider([DOWN]), ScriptedProvider([BUSY])])
+    result = await sent(log, provider, streaming=streaming)
+    assert isinstance(result.outcome, Failed)
+    assert result.outcome.error.message.endswith("none of 2 providers answered. 1: refused; 2: busy")
+
+
+async def test_h6_a_call_that_none_answered_is_retried_from_the_first(log: EventStore) -> None:
+    clock = ManualClock()
+    first, second = ScriptedProvider([BUSY, say("at last")]), ScriptedProvider([BUSY])
+    config = AgentConfig(model="m", retry=RetryPolicy(base_s=1, jitter=0))
+    provider = FallbackProvider([first, second])
+    async with runtime_of(log, provider=provider, config=config, clock=clock) as runtime:
+        session = await runtime.session("alice")
+        run = await session.remind("go", at=_now(clock))
+        await clock.advance(6)
+        assert len(first.requests) == 1
+        await clock.advance(2)
+        state = await session.state_at()
+    assert state.last_run is not None
+    assert (state.last_run.run, state.last_run.outcome, len(first.requests)) == (run, "completed", 2)
+
+
+def _now(clock: ManualClock) -> Any:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(clock.now_us() / 1e6, UTC)
+
+
+async def test_h6_an_answer_that_broke_off_after_its_first_piece_is_not_asked_elsewhere(log: EventStore) -> None:
+    first, second = ScriptedProvider([cut(say("a long answer"), after=1)]), ScriptedProvider([say("never")])
+    async with runtime_of(
+        log, provider=FallbackProvider([first, second]), config=AgentConfig(model="m", streaming=True)
+    ) as runtime:
+        session = await runtime.session("alice")
+        pieces: list[str] = []
+        async with session.stream("go") as stream:
+            async for item in stream:
+                if isinstance(item, Streamed) and isinstance(item.delta, TextDelta):
+                    pieces.append(item.delta.text)
+        assert isinstance(stream.result, RunResult)
+        assert isinstance(stream.result.outcome, Failed)
+    assert (pieces, second.requests) == (["a long a"], [])
+
+
+async def test_h6_an_answer_that_broke_off_before_its_first_piece_is_asked_elsewhere(log: EventStore) -> None:
+    first = ScriptedProvider([cut(say("a long answer", usage=Usage(input_tokens=3)), after=0)])
+    result = await sent(log, FallbackProvider([first, ScriptedProvider([say("second")])]), streaming=True)
+    assert (result.outcome, result.text) == (Completed(), "second")
+
+
+async def test_h6_the_model_that_answered_is_the_one_that_is_paid_for(log: EventStore) -> None:
+    usage = Usage(input_tokens=1_000_000)
+    second = ScriptedProvider([say("second", usage=usage)])
+    prices = {"first": Price(input=1, output=1), "second": Price(input=5, output=1)}
+    provider = FallbackProvider([ScriptedProvider([DOWN]), (second, "second-model")])
+    assert (await sent(log, provider, prices=prices)).cost == 5
+
+
+async def test_h6_a_provider_without_a_stream_of_its_own_is_one_too(log: EventStore) -> None:
+    class Plain:
+        async def complete(self, request: ModelRequest) -> Any:
+            return say("plain")
+
+    provider: Any = FallbackProvider([ScriptedProvider([DOWN]), Plain()])  # type: ignore[list-item]
+    assert (await sent(log, provider, streaming=True)).text == "plain"
+
+
+async def test_h6_which_errors_lead_on_can_be_chosen(log: EventStore) -> None:
+    second = ScriptedProvider([say("second")])
+    strict = FallbackProvider([ScriptedProvider([DOWN]), second], on=["rate_limit"])
+    assert isinstance((await sent(log, strict)).outcome, Failed)
+    wide = FallbackProvider([ScriptedProvider([WRONG]), second], on=["invalid_request"])
+    assert (await sent(log, wide)).text == "second"
+
+
+def test_h6_what_cannot_work_is_refused_at_once() -> None:
+    for alternatives, says in (([], "at least one"), ([3], "async method"), ([(ScriptedProvider([]), "")], "its name")):
+        given: Any = alternatives
+        with pytest.raises(ConfigError, match=says):
+            FallbackProvider(given)
+    bad: Any = ["weather"]
+    with pytest.raises(ConfigError, match="no kind of ProviderError"):
+        FallbackProvider([ScriptedProvider([])], on=bad)
