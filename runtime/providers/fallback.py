@@ -112,8 +112,8 @@ class FallbackProvider(Provider):
             )
 
 
-def _alternative(given: object) -> tuple[Provider, str | None]:
-    provider, model = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+def _alternative(given: Alternative) -> tuple[Provider, str | None]:
+    provider, model = given if isinstance(given, tuple) else (given, None)
     if not callable(getattr(provider, "complete", None)):
         raise ConfigError(f"a provider has an async method `complete`, and {type(provider).__name__} has none")
     if model is not None and not (isinstance(model, str) and model):
