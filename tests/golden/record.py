@@ -17,10 +17,13 @@ import msgspec
 from refold import (
     AgentConfig,
     AgentRuntime,
+    Budget,
     CancellationToken,
     ImageBlock,
     Message,
     ModelResponse,
+    Price,
+    ProviderBlock,
     ProviderError,
     ScriptedProvider,
     Session,
@@ -217,6 +220,52 @@ async def third_life(log: Path, clock: ManualClock) -> None:
         await session.send("Anew.")
 
 
+async def fourth_life(log: Path, clock: ManualClock) -> None:
+    """Reject answers, fail by kind, spend a budget, keep what only a provider understands."""
+    overloaded = ProviderError("overloaded", kind="overloaded", status=529, retryable=True)
+    cut = ProviderError("cut", kind="connection", retryable=True)
+    used = Usage(input_tokens=100, output_tokens=20, cache_read_tokens=1_000)
+    owned = ModelResponse(
+        content=(
+            ThinkingBlock(thinking="hm", signature="sig", provider_data={"anthropic": {"n": 1}}),
+            ProviderBlock(provider="anthropic", data={"type": "server_tool_use", "id": "srv_1", "input": {}}),
+            TextBlock(text="Found.", provider_data={"anthropic": {"citations": [{"at": 0.5}]}}),
+            ToolUse(name="look", input={"what": "b"}, provider_data={"openai": {"signature": "s"}}),
+        ),
+        stop_reason="tool_use",
+        usage=used,
+        model="model-of-today",
+    )
+    script: list[ScriptItem] = [
+        overloaded,
+        cut,
+        overloaded,
+        owned,
+        say("not the JSON that was asked for", usage=used),
+        say('{"answer": 42}', usage=used),
+        say("no", usage=used),
+        say("no", usage=used),
+        ModelResponse(content=(use("look", {"what": "c"}), use("look", {"what": "d"})), stop_reason="tool_use"),
+    ]
+    config = AgentConfig(
+        model="model",
+        retry=RetryPolicy(attempts_max=2, attempts_by_kind={"overloaded": 3}, attempts_total_max=6, jitter=0),
+        rejections_max=1,
+        prices={"model": Price(input=3, output=15, cache_read=0.3)},
+        budget=Budget(tokens=10_000, cost=1, tool_calls=1),
+    )
+    provider = ScriptedProvider(script)
+    async with AgentRuntime(
+        config, provider=provider, tools=TOOLS, log=log, clock=clock, output_type=dict[str, int]
+    ) as runtime:
+        session = await runtime.session("spending")
+        sending = asyncio.create_task(session.send("How much?"))
+        while not sending.done():
+            await clock.advance(0.5)
+        await session.send("And now?")
+        await session.send("And what else?")
+
+
 async def events_of(session: Session, kind: type[SessionEvent], count: int) -> None:
     """Return once there are `count` events of a kind in the session's log."""
     while True:
@@ -254,6 +303,7 @@ async def record(log: Path) -> None:
     clock.jump(-3600)
     await second_life(log, clock)
     await third_life(log, clock)
+    await fourth_life(log, clock)
     await random_life(log)
 
 
