@@ -70,6 +70,8 @@ def _run_words(event: Event) -> str:
             return run
         case ModelRequested(run=run, turn=turn):
             return f"{run}, turn {turn}"
+        case ModelResponded(content=content, rejected=rejected) if rejected:
+            return f"{content_words(content) or '(empty)'} (rejected: {rejected})"
         case ModelResponded(content=content, stop_reason=stop_reason):
             words = content_words(content) or "(empty)"
             return words if stop_reason in ("end_turn", "tool_use") else f"{words} ({stop_reason})"

@@ -144,6 +144,8 @@ class Transcript:
             case ModelResponded():
                 self._usage += event.usage
                 self._said(event, Message("assistant", event.content), run=event.run, answer=event)
+                if event.rejected:
+                    self._noted(event, f"the answer cannot be used, and the model is told: {event.rejected}")
             case RunCompleted() | RunFailed() | RunCancelled():
                 self._ended(event)
             case ToolApprovalRequested() | ToolApprovalDecided() | ToolCallStarted():
@@ -209,8 +211,9 @@ class Transcript:
         call.ended_at, call.result = event.at, event.content
         call.kind = event.kind if isinstance(event, ToolCallFailed) else None
 
-    def _noted(self, event: SessionEvent) -> None:
-        self.entries.append(Noted(version=self._version, at=event.at, what=event_words(event)))
+    def _noted(self, event: SessionEvent, what: str | None = None) -> None:
+        words = event_words(event) if what is None else what
+        self.entries.append(Noted(version=self._version, at=event.at, what=words))
 
     def _ended(self, event: TerminalEvent) -> None:
         outcomes: dict[type, Literal["completed", "failed", "cancelled"]] = {

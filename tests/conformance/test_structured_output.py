@@ -7,6 +7,7 @@ from typing import Any, TypedDict
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
 from refold import (
     Agent,
@@ -23,6 +24,7 @@ from refold import (
     tool,
     use,
 )
+from refold.cli import app
 from refold.stores import EventStore
 from tests.conformance.sessions import checked_log, requests_of, runtime_of
 
@@ -191,8 +193,20 @@ async def test_an_answer_with_calls_cannot_be_rejected(memory: EventStore) -> No
     assert "$.rejected is set for an answer that calls tools" in result.outcome.error.message
 
 
-async def test_a_rejected_answer_may_be_joined_and_cancelled(memory: EventStore) -> None:
-    """The inputs that join a run stand behind what the model was told."""
+def test_a_transcript_says_why_an_answer_was_rejected(tmp_path: Path) -> None:
+    path = tmp_path / "events.db"
+    provider = ScriptedProvider(["Sure!", PLAN])
+    with AgentRuntime(AgentConfig(model="m"), provider=provider, output_type=Plan, log=path) as runtime:
+        runtime.session("alice").send("make tea")
+    for options in ([], ["--events"]):
+        done = CliRunner().invoke(app, ["show", str(path), "alice", *options])
+        assert done.exit_code == 0
+        assert "The answer is not a JSON value that fits Plan: it holds no JSON. It was: Sure!" in " ".join(
+            done.stdout.split()
+        )
+
+
+async def test_a_run_whose_answer_was_rejected_can_be_cancelled(memory: EventStore) -> None:
     async with runtime_of(memory, say("no"), say(PLAN), output_type=Plan) as runtime:
         session = await runtime.session("alice")
         await session.step("go")
