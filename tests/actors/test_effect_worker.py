@@ -27,9 +27,12 @@ class Setup:
         self.heard: list[EffectEnded] = []
         self.gate = asyncio.Event()
         self.stubborn = False
+        self.raised: BaseException | None = None
 
     async def perform(self, effect: Effect) -> object | None:
         self.begun.append(effect.key)
+        if self.raised is not None:
+            raise self.raised
         while True:
             try:
                 await self.gate.wait()
@@ -41,7 +44,9 @@ class Setup:
 
     async def start(self, system: ActorSystem) -> None:
         self.asker = await system.start(Asker, self.heard, address="asker")
-        self.worker: ActorRef = await system.start(EffectWorker, self.perform, lambda effect, error: None)
+        self.worker: ActorRef = await system.start(
+            EffectWorker, self.perform, lambda effect, error: f"{effect.key}: {error}"
+        )
 
     def begin(self, key: str) -> None:
         self.worker.tell(BeginWork(self.asker, Effect(key=key)))
@@ -107,3 +112,18 @@ async def test_what_work_brings_that_ignores_its_cancellation_is_told_and_it_is_
     setup.gate.set()
     assert await setup.ends() == [("a", "end of a")]
     assert setup.begun == ["a"]
+
+
+class OfItsOwn(BaseException):
+    """What no `except Exception` sees."""
+
+
+@pytest.mark.parametrize("raised", [OfItsOwn("x"), SystemExit("x"), asyncio.CancelledError("x")])
+async def test_work_that_raises_whatever_it_may_has_failed_and_tells_its_end(
+    setup: Setup, raised: BaseException
+) -> None:
+    setup.raised = raised
+    setup.begin("a")
+    [(key, failure)] = await setup.ends()
+    assert key == "a"
+    assert f"a: the work let {type(raised).__name__}('x') out" in str(failure)
