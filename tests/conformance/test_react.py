@@ -45,7 +45,7 @@ from tests.conformance.sessions import (
     types_of,
 )
 
-CONFIG = AgentConfig(model="text-model")
+CONFIG = AgentConfig(model="text-model", protocol="react")
 
 LOOK = 'Thought: I look.\nAction: look\nAction Input: {"name": "x"}'
 DONE = "Thought: I know.\nFINAL_ANSWER: Seen."
@@ -66,7 +66,7 @@ class TextModel:
     def runtime(
         self, log: EventStore, *, config: AgentConfig = CONFIG, tools: Any = (look,), **options: Any
     ) -> AgentRuntime:
-        return AgentRuntime(config, provider=ReActProvider(self.scripted), tools=tools, log=log, **options)
+        return AgentRuntime(config, provider=self.scripted, tools=tools, log=log, **options)
 
     @property
     def requests(self) -> list[ModelRequest]:
@@ -115,6 +115,15 @@ async def test_a_tool_is_called_and_the_answer_is_given(log: EventStore) -> None
         assert_text(request)
 
 
+async def test_a_provider_for_text_is_not_put_behind_another(log: EventStore) -> None:
+    scripted = ScriptedProvider([LOOK, DONE])
+    provider = ReActProvider(scripted, stop=False)
+    async with AgentRuntime(CONFIG, provider=provider, tools=[look], log=log) as runtime:
+        assert (await (await runtime.session("s")).send("What is x?")).text == "Seen."
+    assert [request.stop_sequences for request in scripted.requests] == [(), ()]
+    assert scripted.requests[0].system_prompt.count("# How to answer") == 1
+
+
 async def test_the_model_reads_its_own_words_again(log: EventStore) -> None:
     own = "**Thought:** I look.\n**Action:** `Look`\n**Action Input:** x"
     model = TextModel(f"{own}\n**Observation:** invented\n**Final Answer:** invented", "**Final Answer: Seen.**", DONE)
@@ -150,7 +159,7 @@ async def test_sessions_at_once_share_nothing(log: EventStore) -> None:
 async def test_c9_what_cannot_be_parsed_is_asked_again_and_then_fails(log: EventStore, rejections_max: int) -> None:
     model = TextModel(*["It is fine."] * (rejections_max + 1))
     reason = f"The answer has neither an Action nor a FINAL_ANSWER; it begins with 'It is fine.'. {EXPECTED}"
-    config = AgentConfig(model="text-model", rejections_max=rejections_max)
+    config = AgentConfig(model="text-model", protocol="react", rejections_max=rejections_max)
     async with model.runtime(log, config=config) as runtime:
         session = await runtime.session("s")
         outcome = (await session.send("What is x?")).outcome
@@ -168,7 +177,7 @@ async def test_c9_what_cannot_be_parsed_is_asked_again_and_then_fails(log: Event
 
 async def test_a_model_that_corrects_itself_goes_on(log: EventStore) -> None:
     model = TextModel("Hm.", LOOK, "Thought: Hm.", DONE, "FINAL_ANSWER: Still.")
-    config = AgentConfig(model="text-model", rejections_max=1)
+    config = AgentConfig(model="text-model", protocol="react", rejections_max=1)
     async with model.runtime(log, config=config) as runtime:
         session = await runtime.session("s")
         assert (await session.send("What is x?")).text == "Seen."
@@ -223,7 +232,7 @@ async def test_a_session_changes_between_text_and_native_calls(log: EventStore) 
     async with TextModel(LOOK, DONE).runtime(log) as runtime:
         await (await runtime.session("s")).send("one")
     native = ScriptedProvider([use("look", {"name": "y"}), "Native."])
-    async with AgentRuntime(CONFIG, provider=native, tools=[look], log=log) as runtime:
+    async with AgentRuntime(AgentConfig(model="native-model"), provider=native, tools=[look], log=log) as runtime:
         assert (await (await runtime.session("s")).send("two")).text == "Native."
         assert_accepted(native.requests[0].messages)
     model = TextModel(DONE)
@@ -244,7 +253,7 @@ async def test_a_session_changes_between_text_and_native_calls(log: EventStore) 
 
 async def test_a_stream_shows_thoughts_and_the_answer(log: EventStore) -> None:
     model = TextModel(LOOK, DONE)
-    config = AgentConfig(model="text-model", streaming=True)
+    config = AgentConfig(model="text-model", protocol="react", streaming=True)
     async with model.runtime(log, config=config) as runtime:
         session = await runtime.session("s")
         deltas = [item.delta async for item in session.stream("What is x?") if isinstance(item, Streamed)]
@@ -303,7 +312,7 @@ async def test_a_crash_inside_a_tool_is_recovered_from(log: EventStore, effect: 
 
 async def test_a_crash_between_two_rejected_answers_counts_on(log: EventStore) -> None:
     store, held = FailingStore(log), HeldAnswer(say("never"))
-    config = AgentConfig(model="text-model", rejections_max=1)
+    config = AgentConfig(model="text-model", protocol="react", rejections_max=1)
     async with TextModel("Hm.", held).runtime(store, config=config, close_grace_s=0) as runtime:
         sending = asyncio.create_task((await runtime.session("s")).send("go", key="k"))
         await held.asked.wait()

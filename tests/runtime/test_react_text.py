@@ -257,6 +257,10 @@ NONE: dict[str, tuple[str, str]] = {
         "Thought: FINAL_ANSWER: would be 42",
         "The answer has neither an Action nor a FINAL_ANSWER; it begins with 'Thought: FINAL_ANSWER: would be 42'.",
     ),
+    "an answer inside a sentence": (
+        "Thought: I write FINAL_ANSWER: 42 soon",
+        "The answer has neither an Action nor a FINAL_ANSWER; it begins with 'Thought: I write FINAL_ANSWER: 42 soon'.",
+    ),
     "two answers in mid-sentence": (
         "A. FINAL_ANSWER: 1. FINAL_ANSWER: 2",
         "The answer has neither an Action nor a FINAL_ANSWER; it begins with 'A. FINAL_ANSWER: 1. FINAL_ANSWER: 2'.",
