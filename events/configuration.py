@@ -180,6 +180,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     effect: EffectClass = "once"
     timeout_s: float = DEFAULT_TOOL_SILENCE_S
     """Longest silence of a running call in seconds; progress counts as activity."""
+    display_name: str = ""
+    """What people are shown instead of the name; no model is told it. Empty = the name."""
 
 
 class ToolPolicy(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from refold.outcome import Outcome as Outcome
     from refold.outcome import RunError as RunError
     from refold.outcome import RunResult as RunResult
+    from refold.outcome import Spent as Spent
     from refold.providers.react import ReActProvider as ReActProvider
     from refold.providers.scripted import ScriptedProvider as ScriptedProvider
     from refold.providers.scripted import ScriptItem as ScriptItem
@@ -153,6 +154,7 @@ __all__ = [
     "ScriptedProvider",
     "Session",
     "SessionId",
+    "Spent",
     "Streamed",
     "Subscription",
     "SyncConnectedSession",
@@ -246,6 +248,7 @@ _HOMES = {
     "ScriptedProvider": "refold.providers.scripted",
     "Session": "refold.session",
     "SessionId": "refold.events.ids",
+    "Spent": "refold.outcome",
     "Streamed": "refold.published",
     "Subscription": "refold.subscription",
     "SyncConnectedSession": "refold.sync_connection",

@@ -71,6 +71,14 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         return parsed_output(self.text, output_type)
 
 
+class Spent(msgspec.Struct, frozen=True, kw_only=True):
+    """What model calls took."""
+
+    usage: Usage
+    cost: float
+    """As far as `AgentConfig.prices` says; 0 where it says nothing."""
+
+
 async def result_of(finished: FinishedRun, store: EventStore) -> RunResult:
     """Return what a caller is told of a finished run; large text is read from the payloads.
 

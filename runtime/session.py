@@ -26,7 +26,7 @@ from refold.events.session_commands import (
 from refold.events.session_events import SessionEvent, ToolApprovalRequested
 from refold.events.session_state import SessionState, calls_awaiting_approval, history, reason_to_ask
 from refold.given_input import Input, checked_flag, checked_key, checked_name
-from refold.outcome import RunResult
+from refold.outcome import RunResult, Spent
 from refold.published import Recorded
 from refold.run_stream import RunStream
 from refold.sending import remind, send
@@ -148,7 +148,7 @@ class Session:
         """
         named = RunId(checked_name(run, "run")) if run is not None else None
         with self._runtime.hub.follow(self.id) as follower:
-            ending = named or await self._access.read(lambda state: state.run.id if state.run is not None else None)
+            ending = named or await self._access.read(_run_now, vital=True)
             wanted = named if key is not None else ending  # A repeated command that named no run means that of its key.
             why = recorded_reason(reason) if reason is not None else None
             performed = await self._access.ask(CancelRun(run=wanted, key=checked_key(key), reason=why))
@@ -244,6 +244,10 @@ class Session:
         payloads = await self._runtime.store.read_payloads(hashes) if hashes else {}
         return [own_copy(restored(message, payloads)) for message in messages]
 
+    async def spent(self) -> Spent:
+        """Return what all model calls of the session have taken so far, those that failed included."""
+        return await self._access.read(lambda state: Spent(usage=state.usage, cost=state.cost))
+
     async def state_at(self, version: int | None = None) -> SessionState:
         """Return the state folded from the log, as of a version or as of now; it is the caller's own.
 
@@ -281,3 +285,7 @@ class Session:
         return Subscription(
             runtime.hub, runtime.recorded_after, self.id, capacity=capacity, after_version=after_version
         )
+
+
+def _run_now(state: SessionState) -> RunId | None:
+    return state.run.id if state.run is not None else None

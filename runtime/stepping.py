@@ -8,7 +8,8 @@ from refold.events.content import ToolResultBlock, ToolUseBlock, text_of, tool_u
 from refold.events.errors import ConfigError
 from refold.events.ids import RunId
 from refold.events.session_commands import AllowTurn, CancelRun
-from refold.events.session_events import ModelResponded, ToolCallCompleted, ToolCallFailed
+from refold.events.session_events import ModelInterrupted, ModelResponded, ToolCallCompleted, ToolCallFailed
+from refold.events.spending import Usage
 from refold.given_input import Input
 from refold.outcome import RunResult
 from refold.published import Recorded
@@ -29,6 +30,12 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         """What the model said in the turn; a text of more than 64 KiB is in `Session.history` only."""
         return "".join(text_of(item.event.content) for item in self.events if isinstance(item.event, ModelResponded))
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of the turn's model call, interrupted attempts of it included."""
+        answers = (item.event for item in self.events if isinstance(item.event, ModelResponded | ModelInterrupted))
+        return sum((answer.usage for answer in answers), Usage())
 
     @property
     def calls(self) -> list[tuple[ToolUseBlock, ToolResultBlock]]:

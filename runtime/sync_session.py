@@ -50,6 +50,7 @@ class SyncSession:
     import_history = blocking(Session.import_history)
     clear = blocking(Session.clear)
     history = blocking(Session.history)
+    spent = blocking(Session.spent)
     state_at = blocking(Session.state_at)
 
     def stream(

@@ -17,6 +17,8 @@ from refold.events.configuration import EffectClass, Tier, ToolSpec
 from refold.events.errors import ConfigError
 from refold.tool_signature import AnyFunction, entry_of
 
+DISPLAY_NAME_CHARACTERS_MAX = 100
+
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 Validator = Callable[..., str | None]
@@ -80,6 +82,12 @@ def checked_spec(spec: ToolSpec) -> ToolSpec:
             "1 to 64 characters out of a-z A-Z 0-9 _ - (give it as name=…)",
         ),
         ("description", spec.description, isinstance(spec.description, str), "text"),
+        (
+            "display_name",
+            spec.display_name,
+            isinstance(spec.display_name, str) and len(spec.display_name) <= DISPLAY_NAME_CHARACTERS_MAX,
+            f"text of at most {DISPLAY_NAME_CHARACTERS_MAX} characters",
+        ),
         ("tier", spec.tier, spec.tier in get_args(Tier), '"observe", "act" or "confirm"'),
         ("effect", spec.effect, spec.effect in get_args(EffectClass), '"once", "idempotent" or "pure"'),
         ("timeout_s", seconds, good_time and seconds > 0, "a finite number of seconds above 0"),
@@ -87,7 +95,12 @@ def checked_spec(spec: ToolSpec) -> ToolSpec:
     for field_name, value, good, wanted in bounds:
         if not good:
             raise ConfigError(f"the {field_name} of the tool {spec.name!r:.100} must be {wanted}, not {value!r:.100}")
-    return msgspec.structs.replace(spec, description=clean_text(spec.description), timeout_s=float(seconds))
+    return msgspec.structs.replace(
+        spec,
+        description=clean_text(spec.description),
+        timeout_s=float(seconds),
+        display_name=clean_text(spec.display_name),
+    )
 
 
 def checked_validator(

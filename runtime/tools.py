@@ -95,6 +95,11 @@ class Tool(Generic[P, R_co]):
         return self.spec.name
 
     @property
+    def display_name(self) -> str:
+        """The name by which people are shown it."""
+        return self.spec.display_name or self.spec.name
+
+    @property
     def origin(self) -> str:
         """Where its function is written, such as `app.weather.forecast`."""
         entry = entry_of(self.function)
@@ -175,6 +180,7 @@ class Tool(Generic[P, R_co]):
         timeout_s: float = DEFAULT_TOOL_SILENCE_S,
         validate: Validator | None = None,
         action: ActionName | None = None,
+        display_name: str = "",
     ) -> "Tool[Q, R]":
         """Return a tool that is described by a JSON schema, as tools of other systems are.
 
@@ -190,6 +196,7 @@ class Tool(Generic[P, R_co]):
             timeout_s: see `tool`.
             validate: see `Validator`.
             action: see `ActionName`.
+            display_name: see `tool`.
 
         Raises:
             ConfigError: something of it cannot work; names the tool.
@@ -210,6 +217,7 @@ class Tool(Generic[P, R_co]):
             tier=tier,
             effect=effect,
             timeout_s=timeout_s,
+            display_name=display_name,
         )
         call = cast("Callable[..., object]", handler)
         return Tool(
@@ -242,6 +250,7 @@ def tool(
     timeout_s: float = DEFAULT_TOOL_SILENCE_S,
     validate: Validator | None = None,
     action: ActionName | None = None,
+    display_name: str = "",
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -256,6 +265,7 @@ def tool(
     timeout_s: float = DEFAULT_TOOL_SILENCE_S,
     validate: Validator | None = None,
     action: ActionName | None = None,
+    display_name: str = "",
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of a typed function, sync or async: `@tool` or `@tool(tier="observe", effect="pure")`.
 
@@ -272,6 +282,7 @@ def tool(
         timeout_s: longest silence of a running call in seconds, > 0; progress counts as activity.
         validate: see `Validator`; synchronous.
         action: see `ActionName`; None = every call of the tool is the same action.
+        display_name: what people are shown instead of the name; empty = the name.
 
     Raises:
         ConfigError: something of it cannot work; names the tool and the parameter.
@@ -290,6 +301,7 @@ def tool(
             tier=tier,
             effect=effect,
             timeout_s=timeout_s,
+            display_name=display_name,
         )
         call = cast("Callable[..., object]", function)
         contexts = signature.context_names

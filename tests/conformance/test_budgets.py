@@ -52,11 +52,20 @@ async def test_a17_a_run_and_its_session_know_what_they_have_cost(log: EventStor
         assert (first.usage, first.cost) == (USED + USED, pytest.approx(0.0004))
         second = await session.send("go")
         assert second.cost == pytest.approx(0.0002)
+        spent = await session.spent()
+        assert (spent.usage, spent.cost) == (USED + USED + USED, pytest.approx(0.0006))
         state = await session.state_at()
-        assert (state.usage, state.cost) == (USED + USED + USED, pytest.approx(0.0006))
+        assert (state.usage, state.cost) == (spent.usage, spent.cost)
     async with runtime_of(log, config=config()) as runtime:
         again = await (await runtime.session("alice")).state_at()
         assert (again.usage, again.cost) == (state.usage, state.cost)
+
+
+async def test_a17_a_turn_knows_what_it_took(log: EventStore) -> None:
+    async with runtime_of(log, looks("left"), say("done"), tools=[look], config=config()) as runtime:
+        session = await runtime.session("alice")
+        assert (await session.step("go")).usage == USED
+        assert (await session.step()).usage == Usage()
 
 
 async def test_a17_the_model_that_answered_is_the_one_that_is_paid_for(log: EventStore) -> None:

@@ -27,6 +27,7 @@ FACES: list[tuple[type, type]] = [
 
 NOT_FOR_THREADS = {
     AgentRuntime: {
+        "host",  # Awaited; the refs of what it hosts serve threads. Host by `asynchronous`, on the loop.
         "hub",  # Used on the loop only; `subscribe` and `follow` are the ways to it.
         "log",  # The logger.
         "open",  # A SyncRuntime is open.

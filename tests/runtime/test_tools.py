@@ -431,3 +431,32 @@ async def test_a_tool_that_changes_its_arguments_does_not_change_what_was_record
     arguments: JsonObject = {"rows": [2, 1]}
     assert await run(sort, arguments) == []
     assert arguments == {"rows": [2, 1]}
+
+
+def test_a29_people_are_shown_another_name_if_it_has_one() -> None:
+    @tool(display_name="Weather forecast")
+    def weather(city: str) -> str:
+        """Forecast."""
+        return city
+
+    @tool
+    def plain() -> None:
+        """Nothing."""
+
+    assert (weather.name, weather.display_name, weather.spec.display_name) == (
+        "weather",
+        "Weather forecast",
+        "Weather forecast",
+    )
+    assert plain.display_name == "plain"
+    schema: dict[str, Any] = {"type": "object"}
+    described = Tool.from_schema(
+        name="look", description="", input_schema=schema, handler=lambda arguments: None, display_name="Look"
+    )
+    assert described.display_name == "Look"
+    for wrong in (3, "x" * 101):
+        given: Any = wrong
+        with pytest.raises(ConfigError, match="display_name of the tool"):
+            Tool.from_schema(
+                name="look", description="", input_schema=schema, handler=lambda arguments: None, display_name=given
+            )
