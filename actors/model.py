@@ -6,7 +6,6 @@ validation of arguments) runs here and never in a session's handler: whatever it
 """
 
 import asyncio
-import inspect
 import logging
 import math
 from collections.abc import AsyncIterable, Callable
@@ -16,6 +15,7 @@ import msgspec
 
 from refold.actors.actor import Actor
 from refold.actors.actor_ref import ActorRef
+from refold.actors.answer_stream import answer_stream, can_stream, close_stream
 from refold.actors.conversation import Conversation
 from refold.actors.effects import EffectEnded
 from refold.actors.errors import ActorStopped
@@ -262,18 +262,9 @@ class ModelActor(Actor):
         return self._parts[place]
 
     async def _answer(self, calling: _Calling, request: ModelRequest) -> ModelResponse:
-        streams = calling.message.configuration.streaming
-        # A provider need not subclass the protocol, which has a default.
-        if not streams or not hasattr(self._provider, "stream"):
+        if not calling.message.configuration.streaming or not can_stream(self._provider):
             return checked_response(await self._provider.complete(request))
-        stream = self._provider.stream(request)
-        if not isinstance(stream, AsyncIterable):
-            if inspect.iscoroutine(stream):
-                stream.close()
-            raise ProviderError(
-                f"stream() of {type(self._provider).__name__} gave {type(stream).__name__}, not an async iterator",
-                kind="malformed",
-            )
+        stream = answer_stream(self._provider, request)
         try:
             return await self._last_of(stream, calling)
         finally:
@@ -303,9 +294,6 @@ class ModelActor(Actor):
 
     async def _close(self, stream: AsyncIterable[object], calling: _Calling) -> None:
         """Let a stream clean up behind itself; how that goes changes nothing about the answer."""
-        close = getattr(stream, "aclose", None)
-        if close is None:
-            return
         task, over = asyncio.current_task(), False
         assert task is not None
 
@@ -317,7 +305,7 @@ class ModelActor(Actor):
         # In this very task: what the stream has opened may have to be closed by the task that opened it.
         timer = self.system.clock.call_later(CANCEL_GRACE_S, give_up)
         try:
-            await close()
+            await close_stream(stream)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # User code.

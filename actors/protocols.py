@@ -17,10 +17,7 @@ StreamItem: TypeAlias = Delta | ModelResponse
 
 
 class Provider(Protocol):
-    """What answers a model request.
-
-    A subclass that defines only `complete` can be streamed from too: its stream is the complete response.
-    """
+    """What answers a model request; where answers are to be streamed, best a `StreamingProvider`."""
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return the model's answer.
@@ -29,6 +26,13 @@ class Provider(Protocol):
             ProviderError: the call failed; its fields say whether it may be repeated.
         """
         ...
+
+
+class StreamingProvider(Provider, Protocol):
+    """A provider that gives its answers as they arrive.
+
+    Of one that has no `stream`, or inherits this one, the stream is the complete response.
+    """
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         """Yield the answer as it arrives, the complete response last; the stream is closed when that has come.

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from refold.actors.errors import WouldDeadlock as WouldDeadlock
     from refold.actors.judging import Policy as Policy
     from refold.actors.protocols import Provider as Provider
+    from refold.actors.protocols import StreamingProvider as StreamingProvider
     from refold.actors.tool_context import ToolContext as ToolContext
     from refold.agent import Agent as Agent
     from refold.agent_runtime import AgentRuntime as AgentRuntime
@@ -156,6 +157,7 @@ __all__ = [
     "SessionId",
     "Spent",
     "Streamed",
+    "StreamingProvider",
     "Subscription",
     "SyncConnectedSession",
     "SyncConnection",
@@ -250,6 +252,7 @@ _HOMES = {
     "SessionId": "refold.events.ids",
     "Spent": "refold.outcome",
     "Streamed": "refold.published",
+    "StreamingProvider": "refold.actors.protocols",
     "Subscription": "refold.subscription",
     "SyncConnectedSession": "refold.sync_connection",
     "SyncConnection": "refold.sync_connection",

@@ -5,15 +5,15 @@ and is not asked again. What has been streamed of an answer cannot be taken back
 the call's failure; the agent's `RetryPolicy` says whether it is made again.
 """
 
-import inspect
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import TypeAlias, get_args
 
 import msgspec
 
-from refold.actors.given_content import checked_response
-from refold.actors.protocols import Provider, StreamItem
+from refold.actors.answer_stream import answer_stream, close_stream
+from refold.actors.given_content import checked_delta, checked_response
+from refold.actors.protocols import Provider, StreamingProvider, StreamItem
 from refold.events.errors import ConfigError, ProviderError, ProviderErrorKind
 from refold.events.model import ModelRequest, ModelResponse, UsageDelta
 
@@ -28,7 +28,7 @@ Alternative: TypeAlias = Provider | tuple[Provider, str]
 """A provider, or one and the model to ask there instead of the agent's own."""
 
 
-class FallbackProvider(Provider):
+class FallbackProvider(StreamingProvider):
     """Asks one provider after another until one answers.
 
     Args:
@@ -78,23 +78,22 @@ class FallbackProvider(Provider):
         failures: list[ProviderError] = []
         for provider, model in self._alternatives:
             begun = False
-            stream = _stream(provider, _for_model(request, model))
+            stream = answer_stream(provider, _for_model(request, model))
             try:
                 async for item in stream:
                     if isinstance(item, ModelResponse):
                         yield _named(checked_response(item), model)
                         return
-                    begun = begun or not isinstance(item, UsageDelta)
-                    yield item
+                    delta = checked_delta(item)
+                    begun = begun or not isinstance(delta, UsageDelta)
+                    yield delta
                 raise ProviderError("the stream ended without a complete answer", kind="malformed", retryable=True)
             except ProviderError as error:
                 if begun:
                     raise
                 self._note(failures, error)
             finally:
-                close = getattr(stream, "aclose", None)
-                if close is not None:
-                    await close()
+                await close_stream(stream)
         raise _none_answered(failures)
 
     def _note(self, failures: list[ProviderError], error: ProviderError) -> None:
@@ -127,23 +126,6 @@ def _for_model(request: ModelRequest, model: str | None) -> ModelRequest:
 
 def _named(response: ModelResponse, model: str | None) -> ModelResponse:
     return response if model is None or response.model else msgspec.structs.replace(response, model=model)
-
-
-def _stream(provider: Provider, request: ModelRequest) -> AsyncIterable[StreamItem]:
-    """Return a provider's stream; one that has none gives its complete answer."""
-    stream = getattr(provider, "stream", None)
-    if stream is None:
-        return _completed(provider, request)
-    found: object = stream(request)
-    if isinstance(found, AsyncIterable):
-        return found
-    if inspect.iscoroutine(found):
-        found.close()
-    raise ProviderError(f"stream() of {type(provider).__name__} gave no async iterator", kind="malformed")
-
-
-async def _completed(provider: Provider, request: ModelRequest) -> AsyncIterator[StreamItem]:
-    yield await provider.complete(request)
 
 
 def _none_answered(failures: Sequence[ProviderError]) -> ProviderError:

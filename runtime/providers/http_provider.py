@@ -19,7 +19,7 @@ from typing import NoReturn, Self, Unpack
 
 import httpx
 
-from refold.actors.protocols import Provider, StreamItem
+from refold.actors.protocols import StreamingProvider, StreamItem
 from refold.events.errors import ConfigError, ProviderError
 from refold.events.model import ModelRequest, ModelResponse
 from refold.providers.http_client import LoopConnections, encryption, new_client
@@ -35,7 +35,7 @@ REFUSAL_BYTES_MAX = 64 * 1024
 """So much of the body of a refusal is read, to say why."""
 
 
-class HttpProvider(Provider):
+class HttpProvider(StreamingProvider):
     """Answers model requests by asking a host over HTTP.
 
     Connections are kept between calls and end by themselves, at the latest with the event loop; `aclose`, or

@@ -7,17 +7,17 @@ marked as rejected, with the reason: the session tells the model and asks again,
 row at most.
 """
 
-import inspect
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from refold.actors.answer_stream import answer_stream, close_stream
 from refold.actors.given_content import checked_delta, checked_response
-from refold.actors.protocols import Provider, StreamItem
+from refold.actors.protocols import Provider, StreamingProvider, StreamItem
 from refold.events.cleaning import clean_text
 from refold.events.configuration import Protocol, ToolSpec
 from refold.events.content import TextBlock, ThinkingBlock, ToolUseBlock
-from refold.events.errors import AgentLoopError, ProviderError
+from refold.events.errors import AgentLoopError
 from refold.events.model import ModelRequest, ModelResponse, ResponseContent, StopReason, TextDelta, ToolUse
 from refold.react_labels import labels_in, reasoning_in
 from refold.react_prompt import THOUGHT_DATA, UNPARSED_DATA, said_data, text_request
@@ -28,7 +28,7 @@ CUT = f"The answer was cut at its length limit before its Action or FINAL_ANSWER
 """What a model is told whose answer was cut before it said anything that counts."""
 
 
-class ReActProvider(Provider):
+class ReActProvider(StreamingProvider):
     """Asks another provider for ReAct text.
 
     What is streamed are the thoughts, as `ThinkingDelta`, and the final answer, as `TextDelta`. Native calls of a model
@@ -60,17 +60,7 @@ class ReActProvider(Provider):
         Raises:
             ProviderError: the call failed, perhaps half-way, or the other provider streamed what is no answer.
         """
-        if not hasattr(self._provider, "stream"):  # A provider need not subclass the protocol, which has a default.
-            yield await self.complete(request)
-            return
-        stream: object = self._provider.stream(text_request(request, stop=self._stop))
-        if not isinstance(stream, AsyncIterable):
-            if inspect.iscoroutine(stream):
-                stream.close()
-            raise ProviderError(
-                f"stream() of {type(self._provider).__name__} gave {type(stream).__name__}, not an async iterator",
-                kind="malformed",
-            )
+        stream = answer_stream(self._provider, text_request(request, stop=self._stop))
         pieces = StepPieces()
         try:
             async for item in stream:
@@ -86,9 +76,7 @@ class ReActProvider(Provider):
                 else:
                     yield piece
         finally:
-            close = getattr(stream, "aclose", None)
-            if close is not None:
-                await close()
+            await close_stream(stream)
 
 
 def in_protocol(provider: Provider, protocol: Protocol) -> Provider:

@@ -9,7 +9,8 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 
-from refold.actors.protocols import Provider, StreamItem
+from refold.actors.answer_stream import can_stream, close_stream
+from refold.actors.protocols import Provider, StreamingProvider, StreamItem
 from refold.events.cleaning import Unrecordable, clean_text
 from refold.events.difference import first_difference
 from refold.events.errors import ProviderError
@@ -30,7 +31,7 @@ from refold.providers.secrets import DeltaRedactor, Redactor, Secret
 log = logging.getLogger("refold.provider")
 
 
-class RecordingProvider(Provider):
+class RecordingProvider(StreamingProvider):
     """Passes calls to another provider and writes each to a cassette when it has ended, without the keys in it.
 
     A cassette that is there already is written on. A call that cannot be written is reported in the log of the
@@ -72,7 +73,7 @@ class RecordingProvider(Provider):
         Raises:
             BaseException: whatever that provider raises.
         """
-        if not hasattr(self._provider, "stream"):  # A provider need not subclass the protocol, which has a default.
+        if not can_stream(self._provider):
             yield await self.complete(request)
             return
         call = self._cassette.begin()
@@ -92,9 +93,7 @@ class RecordingProvider(Provider):
                 self._write(call, request, streamed=True, deltas=deltas, error=error)
             raise
         finally:
-            close = getattr(items, "aclose", None)
-            if close is not None:
-                await close()
+            await close_stream(items)
 
     def _write(
         self,
@@ -138,7 +137,7 @@ class RecordingProvider(Provider):
         )
 
 
-class RecordedProvider(Provider):
+class RecordedProvider(StreamingProvider):
     """Answers from a cassette: the first request gets the first recorded call, and so on.
 
     An error is raised as it was, and a call that had been cancelled waits until it is cancelled again. A request

@@ -7,7 +7,7 @@ from typing import NoReturn, TypeAlias
 
 import msgspec
 
-from refold.actors.protocols import Provider, StreamItem
+from refold.actors.protocols import StreamingProvider, StreamItem
 from refold.events.content import Json, TextBlock
 from refold.events.errors import ConfigError, ProviderError
 from refold.events.model import (
@@ -99,7 +99,7 @@ def _half_answer(answer: Answer, after: int, error: BaseException | None) -> Hal
     return HalfAnswer(answer=answer, after=after, error=error)
 
 
-class ScriptedProvider(Provider):
+class ScriptedProvider(StreamingProvider):
     """Answers each request with the next item of a script.
 
     Where the configuration streams, an answer comes in deltas of `DELTA_CHARACTERS` characters. If it is counted with
