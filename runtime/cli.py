@@ -11,6 +11,7 @@ import typer
 
 from refold.commands.approve import approve
 from refold.commands.cancel import cancel
+from refold.commands.chat import chat
 from refold.commands.check import check
 from refold.commands.demo import demo
 from refold.commands.execution import EXIT_CODES_HELP
@@ -35,7 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (demo, run, send, approve, cancel, sessions, show, tail, replay, check, export):
+for command in (demo, run, chat, send, approve, cancel, sessions, show, tail, replay, check, export):
     app.command(epilog=EXIT_CODES_HELP)(command)
 app.command("import", epilog=EXIT_CODES_HELP)(import_log)
 

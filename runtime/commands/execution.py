@@ -7,7 +7,7 @@ program could take for an answer, and never with a traceback. A traceback is a f
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Final, NoReturn, TextIO
 
@@ -66,14 +66,23 @@ def run_command(work: Coroutine[None, None, int]) -> NoReturn:
     Raises:
         typer.Exit: always.
     """
+    run_blocking_command(lambda: asyncio.run(work))
+
+
+def run_blocking_command(work: Callable[[], int]) -> NoReturn:
+    """Do a command's work, which may wait for a person in this thread, and leave with the exit code that it returns.
+
+    Raises:
+        typer.Exit: always.
+    """
     raise typer.Exit(_exit_code_of(work))
 
 
-def _exit_code_of(work: Coroutine[None, None, int]) -> int:
+def _exit_code_of(work: Callable[[], int]) -> int:
     from refold.events.errors import LogInUse, RefoldError
 
     try:
-        code = asyncio.run(work)
+        code = work()
         _flush_output()
     except LogInUse as error:
         return _failed(error, EXIT_LOG_IN_USE)

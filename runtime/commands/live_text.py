@@ -32,7 +32,7 @@ class LiveText:
         """Write what a piece adds; end the line where an answer ends or breaks off."""
         from refold.events.codec import RecordedEvent
         from refold.events.model import TextDelta
-        from refold.events.session_events import ModelFailed, ModelInterrupted, ModelResponded, RunCancelled
+        from refold.events.session_events import ModelFailed, ModelInterrupted, ModelResponded, RunCancelled, RunFailed
         from refold.published import Streamed
 
         if isinstance(item, Streamed):
@@ -41,7 +41,7 @@ class LiveText:
         elif isinstance(item, RecordedEvent):
             if isinstance(item.event, ModelResponded):
                 self._end(whole=True)
-            elif isinstance(item.event, ModelInterrupted | ModelFailed | RunCancelled):
+            elif isinstance(item.event, ModelInterrupted | ModelFailed | RunCancelled | RunFailed):
                 self._end(whole=False)
 
     def has_written(self, answer: str) -> bool:

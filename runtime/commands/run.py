@@ -1,4 +1,4 @@
-"""`refold run AGENT INPUT`: one input to an agent, durable from its first event."""
+"""`refold run [AGENT] INPUT`: one input to an agent, durable from its first event."""
 
 import asyncio
 import os
@@ -22,8 +22,19 @@ from refold.commands.execution import (
     run_command,
 )
 from refold.commands.live_text import LiveText
-from refold.commands.output import cell
-from refold.commands.safe_text import one_line
+from refold.commands.provider_options import (
+    AllowHttpOption,
+    BaseUrlOption,
+    MaxTokensOption,
+    ModelChoice,
+    ModelOption,
+    ProviderOption,
+    ReactOption,
+    SystemOption,
+    chosen_agent,
+    connections_closed,
+)
+from refold.commands.run_watching import INBOX_POLL_S, LIVE_CAPACITY, CallLines, tell
 
 if TYPE_CHECKING:
     from refold.actors.cancellation import CancellationToken
@@ -33,24 +44,17 @@ if TYPE_CHECKING:
     from refold.session import Session
     from refold.subscription import Subscription
 
-CALL_CHARACTERS = 100
-"""After so many characters a line about a tool call is cut."""
-
-LIVE_CAPACITY = 10_000
-"""How many pieces of an answer may wait to be shown."""
-
-INBOX_POLL_S = 0.2
-"""How often it is looked for commands of other processes to the session."""
-
 
 def run(
     agent: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="AGENT", help="module:attribute of an Agent, such as app.agents:support.", show_default=False
+            metavar="AGENT",
+            help="module:attribute of an Agent, such as app.agents:support; with a --provider it may be left out.",
+            show_default=False,
         ),
-    ],
-    text: Annotated[str, typer.Argument(metavar="INPUT", help="What to send to it.", show_default=False)],
+    ] = None,
+    text: Annotated[str | None, typer.Argument(metavar="INPUT", help="What to send to it.", show_default=False)] = None,
     log: Annotated[Path, typer.Option("--log", metavar="PATH", help="The log; made where there is none.")] = Path(
         "refold.db"
     ),
@@ -62,9 +66,16 @@ def run(
         str | None,
         typer.Option("--key", metavar="KEY", help="The same key in a session is the same run.", show_default=False),
     ] = None,
+    provider: ProviderOption = None,
+    model: ModelOption = None,
+    base_url: BaseUrlOption = None,
+    allow_http: AllowHttpOption = False,
+    system: SystemOption = None,
+    max_tokens: MaxTokensOption = None,
+    react: ReactOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Send an input to an agent and write its answer.
+    """Send an input to an agent, or to a model of a provider, and write the answer.
 
     The module is found in the working directory too. Tool calls are shown on stderr as they happen. Ctrl-C cancels the
     run, which is recorded; a second Ctrl-C leaves at once, and the run goes on when its session is next used. SIGTERM
@@ -78,22 +89,37 @@ def run(
     JSON: {log, session, run, outcome: completed | failed | cancelled, error: {kind, message}, text, usage, turns,
     stop_reason}.
     """
-    run_command(_run(agent, text, log, session, key, as_json))
+    choice = ModelChoice(
+        provider=provider,
+        model=model,
+        base_url=base_url,
+        allow_http=allow_http,
+        system=system,
+        max_tokens=max_tokens,
+        react=react,
+    )
+    words = [word for word in (agent, text) if word is not None]
+    run_command(_run(words, choice, log, session, key, as_json))
 
 
-async def _run(name: str, text: str, log: Path, session_id: str | None, key: str | None, as_json: bool) -> int:
+async def _run(
+    words: list[str], choice: ModelChoice, log: Path, session_id: str | None, key: str | None, as_json: bool
+) -> int:
     from refold.actors.cancellation import CancellationToken
-    from refold.agent_loading import load_agent
     from refold.agent_runtime import AgentRuntime
     from refold.outcome import Completed
 
-    agent = load_agent(name)
+    name, text = _agent_and_input(words, choice)
+    agent = chosen_agent(name, choice)
     cancel = CancellationToken()
     with _ctrl_c(cancel):
-        async with AgentRuntime(agent, log=log, wait_for_log_s=0, auto_resume=False, inbox_poll_s=0) as runtime:
+        async with (
+            connections_closed(agent),
+            AgentRuntime(agent, log=log, wait_for_log_s=0, auto_resume=False, inbox_poll_s=0) as runtime,
+        ):
             session = await runtime.session(session_id)
             if not as_json:
-                _tell(f"session {shlex.quote(session.id)} in {shlex.quote(str(log))}")
+                tell(f"session {shlex.quote(session.id)} in {shlex.quote(str(log))}")
             sending = _Sending(runtime, session, log, quiet=as_json)
             with _sigterm(sending):
                 result = await sending.send(text, cancel, key)
@@ -113,6 +139,27 @@ async def _run(name: str, text: str, log: Path, session_id: str | None, key: str
     return tell_result(result, as_json)
 
 
+def _agent_and_input(words: list[str], choice: ModelChoice) -> tuple[str | None, str]:
+    """Return the agent's name, if one is given, and the input.
+
+    Raises:
+        ConfigError: one that is needed is not there.
+    """
+    from refold.events.errors import ConfigError
+
+    match words:
+        case [name, text]:
+            return name, text
+        case [text] if choice.provider is not None:
+            return None, text
+        case [word]:
+            raise ConfigError(
+                f"{word!r} stands alone: give an AGENT (module:attribute) and an INPUT, or a --provider with a --model"
+            )
+        case _:
+            raise ConfigError("there is no INPUT, which says what to send")
+
+
 class _Sending:
     """One input on its way, and what its session does meanwhile."""
 
@@ -128,8 +175,7 @@ class _Sending:
         self._session = session
         self._quiet = quiet
         self._closing: asyncio.Task[None] | None = None
-        self._tools: dict[str, str] = {}
-        """Names by call."""
+        self._calls = CallLines(quiet=quiet)
         self.live = LiveText()
         self._showing: asyncio.Task[None] | None = None
 
@@ -206,29 +252,15 @@ class _Sending:
         return True
 
     def _see(self, recorded: "Recorded") -> None:
-        from refold.event_words import call_words, content_words
-        from refold.events.content import tool_uses
-        from refold.events.session_events import (
-            ModelResponded,
-            RunParked,
-            ToolApprovalRequested,
-            ToolCallCompleted,
-            ToolCallFailed,
-        )
+        from refold.event_words import call_words
+        from refold.events.session_events import RunParked, ToolApprovalRequested
 
+        self._calls.see(recorded)
         match recorded.event:
-            case ModelResponded(content=content):
-                for call in tool_uses(content):
-                    self._tools[call.id] = call.name
-                    self._tell_call(f"-> {call_words(call.name, call.input)}")
-            case ToolCallCompleted(call=call_id, content=content):
-                self._tell_call(f"<- {self._tools.get(call_id, call_id)}: {content_words(content)}")
-            case ToolCallFailed(call=call_id, content=content, kind=kind):
-                self._tell_call(f"<- {self._tools.get(call_id, call_id)} ({kind}): {content_words(content)}")
             case ToolApprovalRequested(call=call_id, tool=tool, input=arguments):
                 waits = f"{call_words(tool, arguments)} waits for approval as {call_id}"
                 if self._somebody_decides:
-                    self._tell_call(waits)
+                    self._calls.tell(waits)
                 else:
                     self.waiting_calls.append(call_id)
                     self._wait_for(waits)
@@ -236,10 +268,6 @@ class _Sending:
                 self._wait_for(f"the run is parked: {reason}")
             case _:
                 return
-
-    def _tell_call(self, words: str) -> None:
-        if not self._quiet:
-            _tell(cell(words, CALL_CHARACTERS))
 
     def terminate(self) -> None:
         """Leave the run open."""
@@ -260,7 +288,7 @@ def _ctrl_c(cancel: "CancellationToken") -> Generator[None, None, None]:
     def interrupted() -> None:
         if cancel.cancelled:
             os._exit(EXIT_INTERRUPTED)
-        _tell("cancelling; Ctrl-C again leaves at once")
+        tell("cancelling; Ctrl-C again leaves at once")
         cancel.cancel("Ctrl-C")
 
     loop = asyncio.get_running_loop()
@@ -277,7 +305,7 @@ def _sigterm(sending: _Sending) -> Generator[None, None, None]:
 
     def terminated() -> None:
         loop.remove_signal_handler(signal.SIGTERM)
-        _tell("closing; SIGTERM again leaves at once")
+        tell("closing; SIGTERM again leaves at once")
         sending.terminate()
 
     loop = asyncio.get_running_loop()
@@ -286,7 +314,3 @@ def _sigterm(sending: _Sending) -> Generator[None, None, None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
-
-
-def _tell(words: str) -> None:
-    typer.secho(one_line(words), err=True, dim=True)

@@ -60,7 +60,7 @@ def hostile_log(tmp_path: Path) -> Path:
 def test_help_names_every_command_and_the_exit_codes() -> None:
     result = run("--help")
     assert result.exit_code == 0
-    for word in ("sessions", "show", "replay", "check", "Exit codes:", "130"):
+    for word in ("run", "chat", "sessions", "show", "replay", "check", "Exit codes:", "130"):
         assert word in result.stdout
 
 
