@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, settings
 os.environ["PYTHONASYNCIODEBUG"] = "1"
 
 # No wall clock decides whether a test passes. Elsewhere examples are drawn anew in each run; a CI run repeats itself.
-settings.register_profile("everyday", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "everyday", deadline=None, max_examples=40, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("ci", parent=settings.get_profile("everyday"), derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "everyday")
 

@@ -120,7 +120,7 @@ def _copied(command: Command) -> Command:
 
 
 @given(steps)
-@settings(max_examples=30)
+@settings(max_examples=12)
 def test_after_any_life_the_live_state_is_the_folded_one_and_replays(given_steps: list[msgspec.Struct]) -> None:
     async def check() -> None:
         world = World()

@@ -682,6 +682,7 @@ async def _enter_and_leave(runtime: AgentRuntime) -> str:
         return (await (await runtime.session("s")).send("go")).text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", ["memory", "file"])
 async def test_a_runtime_may_be_cancelled_at_every_step_of_its_life_and_lets_go_of_its_log(
     kept: str, tmp_path: Path
@@ -745,6 +746,7 @@ class SlowStore(InMemoryStore):
         return await super().list_streams(**options)
 
 
+@pytest.mark.slow
 async def test_a_runtime_may_be_cancelled_in_every_operation_of_its_store_and_lives_again_on_the_same_log() -> None:
     for place in count(1):
         log = SlowStore(place)

@@ -23,7 +23,11 @@ from refold import (
 from refold.events.content import Block, JsonObject
 
 SEARCH: JsonObject = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "Lisbon"}}
-FOUND: JsonObject = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"encrypted_content": "ab" * 50}]}
+FOUND: JsonObject = {
+    "type": "web_search_tool_result",
+    "tool_use_id": "srvtoolu_1",
+    "content": [{"encrypted_content": "ab" * 50}],
+}
 CITED: JsonObject = {"anthropic": {"citations": [{"type": "web_search_result_location", "encrypted_index": "x1"}]}}
 SIGNED: JsonObject = {"openai": {"thought_signature": "s1"}}
 

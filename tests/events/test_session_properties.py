@@ -310,7 +310,7 @@ def finish(session: Session) -> None:
 
 
 TestSessionLife = SessionLife.TestCase
-TestSessionLife.settings = settings(max_examples=150, stateful_step_count=40)
+TestSessionLife.settings = settings(max_examples=60, stateful_step_count=40)
 
 
 @pytest.mark.slow

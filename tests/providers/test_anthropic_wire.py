@@ -227,6 +227,7 @@ def test_a_stream_that_ends_anywhere_is_an_answer_or_a_classified_error(
     assert (raised.value.kind, raised.value.retryable) == ("malformed", True)
 
 
+@pytest.mark.slow
 @given(official_messages(), st.data())
 def test_any_events_in_any_order_give_an_answer_or_a_classified_error(
     official: OfficialMessage, data: st.DataObject
@@ -345,6 +346,7 @@ def test_a_request_is_what_the_official_types_accept_or_is_refused(
     assert not rules.open_calls
 
 
+@pytest.mark.slow
 @given(histories)
 def test_a_history_that_is_sent_once_is_not_changed_again(history: list[Message]) -> None:
     try:

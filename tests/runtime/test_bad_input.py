@@ -582,6 +582,7 @@ async def test_a_batch_of_more_than_a_page_of_events_keeps_its_causes(log: Event
     assert later == events[2_000:]
 
 
+@pytest.mark.slow
 async def test_many_turns_end_at_max_turns(log: EventStore) -> None:
     config = AgentConfig(model="m", max_turns=200)
     async with runtime_of(log, *[use("echo")] * 300, config=config) as runtime:
@@ -776,6 +777,7 @@ async def test_a_tool_that_raises_anything_gives_the_model_an_error_and_the_run_
     assert result.text
 
 
+@pytest.mark.slow
 async def test_a_tool_whose_error_has_5_megabytes_of_text_gives_the_model_the_beginning(log: EventStore) -> None:
     def fail() -> object:
         raise ValueError("e\ud800" * 2_500_000)

@@ -236,6 +236,7 @@ async def peak_of(folder: Path, events: int, payloads: int) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 async def test_memory_does_not_grow_with_the_log(tmp_path: Path) -> None:
     small = await peak_of(tmp_path, 5_000, 10)
     assert await peak_of(tmp_path, 20_000, 40) < 1.3 * small

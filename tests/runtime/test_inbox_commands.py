@@ -167,6 +167,7 @@ def test_names_that_look_like_options_are_named_so_that_they_do_not(folder: Path
     assert refold(*shlex.split(line)[1:]).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_running_run_is_cancelled_by_a_command_and_leaves_other_sessions_alone(folder: Path) -> None:
     assert refold("run", "agents:sayer", "hello", "--session", "other").exit_code == 0
     process = subprocess.Popen(

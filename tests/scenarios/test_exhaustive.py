@@ -8,8 +8,12 @@ import pytest
 from refold.actors.clock import ManualClock
 from refold.events import session_decisions
 from refold.scenarios.exhaustive import main
+from refold.scenarios.exploration import explore
 from refold.scenarios.session_rules import RULES
 from refold.scenarios.session_scope import EVERYDAY
+
+SMALL = ("queue", "import", "steps", "breaking stops", "rejecting")
+"""Names of scopes that are explored in a second."""
 
 
 def printed(*arguments: str) -> tuple[int, str]:
@@ -17,6 +21,15 @@ def printed(*arguments: str) -> tuple[int, str]:
     return main(arguments, out, ManualClock()), out.getvalue()
 
 
+def test_every_rule_holds_in_the_smallest_scopes() -> None:
+    """As much of the everyday check as takes a moment; the whole of it is a slow test."""
+    scopes = [scope for scope in EVERYDAY if scope.name in SMALL]
+    assert [scope.name for scope in scopes] == list(SMALL)
+    for scope in scopes:
+        assert explore(scope).counterexamples == {}
+
+
+@pytest.mark.slow
 def test_every_rule_holds_in_the_everyday_scopes_and_is_exercised_there_but_the_one_of_stores() -> None:
     code, text = printed()
     assert code == 0
