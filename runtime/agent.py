@@ -12,6 +12,7 @@ from refold.approval_handling import ApprovalHandler
 from refold.events.configuration import AgentConfig
 from refold.events.errors import ConfigError
 from refold.events.ids import checked_identifier
+from refold.given_provider import checked_provider
 from refold.options import RuntimeOptions
 from refold.structured_output import output_schema, with_output
 from refold.tools import Tool
@@ -21,7 +22,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that makes an agent, and nothing that runs.
 
     Raises:
-        ConfigError: the name cannot be one, or holds a slash; or something is no function that must be one.
+        ConfigError: the name cannot be one, or holds a slash; or something is no provider or no function that must be one.
     """
 
     config: AgentConfig
@@ -43,6 +44,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if "/" in checked_identifier(self.name, "agent name"):
             raise ConfigError(f"the agent name {self.name!r} holds a slash; use a name without one")
+        checked_provider(self.provider)
         for field in ("approval", "policy", "offer"):
             given = getattr(self, field)
             if given is not None and not callable(given):
@@ -51,6 +53,14 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("Agent.offer must be a plain function that returns quickly, not an async one")
         if self.output_type is not None:
             output_schema(self.output_type)
+
+    def answering(self) -> Provider:
+        """Return what answers its requests, in the protocol of its configuration."""
+        if self.config.protocol == "native":
+            return self.provider
+        from refold.providers.react import in_protocol
+
+        return in_protocol(self.provider, self.config.protocol)
 
     def told_config(self) -> AgentConfig:
         """Return the configuration with all that the model is told of the agent."""
@@ -90,7 +100,5 @@ def agent_of(given: AgentConfig | Agent | None, provider: Provider | None, parts
         raise ConfigError(f"AgentRuntime needs an AgentConfig or an Agent first, not {type(given).__name__}")
     if provider is None:
         raise ConfigError("AgentRuntime needs a provider; for tests, ScriptedProvider plays a script")
-    if not callable(getattr(provider, "complete", None)):
-        raise ConfigError(f"a provider has an async method `complete`, and {type(provider).__name__} has none")
     whole: AgentParts = {**parts, "tools": tuple(parts.get("tools", ()))}
     return Agent(config=given, provider=provider, **whole)

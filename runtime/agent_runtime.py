@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from refold.actors.actor_system import ActorSystem
 from refold.actors.approval import APPROVAL_KIND, ApprovalActor
-from refold.actors.clock import SystemClock
 from refold.actors.effects import EffectsInFlight
 from refold.actors.errors import ActorStopped, AskTimeout
 from refold.actors.event_sourced import EventSourcedActor
@@ -23,7 +22,7 @@ from refold.actors.hosting import Host
 from refold.actors.journal import Journal
 from refold.actors.model import MODEL_KIND, ModelActor
 from refold.actors.protocols import Provider
-from refold.actors.session import ReadSession, SessionActor, SessionSetting
+from refold.actors.session import ForAcceptedWork, ReadSession, SessionActor, SessionSetting
 from refold.actors.supervision import ActorFailure
 from refold.actors.thread_pool import ThreadPool
 from refold.actors.tool import ToolActor
@@ -33,7 +32,7 @@ from refold.contained_store import ContainedStore
 from refold.events.cleaning import clean_text
 from refold.events.configuration import CORE_VERSION, AgentConfig, CodeIdentity, configuration_of
 from refold.events.core import Wait
-from refold.events.errors import BackpressureShed, CommandRejected, ConfigError, PersistenceError
+from refold.events.errors import BackpressureShed, CommandRejected, ConfigError, PersistenceError, RefoldError
 from refold.events.ids import AgentId, SessionId, checked_identifier, kind_and_identifier, stream_name
 from refold.events.records import StreamHead
 from refold.events.runtime_core import RUNTIME_CODEC, RUNTIME_CORE
@@ -45,18 +44,14 @@ from refold.events.session_state import SessionState, is_scheduled
 from refold.events.tool_core import TOOL_KIND
 from refold.forked_child import protect_from_children
 from refold.inbox_reading import InboxReader, reader_of
-from refold.options import RuntimeOptions, Settings, checked_options
-from refold.providers.react import in_protocol
+from refold.log_opening import ended_in_order, opened_store
+from refold.options import RuntimeOptions, checked_options
 from refold.published import Recorded
 from refold.recorded_reading import read_recorded
 from refold.resuming import resume_open_runs
 from refold.session import Session
 from refold.session_hub import SessionHub, Subscriber
 from refold.stores.event_store import EventStore
-from refold.stores.json_lines_store import JsonLinesStore
-from refold.stores.memory import InMemoryStore
-from refold.stores.opening import open_log
-from refold.stores.sqlite_store import SQLiteStore
 from refold.structured_output import OutputCheck
 from refold.subscription import CAPACITY, Subscription
 from refold.tool_registry import ToolRegistry
@@ -184,7 +179,7 @@ class AgentRuntime:
         self._pid = os.getpid()
         protect_from_children(asyncio.get_running_loop())
         try:
-            self._store, self._owns_store = await _open(self.options)
+            self._store, self._owns_store = await opened_store(self.options)
             await self._start(self._store)
         except BaseException:
             await self._release()
@@ -250,7 +245,7 @@ class AgentRuntime:
             configuration=configuration,
             tools=self.tools.names(),
             auto_resume=self.options.auto_resume,
-            after_order=await _ended_in_order(store),
+            after_order=await ended_in_order(store),
             cancel_grace_s=self.options.cancel_grace_s,
         )
 
@@ -258,12 +253,11 @@ class AgentRuntime:
         hub, tools, options = self.hub, self.tools, self.options
         system.register(SESSION_KIND, lambda _: SessionActor(setting, journal, self._in_flight, hub))
         agent = self.agent
-        provider = in_protocol(agent.provider, agent.config.protocol)
         output_check = OutputCheck(agent.output_type) if agent.output_type is not None else None
         system.register(
             MODEL_KIND,
             lambda _: ModelActor(
-                provider, tools, store, hub, policy=agent.policy, offer=agent.offer, output_check=output_check
+                agent.answering(), tools, store, hub, policy=agent.policy, offer=agent.offer, output_check=output_check
             ),
         )
         ask = asking(agent.approval, self._approval_pool)
@@ -380,7 +374,7 @@ class AgentRuntime:
             await self.system.ref(RUNTIME_STREAM).ask(
                 RuntimeClosed(open_runs=sum(map(_has_open_run, heads))), block=False
             )
-        except (PersistenceError, ActorStopped, AskTimeout) as error:
+        except (PersistenceError, ActorStopped, AskTimeout, BackpressureShed) as error:
             self.log.warning("the end of the runtime of %s is not recorded: %s", self.store.name, error)
         finally:
             await self._release()
@@ -397,16 +391,16 @@ class AgentRuntime:
         for session in dict.fromkeys([*working, *waiting, *live]):
             try:
                 await self._cancel_runs_of(session)
-            except (PersistenceError, ActorStopped, AskTimeout) as error:
+            except RefoldError as error:  # It must not keep the runs of other sessions open.
                 self.log.warning("the run of session %s is not cancelled and stays open: %s", session, error)
 
     async def _cancel_runs_of(self, session: SessionId) -> None:
         """Cancel the run under way, and those that begin in its place."""
         ref = self.system.ref(stream_name(SESSION_KIND, session))
-        question = ReadSession(lambda state: state.run.id if state.run is not None else None)
+        question = ForAcceptedWork(ReadSession(lambda state: state.run.id if state.run is not None else None))
         while (run := await ref.ask(question, block=False)) is not None:  # Behind all that waits in the mailbox.
             with self.hub.follow(session) as follower:
-                await ref.ask(CancelRun(run=run, reason="the runtime closes"), block=False)
+                await ref.ask(ForAcceptedWork(CancelRun(run=run, reason="the runtime closes")), block=False)
                 await follower.ended(run)
 
     async def _release(self) -> None:
@@ -469,29 +463,3 @@ def _goes_on(state: SessionState) -> list[str]:
 def _has_open_run(head: StreamHead) -> bool:
     """Tell whether a session waits for more than the times of inputs that were accepted for later."""
     return any(not is_scheduled(key) for key in head.pending)
-
-
-async def _ended_in_order(store: EventStore) -> bool:
-    """Tell whether the runtime that had the log before recorded its end."""
-    head = await store.head(RUNTIME_STREAM)
-    if head is None:
-        return False
-    last = RUNTIME_CODEC.decode_all(await store.read_stream(RUNTIME_STREAM, after_version=head.version - 1))
-    return bool(last) and isinstance(last[-1], RuntimeClosed)
-
-
-async def _open(options: Settings) -> tuple[EventStore, bool]:
-    """Return the log, and whether it is the runtime's to close."""
-    log = options.log
-    if isinstance(log, str | os.PathLike):
-        if log == ":memory:":
-            return InMemoryStore(), True
-        store = await open_log(
-            log,
-            durability=options.durability,
-            wait_for_log_s=options.wait_for_log_s,
-            append_timeout_s=options.append_timeout_s,
-        )
-        return store, True
-    bounded = type(log) in (InMemoryStore, JsonLinesStore, SQLiteStore)
-    return ContainedStore(log, options.clock or SystemClock(), None if bounded else options.append_timeout_s), False
