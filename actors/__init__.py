@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from refold.actors.event_sourced_system import EventSourcedSystem as EventSourcedSystem
     from refold.actors.folded_actor import Performed as Performed
     from refold.actors.future import ActorFuture as ActorFuture
+    from refold.actors.hosting import Host as Host
     from refold.actors.hosting import Hosted as Hosted
     from refold.actors.journal import Journal as Journal
     from refold.actors.supervision import ActorFailure as ActorFailure
@@ -44,6 +45,7 @@ __all__ = [
     "Clock",
     "EventSourcedActor",
     "EventSourcedSystem",
+    "Host",
     "Hosted",
     "Journal",
     "LateOutcome",
@@ -69,6 +71,7 @@ _HOMES = {
     "Clock": "refold.actors.clock",
     "EventSourcedActor": "refold.actors.event_sourced",
     "EventSourcedSystem": "refold.actors.event_sourced_system",
+    "Host": "refold.actors.hosting",
     "Hosted": "refold.actors.hosting",
     "Journal": "refold.actors.journal",
     "LateOutcome": "refold.actors.thread_pool",

@@ -141,7 +141,12 @@ class ActorCell(Mailbox):
         actor = self.actor
         if actor is None or self.explicit or self.parent is not None or not self.open:
             return  # The next message could not make it anew.
-        if actor.may_passivate() and (self._dependents is None or not self._dependents.busy()):
+        try:
+            rests = actor.may_passivate()
+        except Exception as error:  # noqa: BLE001 - the actor's border
+            self.system.supervisor.report(self.address, error, "background")
+            return
+        if rests and (self._dependents is None or not self._dependents.busy()):
             self._rests = True
             self.system.passivation.rested(self, self.system.live_count())
 

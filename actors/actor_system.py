@@ -200,7 +200,7 @@ class ActorSystem:
     # For refs
 
     def unreachable_because(self, address: str) -> str | None:
-        """Return why nobody would take a message for the address, or None if somebody would."""
+        """For refs and cells: return why nobody would take a message for the address, or None if somebody would."""
         cell = self._cells.get(address)
         if cell is not None and (cell.open or (self._factory(address) is not None and not self._closing)):
             return None
@@ -215,7 +215,7 @@ class ActorSystem:
         return None
 
     def cell_for(self, address: str) -> ActorCell:
-        """Return the cell of an address, made if need be.
+        """For refs and cells: return the cell of an address, made if need be.
 
         Raises:
             ActorStopped: nobody at the address takes messages.
@@ -232,12 +232,12 @@ class ActorSystem:
         return cell
 
     def instance(self, address: str) -> Actor | None:
-        """Return the present instance at an address, if there is one."""
+        """For refs and cells: return the present instance at an address, if there is one."""
         cell = self._cells.get(address)
         return None if cell is None else cell.actor
 
     def deliver(self, ref: ActorRef, message: object, reply: Reply, timeout_s: float | None) -> None:
-        """Put an asked message into its mailbox; a failure to do so becomes the reply. On the loop only."""
+        """For refs and cells: put an asked message into its mailbox, or fail its reply. On the loop only."""
         cell = ref.cell
         if cell is None or not cell.open:
             try:
@@ -252,11 +252,11 @@ class ActorSystem:
             reply.settle(error=error)
 
     def expect(self, reply: Reply, timeout_s: float | None) -> None:
-        """See to it that a reply comes in time, be it an error; None = the system's `ask_timeout_s`."""
+        """For refs and cells: see to it that a reply comes in time, be it an error; None = `ask_timeout_s`."""
         self._open_asks.add(reply, self._ask_timeout_s if timeout_s is None else timeout_s)
 
     def stop_address(self, address: str, reply: Reply, *, now: bool) -> None:
-        """Stop whoever is at an address; the reply is False if nobody is. On the loop only."""
+        """For refs and cells: stop whoever is at an address; the reply is False if nobody is. On the loop only."""
         cell = self._cells.get(address)
         if cell is None:
             reply.settle(False)
@@ -273,7 +273,7 @@ class ActorSystem:
         reply: Reply | None,
         timeout_s: float | None = None,
     ) -> None:
-        """Send from a thread that is not the loop's.
+        """For refs and cells: send from a thread that is not the loop's.
 
         Raises:
             ActorStopped: under tell only: nobody there takes messages; an ask gets it as its reply.
@@ -290,7 +290,7 @@ class ActorSystem:
             reply.settle(error=error)
 
     def post_stop(self, address: str, reply: Reply, *, now: bool) -> None:
-        """Stop an address from a thread that is not the loop's."""
+        """For refs and cells: stop an address from a thread that is not the loop's."""
         if not self._door.enter(lambda: self.stop_address(address, reply, now=now)):
             reply.settle(False)
 
@@ -332,7 +332,7 @@ class ActorSystem:
     # For cells
 
     def replace(self, cell: ActorCell) -> ActorCell | None:
-        """Take a closed cell out of the directory; return its successor if messages wait and may start one."""
+        """For refs and cells: take a closed cell out of the directory; return the one that waiting messages start."""
         if self._cells.get(cell.address) is cell:
             del self._cells[cell.address]
         if not cell.has_messages() or self.unreachable_because(cell.address) is not None:
@@ -340,11 +340,11 @@ class ActorSystem:
         return self.cell_for(cell.address)
 
     def remember_failed(self, address: str, reason: str) -> None:
-        """Refuse messages to an address that its supervisor stopped, until it is forgiven."""
+        """For refs and cells: refuse messages to an address that its supervisor stopped, until it is forgiven."""
         self._failed[address] = reason
 
     def set_aside(self, address: str, message: object, reason: str) -> None:
-        """Log that a told message came to nothing, and keep it among those `parked`."""
+        """For refs and cells: log that a told message came to nothing, and keep it among those `parked`."""
         log.warning("a message of type %s told to %s is set aside: %s", type(message).__qualname__, address, reason)
         self.supervisor.parked.append(ParkedMessage(address=address, message=message, reason=reason))
 

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Callable
 from weakref import ref
@@ -15,6 +16,16 @@ from weakref import ref
 log = logging.getLogger("refold.actors")
 
 _changing = threading.Lock()  # one for all tokens: it guards a few assignments
+
+
+def _renew_lock() -> None:
+    """In a forked child: whoever held it in the parent does not run here."""
+    global _changing
+    _changing = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class CancellationToken:

@@ -96,6 +96,10 @@ class EffectWorker(Actor):
                 command = self._failure(piece, RuntimeError(f"the work let {error!r} out by itself"))
         except Exception as error:  # noqa: BLE001 - the border to the user's code
             command = self._failure(piece, error)
+        except (KeyboardInterrupt, GeneratorExit):  # The interpreter or the loop ends.
+            raise
+        except BaseException as error:  # noqa: BLE001 - such as SystemExit, which must end neither the loop nor the wait
+            command = self._failure(piece, RuntimeError(f"the work let {error!r} out"))
         finally:
             del self._pieces[place]
         try:

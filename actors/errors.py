@@ -52,11 +52,10 @@ class AskCycle(RefoldError):
         circle: the addresses, each waiting for the next; the last is the first again.
     """
 
-    def __init__(self, circle: tuple[str, ...]) -> None:
-        super().__init__(
-            f"waiting here would never end: {' -> '.join(circle)}. Use tell(), or do not await the answer inside "
-            "the handler"
-        )
+    def __init__(
+        self, circle: tuple[str, ...], advice: str = "Use tell(), or do not await the answer inside the handler"
+    ) -> None:
+        super().__init__(f"waiting here would never end: {' -> '.join(circle)}. {advice}")
         self.circle = circle
 
 

@@ -63,7 +63,7 @@ class LookAtClock(Vital, frozen=True):
 
 
 class TakeUp(Vital, frozen=True):
-    """Try again to read the log at the beginning of the actor's life."""
+    """Try again to read the log, at the beginning of the actor's life or after an append of unknown outcome."""
 
     attempt: int
 
@@ -106,6 +106,8 @@ class EventSourcedActor(FoldedActor[S, C, E]):
         self._grace_s = cancel_grace_s
         self._taken_up = False
         """Whether the log has been read, and the work that it asks for goes on."""
+        self._will_take_up = False
+        """Whether a message is on its way that has the log read."""
         self._ends: dict[str, int] = {}
         """How often in a row work that is still wanted has ended without a recorded result."""
         self._resting: set[str] = set()
@@ -185,14 +187,29 @@ class EventSourcedActor(FoldedActor[S, C, E]):
         await self._try_to_take_up(0)
 
     async def _try_to_take_up(self, attempt: int) -> None:
-        if self._taken_up:
+        if self._taken_up and not self._stale:
             return
         try:
-            await self._take_up()
+            if self._taken_up:
+                await self.rebuild()
+                self._reconcile()
+            else:
+                await self._take_up()
         except (CoreFailed, LogFormatError) as error:  # It will be no better the next time; each message says so.
             log.error("%s cannot be read: %s", self.stream, error)
         except PersistenceError as error:
             log.warning("%s waits, since its log fails: %s", self.stream, error)
+            self._take_up_later(attempt)
+
+    def _distrust_state(self) -> None:
+        """Have the log read again, since it may ask for work that nobody has begun."""
+        self._stale = True
+        self._take_up_later(0)
+
+    def _take_up_later(self, attempt: int) -> None:
+        """Have the log read after a pause, whether or not a message comes."""
+        if not self._will_take_up:
+            self._will_take_up = True
             self._tell_later(RECORD_RETRY_S * 2 ** min(attempt, 5), TakeUp(attempt + 1))
 
     async def _take_up(self) -> None:
@@ -270,6 +287,7 @@ class EventSourcedActor(FoldedActor[S, C, E]):
         if type(message) is LookAtClock:
             return await self._look_at_clock(message.key)
         if type(message) is TakeUp:
+            self._will_take_up = False
             return await self._try_to_take_up(message.attempt)
         if type(message) is PauseOver:
             return await self._pause_over(message.key)
@@ -285,6 +303,8 @@ class EventSourcedActor(FoldedActor[S, C, E]):
         except PersistenceError:
             if not self._stale:
                 self._reconcile()  # What the log holds all the same goes on.
+            else:
+                self._take_up_later(0)
             raise
         if self.resumes(command):
             self._effects.held.clear()
@@ -374,13 +394,18 @@ class EventSourcedActor(FoldedActor[S, C, E]):
 
     def _reconcile(self, rested: str = "") -> None:
         """Cancel work that is not wanted any more, and begin what is wanted, first of all what has had its pause."""
-        wanted = {effect.key: effect for effect in self.wanted()}
+        try:
+            wanted = {effect.key: effect for effect in self.wanted()}
+        except CoreFailed:
+            self._distrust_state()
+            raise
         for key in [key for key in self._ends if key not in wanted]:
             del self._ends[key]
             if key in self._resting:
                 self._resting.remove(key)
                 self._forget_timer(key)
         running, cancelled = self._effects.running, self._effects.cancelled
+        self._effects.held.intersection_update(wanted)
         for key in [key for key in running if key not in wanted]:
             effect = running.pop(key)
             if isinstance(effect, Wait):

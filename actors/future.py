@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import math
+import os
 import queue
 import sys
 import threading
@@ -33,6 +34,16 @@ LOOP_CHECK_S = 1.0
 """How often a blocked thread looks whether the loop it depends on was closed under it."""
 
 _settling = threading.Lock()  # one for all futures: it guards a few assignments, and a lock each would cost memory
+
+
+def _renew_lock() -> None:
+    """In a forked child: whoever held it in the parent does not run here."""
+    global _settling
+    _settling = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 class ActorFuture(pykka.Future[T]):

@@ -157,16 +157,19 @@ class HostedActor(EventSourcedActor[S, C, E], Generic[S, C, E]):
         return stored
 
     def published(self, events: Sequence[RecordedEvent[E]]) -> None:
-        """Remember what asked for the work that is pending now, and tell the listener."""
-        keys = [effect.key for effect in self.core.pending(self.state)]
+        """Tell the listener, and remember what asked for the work that is pending now."""
+        if self._on_event is not None:
+            for recorded in events:
+                try:
+                    self._on_event(msgspec.structs.replace(recorded, event=copy.deepcopy(recorded.event)))
+                except Exception as error:  # noqa: BLE001 - the listener's own code
+                    self._report(error)
+        try:
+            keys = [effect.key for effect in self.core.pending(self.state)]
+        except CoreFailed:
+            self._distrust_state()
+            raise
         self._causes.note(keys, events[-1].batch, events[-1].correlation)
-        if self._on_event is None:
-            return
-        for recorded in events:
-            try:
-                self._on_event(msgspec.structs.replace(recorded, event=copy.deepcopy(recorded.event)))
-            except Exception as error:  # noqa: BLE001 - the listener's own code
-                self._report(error)
 
     # Work
 

@@ -59,11 +59,16 @@ class Hosted(Generic[S, C]):
             timeout: seconds; None = the system's `ask_timeout_s`.
 
         Raises:
-            CommandRejected: it may not happen now; nothing was recorded.
-            CoreFailed: the core failed on it; nothing was recorded.
-            PersistenceError: the log failed; see `outcome_unknown`.
-            ActorStopped: the system is closing.
+            CommandRejected: it may not happen now; nothing was recorded. As `Unrecordable` where its event cannot be
+                written to the log, with the path of the value that cannot.
+            CoreFailed: the core failed on it, or its `react` goes round in a circle; nothing was recorded.
+            ConfigError: it is no command of the core, or the identifier cannot be one.
+            PersistenceError: the log failed; see `outcome_unknown`. As `LogFormatError` where the core does not
+                know or cannot fold an event in it.
+            BackpressureShed: too many messages wait for that actor.
+            ActorStopped: the system is closing, or the actor was stopped after too many failures.
             AskTimeout: no answer came in time; the command may still be performed.
+            AskCycle: asked in a handler that the actor waits for.
         """
         performed: Performed = await self.ref(identifier).ask(command, block=False, timeout=timeout)
         return performed
@@ -127,7 +132,8 @@ class Host:
             on_event: called on the loop with each event once it is durable.
 
         Raises:
-            ConfigError: the kind cannot be one or is taken, or the core's types cannot work.
+            ConfigError: the kind cannot be one or is taken, or the core's types cannot work, such as a command that
+                is not frozen.
             PersistenceError: the log cannot be read.
         """
         if kind in RESERVED_KINDS:

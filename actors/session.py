@@ -81,6 +81,12 @@ class ReadSession(msgspec.Struct, frozen=True):
     question: Callable[[SessionState], object]
 
 
+class ForAcceptedWork(Vital, frozen=True):
+    """A command or a question about what was accepted before, which a full mailbox must not turn away."""
+
+    message: object
+
+
 class InsistOnCancel(Vital, frozen=True):
     """Cancel, and do not let go of it where the log refuses: a cancellation must not be lost."""
 
@@ -129,6 +135,8 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
 
     async def on_receive(self, message: object) -> object:
         """Handle a command, a question, or the end of an effect."""
+        if type(message) is ForAcceptedWork:
+            message = message.message
         if type(message) is WakeSession:
             return None
         if type(message) is InsistOnCancel:

@@ -8,6 +8,7 @@ The rules protected here: nothing blocks the loop; every ask ends, also where th
 a thread actor that works for a handler of ours, and blocks for another, is seen by the search for circles.
 """
 
+import os
 import queue
 import threading
 from asyncio import events
@@ -144,6 +145,16 @@ class _AskedActor:
 
 _asked: "WeakValueDictionary[str, _AskedActor]" = WeakValueDictionary()
 _asking = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """In a forked child: whoever held it in the parent does not run here."""
+    global _asking
+    _asking = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _asked_of(thread_actor: pykka.ActorRef[Any]) -> _AskedActor:

@@ -58,6 +58,12 @@ class AbandonToolCall(Vital, frozen=True, kw_only=True):
     key: str
 
 
+class RecordFact(Vital, frozen=True):
+    """Have a fact about the tool recorded, behind the calls that wait already."""
+
+    fact: ToolCommand
+
+
 class _Running:
     """One body under way."""
 
@@ -127,8 +133,8 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
                 running = self._calls.get((session, key))
                 if running is not None:
                     await self._note(AbandonCall(running.message.started))
-            case DefineTool():
-                await self._note(message)
+            case RecordFact(fact=fact):
+                await self._note(fact)
             case _:
                 return await super().on_receive(message)
         return None
@@ -149,7 +155,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         spec = self._runner.spec(self.tool)
         if not self._defined and spec is not None:
             self._defined = True
-            self.actor_ref.tell(DefineTool(spec))
+            self.actor_ref.tell(RecordFact(DefineTool(spec)))
 
     async def _note(self, command: ToolCommand) -> None:
         """Record a fact about the tool that is evidence only: no call depends on it."""

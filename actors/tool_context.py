@@ -26,6 +26,11 @@ class CallingTool:
         """Whether the body has ended; what it has begun and left behind waits for nobody who waits for it."""
 
 
+_WITHOUT_WAITING = (
+    "Return what is to be said as the tool's result, use another session, or accept an input for after this run with "
+    "the session's remind(), which does not wait for its answer"
+)
+
 calling_tool: ContextVar[CallingTool | None] = ContextVar("calling_tool", default=None)
 """Set inside a tool's body, and in what it begins."""
 
@@ -39,7 +44,7 @@ def require_other_session(system: "ActorSystem", session: SessionId) -> None:
     calling = calling_tool.get()
     if calling is not None and not calling.over and (calling.system, calling.session) == (system, session):
         stream = stream_name(SESSION_KIND, session)
-        raise AskCycle((stream, "its tool", stream))
+        raise AskCycle((stream, "its tool", stream), _WITHOUT_WAITING)
 
 
 class ToolContext(Generic[D]):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from refold.events.core import WaitUntil as WaitUntil
     from refold.events.errors import CommandRejected as CommandRejected
     from refold.events.errors import CoreFailed as CoreFailed
+    from refold.events.event import SECOND_US as SECOND_US
     from refold.events.event import Event as Event
     from refold.events.pure_core import KeyedCommand as KeyedCommand
     from refold.events.pure_core import KeyedEvent as KeyedEvent
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from refold.events.session_state import history as history
 
 __all__ = [
+    "SECOND_US",
     "SESSION_CODEC",
     "SESSION_CORE",
     "AgentConfig",
@@ -86,6 +88,7 @@ _HOMES = {
     "PureCore": "refold.events.pure_core",
     "Recorded": "refold.events.core",
     "RecordedEvent": "refold.events.codec",
+    "SECOND_US": "refold.events.event",
     "SESSION_CODEC": "refold.events.session_core",
     "SESSION_CORE": "refold.events.session_core",
     "SessionState": "refold.events.session_state",

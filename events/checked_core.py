@@ -3,11 +3,13 @@
 Read `refold.events.pure_core` first. Versions are counted; keyed commands take effect once; an error of the user's code
 names the function and what it was given. The rule protected here is that of replay: what the live actor evolves is
 exactly what the log gives back. So every event takes the way through the codec when it is decided, before anything is
-made of it: a list that its sender still holds, an integer where the type says float, can make no difference.
+made of it: a list that its sender still holds, an integer where the type says float, can make no difference. And no
+function but `evolve` may change the state; `refold.events.state_watch` says how that is seen.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import NoneType
 from typing import Any, Generic, TypeGuard, TypeVar, get_args, get_origin
 
 import msgspec
@@ -17,9 +19,13 @@ from refold.events.core import Core, Effect, Recorded, WaitUntil
 from refold.events.errors import CommandRejected, ConfigError, CoreFailed
 from refold.events.event import Event
 from refold.events.pure_core import C, CommandKey, E, KeyedCommand, KeyedEvent, PureCore, RecordedKey, S, State
+from refold.events.state_watch import StateWatch
 from refold.events.upcasting import Upcasters
 
 R = TypeVar("R")
+
+DUE_SINCE_US = 946_684_800_000_000
+"""The year 2000: a time before it is one in another unit."""
 
 
 class CheckedCore(Core[S, C, E], Generic[S, C, E]):
@@ -27,23 +33,31 @@ class CheckedCore(Core[S, C, E], Generic[S, C, E]):
 
     Args:
         core: the user's class, or an instance of it.
+        always_watched: look after every call whether it left the state alone, also where the state is large.
 
     Raises:
         ConfigError: its types cannot be read from `PureCore[State, Commands, Events]`, or cannot work.
     """
 
-    def __init__(self, core: type[PureCore[S, C, E]] | PureCore[S, C, E]) -> None:
+    def __init__(self, core: type[PureCore[S, C, E]] | PureCore[S, C, E], *, always_watched: bool = False) -> None:
         self.functions: PureCore[S, C, E] = core() if isinstance(core, type) else core
         self.name = type(self.functions).__name__
         state, commands, events = _types_of(type(self.functions))
         self._state_type: type[S] = _checked_state(self.name, state)
         self.command_types = _structs(self.name, "commands", commands, msgspec.Struct)
         """Every class of command."""
+        _check_frozen(self.name, self.command_types)
         event_types: Any = _structs(self.name, "events", events, Event)
         _check_tags(self.name, event_types)
         tags = [str(event.__struct_config__.tag) for event in event_types]
-        self.codec: EventCodec[E] = EventCodec(event_types, Upcasters(self.functions.upcasters, tags))
+        self.codec: EventCodec[E] = EventCodec(
+            event_types,
+            Upcasters(self.functions.upcasters, tags),
+            unknown=f"the core {self.name} does not know; keep the class of an event that was removed, "
+            "and give one that was renamed its old tag or an upcaster",
+        )
         self._event_types = event_types
+        self._watch = StateWatch(self._state_type, always=always_watched)
         self._mutable = frozenset(event for event in event_types if not _is_immutable(event))
 
     def initial(self) -> S:
@@ -59,17 +73,21 @@ class CheckedCore(Core[S, C, E], Generic[S, C, E]):
 
         Raises:
             CommandRejected: it may not happen now, or cannot be recorded.
-            CoreFailed: the user's function failed.
+            CoreFailed: the user's function failed, or changed the state.
         """
         key = _key_of(command)
         if key is not None and (known := state.keys.get(key.key)) is not None:
             if known.digest == key.digest:
                 return Recorded(known.version)
             raise CommandRejected(f"the key {key.key!r} was used for another command, at version {known.version}")
-        stimulus = self._called("admit", command, lambda: self.functions.admit(state, command))
+        stimulus = self._shown("admit", command, state, lambda: self.functions.admit(state, command))
         if isinstance(stimulus, Recorded):
             return stimulus
-        if key is not None:
+        if isinstance(stimulus, NoneType):
+            raise CoreFailed(
+                f"{self.name}.admit gave nothing for {command!r:.80}: no event, no Recorded and no refusal"
+            )
+        if key is not None and isinstance(stimulus, self._event_types):
             if not isinstance(stimulus, KeyedEvent):
                 raise CoreFailed(
                     f"{self.name}.admit makes a {type(stimulus).__name__} of a {type(command).__name__} with a key; "
@@ -109,20 +127,33 @@ class CheckedCore(Core[S, C, E], Generic[S, C, E]):
         """Return what follows from `event`, each as the log will give it back.
 
         Raises:
-            CoreFailed: the user's function failed.
+            CoreFailed: the user's function failed, gave no list, or changed the state.
         """
-        decided = self._called("react", event, lambda: self.functions.react(state, event), state.version)
+        decided = self._shown(
+            "react", event, state, lambda: self._list("react", "events", self.functions.react(state, event))
+        )
         return [self._recorded(consequence) for consequence in decided]
 
     def pending(self, state: S) -> Sequence[Effect]:
         """Return the work that should be in flight.
 
         Raises:
-            CoreFailed: the user's function failed, or two effects have one key, or a key cannot be one.
+            CoreFailed: the user's function failed, gave no list, or changed the state; or two effects have one key, or
+                a key cannot be one, or a time.
         """
-        effects = self._called("pending", state, lambda: self.functions.pending(state), state.version)
+        effects = self._shown(
+            "pending", state, state, lambda: self._list("pending", "effects", self.functions.pending(state))
+        )
+        for effect in effects:
+            if not isinstance(effect, Effect):
+                raise CoreFailed(f"{self.name}.pending must return effects, and returns {effect!r:.60}")
+            if isinstance(effect, WaitUntil) and not (type(effect.due_at) is int and effect.due_at >= DUE_SINCE_US):
+                raise CoreFailed(
+                    f"{self.name}.pending gives {effect.key} the time {effect.due_at!r}; due_at is an int of "
+                    "microseconds since the epoch, UTC, such as event.at + 5 * SECOND_US"
+                )
         keys = [effect.key for effect in effects]
-        if len(set(keys)) < len(keys) or any(not key or len(key.split()) != 1 for key in keys):
+        if len(set(keys)) < len(keys) or not all(isinstance(key, str) and len(key.split()) == 1 for key in keys):
             raise CoreFailed(f"{self.name}.pending must give each effect a key of its own without spaces, not {keys}")
         return effects
 
@@ -130,21 +161,56 @@ class CheckedCore(Core[S, C, E], Generic[S, C, E]):
         """Return the command that says that a time has come.
 
         Raises:
-            CoreFailed: the user's function failed.
+            CoreFailed: the user's function failed, or gave no command.
         """
-        return self._called("due", effect, lambda: self.functions.due(effect))
+        return self._command("due", self._called("due", effect, lambda: self.functions.due(effect)))
 
     def failed(self, effect: Effect, error: Exception) -> C | None:
         """Return the command that says that work failed; None = none.
 
         Raises:
-            CoreFailed: the user's function failed.
+            CoreFailed: the user's function failed, or gave what is no command.
         """
-        return self._called("failed", effect, lambda: self.functions.failed(effect, error))
+        command = self._called("failed", effect, lambda: self.functions.failed(effect, error))
+        return None if command is None else self._command("failed", command)
 
     def takes(self, message: object) -> TypeGuard[C]:
         """Tell whether a message is a command of this core."""
         return isinstance(message, self.command_types)
+
+    def _shown(self, function: str, given: object, state: S, call: Callable[[], R]) -> R:
+        """Call a function that is shown the state and must leave it alone."""
+        before = self._watch.before(function, state)
+        version = 0 if function == "admit" else state.version
+        try:
+            answer = self._called(function, given, call, version)
+        except CommandRejected as error:  # After any other error the state is folded anew.
+            if self._watch.changed(state, before):
+                raise self._changed(function, given) from error
+            raise
+        if self._watch.changed(state, before):
+            raise self._changed(function, given)
+        return answer
+
+    def _changed(self, function: str, given: object) -> CoreFailed:
+        return CoreFailed(
+            f"{self.name}.{function} changes the state on the {type(given).__name__}; only evolve may, since all else "
+            "is not in the log"
+        )
+
+    def _list(self, function: str, what: str, given: Iterable[R]) -> tuple[R, ...]:
+        """Return what a function gave, whole: a generator would fail only later, and be empty for the second reader."""
+        if not isinstance(given, list | tuple):
+            unordered = isinstance(given, set | frozenset | Mapping | str)
+            if unordered or not isinstance(given, Iterable):
+                raise CoreFailed(f"{self.name}.{function} gave {given!r:.80}, not a list of {what}")
+        return tuple(given)
+
+    def _command(self, function: str, given: C) -> C:
+        if not self.takes(given):
+            names = ", ".join(cls.__name__ for cls in self.command_types)
+            raise CoreFailed(f"{self.name}.{function} gave {given!r:.80}, which is none of its commands ({names})")
+        return given
 
     def _called(self, function: str, given: object, call: Callable[[], R], version: int = 0) -> R:
         try:
@@ -224,6 +290,15 @@ def _structs(core: str, what: str, types: Any, base: type) -> tuple[type, ...]:
         if not (isinstance(cls, type) and issubclass(cls, base)):
             raise ConfigError(f"the {what} of {core} must be classes derived from {base.__name__}, and {cls} is not")
     return classes
+
+
+def _check_frozen(core: str, command_types: Sequence[type[Any]]) -> None:
+    for command in command_types:
+        if not command.__struct_config__.frozen:
+            raise ConfigError(
+                f"{command.__name__} of {core} must be frozen, since a command is shared with its sender: "
+                f"class {command.__name__}(..., frozen=True)"
+            )
 
 
 def _check_tags(core: str, event_types: Sequence[type[Event]]) -> None:

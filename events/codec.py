@@ -23,6 +23,9 @@ E = TypeVar("E", bound=Event)
 EVENT_BYTES_MAX = 1024 * 1024
 """Largest JSON text of one event; larger content belongs into payloads."""
 
+NEWER_REFOLD = "this version of Refold does not know; open it with a newer one"
+"""What is said of a tag that a codec of Refold's own does not have."""
+
 _LONG_INTEGER = re.compile(rb"[0-9]{19}")
 
 
@@ -51,12 +54,20 @@ class EventCodec(Generic[E]):
     Args:
         event_types: every event class of the kind; each has a tag of its own.
         upcasters: steps from tags of the past.
+        unknown: ends the sentence "the event has the type … which", said of a tag that none of the classes has.
     """
 
-    def __init__(self, event_types: Sequence[type[E]], upcasters: Upcasters | None = None) -> None:
+    def __init__(
+        self,
+        event_types: Sequence[type[E]],
+        upcasters: Upcasters | None = None,
+        *,
+        unknown: str = "none of the codec's event classes has; was that event renamed or removed?",
+    ) -> None:
         self.tags: tuple[str, ...] = tuple(sorted(str(cls.__struct_config__.tag) for cls in event_types))
         self._encoder = msgspec.json.Encoder()
         self._decoder: msgspec.json.Decoder[E] = msgspec.json.Decoder(Union[tuple(event_types)])  # noqa: UP007
+        self._unknown = unknown
         self._upcasters = upcasters if upcasters is not None else Upcasters({}, self.tags)
 
     def encode(self, event: E) -> bytes:
@@ -124,9 +135,7 @@ class EventCodec(Generic[E]):
                 return self._decoder.decode(self._encoder.encode(upcast))
         except (msgspec.MsgspecError, UnicodeError, RecursionError, LookupError, TypeError, ValueError) as failure:
             raise LogFormatError(f"event {place} ({tag}) cannot be brought to today's shape: {failure}") from failure
-        raise LogFormatError(
-            f"event {place} has the type {tag!r}, which this version of Refold does not know; open it with a newer one"
-        )
+        raise LogFormatError(f"event {place} has the type {tag!r}, which {self._unknown}")
 
     def recorded(self, stored: Iterable[StoredEvent]) -> list[RecordedEvent[E]]:
         """Return events with their places and causes, given whole batches in order of one or several streams."""

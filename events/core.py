@@ -15,7 +15,7 @@ from typing import ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
 
-from refold.events.errors import CoreFailed, LogFormatError, RefoldError
+from refold.events.errors import CoreFailed, LogFormatError
 from refold.events.event import Event
 
 S = TypeVar("S")
@@ -47,10 +47,13 @@ class Wait(Effect, frozen=True, kw_only=True):
 
 
 class WaitUntil(Wait, frozen=True, kw_only=True):
-    """Report when a time has come; the shell does this by itself."""
+    """Report when a time has come; the shell does this by itself.
+
+    `WaitUntil(key="reminder", due_at=event.at + 5 * SECOND_US)` comes five seconds after that event.
+    """
 
     due_at: int
-    """Microseconds since the epoch."""
+    """Microseconds since the epoch, UTC: the unit of `Event.at`."""
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -72,7 +75,7 @@ class Core(Protocol[S, C, E]):
         ...
 
     def admit(self, state: S, command: C) -> E | Recorded:
-        """Return the stimulus that `command` becomes, or that it has been recorded before.
+        """Return the stimulus that `command` becomes, or that it has been recorded before; `state` stays as it is.
 
         Raises:
             CommandRejected: it may not happen now; nothing is to be recorded.
@@ -111,10 +114,11 @@ def plan(core: Core[S, C, E], state: S, command: C, at: int) -> Plan[S, E] | Rec
         core: the four functions.
         state: owned by the caller.
         command: what arrived.
-        at: microseconds since the epoch; not before the state's last event.
+        at: microseconds since the epoch, UTC; not before the state's last event.
 
     Raises:
         CommandRejected: nothing is to be recorded, and `state` is unchanged.
+        CoreFailed: a function of a user's core failed, or the consequences do not end.
     """
     stimulus = core.admit(state, command)
     if isinstance(stimulus, Recorded):
@@ -126,7 +130,7 @@ def replan(core: Core[S, C, E], state: S, stimulus: E, at: int) -> Plan[S, E]:
     """Decide what follows from `stimulus`: each event is followed by what it causes before its next sibling is.
 
     Raises:
-        RefoldError: the consequences do not end, which is a fault of the core.
+        CoreFailed: the consequences do not end, or a function of a user's core failed.
     """
     events: list[E] = []
     waiting: list[E] = [stimulus]
@@ -139,8 +143,9 @@ def replan(core: Core[S, C, E], state: S, stimulus: E, at: int) -> Plan[S, E]:
         if consequences:
             waiting.extend(reversed(consequences))
         if len(events) > CONSEQUENCES_MAX:
-            raise RefoldError(
-                f"{type(stimulus).__name__} has more than {CONSEQUENCES_MAX:,} consequences; react is circling"
+            name = getattr(core, "name", type(core).__name__)
+            raise CoreFailed(
+                f"{name}.react is circling: a {type(stimulus).__name__} has more than {CONSEQUENCES_MAX:,} consequences"
             )
     return Plan(state, tuple(events))
 

@@ -1,6 +1,11 @@
 """What every event of every stream has."""
 
+from typing import Final
+
 import msgspec
+
+SECOND_US: Final = 1_000_000
+"""A second in the unit of every time that events and cores have: `event.at + 5 * SECOND_US` is five seconds later."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):

@@ -12,7 +12,8 @@
 
 Read `refold.events.core` for the four functions, and `refold.events.checked_core` for what is done around them. The
 rule: a core is pure. It reads no clock (an event's time is `event.at`), no randomness and no world; identifiers derive
-from `state.version`; and it changes nothing but the state that `evolve` is given.
+from `state.version`; and it changes nothing but the state that `evolve` is given. Times are integers, microseconds
+since the epoch, UTC; `SECOND_US` is a second.
 """
 
 from abc import ABC, abstractmethod
@@ -92,6 +93,9 @@ class PureCore(ABC, Generic[S, C, E]):
     def admit(self, state: S, command: C) -> E | Recorded:
         """Return the event that `command` becomes, or `Recorded` where there is nothing to do.
 
+        It must not change `state`, also where it refuses: the log would not know of it. What it decides is recorded as
+        that event, and the command is not, so replay never asks it again.
+
         Raises:
             CommandRejected: it may not happen now; nothing is recorded, and the sender is told.
         """
@@ -101,11 +105,15 @@ class PureCore(ABC, Generic[S, C, E]):
         """Return what is true after `event`; it may change `state` and return it. It never refuses."""
 
     def react(self, state: S, event: E) -> Sequence[E]:
-        """Return what follows from `event`, which `state` already includes, oldest first."""
+        """Return what follows from `event`, which `state` already includes, oldest first; `state` stays as it is."""
         return ()
 
     def pending(self, state: S) -> Sequence[Effect]:
-        """Return the work that should be going on, in a fixed order; what is no longer returned is cancelled."""
+        """Return the work that should be going on, in a fixed order; what is no longer returned is cancelled.
+
+        It must not change `state`. A `WaitUntil` is due at microseconds since the epoch, UTC, such as
+        `state.asked_at + 5 * SECOND_US` where `evolve` noted `state.asked_at = event.at`.
+        """
         return ()
 
     def due(self, effect: WaitUntil) -> C:

@@ -4,11 +4,11 @@ from typing import TypeAlias, assert_never, get_args
 
 import msgspec
 
-from refold.events.codec import EventCodec
+from refold.events.codec import NEWER_REFOLD, EventCodec
 from refold.events.core import Effect
 from refold.events.runtime_events import ActorFailed, RuntimeClosed, RuntimeEvent, RuntimeStarted
 
-RUNTIME_CODEC: EventCodec[RuntimeEvent] = EventCodec(get_args(RuntimeEvent))
+RUNTIME_CODEC: EventCodec[RuntimeEvent] = EventCodec(get_args(RuntimeEvent), unknown=NEWER_REFOLD)
 """Encodes and decodes every runtime event."""
 
 RuntimeCommand: TypeAlias = RuntimeEvent

@@ -7,7 +7,7 @@ Its parts: `session_state` (what is true), `session_admission` (`admit`), `sessi
 from collections.abc import Iterable
 from typing import get_args
 
-from refold.events.codec import EventCodec
+from refold.events.codec import NEWER_REFOLD, EventCodec
 from refold.events.core import evolve_all
 from refold.events.session_admission import admit
 from refold.events.session_decisions import pending, react
@@ -19,7 +19,7 @@ SESSION_KIND = "session"
 """Kind of a session's address and stream."""
 
 
-SESSION_CODEC: EventCodec[SessionEvent] = EventCodec(get_args(SessionEvent))
+SESSION_CODEC: EventCodec[SessionEvent] = EventCodec(get_args(SessionEvent), unknown=NEWER_REFOLD)
 """Encodes and decodes every session event."""
 
 

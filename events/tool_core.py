@@ -4,7 +4,7 @@ from typing import TypeAlias, assert_never, get_args
 
 import msgspec
 
-from refold.events.codec import EventCodec
+from refold.events.codec import NEWER_REFOLD, EventCodec
 from refold.events.configuration import ToolSpec
 from refold.events.core import Effect, Recorded
 from refold.events.ids import EventRef
@@ -13,7 +13,7 @@ from refold.events.tool_events import ToolCallAbandoned, ToolDefined, ToolEvent
 TOOL_KIND = "tool"
 """Kind of a tool's address and stream."""
 
-TOOL_CODEC: EventCodec[ToolEvent] = EventCodec(get_args(ToolEvent))
+TOOL_CODEC: EventCodec[ToolEvent] = EventCodec(get_args(ToolEvent), unknown=NEWER_REFOLD)
 """Encodes and decodes every tool event."""
 
 

@@ -11,7 +11,7 @@ import asyncio
 import msgspec
 
 from refold.actors import EventSourcedSystem
-from refold.events import Effect, Event, KeyedCommand, KeyedEvent, PureCore, RecordedEvent, State, WaitUntil
+from refold.events import SECOND_US, Effect, Event, KeyedCommand, KeyedEvent, PureCore, RecordedEvent, State, WaitUntil
 
 
 class SetLevel(KeyedCommand, frozen=True, kw_only=True):
@@ -82,7 +82,7 @@ class Lamp(PureCore[Twin, Command, Change]):
                 state.reported = level
             case LampFailed():
                 state.failures += 1
-                state.again_at = event.at + 1_000_000 * 2 ** min(state.failures, 6)
+                state.again_at = event.at + SECOND_US * 2 ** min(state.failures, 6)
             case TriedAgain():
                 state.sending, state.again_at = state.version, 0
         return state

@@ -5,9 +5,9 @@
 
 Read `refold.events.pure_core` for what a core is; `refold.scenarios.exploration` does the same for sessions, which have
 rules of their own. Checked of every command in every state: the core does not fail; it decides the same when asked
-twice; a refusal changes nothing; the batch comes back from the codec, is decided again when it is executed again, and
-folds to the live state, which is what a crash leaves; and what the caller says must hold does. The counterexample is a
-shortest one.
+twice; nothing but `evolve` changes the state, and a refusal nothing at all; the batch comes back from the codec, is
+decided again when it is executed again, and folds to the live state, which is what a crash leaves; and what the caller
+says must hold does. The counterexample is a shortest one.
 """
 
 import copy
@@ -17,7 +17,7 @@ from typing import Any, Generic, cast
 
 import msgspec
 
-from refold.events.checked_core import CheckedCore
+from refold.events.checked_core import DUE_SINCE_US, CheckedCore
 from refold.events.core import Plan, Recorded, WaitUntil, evolve_all, plan, replan
 from refold.events.errors import CommandRejected, CoreFailed, RefoldError
 from refold.events.ids import StreamName
@@ -26,6 +26,9 @@ from refold.events.records import StoredEvent
 
 STATES_MAX = 1_000_000
 """More states than that are not looked at; give fewer commands."""
+
+BEGIN_US = DUE_SINCE_US
+"""Time of the first commands, microseconds since the epoch, UTC; it moves on when a `WaitUntil` comes."""
 
 _STREAM = StreamName("explored/one")
 
@@ -61,7 +64,7 @@ class _Life(msgspec.Struct, frozen=True):
 
     state: Any
     """Changed by nobody: each attempt has a copy of its own."""
-    at: int = 0
+    at: int = BEGIN_US
     commands: tuple[object, ...] = ()
     log: tuple[Any, ...] = ()
 
@@ -94,7 +97,7 @@ def explore_core(
     Raises:
         RuntimeError: there are more than `STATES_MAX` states.
     """
-    search = _Search(CheckedCore(core), commands, holds)
+    search = _Search(CheckedCore(core, always_watched=True), commands, holds)
     try:
         search.run(commands_max)
     except _Wrong as wrong:
@@ -141,9 +144,14 @@ class _Search(Generic[S, C, E]):
     def _moves(self, life: _Life) -> Iterator[tuple[C, int]]:
         for command in self._commands(copy.deepcopy(life.state)):
             yield command, life.at
-        for effect in self._core.pending(copy.deepcopy(life.state)):
-            if isinstance(effect, WaitUntil):
-                yield self._core.due(effect), max(life.at, effect.due_at)
+        try:
+            waits = [
+                effect for effect in self._core.pending(copy.deepcopy(life.state)) if isinstance(effect, WaitUntil)
+            ]
+            times = [(self._core.due(effect), max(life.at, effect.due_at)) for effect in waits]
+        except CoreFailed as error:
+            raise _Wrong(str(error), life.commands, life.log) from error
+        yield from times
 
     def _attempt(self, life: _Life, command: C, at: int) -> _Life | None:
         """Return the life after a command; None = it was refused, or recorded before."""
@@ -182,6 +190,10 @@ class _Search(Generic[S, C, E]):
             stored = StoredEvent(position=version, stream=_STREAM, version=version, batch=first, at=event.at, data=data)
             batch.append(codec.decode(stored))
         try:
+            wanted = self._core.pending(planned.state)
+        except CoreFailed as error:
+            raise _Wrong(str(error), after.commands, after.log) from error
+        try:
             folded = evolve_all(self._core, batch, copy.deepcopy(before.state))
             again = replan(self._core, copy.deepcopy(before.state), batch[0], batch[0].at)
         except RefoldError as error:
@@ -190,7 +202,7 @@ class _Search(Generic[S, C, E]):
             raise _Wrong("folding the log gives another state than the live one", after.commands, after.log)
         if _written(again.events) != _written(planned.events) or _written(again.state) != _written(planned.state):
             raise _Wrong("executing the log again gives another batch or state", after.commands, after.log)
-        if _written(self._core.pending(again.state)) != _written(self._core.pending(planned.state)):
+        if _written(self._core.pending(again.state)) != _written(wanted):
             raise _Wrong("executing the log again leaves other work pending", after.commands, after.log)
 
     def _judge(self, life: _Life) -> None:

@@ -203,7 +203,7 @@ class Setup:
         self.store = FaultyStore()
         self.world = World()
         self.in_flight = EffectsInFlight()
-        self.system = ActorSystem(clock=self.clock)
+        self.system = ActorSystem(clock=self.clock, passivate_after_s=None)
         journal = Journal(self.store)
         self.system.register("works", lambda _: Works(journal, self.in_flight, self.world))
 
@@ -492,6 +492,17 @@ async def test_work_of_an_earlier_process_is_held_until_somebody_lets_it_go_on(s
     assert setup.world.begun == ["b"]
     await setup.ask(Want("go-on"))
     assert setup.world.begun == ["b", "a", "go-on"]
+
+
+async def test_held_work_that_is_no_longer_wanted_is_not_remembered(setup: Setup) -> None:
+    batch = EncodedBatch(stream=STREAM, expected_version=0, at=1, events=(CODEC.encode(Wanted(name="a")),))  # type: ignore[arg-type]
+    await setup.store.append([batch])
+    setup.world.holds = True
+    await setup.ask(Drop("a"))
+    before = setup.in_flight.of(STREAM)
+    assert before.held == set()
+    setup.in_flight.forget(STREAM)
+    assert setup.in_flight.of(STREAM) is not before
 
 
 async def test_work_goes_on_by_itself_once_a_log_that_could_not_be_read_can_be(setup: Setup) -> None:

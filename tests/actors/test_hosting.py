@@ -1,6 +1,7 @@
 """A user's own core, hosted: what it decides is recorded, its work is done, and its faults cost one message each."""
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import msgspec
 import pytest
 
 from refold.actors import ActorFailure, EventSourcedSystem, Hosted, ManualClock, Performed
+from refold.actors.errors import ActorStopped
 from refold.events import (
     CommandRejected,
     CoreFailed,
@@ -438,9 +440,14 @@ async def test_work_outlives_the_restart_of_its_actor(world: World) -> None:
         jobs = await world.host(system)
         await jobs.ask("one", Want("slow"))
         await world.clock.settle()
-        jobs.ref("one").tell("no command, told without the care of Hosted.tell")
+
+        def exit_from_the_actor(_state: Jobs) -> None:
+            raise SystemExit
+
+        with pytest.raises(ActorStopped, match="SystemExit"):
+            await jobs.read("one", exit_from_the_actor)
         await world.clock.advance(1)
-        assert len(world.failures) == 1
+        assert [failure.during for failure in world.failures] == ["message"]
         world.outside.gates["slow"].set_result(Finish("slow", "done"))
         await world.clock.settle()
         assert await jobs.read("one", lambda state: state.finished) == {"slow": "done"}
@@ -574,6 +581,31 @@ async def test_a_core_that_cannot_say_what_is_pending_costs_its_own_actors_a_cle
         with pytest.raises(CoreFailed, match=r"Unsure\.pending fails on the Jobs of version 1: KeyError"):
             await jobs.ask("two", Want("a"))
         assert await jobs.ask("two", Collect(names=["a"])) == Performed(1, True)
+
+
+@pytest.mark.parametrize("call", range(1, 5))
+async def test_a_core_that_fails_once_to_say_what_is_pending_keeps_no_work_from_being_done(
+    world: World, call: int
+) -> None:
+    class Tired(JobCore):
+        calls = 0
+
+        def pending(self, state: Jobs) -> list[Effect]:
+            if state.wanted:
+                self.calls += 1
+                if self.calls == call:
+                    raise RecursionError("too deep just now")
+            return super().pending(state)
+
+    async with world.system(passivate_after_s=60) as system:
+        jobs = await system.host("jobs", Tired, perform=world.outside.perform, on_event=world.seen.append)
+        while await world.store.head("jobs/one") is None:
+            with contextlib.suppress(CoreFailed):
+                await jobs.ask("one", Want("told"))
+        await world.clock.advance(300)
+        assert await jobs.read("one", lambda state: (state.wanted, len(state.finished))) == ({}, 1)
+        versions = [recorded.version for recorded in world.seen]
+        assert versions == list(range(1, len(versions) + 1))
 
 
 async def test_an_actor_is_let_go_when_nothing_but_time_passes_and_its_time_finds_it(world: World) -> None:

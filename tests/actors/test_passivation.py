@@ -261,3 +261,33 @@ async def test_at_random_no_message_is_lost_or_handled_twice(seed: int) -> None:
         assert counts == sorted(set(counts))
     await world.close()
     assert world.store == told
+
+
+class Undecided(Actor):
+    """Cannot say whether it may be let go."""
+
+    def may_passivate(self) -> bool:
+        raise LookupError("who knows")
+
+    def on_receive(self, message: Any) -> Any:
+        return message
+
+
+class UndecidedWaiter(Undecided):
+    async def on_receive(self, message: Any) -> Any:
+        await asyncio.sleep(0)
+        return message
+
+
+@pytest.mark.parametrize("kind", [Undecided, UndecidedWaiter])
+async def test_an_actor_that_cannot_say_whether_it_may_be_let_go_stays_and_that_is_reported(
+    kind: type[Actor],
+) -> None:
+    system = ActorSystem(clock=ManualClock(), passivate_after_s=0, live_max=1)
+    system.register("undecided", lambda _: kind())
+    for number in range(3):
+        assert await system.ref("undecided/one").ask(number, block=False) == number
+        await asyncio.sleep(0)
+    assert system.live() == ("undecided/one",)
+    assert {failure.message for failure in system.failures} == {"who knows"}
+    await system.close()

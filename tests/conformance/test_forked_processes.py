@@ -255,6 +255,49 @@ with connect(log) as connection:
     assert inputs_of(log) == ["child", "parent"]
 
 
+def test_a_child_that_is_forked_while_another_thread_begins_to_connect_or_tells_a_result_waits_for_no_lock(
+    log: Path,
+) -> None:
+    program = """
+import threading
+from refold.actors import cancellation, future
+
+class SlowToBegin(Connection):
+    @property
+    def patience_s(self):
+        if os.getpid() == parent and threading.current_thread() is not threading.main_thread():
+            begins.set()
+            forked.wait()
+        return 5.0
+
+    @patience_s.setter
+    def patience_s(self, seconds):
+        pass
+
+parent, begins, forked = os.getpid(), threading.Event(), threading.Event()
+with make():
+    pass
+connection = SyncConnection(SlowToBegin(log))
+beginning = threading.Thread(target=connection.sessions)
+beginning.start()
+begins.wait()
+with cancellation._changing, future._settling:  # As another thread has them for a moment.
+    pid = os.fork()
+if pid == 0:
+    signal.alarm(20)
+    CancellationToken().cancel()
+    print(connection.sessions(), flush=True)
+    connection.close()
+    os._exit(0)
+print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+forked.set()
+beginning.join()
+connection.close()
+"""
+    done = run(program, log)
+    assert (done.stdout, done.stderr) == ("[]\nchild 0\n", "")
+
+
 def test_looking_at_the_log_in_the_owners_process_does_not_give_up_its_lock(log: Path) -> None:
     """POSIX takes a process's locks on a file away when the process closes any descriptor of it."""
     program = """

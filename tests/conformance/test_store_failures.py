@@ -585,6 +585,25 @@ async def test_c3_a_state_that_cannot_be_read_again_after_a_failed_append_is_sho
         assert [message.text for message in await session.history()] == ["go", "done", "more", "done"]
 
 
+@pytest.mark.parametrize("times", [1, 4])
+async def test_c3_a_run_that_the_log_has_after_all_goes_on_by_itself_once_the_log_can_be_read(
+    store: FailingStore, times: int
+) -> None:
+    work, clock = Work(), ManualClock()
+    work.provider = ScriptedProvider([say("done")])
+    async with work.runtime(store, clock) as runtime:
+        session = await runtime.session("s")
+        assert await session.history() == []
+        store.fail_appends(ERRORS["outcome unknown"], times=1, when="after")
+        store.fail_reads(ERRORS["PersistenceError"], of="session/s", times=times)
+        with pytest.raises(PersistenceError):
+            await session.send("go")
+        seen: list[str] = []
+        runtime.subscribe(lambda recorded: seen.append(type(recorded.event).__name__))
+        await clock.advance(60)
+        assert (seen[0], seen[-1]) == ("SessionOpened", "RunCompleted")
+
+
 @pytest.mark.parametrize("times", [1, 2, 3])
 @pytest.mark.parametrize("name", ["PersistenceError", "OSError", "SystemExit", "CancelledError"])
 async def test_c3_a_session_that_cannot_be_loaded_for_a_moment_is_loaded_then_and_others_go_on(

@@ -17,6 +17,7 @@ from refold.events import (
     PureCore,
     Recorded,
     State,
+    WaitUntil,
 )
 from refold.events.checked_core import CheckedCore
 from refold.events.cleaning import Unrecordable
@@ -203,7 +204,8 @@ class Odd(Replacer):
         self.way = way
 
     def admit(self, state: Replaced, command: Add) -> Any:
-        return Halved(rest=1) if self.way == "foreign event" else super().admit(state, command)
+        ways: dict[str, Any] = {"foreign event": Halved(rest=1), "no answer": None}
+        return ways[self.way] if self.way in ways else super().admit(state, command)
 
     def evolve(self, state: Replaced, event: Added) -> Any:
         if self.way == "refusal":
@@ -211,10 +213,27 @@ class Odd(Replacer):
         return {"nothing": None, "new state": Replaced()}.get(self.way, state)
 
     def react(self, state: Replaced, event: Added) -> Any:
-        return [None] if self.way == "no event" else ()
+        ways: dict[str, Any] = {"no event": [None], "no reaction": None, "late reaction": self.late()}
+        ways |= {"one reaction": Added(amount=1), "unordered": {Added(amount=1)}, "circling": [Added(amount=1)]}
+        return ways.get(self.way, ())
+
+    def late(self) -> Any:
+        yield from ()
+        raise LookupError("too late")
 
     def pending(self, state: Replaced) -> Any:
-        return [Effect(key=key) for key in {"one key": "aa", "spaces": ["a b"], "no key": [""]}.get(self.way, ())]
+        keys: dict[str, Any] = {"one key": "aa", "spaces": ["a b"], "no key": [""], "number": [3]}
+        others = {"no pending": None, "late pending": self.late(), "no effect": ["work"], "one effect": Effect(key="a")}
+        times = {"float": 1.75e15, "seconds": 1_750_000_000, "milliseconds": 1_750_000_000_000, "yes": True}
+        if self.way in times:
+            return [WaitUntil(key="ring", due_at=times[self.way])]  # type: ignore[arg-type]
+        return others[self.way] if self.way in others else [Effect(key=key) for key in keys.get(self.way, ())]
+
+    def due(self, effect: WaitUntil) -> Any:
+        return None
+
+    def failed(self, effect: Effect, error: Exception) -> Any:
+        return "again"
 
 
 @pytest.mark.parametrize(
@@ -228,12 +247,141 @@ class Odd(Replacer):
         ("one key", "a key of its own without spaces, not ..a., .a.."),
         ("spaces", "a key of its own without spaces, not ..a b.."),
         ("no key", "a key of its own without spaces, not ...."),
+        ("number", "a key of its own without spaces, not .3."),
+        ("no answer", "Odd.admit gave nothing for Add(key=None, amount=1): no event, no Recorded and no refusal"),
+        ("no reaction", "Odd.react gave None, not a list of events"),
+        ("one reaction", "Odd.react gave Added(.*), not a list of events"),
+        ("unordered", "Odd.react gave {Added(.*)}, not a list of events"),
+        ("circling", "Odd.react is circling: a Added has more than 100,000 consequences"),
+        ("late reaction", "Odd.react fails on the Added of version 1: LookupError: too late"),
+        ("no pending", "Odd.pending gave None, not a list of effects"),
+        ("one effect", "Odd.pending gave Effect(.*), not a list of effects"),
+        ("late pending", "Odd.pending fails on the Replaced of version 1: LookupError: too late"),
+        ("no effect", "Odd.pending must return effects, and returns 'work'"),
+        ("float", "gives ring the time 1750000000000000.0; due_at is an int of microseconds since the epoch, UTC"),
+        (
+            "seconds",
+            "gives ring the time 1750000000; due_at is an int of microseconds since the epoch, UTC, such as event.at",
+        ),
+        ("milliseconds", "gives ring the time 1750000000000; due_at is an int of microseconds"),
+        ("yes", "gives ring the time True; due_at is an int of microseconds"),
     ],
 )
 def test_what_a_core_may_not_do_is_said(way: str, said: str) -> None:
     core = CheckedCore(Odd(way))
-    with pytest.raises(CoreFailed, match=said):
+    with pytest.raises(CoreFailed, match=said.replace("(", r"\(").replace(")", r"\)").replace("+", r"\+")):
         core.pending(planned(core, Add(amount=1)).state)
+
+
+def test_what_a_core_makes_of_a_time_or_of_failed_work_is_a_command() -> None:
+    core, wait = CheckedCore(Odd("")), WaitUntil(key="ring", due_at=0)
+    with pytest.raises(CoreFailed, match=r"Odd\.due gave None, which is none of its commands \(Add\)"):
+        core.due(wait)
+    with pytest.raises(CoreFailed, match=r"Odd\.failed gave 'again', which is none of its commands \(Add\)"):
+        core.failed(wait, OSError())
+
+
+def test_a_keyed_command_that_becomes_nothing_is_named() -> None:
+    with pytest.raises(CoreFailed, match=r"Odd\.admit gave nothing for Add\(key='a', amount=1\)"):
+        planned(CheckedCore(Odd("no answer")), Add(amount=1, key="a"))
+
+
+# Only `evolve` changes the state
+
+
+class Meddler(Adder):
+    """Changes the state where it should only look."""
+
+    def __init__(self, where: str, how: str = "value") -> None:
+        self.where, self.how = where, how
+
+    def meddle(self, function: str, state: Sum) -> None:
+        if self.where == function:
+            if self.how == "value":
+                state.total -= 1
+            else:
+                state.notes["sneaked"] = object() if self.how == "object" else self.how
+
+    def admit(self, state: Sum, command: Add | AddLater) -> Added | Halved | Recorded:
+        self.meddle("admit", state)
+        if command.amount == "refused":
+            raise CommandRejected("no")
+        return super().admit(state, command)
+
+    def react(self, state: Sum, event: Added | Halved) -> list[Added | Halved]:
+        self.meddle("react", state)
+        return super().react(state, event)
+
+    def pending(self, state: Sum) -> list[Effect]:
+        self.meddle("pending", state)
+        return []
+
+
+@pytest.mark.parametrize("how", ["value", "part", "object"])
+@pytest.mark.parametrize(
+    ("where", "amount", "given"),
+    [
+        ("admit", 5, "Add"),
+        ("admit", 0, "Add"),
+        ("admit", "refused", "Add"),
+        ("react", 5, "Added"),
+        ("pending", 5, "Sum"),
+    ],
+)
+def test_a_function_that_changes_the_state_it_is_shown_is_noticed(
+    where: str, amount: Any, given: str, how: str
+) -> None:
+    core = CheckedCore(Meddler(where, how))
+    with pytest.raises(CoreFailed, match=rf"Meddler\.{where} changes the state on the {given}; only evolve may"):
+        core.pending(planned(core, Add(amount=amount)).state)
+
+
+def large(core: CheckedCore[Any, Any, Any]) -> Any:
+    state = core.initial()
+    state.notes = {str(number): "x" * 100 for number in range(1_000)}
+    return state
+
+
+def noticed(core: CheckedCore[Any, Any, Any], state: Any) -> bool:
+    try:
+        core.admit(state, Add())
+    except CoreFailed:
+        return True
+    return False
+
+
+def test_a_large_state_is_looked_at_now_and_then_or_always() -> None:
+    sometimes, always = (CheckedCore(Meddler("admit"), always_watched=way) for way in (False, True))
+    state = large(sometimes)
+    assert 2 <= sum(noticed(sometimes, state) for _ in range(1_200)) <= 4
+    assert all(noticed(always, state) for _ in range(10))
+
+
+def test_a_state_that_cannot_be_written_down_is_taken_on_trust() -> None:
+    core = CheckedCore(Meddler("admit", "more"))
+    state = core.initial()
+    state.notes["odd"] = object()
+    assert not any(noticed(core, state) for _ in range(10))
+
+
+class Generating(Replacer):
+    """Yields what others return."""
+
+    def react(self, state: Replaced, event: Added) -> Any:
+        if event.amount > 100:
+            yield Added(amount=1)
+
+    def pending(self, state: Replaced) -> Any:
+        yield Effect(key=f"after:{state.version}")
+
+
+def test_consequences_and_work_may_be_yielded() -> None:
+    core = CheckedCore(Generating)
+    made = planned(core, Add(amount=1000))
+    assert [event.amount for event in made.events] == [1000, 1]
+    wanted = core.pending(made.state)
+    assert [effect.key for effect in wanted] == ["after:2"]
+    assert [effect.key for effect in wanted] == ["after:2"]
 
 
 def test_an_event_that_cannot_be_folded_is_named_by_its_version() -> None:
@@ -254,6 +402,10 @@ def test_the_types_of_a_core_are_found_through_its_bases_too() -> None:
     assert CheckedCore(Own).command_types == (Add,)
     assert CheckedCore(Own).codec.tags == ("sum.added.v1",)
     assert isinstance(CheckedCore(Own()).initial(), Replaced)
+
+
+class Mutable(msgspec.Struct):
+    x: int = 0
 
 
 class Untagged(Event, frozen=True, kw_only=True):
@@ -289,6 +441,7 @@ def core_of(state: Any, commands: Any, events: Any) -> Any:
         ((Icy, Add, Added), "Icy must not be frozen"),
         ((Needy, Add, Added), "every field of Needy needs a default"),
         ((Sum, int, Added), "the commands of Made must be classes derived from Struct"),
+        ((Sum, Add | Mutable, Added), r"Mutable of Made must be frozen, .*: class Mutable\(\.\.\., frozen=True\)"),
         ((Sum, Add, Add), "the events of Made must be classes derived from Event"),
         ((Sum, Add, Untagged), "Untagged of Made needs a tag that stays when the class is renamed"),
         ((Sum, Add, Added | Twice), "Added and Twice of Made have one tag, 'sum.added.v1'"),
@@ -310,10 +463,6 @@ def test_a_core_that_does_not_say_its_types_is_refused() -> None:
 
     with pytest.raises(ConfigError, match=r"Bare must say its types: class Bare\(PureCore\["):
         CheckedCore(Bare)
-
-
-class Mutable(msgspec.Struct):
-    x: int = 0
 
 
 class Immutable(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from refold.events.core import CONSEQUENCES_MAX, Core, Effect, Plan, Recorded, evolve_all, plan, replan
-from refold.events.errors import CommandRejected, LogFormatError, RefoldError
+from refold.events.errors import CommandRejected, CoreFailed, LogFormatError
 from refold.events.event import Event
 
 
@@ -93,7 +93,7 @@ def test_a_refusal_reaches_the_caller_and_changes_nothing() -> None:
 
 def test_a_core_that_circles_is_stopped_and_named() -> None:
     circle = Echo({"a": ["b"], "b": ["a"]})
-    with pytest.raises(RefoldError, match=r"Said has more than 100,000 consequences; react is circling"):
+    with pytest.raises(CoreFailed, match=r"\.react is circling: a Said has more than 100,000 consequences"):
         plan(circle, Words(), "a", 5)
 
 

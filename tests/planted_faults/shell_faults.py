@@ -855,7 +855,7 @@ RUNTIME = (
     ),
     ShellFault(
         "an orderly end counts as a crash",
-        "runtime/agent_runtime.py",
+        "runtime/log_opening.py",
         "    return bool(last) and isinstance(last[-1], RuntimeClosed)\n",
         "    return not last\n",
         ("runtime/test_closing.py::test_a_run_that_was_left_open_by_an_orderly_end_is_known_not_to_have_crashed",),

@@ -123,12 +123,55 @@ class ChangesWhatItRefuses(Counter):
             raise
 
 
-class FoldsOtherwise(Counter):
+class ReactsOnTheState(Counter):
     """Lets `react` change the state, which no fold does."""
 
     def react(self, state: Count, event: Pushed | Rang) -> list[Any]:
         state.rings = 7
         return []
+
+
+class CountsWhatIsPending(Counter):
+    def pending(self, state: Count) -> list[Effect]:
+        state.rings += state.total
+        return super().pending(state)
+
+
+class AdmitsIntoTheState(Counter):
+    """Has `evolve` hide what `admit` changed."""
+
+    def admit(self, state: Count, command: Push | TimeUp) -> Pushed | Rang:
+        state.total += 1
+        return Pushed(amount=0)
+
+    def evolve(self, state: Count, event: Pushed | Rang) -> Count:
+        state.total = 1
+        return state
+
+
+class FailsToWait(Counter):
+    def pending(self, state: Count) -> Any:
+        return super().pending(state) if state.total < 3 else None
+
+
+class WaitsForNothing(Counter):
+    def due(self, effect: WaitUntil) -> Any:
+        return None
+
+
+class FoldsOtherwise(Counter):
+    """Lets `admit` tell `evolve` something that no log tells."""
+
+    def __init__(self) -> None:
+        self.admitted = 0
+
+    def admit(self, state: Count, command: Push | TimeUp) -> Pushed | Rang:
+        self.admitted = 1
+        return super().admit(state, command)
+
+    def evolve(self, state: Count, event: Pushed | Rang) -> Count:
+        state.rings, self.admitted = self.admitted, 0
+        return super().evolve(state, event)
 
 
 class DecidesByCommand(Counter):
@@ -151,7 +194,12 @@ class DecidesByCommand(Counter):
     [
         (Fails, "Fails.react fails on the Pushed of version 1: LookupError: a fault"),
         (Remembers, "asked twice, the core decides differently"),
-        (ChangesWhatItRefuses, "the state changed, though the answer is CommandRejected"),
+        (ChangesWhatItRefuses, "ChangesWhatItRefuses.admit changes the state on the Push; only evolve may"),
+        (ReactsOnTheState, "ReactsOnTheState.react changes the state on the Pushed"),
+        (CountsWhatIsPending, "CountsWhatIsPending.pending changes the state on the Count"),
+        (AdmitsIntoTheState, "AdmitsIntoTheState.admit changes the state on the Push"),
+        (FailsToWait, "FailsToWait.pending gave None, not a list of effects"),
+        (WaitsForNothing, "WaitsForNothing.due gave None, which is none of its commands"),
         (FoldsOtherwise, "folding the log gives another state than the live one"),
         (DecidesByCommand, "executing the log again gives another batch or state"),
     ],
@@ -160,4 +208,4 @@ def test_each_kind_of_fault_is_found(core: type[Counter], problem: str) -> None:
     found = explored(core).counterexample
     assert found is not None
     assert found.problem.startswith(problem)
-    assert len(found.commands) == (2 if core is ChangesWhatItRefuses else 1)
+    assert len(found.commands) == (2 if core in (ChangesWhatItRefuses, FailsToWait) else 1)

@@ -1,0 +1,210 @@
+"""What the writer of a first core gets wrong, hosted: each mistake is said in words of that core, and costs nothing."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from refold.actors import ActorFailure, EventSourcedSystem, Hosted, ManualClock, Performed
+from refold.events import (
+    SECOND_US,
+    CommandRejected,
+    CoreFailed,
+    KeyedCommand,
+    KeyedEvent,
+    PureCore,
+    State,
+    WaitUntil,
+)
+from refold.events.cleaning import Unrecordable
+from refold.events.errors import ConfigError, LogFormatError
+from refold.stores import InMemoryStore
+
+
+class Withdraw(KeyedCommand, frozen=True, kw_only=True):
+    amount: Any
+
+
+class Ring(msgspec.Struct, frozen=True):
+    pass
+
+
+class Withdrawn(KeyedEvent, frozen=True, kw_only=True, tag="account.withdrawn.v1"):
+    amount: int
+
+
+class Rang(KeyedEvent, frozen=True, kw_only=True, tag="account.rang.v1"):
+    pass
+
+
+class Account(State):
+    balance: int = 1_500
+    at: int = 0
+    rung: bool = False
+
+
+class Bank(PureCore[Account, Withdraw | Ring, Withdrawn | Rang]):
+    """Withdraws money, and rings five seconds later."""
+
+    def __init__(self, fault: str = "") -> None:
+        self.fault = fault
+
+    def admit(self, state: Account, command: Withdraw | Ring) -> Any:
+        if isinstance(command, Ring):
+            return Rang()
+        if self.fault == "admit changes":
+            state.balance += 1_000_000
+        if self.fault == "admit changes and refuses":
+            state.balance += 1_000_000
+            raise CommandRejected("no")
+        return None if self.fault == "admit gives nothing" else Withdrawn(amount=command.amount)
+
+    def evolve(self, state: Account, event: Withdrawn | Rang) -> Account:
+        if isinstance(event, Withdrawn):
+            state.balance -= event.amount
+            state.at = event.at
+        else:
+            state.rung = True
+        return state
+
+    def react(self, state: Account, event: Withdrawn | Rang) -> Any:
+        return {"react gives None": None, "react gives one": Rang(), "react circles": [Rang()]}.get(self.fault, ())
+
+    def pending(self, state: Account) -> Any:
+        if not state.at or state.rung:
+            return []
+        wait = WaitUntil(key="ring", due_at=state.at + 5 * SECOND_US)
+        faults: dict[str, Any] = {"pending gives None": None, "pending gives one": wait}
+        faults["a time in seconds"] = [WaitUntil(key="ring", due_at=state.at // SECOND_US + 5)]
+        faults["a float"] = [WaitUntil(key="ring", due_at=state.at + 5e6)]  # type: ignore[arg-type]
+        return faults.get(self.fault, [wait])
+
+    def due(self, effect: WaitUntil) -> Any:
+        return "ring" if self.fault == "due gives a word" else Ring()
+
+
+class World:
+    """A log in memory, a clock that stands still, and the faults that were reported."""
+
+    def __init__(self) -> None:
+        self.store, self.clock, self.failures = InMemoryStore(), ManualClock(), list[ActorFailure]()
+
+    def system(self) -> EventSourcedSystem:
+        return EventSourcedSystem(self.store, clock=self.clock, on_failure=self.failures.append, close_grace_s=0)
+
+    async def reopened(self) -> tuple[int, int]:
+        """Return version and balance as a new system folds them with a sound core."""
+        async with self.system() as system:
+            accounts = await system.host("account", Bank)
+            return await accounts.read("one", lambda account: (account.version, account.balance))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_a_time_is_written_as_seconds_after_an_event(world: World) -> None:
+    async with world.system() as system:
+        accounts = await system.host("account", Bank)
+        await accounts.ask("one", Withdraw(amount=500))
+        await world.clock.advance(4.9)
+        assert not await accounts.read("one", lambda account: account.rung)
+        await world.clock.advance(0.2)
+        assert await accounts.read("one", lambda account: account.rung)
+    assert world.failures == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("pending gives None", "Bank.pending gave None, not a list of effects"),
+        ("pending gives one", "Bank.pending gave WaitUntil("),
+        ("react gives None", "Bank.react gave None, not a list of events"),
+        ("react gives one", "Bank.react gave Rang("),
+        ("react circles", "Bank.react is circling: a Withdrawn has more than 100,000 consequences"),
+        ("admit gives nothing", "Bank.admit gave nothing for Withdraw(key='k', amount=500)"),
+        ("admit changes", "Bank.admit changes the state on the Withdraw; only evolve may"),
+        ("admit changes and refuses", "Bank.admit changes the state on the Withdraw; only evolve may"),
+        ("a time in seconds", "the time 1750000005; due_at is an int of microseconds since the epoch, UTC"),
+        ("a float", "the time 1750000005000000.0; due_at is an int of microseconds since the epoch, UTC"),
+    ],
+)
+async def test_a_mistake_is_the_askers_error_in_the_words_of_the_core_and_changes_nothing(
+    world: World, fault: str, said: str
+) -> None:
+    async with world.system() as system:
+        accounts: Hosted[Account, Withdraw | Ring] = await system.host("account", Bank(fault))
+        for _ in range(1 if fault == "react circles" else 10):  # More often than a failing actor is restarted.
+            with pytest.raises(CoreFailed) as raised:
+                await accounts.ask("one", Withdraw(amount=500, key="k"))
+            assert said in str(raised.value)
+        assert await accounts.read("one", lambda account: (account.version, account.balance)) == (0, 1_500)
+        if fault != "react circles":
+            accounts.tell("one", Withdraw(amount=500, key="k"))
+            await world.clock.settle()
+            assert said in system.parked[-1].reason
+    assert {failure.stopped for failure in world.failures} == {False}
+    assert await world.reopened() == (0, 1_500)
+
+
+async def test_a_time_that_becomes_no_command_is_reported_and_comes_again(world: World) -> None:
+    async with world.system() as system:
+        accounts = await system.host("account", Bank("due gives a word"))
+        await accounts.ask("one", Withdraw(amount=500))
+        await world.clock.advance(10)
+        assert await accounts.ask("one", Withdraw(amount=500)) == Performed(2, True)
+    assert {failure.message for failure in world.failures} == {
+        "Bank.due gave 'ring', which is none of its commands (Withdraw, Ring)"
+    }
+    async with world.system() as system:
+        accounts = await system.host("account", Bank)
+        await world.clock.advance(5)
+        assert await accounts.read("one", lambda account: account.rung)
+
+
+async def test_a_value_that_no_log_can_hold_is_a_refusal_that_names_it(world: World) -> None:
+    async with world.system() as system:
+        accounts = await system.host("account", Bank)
+        with pytest.raises(Unrecordable, match="amount"):
+            await accounts.ask("one", Withdraw(amount=2**70))
+    assert await world.reopened() == (0, 1_500)
+
+
+class Thawed(msgspec.Struct):
+    amount: int
+
+
+class ThawedBank(PureCore[Account, Thawed, Withdrawn]):
+    def admit(self, state: Account, command: Thawed) -> Withdrawn:
+        return Withdrawn(amount=command.amount)
+
+    def evolve(self, state: Account, event: Withdrawn) -> Account:
+        return state
+
+
+async def test_a_command_that_is_not_frozen_is_refused_at_hosting(world: World) -> None:
+    async with world.system() as system:
+        with pytest.raises(ConfigError, match="Thawed of ThawedBank must be frozen"):
+            await system.host("account", ThawedBank)
+
+
+class Forgetful(PureCore[Account, Withdraw, Rang]):
+    """Bank, without the event that it recorded."""
+
+    def admit(self, state: Account, command: Withdraw) -> Rang:
+        return Rang()
+
+    def evolve(self, state: Account, event: Rang) -> Account:
+        return state
+
+
+async def test_an_event_that_the_core_has_lost_is_said_to_be_the_cores(world: World) -> None:
+    async with world.system() as system:
+        await (await system.host("account", Bank)).ask("one", Withdraw(amount=500))
+    async with world.system() as system:
+        accounts = await system.host("account", Forgetful)
+        with pytest.raises(LogFormatError) as raised:
+            await accounts.ask("one", Withdraw(amount=500))
+    said = "account/one@1 has the type 'account.withdrawn.v1', which the core Forgetful does not know"
+    assert said in str(raised.value)
