@@ -128,7 +128,7 @@ class Reply(ActorFuture[Any]):
                 handler for which this thread works.
         """
         handling = None if self._ready else current_handling.get()
-        if handling is None or self._loop is None:
+        if handling is None or self._loop is None:  # pyright: ignore[reportUnnecessaryComparison] - mypy sees the base's
             return super().get(timeout=timeout)
         with contextlib.suppress(RuntimeError):  # The loop is closed, which blocking here finds out by itself.
             self._loop.call_soon_threadsafe(handling.wait_for, self)  # Behind the message on its way.

@@ -24,6 +24,11 @@ def is_json_object(value: object) -> TypeGuard[JsonObject]:
     return isinstance(value, dict)
 
 
+def is_json_array(value: object) -> TypeGuard[list[Json]]:
+    """Return whether a JSON value is an array."""
+    return isinstance(value, list)
+
+
 ErrorKind = Literal[
     "transient",
     "permanent",

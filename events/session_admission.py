@@ -66,6 +66,9 @@ from refold.events.session_state import (
 FAILED_TEXT = "The tool failed and gave no reason."
 """The result of a failed call whose tool said nothing; providers refuse an error result without text."""
 
+REJECTED_TEXT = "The answer could not be used. Answer again."
+"""What the model is told where nobody says why; providers refuse a message without text."""
+
 
 NEEDS_A_SESSION = Configure | ImportHistory | RecordModelInterruption | RecordModelResponse | SendInput
 """What is recorded even where no run is under way, and therefore must not come before the session is open."""
@@ -278,7 +281,7 @@ def _admit_response(state: SessionState, command: RecordModelResponse) -> Sessio
         model=command.model,
         request=command.request,
         verdicts=command.verdicts,
-        rejected=command.rejected,
+        rejected=command.rejected if command.rejected.strip() or not command.rejected else REJECTED_TEXT,
     )
 
 

@@ -43,6 +43,12 @@ class Action(NamedTuple):
         return folded(self.name) == "finalanswer"
 
 
+def is_reserved(name: str) -> bool:
+    """Return whether an action of that name is read as something else than a call of a tool."""
+    action = Action(name, {}, 0, True)
+    return action.is_none or action.is_answer
+
+
 class _Named(NamedTuple):
     """An action of which the line of the name gives no arguments, or only the place where they begin."""
 

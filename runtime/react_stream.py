@@ -20,7 +20,7 @@ class StepPieces:
         """What has come of the line under way, or of the tag of a reasoning block, while it is not known what it is."""
         self._decided = False
         """Whether it is known what the line under way begins with."""
-        self._blanks = ""
+        self._blanks: str = ""
         """Passed on only if something follows them."""
         self._begun = False
         """Whether something of the part under way has been passed on."""

@@ -7,7 +7,7 @@ and the log says that the runtime has ended in order. The rule: a second signal 
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -20,7 +20,7 @@ EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 
 
 @asynccontextmanager
-async def stop_on_sigterm(runtime: AgentRuntime) -> AsyncIterator[None]:
+async def stop_on_sigterm(runtime: AgentRuntime) -> AsyncGenerator[None]:
     """Close `runtime` at SIGTERM, cancel what the block does then, and exit with code 143.
 
     `async with AgentRuntime(...) as runtime, stop_on_sigterm(runtime): ...`. Open runs are left open, to go on at the
@@ -84,7 +84,7 @@ class _Stop:
             return False  # Somebody else cancels it too.
         ours = (asyncio.CancelledError, ActorStopped)
         if isinstance(error, BaseExceptionGroup):
-            return error.split(ours)[1] is None
+            return error.split(ours)[1] is None  # pyright: ignore[reportUnknownMemberType]
         return isinstance(error, ours)
 
     async def end(self) -> None:

@@ -6,6 +6,8 @@ its only code fence, or the one that it ends with.
 """
 
 import re
+from collections.abc import Iterator
+from itertools import islice
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +19,11 @@ from refold.events.errors import AgentLoopError, ConfigError
 T = TypeVar("T")
 
 FENCE = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+
+_BRACKET = re.compile(r"[{}\[\]]")
+
+STARTS_MAX = 20
+"""At so many places the JSON value that a text ends with may begin."""
 
 SHOWN_CHARACTERS = 200
 """So much of a text that does not fit is shown in the message about it."""
@@ -36,16 +43,18 @@ def parsed_output(text: str, output_type: type[T]) -> T:
     Raises:
         AgentLoopError: it says nothing that fits; the message says what is wrong and where.
     """
-    problem = "it holds no JSON"
+    problem = ""
     for candidate in _candidates(text):
         try:
             return msgspec.json.decode(candidate, type=output_type)
         except msgspec.ValidationError as error:
-            problem = str(error)
-            break  # It is JSON, and what it lacks is said best of the first that is.
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            if candidate.lstrip()[:1] in ("{", "["):
+            if _is_json(candidate):
                 problem = str(error)
+                break  # What it lacks is said best of the first that is JSON.
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            if not problem and candidate.lstrip()[:1] in ("{", "["):
+                problem = str(error)
+    problem = problem or "it holds no JSON"
     shown = clean_text(text.strip())
     raise AgentLoopError(
         f"the answer is not a JSON value that fits {_name(output_type)}: {problem}. It was: "
@@ -57,11 +66,30 @@ def _candidates(text: str) -> list[str]:
     """Return the parts of `text` that may be the JSON meant, the likeliest first."""
     fenced: list[str] = FENCE.findall(text)
     candidates = [text, *fenced] if len(fenced) <= 1 else [text, fenced[-1]]
-    starts = [place for place in (text.find("{"), text.find("[")) if place >= 0]
-    if starts:
-        start, end = min(starts), max(text.rfind("}"), text.rfind("]"))
-        candidates.append(text[start : end + 1])
+    end = max(text.rfind("}"), text.rfind("]")) + 1
+    candidates.extend(text[start:end] for start in islice(_openings(text, end), STARTS_MAX))
     return candidates
+
+
+def _openings(text: str, end: int) -> Iterator[int]:
+    """Yield where a bracket opens that stands in no other: what is inside a value that was cut is not the value."""
+    depth = 0
+    for found in _BRACKET.finditer(text, 0, end):
+        if found[0] in "{[":
+            if depth == 0:
+                yield found.start()
+            depth += 1
+        else:
+            depth = max(depth - 1, 0)
+
+
+def _is_json(text: str) -> bool:
+    """Return whether the whole of `text` is JSON: a type that does not fit is found before its end is read."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    return True
 
 
 def output_schema(output_type: object) -> str:

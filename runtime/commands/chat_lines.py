@@ -26,7 +26,7 @@ class Lines:
             sys.stdin.reconfigure(errors="replace")  # pyright: ignore[reportUnknownMemberType]
         if self._is_edited:
             with suppress(ImportError):  # Not every Python has it; without it the terminal itself edits lines.
-                import readline  # noqa: F401 - From now on `input` uses it.
+                import readline  # noqa: F401  # pyright: ignore[reportUnusedImport] - From now on `input` uses it.
 
     def message(self, prompt: str, more: str) -> str | None:
         """Return the next message, without the end of its line; None = there are no more.

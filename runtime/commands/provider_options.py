@@ -5,7 +5,7 @@ in a shell's history.
 """
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
@@ -88,6 +88,19 @@ class ModelChoice(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     react: bool = False
 
+    def words(self, name: str | None) -> list[str]:
+        """Return the words of a command line that say the same, and which agent is meant, if one is."""
+        options = {
+            "--provider": self.provider,
+            "--model": self.model,
+            "--base-url": self.base_url,
+            "--system": self.system,
+            "--max-tokens": self.max_tokens,
+        }
+        words = [] if name is None else [name]
+        words += [f"{option}={value}" for option, value in options.items() if value is not None]
+        return words + ["--allow-http"] * self.allow_http + ["--react"] * self.react
+
 
 def chosen_agent(name: str | None, choice: ModelChoice) -> "Agent":
     """Return the agent to run: the named one as far as no option says otherwise, or one without tools.
@@ -113,7 +126,7 @@ def chosen_agent(name: str | None, choice: ModelChoice) -> "Agent":
 
 
 @asynccontextmanager
-async def connections_closed(agent: "Agent") -> AsyncIterator[None]:
+async def connections_closed(agent: "Agent") -> AsyncGenerator[None]:
     """Close what connections an agent's provider has on this event loop when the block ends."""
     try:
         yield

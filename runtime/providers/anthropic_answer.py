@@ -11,7 +11,15 @@ and "Handling stop reasons" in the API reference (platform.claude.com/docs).
 
 from collections.abc import Callable
 
-from refold.events.content import Json, JsonObject, ProviderBlock, TextBlock, ThinkingBlock, is_json_object
+from refold.events.content import (
+    Json,
+    JsonObject,
+    ProviderBlock,
+    TextBlock,
+    ThinkingBlock,
+    is_json_array,
+    is_json_object,
+)
 from refold.events.model import ModelResponse, ResponseContent, StopReason, ToolUse, Usage
 from refold.providers.anthropic_errors import failure_of, json_object_in, malformed
 from refold.providers.anthropic_history import NAME
@@ -44,7 +52,7 @@ def answer_in(body: bytes, our_name: OurName) -> ModelResponse:
     if message.get("type") == "error" or is_json_object(message.get("error")):
         raise failure_of(None, {}, body)
     blocks = message.get("content")
-    if not isinstance(blocks, list):
+    if not is_json_array(blocks):
         raise malformed("it has no list of content")
     content = tuple(content_of(block, our_name) for block in blocks)
     return response_of(content, message.get("stop_reason"), usage_of(message.get("usage")), message.get("model"))
@@ -127,7 +135,7 @@ def _kept(block: JsonObject, *known: str) -> JsonObject | None:
 
 
 def usage_of(told: object, before: Usage = UNCOUNTED) -> Usage:
-    """Return the tokens that `told` counts; those that it does not count are as they were `before`.
+    """Return the tokens that `told` counts; those that it does not count, or not in numbers, are as they were `before`.
 
     `input_tokens` are those that were neither read from the cache nor written to it, as the API counts them.
     """
@@ -135,7 +143,9 @@ def usage_of(told: object, before: Usage = UNCOUNTED) -> Usage:
 
     def count(field: str, otherwise: int) -> int:
         value = fields.get(field)
-        return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else otherwise
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        return value if type(value) is int and 0 <= value <= INTEGER_MAX else otherwise
 
     return Usage(
         input_tokens=count("input_tokens", before.input_tokens),

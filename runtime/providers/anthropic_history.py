@@ -31,6 +31,7 @@ from refold.events.content import (
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
+    is_json_object,
 )
 from refold.events.errors import ProviderError
 from refold.events.ids import ToolCallId
@@ -297,4 +298,4 @@ def _without_last_space(message: Message) -> Message:
 def own_data(data: JsonObject | None) -> JsonObject:
     """Return what `provider_data` holds for this provider, empty if nothing."""
     found = (data or {}).get(NAME)
-    return dict(found) if isinstance(found, dict) else {}
+    return dict(found) if is_json_object(found) else {}

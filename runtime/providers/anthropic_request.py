@@ -10,7 +10,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
@@ -28,6 +28,7 @@ from refold.events.content import (
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
+    is_json_array,
     is_json_object,
 )
 from refold.events.errors import ConfigError
@@ -146,7 +147,7 @@ def encoded_request(request: ModelRequest, options: AnthropicOptions, *, stream:
 def _body(request: ModelRequest, options: AnthropicOptions) -> JsonObject:
     history = sendable(request.messages)
     messages = [_message(message) for message in history]
-    tools = _tools(request.tools, options.server_tools)
+    tools: list[JsonObject] = _tools(request.tools, options.server_tools)
     body: JsonObject = {
         "model": request.model,
         "max_tokens": request.max_tokens if request.max_tokens is not None else _max_tokens(options),
@@ -310,7 +311,7 @@ def _add_cache_marks(
     places: list[JsonObject] = []
     ends = [place for place, message in enumerate(history) if message.role == "user" or place == len(history) - 1]
     places.extend(_last_markable(messages[place], history[place]) for place in ends[-1:])
-    if "system" not in options.extra_body and isinstance(system := body.get("system"), list):
+    if "system" not in options.extra_body and is_json_array(system := body.get("system")):
         places.extend(part for part in system if is_json_object(part))
     if "tools" not in options.extra_body and tools and "cache_control" not in tools[-1]:
         places.append(tools[-1])
@@ -325,7 +326,7 @@ def _last_markable(message: JsonObject, source: Message) -> JsonObject:
     Thoughts may not, and the provider's own blocks go back as they came.
     """
     content = message["content"]
-    assert isinstance(content, list)
+    assert is_json_array(content)
     for part, block in zip(reversed(content), reversed(source.content), strict=True):
         if is_json_object(part) and not isinstance(block, ThinkingBlock | ProviderBlock):
             return part
@@ -336,7 +337,9 @@ def _valid(value: Json) -> Json:
     """Return `value` with its text valid Unicode."""
     if isinstance(value, str):
         return clean_text(value)
-    if isinstance(value, list | tuple):
+    if isinstance(value, tuple):
+        value = list(cast("tuple[Json, ...]", value))
+    if is_json_array(value):
         return [_valid(item) for item in value]
     if is_json_object(value):
         return {clean_text(key) if isinstance(key, str) else key: _valid(item) for key, item in value.items()}

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from refold.events.content import Json, JsonObject, is_json_object
+from refold.events.content import Json, JsonObject, is_json_array, is_json_object
 from refold.events.model import Delta, ModelResponse, TextDelta, ThinkingDelta, ToolInputDelta, Usage, UsageDelta
 from refold.providers.anthropic_answer import OurName, content_of, response_of, usage_of
 from refold.providers.anthropic_errors import failure_of, json_object_in, malformed
@@ -171,7 +171,7 @@ class AnthropicReader:
         self._usage = usage_of(message.get("usage"))
         deltas: list[Delta] = [UsageDelta(self._usage)]
         content = message.get("content")
-        for block in content if isinstance(content, list) else ():
+        for block in content if is_json_array(content) else ():
             deltas.extend(self._start(block, None))
         return deltas
 

@@ -16,6 +16,8 @@ from refold.actors.given_content import checked_delta, checked_response
 from refold.actors.protocols import Provider, StreamingProvider, StreamItem
 from refold.events.errors import ConfigError, ProviderError, ProviderErrorKind
 from refold.events.model import ModelRequest, ModelResponse, UsageDelta
+from refold.given_provider import checked_provider
+from refold.providers.secrets import redactor_of
 
 log = logging.getLogger("refold.model")
 
@@ -49,6 +51,7 @@ class FallbackProvider(StreamingProvider):
     ) -> None:
         self._alternatives = [_alternative(given) for given in alternatives]
         self._on = frozenset(on)
+        self.redactor = redactor_of(*(provider for provider, _ in self._alternatives))
         unknown = self._on.difference(get_args(ProviderErrorKind))
         if not self._alternatives:
             raise ConfigError("a FallbackProvider needs at least one provider")
@@ -113,8 +116,7 @@ class FallbackProvider(StreamingProvider):
 
 def _alternative(given: Alternative) -> tuple[Provider, str | None]:
     provider, model = given if isinstance(given, tuple) else (given, None)
-    if not callable(getattr(provider, "complete", None)):
-        raise ConfigError(f"a provider has an async method `complete`, and {type(provider).__name__} has none")
+    checked_provider(provider)
     if model is not None and not (isinstance(model, str) and model):
         raise ConfigError(f"a model beside a provider is its name, not {model!r:.80}")
     return provider, model

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import httpx
 
+from refold.actors.tool_results import text_of_error
 from refold.events.errors import ProviderError
 from refold.providers.http_logging import clean_logs
 from refold.providers.http_settings import HttpLimits, HttpTimeouts
@@ -93,7 +94,8 @@ class HttpExchange:
         self._response = response = await self._step(self._send, self._timeouts.first_byte_s, "no response began")
         self.headers = {name.lower(): self._redactor.text(value) for name, value in response.headers.items()}
         # As it came: nothing is asked to be compressed, and what inflates without end has no way in.
-        self._pieces = response.aiter_raw()
+        # A transport for tests may give a response whose body has been read.
+        self._pieces = _read_already(response.content) if response.is_stream_consumed else response.aiter_raw()
 
     def _send(self) -> Awaitable[httpx.Response]:
         return self._client.send(self._request, auth=self._authentication, stream=True, follow_redirects=False)
@@ -161,7 +163,7 @@ class HttpExchange:
                     if await _next(self._pieces) is None:
                         self._over = True
                         return
-        except (httpx.HTTPError, httpx.StreamError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a transport may be the user's own; the error may hold the key
             log.debug("the connection to %s is not kept: %s", self.host, type(error).__name__)
 
     async def close(self) -> None:
@@ -176,7 +178,7 @@ class HttpExchange:
                 for _ in range(LEFTOVER_PIECES_MAX):
                     if await _next(self._pieces) is None:
                         break
-        except (httpx.HTTPError, httpx.StreamError, OSError) as error:
+        except Exception as error:  # noqa: BLE001 - a transport may be the user's own; the error may hold the key
             log.debug("a connection to %s was closed: %s", self.host, type(error).__name__)
         self._over = True
 
@@ -199,6 +201,10 @@ class HttpExchange:
             failure = ProviderError(
                 f"the connection to {self.host} failed: {_reason(error)}", kind="connection", retryable=True
             )
+        except Exception as error:  # noqa: BLE001 - a transport may be the user's own; the error may hold the key
+            failure = ProviderError(
+                f"the transport to {self.host} failed: {type(error).__name__}: {text_of_error(error)}"
+            )
         raise failure  # Out here, so that it does not lead to the library's exception.
 
     def _not_complete(self) -> str:
@@ -206,6 +212,11 @@ class HttpExchange:
 
     def _too_late(self, what: str) -> ProviderError:
         return ProviderError(f"{self.host} took too long: {what}", kind="timeout", retryable=True)
+
+
+async def _read_already(body: bytes) -> AsyncIterator[bytes]:
+    if body:
+        yield body
 
 
 async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:

@@ -25,7 +25,14 @@ from refold.events.model import ModelRequest, ModelResponse
 from refold.providers.http_client import LoopConnections, encryption, new_client
 from refold.providers.http_events import EventStreamReader
 from refold.providers.http_exchange import HttpExchange
-from refold.providers.http_settings import HttpLimits, HttpOptions, HttpTimeouts, checked_base_url, checked_headers
+from refold.providers.http_settings import (
+    HttpLimits,
+    HttpOptions,
+    HttpTimeouts,
+    checked_base_url,
+    checked_headers,
+    secrets_in_query,
+)
 from refold.providers.retry_after import retry_after_s
 from refold.providers.secrets import DeltaRedactor, Redactor, Secret
 from refold.providers.wire_format import WireEvent, WireFormat, WireRequest
@@ -75,7 +82,7 @@ class HttpProvider(StreamingProvider):
             secret_headers[key_header.lower()] = key_prefix + key.reveal()
             secrets.append(key)
         self._authentication = _SecretHeaders(secret_headers)
-        self.redactor = Redactor(secrets)
+        self.redactor = Redactor([*secrets, *secrets_in_query(self._url)])
         trust_env = options.get("trust_env", False)
         self._shared = options.get("transport") is not None
         self._new_client = partial(

@@ -87,9 +87,9 @@ def checked_base_url(base_url: str, *, allow_http: bool) -> httpx.URL:
         url = httpx.URL(base_url)
     except (httpx.InvalidURL, TypeError, ValueError) as error:
         reason = str(error)
-    if url is None:
+    if url is None and not _may_hold_a_password(base_url):
         raise ConfigError(f"the base URL cannot be read: {reason}")
-    if url.userinfo:
+    if url is None or url.userinfo or (not url.host and _may_hold_a_password(base_url)):
         raise ConfigError("the base URL holds a user name or password; pass a key or a header instead")
     if url.scheme not in ("http", "https") or not url.host:
         raise ConfigError(f"a base URL is like https://host/path, not {base_url!r:.200}")
@@ -100,6 +100,23 @@ def checked_base_url(base_url: str, *, allow_http: bool) -> httpx.URL:
             f"http://{url.host} would send the key and the prompts unencrypted; use https, or pass allow_http=True"
         )
     return url
+
+
+def _may_hold_a_password(base_url: object) -> bool:
+    """Return whether a base URL that is none may not be shown, nor what a library says of it, which quotes it."""
+    return isinstance(base_url, str) and "@" in base_url
+
+
+def secrets_in_query(url: httpx.URL) -> list[Secret]:
+    """Return the keys that a base URL's query holds, as they are and as they are sent."""
+    parts = [part.partition("=") for part in url.query.decode("ascii").split("&")]
+    encoded = [(name, value) for name, _, value in parts]
+    values: list[tuple[str, str]] = [*url.params.multi_items(), *encoded]
+    return [
+        Secret(value)
+        for name, value in values
+        if _sounds_secret(name.lower()) and value and all("!" <= letter <= "~" for letter in value)
+    ]
 
 
 def checked_headers(headers: Mapping[str, str | Secret]) -> tuple[dict[str, str], dict[str, str], list[Secret]]:

@@ -16,7 +16,15 @@ fields. The rules:
 from collections.abc import Sequence
 
 from refold.events.cleaning import INTEGER_MAX, clean_text
-from refold.events.content import Json, JsonObject, ProviderBlock, TextBlock, ThinkingBlock, is_json_object
+from refold.events.content import (
+    Json,
+    JsonObject,
+    ProviderBlock,
+    TextBlock,
+    ThinkingBlock,
+    is_json_array,
+    is_json_object,
+)
 from refold.events.errors import ProviderError
 from refold.events.model import (
     Delta,
@@ -114,7 +122,7 @@ class AnswerAssembly:
             calls = [calls]
         if not calls and (legacy := object_field(message, "function_call")):
             calls = [{"index": -1, "function": legacy}]
-        if isinstance(calls, list):
+        if is_json_array(calls):
             deltas += self._calls.add_whole(calls) if whole else self._calls.add(calls)
         return deltas
 
@@ -179,7 +187,7 @@ class AnswerAssembly:
     def _add_reasoning(self, message: JsonObject) -> list[Delta]:
         details = message.get("reasoning_details")
         text = next((text for key in _REASONING_FIELDS if (text := text_field(message, key))), "")
-        if isinstance(details, list) and (shown := self._details.add(details)):
+        if is_json_array(details) and (shown := self._details.add(details)):
             text = text or shown
         return self._thinking.add(text, ThinkingDelta)
 
@@ -209,7 +217,7 @@ class AnswerAssembly:
                 content = content.removeprefix(_THOUGHTS_END)
             return self._text.add(content, TextDelta)
         deltas: list[Delta] = []
-        for part in content if isinstance(content, list) else ():
+        for part in content if is_json_array(content) else ():
             if isinstance(part, str):
                 deltas += self._text.add(part, TextDelta)
             elif is_json_object(part):
@@ -287,7 +295,7 @@ def _thoughts(value: Json) -> str:
     """Return the text of a `thinking` part, which Mistral gives as parts of its own."""
     if isinstance(value, str):
         return value
-    parts = value if isinstance(value, list) else []
+    parts = value if is_json_array(value) else []
     return "".join(text_field(part, "text") for part in parts if is_json_object(part))
 
 
@@ -352,7 +360,7 @@ def complete_answer(body: bytes, provider: str, names: ToolNames) -> ModelRespon
 def first_choice(value: JsonObject) -> JsonObject | None:
     """Return the choice of index 0, which is the only one that is asked for, or None."""
     choices = value.get("choices")
-    if not isinstance(choices, list):
+    if not is_json_array(choices):
         return None
     objects = [choice for choice in choices if is_json_object(choice)]
     return next((choice for choice in objects if choice.get("index") in (0, None)), None)

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import msgspec
 
 from refold.events.cleaning import clean_text
-from refold.events.content import Json, JsonObject, is_json_object
+from refold.events.content import Json, JsonObject, is_json_array, is_json_object
 from refold.events.errors import ProviderError, ProviderErrorKind
 from refold.providers.openai_json import decoded, text_field
 
@@ -178,7 +178,7 @@ def _by_status(status: int | None) -> tuple[ProviderErrorKind, bool] | None:
 
 def _said(value: Json) -> _Said:
     """Return what is said in any of the known forms."""
-    while isinstance(value, list):
+    while is_json_array(value):
         value = value[0] if value else None
     if not is_json_object(value):
         return _Said(_shown(value), (), None)

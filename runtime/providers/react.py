@@ -19,6 +19,8 @@ from refold.events.configuration import Protocol, ToolSpec
 from refold.events.content import TextBlock, ThinkingBlock, ToolUseBlock
 from refold.events.errors import AgentLoopError
 from refold.events.model import ModelRequest, ModelResponse, ResponseContent, StopReason, TextDelta, ToolUse
+from refold.given_provider import checked_provider
+from refold.providers.secrets import redactor_of
 from refold.react_labels import labels_in, reasoning_in
 from refold.react_prompt import THOUGHT_DATA, UNPARSED_DATA, said_data, text_request
 from refold.react_stream import StepPieces
@@ -38,10 +40,14 @@ class ReActProvider(StreamingProvider):
         provider: answers the requests, which are text without tools.
         stop: whether requests say that an answer ends where the model begins an observation. A few models refuse stop
             sequences; without one, what a model invents is cut off afterwards, and paid for.
+
+    Raises:
+        ConfigError: what is given is no provider.
     """
 
     def __init__(self, provider: Provider, *, stop: bool = True) -> None:
-        self._provider = provider
+        self._provider = checked_provider(provider)
+        self.redactor = redactor_of(provider)
         self._stop = stop
 
     async def complete(self, request: ModelRequest) -> ModelResponse:

@@ -15,6 +15,7 @@ from refold.events.cleaning import Unrecordable, clean_text
 from refold.events.difference import first_difference
 from refold.events.errors import ProviderError
 from refold.events.model import Delta, ModelRequest, ModelResponse
+from refold.given_provider import checked_provider
 from refold.providers.cassette import (
     CASSETTE_VERSION,
     CassetteWriter,
@@ -26,7 +27,7 @@ from refold.providers.cassette import (
     read_cassette,
     response_from,
 )
-from refold.providers.secrets import DeltaRedactor, Redactor, Secret
+from refold.providers.secrets import DeltaRedactor, Redactor, Secret, redactor_of
 
 log = logging.getLogger("refold.provider")
 
@@ -38,18 +39,17 @@ class RecordingProvider(StreamingProvider):
     process and goes on as if it were.
 
     Args:
-        provider: answers the calls; the keys of an `HttpProvider` are known.
+        provider: answers the calls; the keys of an `HttpProvider` are known, also inside a provider of ours.
         path: the cassette; only its owner may read it. It holds prompts and answers.
         secrets: other values that must not be in it.
 
     Raises:
-        ConfigError: the file is there and is no cassette.
+        ConfigError: the file is there and is no cassette; or what is given is no provider.
     """
 
     def __init__(self, provider: Provider, path: str | os.PathLike[str], *, secrets: Iterable[Secret] = ()) -> None:
-        self._provider = provider
-        known = getattr(provider, "redactor", None)
-        self.redactor = Redactor(secrets, known if isinstance(known, Redactor) else None)
+        self._provider = checked_provider(provider)
+        self.redactor = Redactor(secrets, [redactor_of(provider)])
         self._cassette = CassetteWriter(path)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:

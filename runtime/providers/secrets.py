@@ -101,12 +101,11 @@ class Redactor:
 
     Args:
         secrets: what to take out; values shorter than `SECRET_CHARACTERS_MIN` are left.
-        other: whose secrets are taken out too.
+        others: whose secrets are taken out too.
     """
 
-    def __init__(self, secrets: Iterable[Secret], other: "Redactor | None" = None) -> None:
-        others: tuple[str, ...] = other._values if other is not None else ()
-        values = {*(secret.reveal() for secret in secrets), *others}
+    def __init__(self, secrets: Iterable[Secret], others: "Iterable[Redactor]" = ()) -> None:
+        values = {*(secret.reveal() for secret in secrets), *(value for other in others for value in other._values)}
         # The longest first, so that a secret that holds another goes as a whole.
         self._values: tuple[str, ...] = tuple(
             sorted((v for v in values if len(v) >= SECRET_CHARACTERS_MIN), key=lambda v: (-len(v), v))
@@ -181,6 +180,12 @@ class Redactor:
             same = all(key in members and members[key] is member for key, member in value.items())
             return value if same else members
         return value
+
+
+def redactor_of(*providers: object) -> Redactor:
+    """Return one that takes out the secrets that providers know; those without a `redactor` know none."""
+    known = (getattr(provider, "redactor", None) for provider in providers)
+    return Redactor((), [redactor for redactor in known if isinstance(redactor, Redactor)])
 
 
 class DeltaRedactor:
