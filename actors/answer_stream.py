@@ -5,12 +5,15 @@ something else than a stream fails the call in words and leaves no coroutine beh
 """
 
 import inspect
+import logging
 from collections.abc import AsyncIterable, AsyncIterator
 from typing import TypeGuard
 
 from refold.actors.protocols import Provider, StreamingProvider
 from refold.events.errors import ProviderError
 from refold.events.model import ModelRequest
+
+log = logging.getLogger("refold.model")
 
 
 def can_stream(provider: Provider) -> TypeGuard[StreamingProvider]:
@@ -45,6 +48,14 @@ async def close_stream(stream: AsyncIterable[object]) -> None:
     close = getattr(stream, "aclose", None)
     if close is not None:
         await close()
+
+
+async def close_behind(stream: AsyncIterable[object]) -> None:
+    """Let a stream clean up behind what it has given; how that goes changes nothing about it, and is only logged."""
+    try:
+        await close_stream(stream)
+    except Exception:
+        log.exception("the stream of a model call could not be closed")
 
 
 async def _whole(provider: Provider, request: ModelRequest) -> AsyncIterator[object]:

@@ -30,7 +30,12 @@ from refold.events.model import ToolUse
 MAILS = {"ann@example.com": "Lunch?", "bob@example.com": "Lunch?", "everybody@example.com": "Free lunch!"}
 
 
-@tool(tier="confirm", action=lambda to, text: f"mail to {to}")
+def recipient(to: str, text: str) -> str:
+    """Return what "always" covers: mails to the same person."""
+    return f"mail to {to}"
+
+
+@tool(tier="confirm", action=recipient)
 async def mail(to: str, text: str) -> str:
     """Send a mail."""
     return f"sent to {to}"

@@ -1,5 +1,7 @@
 """Device twins: what each lamp should do, kept beside what it last said that it does. No agent.
 
+Run it from the top folder:
+
     python examples/device_twin.py
 
 Whatever is wanted and not yet reported is sent to the lamp, again after a growing pause where that fails, and after any

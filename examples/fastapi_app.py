@@ -1,5 +1,7 @@
 """An agent behind FastAPI, on the server's own event loop; it needs no key and no network.
 
+From the top folder:
+
     pip install fastapi uvicorn
     uvicorn examples.fastapi_app:app
     curl localhost:8000/sessions/alice/messages -H 'Idempotency-Key: 17' --json '{"text": "Weather in Lisbon?"}'
@@ -10,7 +12,7 @@ same key gets the answer of the first. One process has the log: run one worker, 
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
@@ -33,7 +35,7 @@ from refold import (
 
 
 @asynccontextmanager
-async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     """Open the runtime when the server starts, and close it when the server stops."""
     async with AgentRuntime(
         AgentConfig(model="scripted", streaming=True),

@@ -1,5 +1,7 @@
 """An agent behind Flask, whose requests are answered by threads; it needs no key and no network.
 
+From the top folder:
+
     pip install flask
     flask --app examples.flask_app run
     curl localhost:5000/sessions/alice/messages -H 'Idempotency-Key: 17' --json '{"text": "Weather in Lisbon?"}'
@@ -14,7 +16,7 @@ import json
 import threading
 from collections.abc import Iterator
 
-from flask import Flask, Response, request
+from flask import Flask, Response, abort, request
 
 from examples.weather_agent import next_step, weather
 from refold import (
@@ -48,18 +50,27 @@ def runtime() -> SyncRuntime:
         return opened
 
 
+def question() -> str:
+    """Return what a user says."""
+    match request.get_json():
+        case {"text": str(text)}:
+            return text
+        case _:
+            abort(422, 'the body is {"text": what is said}')
+
+
 @app.post("/sessions/<session_id>/messages")
 def send(session_id: str) -> dict[str, str]:
     """Answer a question; the same key with the same question is the same run, and its answer."""
     session = runtime().session(session_id)
-    result = session.send(request.get_json()["text"], key=request.headers.get("Idempotency-Key"))
+    result = session.send(question(), key=request.headers.get("Idempotency-Key"))
     return {"run": result.run, "outcome": type(result.outcome).__name__, "text": result.text}
 
 
 @app.post("/sessions/<session_id>/stream")
 def stream(session_id: str) -> Response:
     """Answer a question piece by piece, as Server-Sent Events; a client that hangs up cancels the run."""
-    items = runtime().session(session_id).stream(request.get_json()["text"], key=request.headers.get("Idempotency-Key"))
+    items = runtime().session(session_id).stream(question(), key=request.headers.get("Idempotency-Key"))
 
     def events() -> Iterator[str]:
         try:

@@ -38,9 +38,14 @@ async def answer(session: str, key: str, text: str) -> str:
 
 
 async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer the lines of one client."""
-    while line := (await reader.readline()).decode().strip():
-        writer.write(f"{await answer(*line.split(maxsplit=2))}\n".encode())
+    """Answer the lines of one client, until an empty one."""
+    while line := (await reader.readline()).decode(errors="replace").strip():
+        match line.split(maxsplit=2):
+            case [session, key, text]:
+                answered = await answer(session, key, text)
+            case _:
+                answered = "refused: a line is a session, a key, and what is said"
+        writer.write(f"{answered}\n".encode())
     writer.close()
 
 
@@ -66,14 +71,21 @@ def fork_worker(listener: socket.socket) -> int:
     """Begin a worker; the parent has never opened the log, as a fork wants it."""
     pid = os.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent ends the workers in order.
         asyncio.run(serve(listener))
         os._exit(0)
     return pid
 
 
+def end(number: int, frame: object) -> None:
+    """End the parent, which ends its workers."""
+    sys.exit()
+
+
 def main() -> None:
-    """Listen, fork the workers, and let another one begin wherever one dies, until the signal to end."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    """Listen, fork the workers, and let another one begin wherever one dies, until the signal to end or Ctrl-C."""
+    for ending in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(ending, end)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(f"port {listener.getsockname()[1]}", flush=True)
         workers = {fork_worker(listener) for _ in range(int(sys.argv[1]) if sys.argv[1:] else 4)}

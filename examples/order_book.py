@@ -1,5 +1,6 @@
 """Order books, one event-sourced actor for each symbol, and no agent. Orders match by price, then by age.
 
+From the top folder:
 python examples/order_book.py
 refold replay books.db --kind book=examples.order_book:OrderBook
 """

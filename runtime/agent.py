@@ -22,7 +22,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that makes an agent, and nothing that runs.
 
     Raises:
-        ConfigError: the name cannot be one, or holds a slash; or something is no provider or no function that must be one.
+        ConfigError: the name cannot be one, or holds a slash; or something is no provider, or no function, that
+            must be one.
     """
 
     config: AgentConfig
@@ -53,6 +54,19 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("Agent.offer must be a plain function that returns quickly, not an async one")
         if self.output_type is not None:
             output_schema(self.output_type)
+        if self.config.protocol == "react":
+            self._check_names_of_actions()
+
+    def _check_names_of_actions(self) -> None:
+        from refold.react_action import is_reserved
+
+        for item in self.tools:
+            name = item.name if isinstance(item, Tool) else getattr(item, "__name__", "")
+            if is_reserved(name):
+                raise ConfigError(
+                    f"in ReAct text no tool can be named {name!r}, which says there is no action, or the final answer; "
+                    "give it another name with @tool(name=…)"
+                )
 
     def answering(self) -> Provider:
         """Return what answers its requests, in the protocol of its configuration."""

@@ -18,6 +18,7 @@ from refold.commands.execution import EXIT_CODES_HELP
 from refold.commands.export import export
 from refold.commands.import_log import import_log
 from refold.commands.replay import replay
+from refold.commands.resume import resume
 from refold.commands.run import run
 from refold.commands.send import send
 from refold.commands.sessions import sessions
@@ -36,7 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (demo, run, chat, send, approve, cancel, sessions, show, tail, replay, check, export):
+for command in (demo, run, resume, chat, send, approve, cancel, sessions, show, tail, replay, check, export):
     app.command(epilog=EXIT_CODES_HELP)(command)
 app.command("import", epilog=EXIT_CODES_HELP)(import_log)
 

@@ -90,6 +90,11 @@ class Connection:
     ) -> None:
         if not isinstance(log, str | os.PathLike):
             raise ConfigError(f"connect takes the path of a log's file, not {log!r:.60}; other processes see no store")
+        if os.fspath(log) == ":memory:":
+            raise ConfigError(
+                "a log in memory is its runtime's own and cannot be reached from elsewhere; give the runtime and "
+                "connect the path of a file"
+            )
         sqlite_file.require_path(log)
         self.log: Path = sqlite_file.absolute(log)
         """The path of the log's file, absolute."""
@@ -208,6 +213,7 @@ class ConnectedSession:
             clock,
             wait_s=until_s - clock.monotonic_s(),
             ownerless_s=connection.patience_s,
+            owned=not given.directly,
         )
         if isinstance(followed, RunResult):
             return followed

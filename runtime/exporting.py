@@ -1,12 +1,13 @@
-"""`export_log`: a log as JSON Lines, whole or some of its sessions, to any writer or to a new file.
+"""`export_log`: a log as JSON Lines, whole or some of its streams, to any writer or to a new file.
 
-Read `refold.stores.log_export` for what is written. The rule it protects: an export of some sessions holds all payloads
-that they refer to and no others, and a file appears when it is complete.
+Read `refold.stores.log_export` for what is written. The rule it protects: an export of some streams holds all payloads
+that they refer to and, of sessions, no others, and a file appears when it is complete.
 """
 
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -15,8 +16,8 @@ from typing import cast
 from refold.events.errors import ConfigError, PersistenceError
 from refold.events.ids import PayloadHash, StreamName
 from refold.events.payloads import referenced_payloads
-from refold.events.session_core import SESSION_CODEC
-from refold.log_reading import Batches, ReadableLog, opened, session_head
+from refold.events.session_core import SESSION_CODEC, SESSION_KIND
+from refold.log_reading import Batches, ReadableLog, kind_of, opened, session_head, stream_head
 from refold.stores.event_store import EventStore
 from refold.stores.json_lines_file import sync_folder
 from refold.stores.log_export import exported_lines
@@ -25,19 +26,26 @@ from refold.stores.whole_log import WholeLog
 
 _BYTES_PER_WRITE = 256 * 1024
 
+_NAMES = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+
 
 async def export_log(
-    log: ReadableLog, write: Callable[[bytes], object], *, sessions: Sequence[str] | None = None
+    log: ReadableLog,
+    write: Callable[[bytes], object],
+    *,
+    sessions: Sequence[str] | None = None,
+    streams: Sequence[str] | None = None,
 ) -> None:
     """Write a log as JSON Lines; what is appended to it meanwhile is left out.
 
     Args:
         log: path of the file, or an open store, which stays open.
         write: is given the bytes, in pieces of some lines each.
-        sessions: only these, in an export that says so; None = all streams.
+        sessions: only these, and `streams`, in an export that says so.
+        streams: only these, named `"<kind>/<id>"`, and `sessions`; None for both = all streams.
 
     Raises:
-        ConfigError: there is no such session, or a store of yours does not list its payloads.
+        ConfigError: there is no such session or stream, or a store of yours does not list its payloads.
         LogFormatError: the log is damaged, or an event of a session cannot be decoded.
         PersistenceError: the log cannot be read.
     """
@@ -46,14 +54,15 @@ async def export_log(
             raise ConfigError(
                 f"the store {store.name} cannot be exported: it lacks the methods of refold.stores.whole_log.WholeLog"
             )
-        streams: set[StreamName] | None = None
+        only: set[StreamName] | None = None
         payloads: Collection[PayloadHash] | None = None
-        if sessions is not None:
-            streams = {(await session_head(store, session)).stream for session in sessions}
-            payloads = await _payloads_of(store, streams)
+        if sessions is not None or streams is not None:
+            only = {(await session_head(store, session)).stream for session in sessions or ()}
+            only |= {(await stream_head(store, stream)).stream for stream in streams or ()}
+            payloads = await _payloads_of(store, only)
         pieces: list[bytes] = []
         size = 0
-        async with aclosing(exported_lines(cast("WholeLog", store), streams=streams, payloads=payloads)) as lines:
+        async with aclosing(exported_lines(cast("WholeLog", store), streams=only, payloads=payloads)) as lines:
             async for line in lines:
                 pieces.append(line)
                 size += len(line)
@@ -64,7 +73,11 @@ async def export_log(
 
 
 async def export_to_file(
-    log: ReadableLog, path: str | os.PathLike[str], *, sessions: Sequence[str] | None = None
+    log: ReadableLog,
+    path: str | os.PathLike[str],
+    *,
+    sessions: Sequence[str] | None = None,
+    streams: Sequence[str] | None = None,
 ) -> None:
     """Write a log as JSON Lines into a new file with mode 0600, which appears when it is complete and durable.
 
@@ -86,7 +99,7 @@ async def export_to_file(
         raise PersistenceError(f"{target} cannot be written: {error.strerror}") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
-            await export_log(log, file.write, sessions=sessions)
+            await export_log(log, file.write, sessions=sessions, streams=streams)
             file.flush()
             await asyncio.to_thread(os.fsync, descriptor)
         _require_nothing(target)
@@ -105,10 +118,16 @@ def _require_nothing(target: Path) -> None:
 
 
 async def _payloads_of(store: EventStore, streams: Collection[StreamName]) -> set[PayloadHash]:
-    """Return the names of the payloads that streams of sessions refer to; memory for each of them."""
+    """Return the names of the payloads that streams refer to; memory for each of them.
+
+    What the events of a user's own kind say is not known here: whatever looks like such a name counts as one.
+    """
     found: set[PayloadHash] = set()
     for stream in streams:
         async for batch in Batches(store, stream):
+            if kind_of(stream) != SESSION_KIND:
+                found.update(PayloadHash(name.decode()) for event in batch for name in _NAMES.findall(event.data))
+                continue
             for event in SESSION_CODEC.decode_all(batch):
                 found.update(referenced_payloads(event))
     return found

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from refold.actors.errors import ActorStopped, AskTimeout
 from refold.actors.event_sourced import WithPayloads
 from refold.actors.folded_actor import Performed
-from refold.actors.session import ReadSession
+from refold.actors.session import ForAcceptedWork, ReadSession
 from refold.events.errors import CommandRejected, ConfigError, PersistenceError
 from refold.events.ids import SessionId, checked_identifier, stream_name
 from refold.events.session_core import SESSION_KIND
@@ -181,16 +181,16 @@ class InboxReader:
         if not isinstance(command, Send) and await runtime.store.head(stream) is None:
             return Refused(message=f"the log has no session {session!r}")
         ref = runtime.system.ref(stream)
-        agent, key = await ref.ask(
-            ReadSession(lambda state: (state.agent, key_in_session(state.keys, key))), block=False
-        )
+        question = ReadSession(lambda state: (state.agent, key_in_session(state.keys, key)))
+        agent, key = await ref.ask(ForAcceptedWork(question), block=False)  # Its sender has the row's receipt.
         if agent not in (None, runtime.agent.name) and not isinstance(command, Cancel):
             return Refused(
                 message=f"session {session!r} is one of agent {agent!r}, and the runtime that owns the log runs agent "
                 f"{runtime.agent.name!r}"
             )
         asked, payloads = session_command(command, key)
-        performed = await ref.ask(WithPayloads(asked, payloads) if payloads else asked, block=False)
+        accepted = ForAcceptedWork(WithPayloads(asked, payloads) if payloads else asked)
+        performed = await ref.ask(accepted, block=False)
         assert isinstance(performed, Performed)
         return await done(runtime.store, session, command, performed.version, performed.new)
 

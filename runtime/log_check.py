@@ -5,19 +5,25 @@
 
 Read `refold.stream_check` for what is looked at in one stream. Beside the streams one by one, the whole log is read
 once in order of position. The rule: damage inside the log never raises; it becomes a problem that names its place, and
-the check goes on with what can still be read. Only a file that cannot be opened at all raises.
+the check goes on with what can still be read. Only a file that is no log at all raises. A log in JSON Lines of which a
+line is damaged cannot be opened; then its lines are all that is checked, and no event is decoded.
 """
 
+import asyncio
+import os
 from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
 
-from refold.events.errors import PersistenceError
+from refold.events.errors import LogFormatError, PersistenceError
 from refold.events.records import StoredEvent, StreamHead
 from refold.log_reading import EVENTS_PER_PAGE, Batches, ReadableLog, Streams, kind_of, opened
 from refold.payload_check import PayloadCheck
 from refold.stores.event_store import EventStore
+from refold.stores.json_lines_damage import find_damage
+from refold.stores.opening import is_json_lines
+from refold.stores.sqlite_file import resolved
 from refold.stream_check import StreamCheck
 from refold.stream_kinds import GivenKind, StreamKind, kinds_with
 from refold.stream_problems import Problem, Problems
@@ -47,9 +53,12 @@ class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     """Different payloads that events refer to."""
     not_decoded: tuple[NotDecoded, ...] = ()
     """In order of kind."""
+    kinds_without_streams: tuple[str, ...] = ()
+    """Kinds that the caller gave and no stream of the log has: mistyped, or of another log."""
     problems_found: int = 0
     problems: tuple[Problem, ...] = ()
-    """In order of stream and version, then those of the whole log; at most `PROBLEMS_KEPT`, the others are counted."""
+    """In order of stream and version, then those of the whole log, or in order of damaged lines; at most
+    `PROBLEMS_KEPT`, the others are counted."""
 
     @property
     def sound(self) -> bool:
@@ -71,18 +80,57 @@ async def check_log(log: ReadableLog, *, kinds: Mapping[str, GivenKind] | None =
         PersistenceError: the file is missing or may not be read.
     """
     known = kinds_with(kinds)
-    async with opened(log) as store:
-        check = _LogCheck(store, known)
-        await check.run()
-        return check.report()
+    given = frozenset(kinds or ())
+    try:
+        async with opened(log) as store:
+            check = _LogCheck(store, known, given)
+            await check.run()
+            return check.report()
+    except LogFormatError:
+        report = await _damage_of_lines(log, given)
+        if report is None:
+            raise
+        return report
+
+
+async def _damage_of_lines(log: ReadableLog, given: frozenset[str]) -> CheckReport | None:
+    """Return what is wrong with the lines of a log in JSON Lines that cannot be opened, or None if it is no such log.
+
+    Raises:
+        LogFormatError: the file is not a log at all, or comes from a newer Refold.
+        PersistenceError: it cannot be read.
+    """
+    if not isinstance(log, str | os.PathLike) or not is_json_lines(log):
+        return None
+    path = resolved(log)
+    found, damage = await asyncio.to_thread(find_damage, path)
+    if not damage:
+        return None
+    problems = Problems()
+    for line in damage:
+        problems.add("unreadable", line.stream, line.message, version=line.version, position=line.position)
+    kinds = Counter(map(kind_of, found.streams))
+    return CheckReport(
+        log=str(path),
+        streams=len(found.streams),
+        batches=found.batches,
+        events=found.events,
+        payloads=found.payloads,
+        not_decoded=tuple(NotDecoded(kind=kind, streams=n) for kind, n in sorted(kinds.items())),
+        kinds_without_streams=tuple(sorted(given - set(kinds))),
+        problems_found=problems.found,
+        problems=tuple(problems.kept),
+    )
 
 
 class _LogCheck:
     """The check of one log under way."""
 
-    def __init__(self, store: EventStore, kinds: Mapping[str, StreamKind]) -> None:
+    def __init__(self, store: EventStore, kinds: Mapping[str, StreamKind], given: frozenset[str]) -> None:
         self._store = store
         self._kinds = kinds
+        self._without_streams = set(given)
+        """Kinds that the caller gave and no stream had so far."""
         self._problems = Problems()
         self._payloads = PayloadCheck(store, self._problems)
         self._streams = 0
@@ -97,6 +145,7 @@ class _LogCheck:
             async for head in Streams(self._store):
                 await self._check_stream(head)
         except UNREADABLE as error:
+            self._without_streams.clear()  # Which streams there are is not known.
             self._problems.add("unreadable", "", f"the streams cannot be listed: {error}")
         try:
             await self._check_positions()
@@ -106,6 +155,7 @@ class _LogCheck:
     async def _check_stream(self, head: StreamHead) -> None:
         self._met.add(head.stream)
         self._streams += 1
+        self._without_streams.discard(kind_of(head.stream))
         kind = self._kinds.get(kind_of(head.stream))
         if kind is None:
             self._not_decoded[kind_of(head.stream)] += 1
@@ -157,6 +207,7 @@ class _LogCheck:
             events=self._events,
             payloads=self._payloads.count,
             not_decoded=tuple(NotDecoded(kind=kind, streams=n) for kind, n in sorted(self._not_decoded.items())),
+            kinds_without_streams=tuple(sorted(self._without_streams)),
             problems_found=self._problems.found,
             problems=tuple(self._problems.kept),
         )

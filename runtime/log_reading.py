@@ -7,12 +7,12 @@ to it, so a log that another process is writing can be read at any time.
 import difflib
 import os
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from typing import Self
 
 from refold.events.errors import ConfigError
-from refold.events.ids import kind_and_identifier, stream_name
+from refold.events.ids import StreamName, kind_and_identifier, stream_name
 from refold.events.records import StoredEvent, StreamHead
 from refold.stores.event_store import EventStore
 
@@ -125,6 +125,11 @@ async def session_head(store: EventStore, session: str) -> StreamHead:
     head = await store.head(stream) if _can_be_a_name(session) else None
     if head is not None:
         return head
+    if await _is_stream(store, session):
+        raise ConfigError(
+            f"no session {session!r} in {store.name}, but a stream of that name: `refold tail` and `refold export` "
+            f"take it as --stream {session}"
+        )
     prefix = stream_name("session", "")
     heads = await store.list_streams(prefix=prefix, limit=NAMES_COMPARED_MAX)
     alike = difflib.get_close_matches(session, [head.stream.removeprefix(prefix) for head in heads])
@@ -148,6 +153,43 @@ async def stream_head(store: EventStore, stream: str) -> StreamHead:
     alike = difflib.get_close_matches(stream, [head.stream for head in heads])
     advice = f"; did you mean {' or '.join(repr(name) for name in alike)}?" if alike else ""
     raise ConfigError(f"no stream {stream!r} in {store.name}{advice}")
+
+
+async def _is_stream(store: EventStore, name: str) -> bool:
+    kind, slash, identifier = name.partition("/")
+    return (
+        bool(kind and slash and identifier) and _can_be_a_name(name) and await store.head(StreamName(name)) is not None
+    )
+
+
+async def kinds_without_streams(store: EventStore, kinds: Iterable[str]) -> tuple[str, ...]:
+    """Return those of `kinds` that no stream of the log has, in order."""
+    return tuple(
+        [
+            kind
+            for kind in sorted(kinds)
+            if not (_can_be_a_name(kind) and await store.list_streams(prefix=f"{kind}/", limit=1))
+        ]
+    )
+
+
+async def require_kinds(log: ReadableLog, kinds: Iterable[str]) -> None:
+    """See that a log has streams of every kind in `kinds`.
+
+    Raises:
+        ConfigError: of one it has none; names those that it has.
+        LogFormatError: the file is not a log, is damaged, or comes from a newer Refold.
+        PersistenceError: the file is missing or cannot be read.
+    """
+    async with opened(log) as store:
+        for kind in await kinds_without_streams(store, kinds):
+            heads = await store.list_streams(limit=NAMES_COMPARED_MAX)
+            there = sorted({kind_of(head.stream) for head in heads})
+            if alike := difflib.get_close_matches(kind, there):
+                advice = f"did you mean {' or '.join(map(repr, alike))}?"
+            else:
+                advice = f"its kinds: {', '.join(there)}" if there else "it is empty"
+            raise ConfigError(f"no stream of {store.name} is of the kind {kind!r}; {advice}")
 
 
 def _can_be_a_name(text: str) -> bool:

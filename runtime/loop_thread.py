@@ -29,8 +29,15 @@ T = TypeVar("T")
 log = logging.getLogger("refold.runtime")
 
 
-class LoopEnded(ActorStopped):
-    """The loop has ended, and nothing of the call was begun on it."""
+class Closed(ActorStopped):
+    """What is called was closed. It has no address that its user knows, so that the reason is all that is said."""
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class AlreadyClosed(Closed):
+    """What is called is closed, and nothing of the call was begun."""
 
 
 class _Call(Generic[T]):
@@ -61,7 +68,7 @@ class _Call(Generic[T]):
 
     def refuse(self, error: BaseException | None = None) -> None:
         """Tell the caller that nothing is begun, with `error` or because the loop has ended; from any thread."""
-        self.outcome.settle(error=error or self._thread.stopped(LoopEnded))
+        self.outcome.settle(error=error or self._thread.stopped(AlreadyClosed))
         self._thread.forget(self)
 
     def give_up(self) -> None:
@@ -87,7 +94,9 @@ class _Call(Generic[T]):
 class LoopThread:
     """Runs an event loop from `start` to `stop`, and on it something that is entered first and left last."""
 
-    def __init__(self, inside: AbstractAsyncContextManager[object], *, name: str, patience_s: float) -> None:
+    def __init__(
+        self, inside: AbstractAsyncContextManager[object], *, name: str, patience_s: float, what: str = "runtime"
+    ) -> None:
         """Make it; its thread will begin with the context variables that this one has now.
 
         Args:
@@ -95,7 +104,9 @@ class LoopThread:
             name: of the thread, and in errors.
             patience_s: how long an interrupted caller waits for the end of what it has cancelled, and `stop` for the
                 end of the thread.
+            what: lives on it, in errors.
         """
+        self._what = what
         self.name = name
         self.ending = False
         """Whether no call is begun any more, and those under way are to end."""
@@ -149,7 +160,7 @@ class LoopThread:
 
         Raises:
             WouldDeadlock: this is the loop's own thread, or one whose own loop would stand still.
-            LoopEnded: the loop has ended, and did not begin it.
+            AlreadyClosed: the loop has ended, and did not begin it.
             ActorStopped: the loop has ended under the call.
             ConfigError: this process was forked from the one that has the thread.
             BaseException: whatever the coroutine raised.
@@ -209,11 +220,11 @@ class LoopThread:
         """Let go of a call that has ended."""
         self._open_calls.discard(work)
 
-    def stopped(self, kind: type[ActorStopped] = ActorStopped) -> ActorStopped:
+    def stopped(self, kind: type[Closed] = Closed) -> Closed:
         """Return the error of those whose call nobody will answer."""
         if self.ended_by is None:
-            return kind(self.name, "the runtime is closed; open a new one on the same log")
-        error = kind(self.name, f"the runtime was ended by {self.ended_by!r}, raised by code on its loop")
+            return kind(self.name, f"the {self._what} is closed; open a new one on the same log")
+        error = kind(self.name, f"the {self._what} was ended by {self.ended_by!r}, raised by code on its loop")
         error.__cause__ = self.ended_by
         return error
 

@@ -57,8 +57,9 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """What that costs, as far as `AgentConfig.prices` says; 0 where it says nothing."""
     turns: int
     """Model calls that were asked for."""
-    stop_reason: StopReason
-    """Of the last answer; `max_tokens` on a completed run says that its text was cut."""
+    stop_reason: StopReason | None
+    """Of the last answer; `max_tokens` on a completed run says that its text was cut. None = the run failed or was
+    cancelled, and there was none that says more."""
 
     def parsed(self, output_type: type[T]) -> T:
         """Return the answer as a value of `output_type`, such as `Agent.output_type`.
@@ -104,5 +105,11 @@ async def result_of(finished: FinishedRun, store: EventStore) -> RunResult:
         usage=finished.usage,
         cost=finished.cost,
         turns=finished.turns,
-        stop_reason=finished.stop_reason,
+        stop_reason=_stop_reason(finished),
     )
+
+
+def _stop_reason(finished: FinishedRun) -> StopReason | None:
+    """Return why the last answer of a run stopped; the state says `end_turn`, too, where there was no answer."""
+    has_answered = finished.outcome == "completed" or finished.kind == "empty_answers"
+    return finished.stop_reason if has_answered or finished.stop_reason != "end_turn" else None

@@ -3,9 +3,12 @@
     report = await replay("events.db")
     report.raise_for_divergence()
 
-Level `fold` folds every stream: the state only. Level `core` feeds every recorded stimulus to today's decisions and
-compares the consequences and the effects in flight with the recorded ones. No provider and no tool runs at either
-level, and of a user's code only the cores that the caller names: `await replay("books.db", kinds={"book": OrderBook})`.
+Level `fold` folds every stream: the state only. Level `core` feeds every recorded stimulus to today's `evolve`, `react`
+and `pending`, and compares the consequences and the effects in flight with the recorded ones. `admit` is not asked
+again: a stimulus is what it decided, and the commands that it decided about, or refused, are not in the log. No
+provider and no tool runs at either level, and of a user's code only the cores that the caller names:
+`await replay("books.db", kinds={"book": OrderBook})`.
+
 Read `refold.stream_replay` for how one stream is compared, and `refold.stream_kinds` for which
 streams can be. The rule: what was not replayed is said in the report.
 """
@@ -23,7 +26,16 @@ from refold.events.core import evolve_all
 from refold.events.errors import ConfigError, DivergenceError
 from refold.events.pure_core import PureCore, S
 from refold.events.records import StreamHead
-from refold.log_reading import Batches, ReadableLog, Streams, kind_of, opened, session_head, stream_head
+from refold.log_reading import (
+    Batches,
+    ReadableLog,
+    Streams,
+    kind_of,
+    kinds_without_streams,
+    opened,
+    session_head,
+    stream_head,
+)
 from refold.stores.event_store import EventStore
 from refold.stream_kinds import GivenKind, StreamKind, kinds_with
 from refold.stream_replay import Divergence
@@ -55,6 +67,8 @@ class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
     """In those batches."""
     not_replayed: tuple[NotReplayed, ...] = ()
     """In order of kind."""
+    kinds_without_streams: tuple[str, ...] = ()
+    """Kinds that the caller gave and no stream of the log has: mistyped, or of another log."""
     core_version: int = CORE_VERSION
     """Of today's code."""
     other_core_versions: tuple[int, ...] = ()
@@ -96,6 +110,9 @@ async def replay(
 ) -> ReplayReport:
     """Do a log again and return what was found; nothing is written.
 
+    Found is what `evolve`, `react` and `pending` do otherwise today. A change of `admit` alone is not: it would show
+    only in commands, which are not recorded.
+
     Args:
         log: path of the file, or an open store, which stays open. It may be in use.
         level: how much is done again.
@@ -122,7 +139,7 @@ async def replay(
         else:
             async for head in Streams(store):
                 await _replay_stream(store, head, known, level, findings)
-        return findings.report(store.name, level)
+        return findings.report(store.name, level, await kinds_without_streams(store, kinds or ()))
 
 
 def replay_sync(
@@ -194,7 +211,7 @@ class _Findings:
         if len(self.divergences) > 2 * DIVERGENCES_KEPT:
             self.divergences = _earliest(self.divergences)
 
-    def report(self, log: str, level: Level) -> ReplayReport:
+    def report(self, log: str, level: Level, kinds_without_streams: tuple[str, ...]) -> ReplayReport:
         return ReplayReport(
             log=log,
             level=level,
@@ -204,6 +221,7 @@ class _Findings:
             not_replayed=tuple(
                 NotReplayed(kind=kind, streams=count) for kind, count in sorted(self.not_replayed.items())
             ),
+            kinds_without_streams=kinds_without_streams,
             other_core_versions=tuple(sorted(self.core_versions - {CORE_VERSION})),
             diverged=self.diverged,
             divergences=tuple(_earliest(self.divergences)),

@@ -1,7 +1,7 @@
 """Waiting for the end of a run that another process carries out, by reading its log.
 
 The log is opened for reading only. The rule: whoever waits learns why there will be no end for now: the run waits for
-somebody, or no runtime owns the log any more.
+somebody, or no runtime owns the log.
 """
 
 import math
@@ -48,6 +48,7 @@ async def follow_run(
     *,
     wait_s: float = math.inf,
     ownerless_s: float = 0,
+    owned: bool = False,
 ) -> RunResult | Stuck:
     """Return how a run ended, once it has, or why that cannot be awaited.
 
@@ -58,12 +59,13 @@ async def follow_run(
         clock: what times the looks at the log.
         wait_s: for how long to wait at most.
         ownerless_s: for how long to wait for a runtime to own the log, where none does.
+        owned: whether a runtime owned the log just before, as far as the caller knows.
 
     Raises:
         PersistenceError: the log cannot be read.
     """
     until_s = clock.monotonic_s() + wait_s
-    patience = _Patience(log, clock, ownerless_s)
+    patience = _Patience(log, clock, ownerless_s, owned=owned)
     state = SESSION_CORE.initial()
     stream = stream_name(SESSION_KIND, session)
     changes = _Changes(log, clock)
@@ -87,7 +89,7 @@ async def follow_run(
             if stuck is not None:
                 return stuck
             if patience.is_at_its_end():
-                return Stuck(why=f"no runtime owns the log any more; {run} goes on when one does")
+                return Stuck(why=f"no runtime owns the log{patience.any_more}; {run} goes on when one does")
             if clock.monotonic_s() >= until_s:
                 return Stuck(why=f"{run} has not ended yet")
             await clock.sleep(POLL_S)
@@ -131,12 +133,18 @@ def _signature(path: str) -> tuple[int, int, int] | None:
 class _Patience:
     """How long it is waited while nothing happens and no runtime owns the log."""
 
-    def __init__(self, log: str | os.PathLike[str], clock: Clock, ownerless_s: float) -> None:
+    def __init__(self, log: str | os.PathLike[str], clock: Clock, ownerless_s: float, *, owned: bool) -> None:
         self._log = log
         self._clock = clock
         self._ownerless_s = ownerless_s
         self._quiet = 0
         self._ownerless_since_s: float | None = None
+        self._was_owned = owned or log_owner(log) is not None
+
+    @property
+    def any_more(self) -> str:
+        """What to add to `no runtime owns the log`: whether one did while it was waited."""
+        return " any more" if self._was_owned else ""
 
     def renew(self) -> None:
         """Note that something has happened."""
@@ -150,6 +158,7 @@ class _Patience:
             return False
         if log_owner(self._log) is not None:
             self._ownerless_since_s = None
+            self._was_owned = True
             return False
         now_s = self._clock.monotonic_s()
         if self._ownerless_since_s is None:

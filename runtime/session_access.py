@@ -7,10 +7,10 @@ from refold.actors.actor_ref import ActorRef
 from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import WithPayloads
 from refold.actors.folded_actor import Performed
-from refold.actors.session import InsistOnCancel, ReadSession
+from refold.actors.session import ForAcceptedWork, InsistOnCancel, ReadSession
 from refold.events.core import evolve_all
 from refold.events.ids import PayloadHash, SessionId, stream_name
-from refold.events.session_commands import CancelRun, SessionCommand
+from refold.events.session_commands import AllowTurn, CancelRun, DecideApproval, ResumeRun, SessionCommand
 from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session_state import SessionState
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from refold.agent_runtime import AgentRuntime
 
 T = TypeVar("T")
+
+ABOUT_ACCEPTED_WORK = (AllowTurn, CancelRun, DecideApproval, ResumeRun)
+"""Commands that let go on or end what was accepted before: the very load that fills a mailbox must not stop them."""
 
 
 class SessionAccess:
@@ -28,14 +31,20 @@ class SessionAccess:
         self.session = session
         self.stream = stream_name(SESSION_KIND, session)
 
-    async def read(self, question: Callable[[SessionState], T]) -> T:
+    async def read(self, question: Callable[[SessionState], T], *, vital: bool = False) -> T:
         """Return what the actor's state answers; what is handed back is the caller's own.
+
+        Args:
+            question: asked where the state is durable.
+            vital: a full mailbox takes it all the same.
 
         Raises:
             ActorStopped: the runtime is closed, or the session has failed.
+            BackpressureShed: too many messages wait, and this one is not vital.
         """
         self.runtime.require_open()
-        answer: T = await self._ref.ask(ReadSession(question), block=False)
+        message = ReadSession(question)
+        answer: T = await self._ref.ask(ForAcceptedWork(message) if vital else message, block=False)
         return answer
 
     async def ask(self, command: SessionCommand, payloads: dict[PayloadHash, bytes] | None = None) -> Performed:
@@ -45,9 +54,12 @@ class SessionAccess:
             CommandRejected: the session refuses it.
             PersistenceError: it could not be recorded.
             ActorStopped: the runtime is closed, or the session has failed.
+            BackpressureShed: too many messages wait, and this one is not about a run that was accepted before.
         """
         self.runtime.require_open()
-        message = WithPayloads(command, payloads) if payloads else command
+        message: object = WithPayloads(command, payloads) if payloads else command
+        if isinstance(command, ABOUT_ACCEPTED_WORK):
+            message = ForAcceptedWork(message)
         performed = await self._ref.ask(message, block=False)
         assert isinstance(performed, Performed)
         return performed

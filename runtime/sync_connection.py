@@ -6,6 +6,7 @@ be made before a fork.
 """
 
 import atexit
+import os
 import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import nullcontext
@@ -32,7 +33,8 @@ class SyncConnection:
     def __init__(self, connection: Connection) -> None:
         self.asynchronous = connection
         self._thread: LoopThread | None = None
-        self._starting = threading.Lock()
+        # One for each process, since a child may be forked while another thread holds it.
+        self._starting: dict[int, threading.Lock] = {}
 
     @property
     def loop_thread(self) -> LoopThread:
@@ -44,10 +46,13 @@ class SyncConnection:
         thread = self._thread
         if thread is not None and thread.is_ours and not thread.ending:
             return thread
-        with self._starting:
+        with self._starting.setdefault(os.getpid(), threading.Lock()):
             if self._thread is None or not self._thread.is_ours or self._thread.ending:
                 thread = LoopThread(
-                    nullcontext(), name="refold-connection", patience_s=max(1.0, self.asynchronous.patience_s)
+                    nullcontext(),
+                    name="refold-connection",
+                    patience_s=max(1.0, self.asynchronous.patience_s),
+                    what="connection",
                 )
                 thread.start()
                 self._thread = thread

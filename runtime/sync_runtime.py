@@ -11,7 +11,7 @@ from contextlib import suppress
 from refold.actors.actor_system import ActorSystem
 from refold.agent import Agent
 from refold.agent_runtime import AgentRuntime
-from refold.loop_thread import LoopEnded, LoopThread
+from refold.loop_thread import AlreadyClosed, LoopThread
 from refold.options import Settings
 from refold.session_hub import Subscriber
 from refold.subscription import CAPACITY
@@ -99,7 +99,7 @@ class SyncRuntime:
         unsubscribe = run_on_loop(self.loop_thread, lambda: self.asynchronous.subscribe(subscriber, session=session))
 
         def end() -> None:
-            with suppress(LoopEnded):  # The runtime is closed, and tells nobody any more.
+            with suppress(AlreadyClosed):  # The runtime is closed, and tells nobody any more.
                 run_on_loop(self.loop_thread, unsubscribe)
 
         return end
@@ -126,7 +126,7 @@ class SyncRuntime:
         if not self.loop_thread.is_ours:
             return
         try:
-            with suppress(LoopEnded):  # It has ended already.
+            with suppress(AlreadyClosed):  # It has ended already.
                 self.loop_thread.run(lambda: self.asynchronous.close(cancel=cancel))
         finally:
             self.loop_thread.stop()

@@ -11,7 +11,7 @@ from typing import Self
 
 from refold.actors.errors import ActorStopped
 from refold.events.ids import RunId, SessionId
-from refold.loop_thread import LoopEnded, LoopThread
+from refold.loop_thread import AlreadyClosed, LoopThread
 from refold.outcome import RunResult
 from refold.published import Published
 from refold.run_stream import RunStream
@@ -49,7 +49,7 @@ class SyncRunStream:
         Another caller with the same key keeps the run going. A log that refuses holds nobody longer than twice the
         cancel grace. Where the runtime is closed there is nothing to leave.
         """
-        with suppress(LoopEnded):
+        with suppress(AlreadyClosed):
             self.loop_thread.run(self.asynchronous.aclose)
 
     def __iter__(self) -> Self:
@@ -106,7 +106,7 @@ class SyncSubscription:
 
     def close(self) -> None:
         """Leave: nothing more is taken or yielded. From any thread, any number of times."""
-        with suppress(LoopEnded):
+        with suppress(AlreadyClosed):
             self.loop_thread.run(self.asynchronous.aclose)
 
     def __iter__(self) -> Self:
@@ -140,7 +140,7 @@ async def _taken(items: RunStream | Subscription) -> Published | None:
 def _next_or_none(loop_thread: LoopThread, items: RunStream | Subscription) -> Published | None:
     try:
         return loop_thread.run(lambda: _taken(items))
-    except LoopEnded:
+    except AlreadyClosed:
         if loop_thread.ended_by is not None or (isinstance(items, RunStream) and items.run is None):
             raise
         return _left_over(items)

@@ -135,6 +135,30 @@ class LinesCheck:
         except (ValueError, TypeError) as error:
             raise self.damaged(str(error)) from None
 
+    def skip(self, data: bytes) -> BatchLine | None:
+        """Go on behind a line that was refused, as if it had been right, and return it if it can be read as a batch.
+
+        For whoever looks for all that is wrong; what is said of the lines that follow is meant beside this one.
+        """
+        if self._place.header is None:
+            raise ValueError("the header cannot be skipped")
+        place = self._place
+        self._before_append = None
+        self._heads.clear()
+        self._payloads.clear()
+        self._count(data)
+        try:
+            line = decoded(data)
+        except ValueError:
+            return None
+        if isinstance(line, EndLine):
+            place.ended = True
+        if not isinstance(line, BatchLine):
+            return None
+        if place.position < line.position <= POSITION_MAX - len(line.events):
+            place.position = line.position + len(line.events) - 1
+        return line
+
     def give_up_append(self) -> None:
         """Go back to before the append that is not complete."""
         if self._before_append is not None:

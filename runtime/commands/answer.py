@@ -13,21 +13,22 @@ if TYPE_CHECKING:
 
 def write_result(log: Path, session: str, result: "RunResult") -> None:
     """Write a result as one JSON document."""
+    write_json({"log": str(log), "session": session, **result_members(result)})
+
+
+def result_members(result: "RunResult") -> dict[str, object]:
+    """Return what a JSON document says of a result."""
     from refold.outcome import Failed
 
-    write_json(
-        {
-            "log": str(log),
-            "session": session,
-            "run": result.run,
-            "outcome": type(result.outcome).__name__.lower(),
-            "error": result.outcome.error if isinstance(result.outcome, Failed) else None,
-            "text": result.text,
-            "usage": result.usage,
-            "turns": result.turns,
-            "stop_reason": result.stop_reason,
-        }
-    )
+    return {
+        "run": result.run,
+        "outcome": type(result.outcome).__name__.lower(),
+        "error": result.outcome.error if isinstance(result.outcome, Failed) else None,
+        "text": result.text,
+        "usage": result.usage,
+        "turns": result.turns,
+        "stop_reason": result.stop_reason,
+    }
 
 
 def tell_result(result: "RunResult", as_json: bool) -> int:

@@ -1,5 +1,6 @@
 """`refold check LOG`: is a log whole, unedited and possible?"""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +18,11 @@ def check(log: LogArgument, kind: KindOption = None, as_json: JsonOption = False
     Exits 1 if it is not, and names every problem. Versions have no gaps, batches are whole, times do not go back,
     every event decodes, the chain of digests is intact, every payload is there and hashes to its name, the list of
     streams agrees with the events, and the events of each session could have happened (INV0 to INV4). Events of your
-    own kinds of actors are decoded and folded where --kind names their core.
+    own kinds of actors are decoded and folded (INV6) where --kind names their core. Exits 2 where no
+    stream of the log is of a kind that --kind names.
 
-    JSON: {log, streams, batches, events, payloads, not_decoded: [{kind, streams}], problems_found, problems: [{kind,
-    stream, version, position, message}]}.
+    JSON: {log, streams, batches, events, payloads, not_decoded: [{kind, streams}], kinds_without_streams,
+    problems_found, problems: [{kind, stream, version, position, message}]}.
     """
     run_command(_check(log, kind or [], as_json))
 
@@ -31,7 +33,9 @@ async def _check(log: Path, kinds: list[str], as_json: bool) -> int:
     if kinds:
         from refold.agent_loading import load_kinds
 
-        report = await check_log(log, kinds=load_kinds(kinds))
+        given = load_kinds(kinds)
+        await _require_kinds(log, given)
+        report = await check_log(log, kinds=given)
     else:
         report = await check_log(log)
     if as_json:
@@ -39,6 +43,16 @@ async def _check(log: Path, kinds: list[str], as_json: bool) -> int:
     else:
         _write_report(report)
     return EXIT_OK if report.sound else EXIT_FOUND
+
+
+async def _require_kinds(log: Path, kinds: Iterable[str]) -> None:
+    from refold.events.errors import PersistenceError
+    from refold.log_reading import require_kinds
+
+    try:
+        await require_kinds(log, kinds)
+    except PersistenceError:
+        return  # Where streams cannot be listed is for the check itself to say.
 
 
 def _write_report(report: "CheckReport") -> None:

@@ -1,6 +1,7 @@
 """How the commands that change a session are given, and how it is told what came of them."""
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,7 +43,8 @@ def tell(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: bool =
         what: came of it.
         words: what has happened if it is done.
         as_json: whether a program reads it.
-        goes_on: whether there is work to be done after it.
+        goes_on: whether there is work to be done after it. Where no runtime is there to do it, the command that does
+            is written to stderr.
     """
     from refold.inbox import Done, Refused
 
@@ -69,12 +71,12 @@ def tell(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: bool =
         )
     elif outcome is None:
         write_paragraph(console(), f"{words} as soon as a runtime owns the log: it waits in the inbox")
+        typer.echo(resume_line(log, what.session), err=True)
+    elif what.directly and goes_on:
+        write_paragraph(console(), f"{words}; no runtime owns the log, so the run goes on when one does")
+        typer.echo(resume_line(log, what.session), err=True)
     else:
-        write_paragraph(
-            console(),
-            words
-            + ("; no runtime owns the log, so the run goes on when one does" if what.directly and goes_on else ""),
-        )
+        write_paragraph(console(), words)
     return EXIT_OK
 
 
@@ -83,6 +85,18 @@ def approve_line(log: Path, session: str, call: str) -> str:
     words = [str(log), session, call]
     options = ["--"] if any(word.startswith("-") for word in words) else []
     return " ".join(["refold", "approve", *options, *map(shlex.quote, words)])
+
+
+def resume_line(log: Path, session: str, agent: Sequence[str] = ()) -> str:
+    """Return the command that lets the open run of a session go on, ready for a shell.
+
+    Args:
+        log: as it was named.
+        session: its name.
+        agent: the words that say which agent; none = not known.
+    """
+    words = [f"--log={log}", f"--session={session}"]
+    return " ".join(["refold", "resume", *map(shlex.quote, agent or ["AGENT"]), *map(shlex.quote, words)])
 
 
 def tell_error(words: str) -> None:

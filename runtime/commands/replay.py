@@ -47,14 +47,16 @@ def replay(
     """Do a log again with today's code.
 
     Exits 1 at a divergence, and shows both sides; and if nothing was replayed, since today's code knows none of the
-    kinds of streams in the log. At level core every recorded stimulus is decided again; the events
-    that follow from it and the effects in flight after it are compared with the recorded ones, field by field. No
-    model and no tool runs, and of your code only the cores that --kind names.
+    kinds of streams in the log. Exits 2 where no stream of the log is of a kind that --kind names. At level core the
+    events that follow from every recorded stimulus and the effects in flight after it are decided again and compared
+    with the recorded ones, field by field: evolve, react and pending. What admit decided is the stimulus; commands
+    are not recorded, so a change of admit alone shows nowhere. No model and no tool runs, and of your code only the
+    cores that --kind names.
 
-    JSON: {log, level, streams, batches, events, not_replayed: [{kind, streams}], core_version, other_core_versions,
-    diverged, divergences: [{stream, version, batch, position, differs, difference: {path, left, right}, recorded,
-    now, core_version}]}; the first divergence of each stream, in order of position. With --at: {stream, version,
-    state}.
+    JSON: {log, level, streams, batches, events, not_replayed: [{kind, streams}], kinds_without_streams, core_version,
+    other_core_versions, diverged, divergences: [{stream, version, batch, position, differs, difference: {path, left,
+    right}, recorded, now, core_version}]}; the first divergence of each stream, in order of position. With --at:
+    {stream, version, state}.
     """
     if at is not None:
         run_command(_state(log, stream, kind or [], at, as_json))
@@ -64,14 +66,17 @@ def replay(
 async def _replay(
     log: Path, session: str | None, stream: str | None, kinds: list[str], level: LevelName, as_json: bool
 ) -> int:
+    from refold.log_reading import require_kinds
     from refold.replay import replay as replay_log
 
+    given = _loaded(kinds)
+    await require_kinds(log, given)
     report = await replay_log(
         log,
         level="fold" if level is LevelName.FOLD else "core",
         session=session,
         stream=stream,
-        kinds=_loaded(kinds),
+        kinds=given,
     )
     if as_json:
         write_json(report)

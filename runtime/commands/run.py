@@ -4,15 +4,15 @@ import asyncio
 import os
 import shlex
 import signal
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from refold.commands.answer import tell_result, write_result
-from refold.commands.delivery import approve_line, tell_error
+from refold.commands.delivery import approve_line, resume_line, tell_error
 from refold.commands.execution import (
     EXIT_FOUND,
     EXIT_INTERRUPTED,
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from refold.published import Recorded
     from refold.session import Session
     from refold.subscription import Subscription
+
+T = TypeVar("T")
 
 
 def run(
@@ -81,7 +83,8 @@ def run(
     run, which is recorded; a second Ctrl-C leaves at once, and the run goes on when its session is next used. SIGTERM
     leaves it open too, and lets what is in flight reach the log first; a second one leaves at once. A run
     of the session that an earlier process left open goes on first; other sessions of the log are left alone. Where a
-    call waits for approval, the command that allows it is written to stderr, and the run is left open. Where the
+    call waits for approval, the command that allows it is written to stderr, and the run is left open, with the command
+    that lets it go on, `refold resume`. Where the
     agent's configuration streams, its answers are written as they come, also those that ask for tool calls.
 
     Exits 1 if the run failed or waits for somebody, 130 if it was cancelled, 143 if SIGTERM left it open.
@@ -112,7 +115,7 @@ async def _run(
     name, text = _agent_and_input(words, choice)
     agent = chosen_agent(name, choice)
     cancel = CancellationToken()
-    with _ctrl_c(cancel):
+    with ctrl_c_cancels(cancel):
         async with (
             connections_closed(agent),
             AgentRuntime(agent, log=log, wait_for_log_s=0, auto_resume=False, inbox_poll_s=0) as runtime,
@@ -120,17 +123,19 @@ async def _run(
             session = await runtime.session(session_id)
             if not as_json:
                 tell(f"session {shlex.quote(session.id)} in {shlex.quote(str(log))}")
-            sending = _Sending(runtime, session, log, quiet=as_json)
-            with _sigterm(sending):
+            sending = Sending(runtime, session, log, quiet=as_json)
+            with sigterm_leaves_open(sending):
                 result = await sending.send(text, cancel, key)
                 await runtime.close()
     await sending.all_shown()
     if result is None:
         tell_error(f"{sending.waits_for}; the run is left open")
         if sending.is_terminated:
+            typer.echo(resume_line(log, session.id, choice.words(name)), err=True)
             return EXIT_TERMINATED
         for call in sending.waiting_calls:
             typer.echo(approve_line(log, session.id, call), err=True)
+        typer.echo(resume_line(log, session.id, choice.words(name)), err=True)
         return EXIT_FOUND
     if as_json:
         write_result(log, session.id, result)
@@ -160,8 +165,11 @@ def _agent_and_input(words: list[str], choice: ModelChoice) -> tuple[str | None,
             raise ConfigError("there is no INPUT, which says what to send")
 
 
-class _Sending:
+class Sending:
     """One input on its way, and what its session does meanwhile."""
+
+    not_done = ", and the input was not sent"
+    """What is said beside a run that waits before anything was done."""
 
     def __init__(self, runtime: "AgentRuntime", session: "Session", log: Path, *, quiet: bool) -> None:
         self.waits_for = ""
@@ -180,7 +188,18 @@ class _Sending:
         self._showing: asyncio.Task[None] | None = None
 
     async def send(self, text: str, cancel: "CancellationToken", key: str | None) -> "RunResult | None":
-        """Return how the run ended, or None where it waits for somebody.
+        """Return how the run ended, or None where it waits for somebody."""
+        if self._runtime.agent.config.streaming and not self._quiet:
+            followed = self._session.follow(capacity=LIVE_CAPACITY)
+            self._showing = asyncio.get_running_loop().create_task(self._show(followed))
+        else:
+            self._runtime.subscribe(self._see, session=self._session.id)
+        return await self._beside_the_inbox(
+            cancel, lambda: self._session.send(text, cancel=cancel, key=key, on_event=self._begin)
+        )
+
+    async def _beside_the_inbox(self, cancel: "CancellationToken", work: "Callable[[], Awaitable[T]]") -> "T | None":
+        """Let an open run go on and do work, unless the run waits for somebody, or comes to do so: then return None.
 
         Commands that other processes give to the session are performed meanwhile, those that wait for it first.
         """
@@ -189,18 +208,13 @@ class _Sending:
         from refold.inbox_reading import InboxReader
         from refold.stores.sqlite_file import absolute
 
-        if self._runtime.agent.config.streaming and not self._quiet:
-            followed = self._session.follow(capacity=LIVE_CAPACITY)
-            self._showing = asyncio.get_running_loop().create_task(self._show(followed))
-        else:
-            self._runtime.subscribe(self._see, session=self._session.id)
         inbox = InboxReader(self._runtime, absolute(self._log), session=self._session.id)
         try:
             await inbox.perform_waiting()
             inbox.start(INBOX_POLL_S)
             if not await self._goes_on(cancel):
                 return None
-            return await self._session.send(text, cancel=cancel, key=key, on_event=self._begin)
+            return await work()
         except (ActorStopped, PersistenceError):
             if not self.waits_for:  # Else the runtime was closed because of that.
                 raise
@@ -244,7 +258,7 @@ class _Sending:
         if waiting and status_of(state) == "waiting" and not self._somebody_decides:
             self.waiting_calls = [call.id for call in waiting]
             calls = ", ".join(self.waiting_calls)
-            self.waits_for = f"{calls} of {state.run.id} waits for approval, and the input was not sent"
+            self.waits_for = f"{calls} of {state.run.id} waits for approval{self.not_done}"
             return False
         loop = asyncio.get_running_loop()
         cancel.on_cancel(lambda: loop.create_task(self._session.cancel()))
@@ -262,7 +276,8 @@ class _Sending:
                 if self._somebody_decides:
                     self._calls.tell(waits)
                 else:
-                    self.waiting_calls.append(call_id)
+                    if call_id not in self.waiting_calls:
+                        self.waiting_calls.append(call_id)
                     self._wait_for(waits)
             case RunParked(reason=reason):
                 self._wait_for(f"the run is parked: {reason}")
@@ -282,7 +297,7 @@ class _Sending:
 
 
 @contextmanager
-def _ctrl_c(cancel: "CancellationToken") -> Generator[None, None, None]:
+def ctrl_c_cancels(cancel: "CancellationToken") -> Generator[None, None, None]:
     """Let the first Ctrl-C cancel, and the second one end the process without another word."""
 
     def interrupted() -> None:
@@ -300,7 +315,7 @@ def _ctrl_c(cancel: "CancellationToken") -> Generator[None, None, None]:
 
 
 @contextmanager
-def _sigterm(sending: _Sending) -> Generator[None, None, None]:
+def sigterm_leaves_open(sending: Sending) -> Generator[None, None, None]:
     """Let the first SIGTERM leave the run open, and the second one end the process as it does by default."""
 
     def terminated() -> None:

@@ -38,7 +38,8 @@ def send(
     next one that does.
 
     Exits 3 if the runtime that owns the log does not take the command in time; it stays in the inbox then. With --wait
-    exits 1 if the run failed, waits for somebody, or no runtime owns the log (any more), and 130 if it was cancelled.
+    exits 1 if the run failed, waits for somebody, or no runtime owns the log, now or any more, and 130 if it was
+    cancelled.
 
     JSON: {log, session, key, outcome: done | queued, version, new, run}; with --wait as that of `refold run`.
     """
@@ -56,15 +57,15 @@ async def _send(
         run = what.outcome.run if isinstance(what.outcome, Done) else None
         code = tell(log, what, f"the input is recorded as {run}" if run else "the input is recorded", as_json)
         return EXIT_FOUND if wait and code == EXIT_OK else code  # It waits for a runtime, so there is no answer.
-    return await _follow(log, session, what.outcome.run, as_json)
+    return await _follow(log, session, what.outcome.run, as_json, owned=not what.directly)
 
 
-async def _follow(log: Path, session: str, run: str, as_json: bool) -> int:
+async def _follow(log: Path, session: str, run: str, as_json: bool, *, owned: bool) -> int:
     from refold.actors.clock import SystemClock
     from refold.events.ids import RunId, SessionId
     from refold.run_following import Stuck, follow_run
 
-    result = await follow_run(log, SessionId(session), RunId(run), SystemClock())
+    result = await follow_run(log, SessionId(session), RunId(run), SystemClock(), owned=owned)
     if isinstance(result, Stuck):
         tell_error(result.why)
         for call in result.calls:

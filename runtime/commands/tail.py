@@ -11,6 +11,7 @@ from refold.commands.output import write_json
 from refold.commands.safe_text import one_line
 
 if TYPE_CHECKING:
+    from refold.events.records import StreamHead
     from refold.followed import Followed
     from refold.stores.event_store import EventStore
 
@@ -27,7 +28,16 @@ def tail(
         str | None, typer.Argument(metavar="SESSION", help="Only this session.", show_default=False)
     ] = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for events to come.")] = True,
-    number: Annotated[int, typer.Option("-n", metavar="N", min=0, help="Begin with the last N events.")] = EVENTS_SHOWN,
+    stream: Annotated[
+        str | None,
+        typer.Option(
+            "--stream", metavar="STREAM", help="Only this stream, of any kind, such as book/ACME.", show_default=False
+        ),
+    ] = None,
+    number: Annotated[
+        int | None,
+        typer.Option("-n", metavar="N", min=0, help="Begin with the last N events; default: 10.", show_default=False),
+    ] = None,
     after: Annotated[
         int | None,
         typer.Option("--after", metavar="POSITION", min=0, help="Begin after this position.", show_default=False),
@@ -43,18 +53,33 @@ def tail(
     JSON: {stream, version, position, time, event, batch, correlation, causation}, one object per line. The time is
     microseconds since the epoch. An event that this version does not know is written as it was recorded.
     """
-    run_command(_tail(log, session, follow, number, after, as_json))
+    if number is not None and after is not None:
+        raise typer.BadParameter("both -n and --after say where to begin; give one of them")
+    if session is not None and stream is not None:
+        raise typer.BadParameter("a SESSION is a stream too; give it or --stream, and not both")
+    run_command(_tail(log, session, stream, follow, number, after, as_json))
 
 
-async def _tail(log: Path, session: str | None, follow: bool, number: int, after: int | None, as_json: bool) -> int:
+async def _tail(
+    log: Path,
+    session: str | None,
+    stream: str | None,
+    follow: bool,
+    number: int | None,
+    after: int | None,
+    as_json: bool,
+) -> int:
     from refold.followed import Following
     from refold.log_following import follow_log
     from refold.log_reading import opened
 
     async with opened(log) as store:
-        stream, position = await _begin(store, session, number, after)
+        head = await _head(store, session, stream)
+        position = after if after is not None else await _before_last(store, head, number)
         following = Following(store)
-        async with aclosing(follow_log(store, after=position, stream=stream, follow=follow)) as events:
+        async with aclosing(
+            follow_log(store, after=position, stream=head.stream if head is not None else None, follow=follow)
+        ) as events:
             async for stored in events:
                 item = await following.read(stored)
                 if as_json:
@@ -64,21 +89,27 @@ async def _tail(log: Path, session: str | None, follow: bool, number: int, after
     return EXIT_OK
 
 
-async def _begin(store: "EventStore", session: str | None, number: int, after: int | None) -> tuple[str | None, int]:
-    """Return the stream to follow, or None for all, and the position after which to begin."""
-    from refold.log_reading import session_head
+async def _head(store: "EventStore", session: str | None, stream: str | None) -> "StreamHead | None":
+    """Return the end of the stream to follow, or None for all."""
+    from refold.log_reading import session_head, stream_head
+
+    if stream is not None:
+        return await stream_head(store, stream)
+    return await session_head(store, session) if session is not None else None
+
+
+async def _before_last(store: "EventStore", head: "StreamHead | None", number: int | None) -> int:
+    """Return the position after which the last `number` events of a stream, or of all, begin."""
     from refold.stores.log_positions import position_before_last
 
-    if session is None:
-        return None, after if after is not None else await position_before_last(store, number)
-    head = await session_head(store, session)
-    if after is not None:
-        return head.stream, after
-    before = head.version - number
+    shown = EVENTS_SHOWN if number is None else number
+    if head is None:
+        return await position_before_last(store, shown)
+    before = head.version - shown
     if before <= 0:
-        return head.stream, 0
+        return 0
     [last_left_out] = await store.read_stream(head.stream, after_version=before - 1, limit=1)
-    return head.stream, last_left_out.position
+    return last_left_out.position
 
 
 def _write(item: "Followed") -> None:

@@ -11,6 +11,7 @@ and "Handling stop reasons" in the API reference (platform.claude.com/docs).
 
 from collections.abc import Callable
 
+from refold.events.cleaning import INTEGER_MAX
 from refold.events.content import (
     Json,
     JsonObject,

@@ -6,12 +6,12 @@ the call's failure; the agent's `RetryPolicy` says whether it is made again.
 """
 
 import logging
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
 from typing import TypeAlias, get_args
 
 import msgspec
 
-from refold.actors.answer_stream import answer_stream, close_stream
+from refold.actors.answer_stream import answer_stream, close_behind
 from refold.actors.given_content import checked_delta, checked_response
 from refold.actors.protocols import Provider, StreamingProvider, StreamItem
 from refold.events.errors import ConfigError, ProviderError, ProviderErrorKind
@@ -81,8 +81,9 @@ class FallbackProvider(StreamingProvider):
         failures: list[ProviderError] = []
         for provider, model in self._alternatives:
             begun = False
-            stream = answer_stream(provider, _for_model(request, model))
+            stream: AsyncIterable[object] | None = None
             try:
+                stream = answer_stream(provider, _for_model(request, model))
                 async for item in stream:
                     if isinstance(item, ModelResponse):
                         yield _named(checked_response(item), model)
@@ -96,7 +97,8 @@ class FallbackProvider(StreamingProvider):
                     raise
                 self._note(failures, error)
             finally:
-                await close_stream(stream)
+                if stream is not None:
+                    await close_behind(stream)
         raise _none_answered(failures)
 
     def _note(self, failures: list[ProviderError], error: ProviderError) -> None:

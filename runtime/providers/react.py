@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from refold.actors.answer_stream import answer_stream, close_stream
+from refold.actors.answer_stream import answer_stream, close_behind
 from refold.actors.given_content import checked_delta, checked_response
 from refold.actors.protocols import Provider, StreamingProvider, StreamItem
 from refold.events.cleaning import clean_text
@@ -82,7 +82,7 @@ class ReActProvider(StreamingProvider):
                 else:
                     yield piece
         finally:
-            await close_stream(stream)
+            await close_behind(stream)
 
 
 def in_protocol(provider: Provider, protocol: Protocol) -> Provider:

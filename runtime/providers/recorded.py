@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 
-from refold.actors.answer_stream import can_stream, close_stream
+from refold.actors.answer_stream import can_stream, close_behind
 from refold.actors.protocols import Provider, StreamingProvider, StreamItem
 from refold.events.cleaning import Unrecordable, clean_text
 from refold.events.difference import first_difference
@@ -93,7 +93,7 @@ class RecordingProvider(StreamingProvider):
                 self._write(call, request, streamed=True, deltas=deltas, error=error)
             raise
         finally:
-            await close_stream(items)
+            await close_behind(items)
 
     def _write(
         self,

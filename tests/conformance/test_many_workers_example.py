@@ -96,6 +96,26 @@ def test_any_worker_answers_and_a_key_is_one_run_in_all_of_them(tmp_path: Path) 
     assert asyncio.run(log_of(tmp_path)) == (["Hello"], 1)
 
 
+def test_a_line_that_is_none_gets_an_answer_and_the_client_goes_on(tmp_path: Path) -> None:
+    with server(tmp_path, 1) as running:
+        running.next_owner()
+        with socket.create_connection(("127.0.0.1", running.port), timeout=60) as connection:
+            connection.sendall(b"alice\nalice req-1\n\xff\nalice req-1 Hello\n")
+            with connection.makefile() as answers:
+                said = [answers.readline() for _ in range(4)]
+        assert said[:3] == ["refused: a line is a session, a key, and what is said\n"] * 3
+        assert said[3].startswith("Hello, says worker ")
+
+
+def test_ctrl_c_ends_all_workers_without_a_traceback(tmp_path: Path) -> None:
+    with server(tmp_path, 3) as running:
+        running.next_owner()
+        os.killpg(running.process.pid, signal.SIGINT)  # As a terminal sends it: to all of them.
+        _, errors = running.process.communicate(timeout=60)
+    assert "Traceback" not in errors
+    assert running.process.returncode == 0
+
+
 def test_when_the_owner_is_killed_another_worker_goes_on_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     with server(tmp_path, 3) as running:
         owners = [running.next_owner()]

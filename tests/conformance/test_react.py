@@ -11,6 +11,7 @@ from refold import (
     AgentRuntime,
     Cancelled,
     Completed,
+    ConfigError,
     Deny,
     Failed,
     ImageBlock,
@@ -367,3 +368,11 @@ async def test_an_approval_is_asked_for_and_survives_a_restart(tmp_path: Path) -
     assert said(model.requests[0])[-2:] == ["assistant: Action: pay(amount=3)", "user: Observation: paid"]
     await assert_sound(log)
     await log.close()
+
+
+@pytest.mark.parametrize("name", ["none", "NULL", "final_answer", "Final-Answer"])
+def test_a_tool_whose_name_means_something_else_in_react_text_is_refused(name: str) -> None:
+    tools = [tool(tier="observe", effect="pure", name=name)(lambda: "x")]
+    with pytest.raises(ConfigError, match=name):
+        AgentRuntime(CONFIG, provider=ScriptedProvider([]), tools=tools)
+    AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([]), tools=tools)

@@ -90,6 +90,7 @@ async def test_a18_an_answer_that_fits_is_taken_and_read_as_a_value(log: EventSt
         (Plan, f"```json\n{PLAN}\n```", EXPECTED),
         (Plan, f"Here you are:\n```\n{PLAN}\n```\nEnjoy!", EXPECTED),
         (Plan, f"Here you are: {PLAN} - enjoy!", EXPECTED),
+        (Plan, f"As in [1] and {{goal}}, :] here you are:\n{PLAN}", EXPECTED),
         (Point, '{"x": 1, "y": 2}', Point(1, 2)),
         (Person, '{"name": "Zoë 🫖"}', {"name": "Zoë 🫖"}),
         (list[int], "[1, 2]", [1, 2]),
@@ -183,6 +184,14 @@ async def test_a_provider_may_reject_an_answer_itself(log: EventStore) -> None:
         session = await runtime.session("alice")
         assert (await session.send("go")).text == "well then"
         assert requests_of(runtime)[1].messages[-1].text == "Say Action or FINAL_ANSWER."
+
+
+async def test_a_provider_that_rejects_an_answer_and_does_not_say_why_leaves_no_blank_message(log: EventStore) -> None:
+    rejected = ModelResponse(content=(TextBlock(text="Thought: hm"),), rejected=" \n")
+    async with runtime_of(log, rejected, say("well then")) as runtime:
+        session = await runtime.session("alice")
+        assert (await session.send("go")).text == "well then"
+        assert requests_of(runtime)[1].messages[-1].text == "The answer could not be used. Answer again."
 
 
 async def test_an_answer_with_calls_cannot_be_rejected(memory: EventStore) -> None:

@@ -186,6 +186,14 @@ async def test_who_hangs_up_on_a_stream_of_fastapi_cancels_the_run(example: Call
         assert kinds[-1] == "RunCancelled"
 
 
+@pytest.mark.parametrize("body", [{}, {"text": 7}, ["text"], "text"])
+@pytest.mark.parametrize("path", ["messages", "stream"])
+def test_a_body_without_text_is_refused_by_flask(example: Callable[[str], Any], path: str, body: Any) -> None:
+    response = example("flask_app").app.test_client().post(f"/sessions/alice/{path}", json=body)
+    assert response.status_code == 422
+    assert "the body is" in response.text
+
+
 def test_who_hangs_up_on_a_stream_of_flask_cancels_the_run(
     example: Callable[[str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -126,6 +126,12 @@ def test_what_is_not_counted_is_not_made_up(usage: object) -> None:
     assert read_body(usage=usage).usage == Usage()
 
 
+@pytest.mark.parametrize("count", [2**70, 1.5, 1e308, "7"])
+def test_a_count_that_cannot_be_one_costs_no_answer(count: object) -> None:
+    usage = {"input_tokens": count, "output_tokens": 7.0}
+    assert read_body(usage=usage).usage == Usage(output_tokens=7)
+
+
 @pytest.mark.parametrize(
     "body",
     [

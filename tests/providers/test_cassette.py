@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from refold import (
     Provider,
     ProviderBlock,
     ProviderError,
+    ReActProvider,
     RetryPolicy,
     ScriptedProvider,
     TextBlock,
@@ -33,7 +35,7 @@ from refold import (
     tool,
     use,
 )
-from refold.providers import RecordedProvider, RecordingProvider, Secret
+from refold.providers import FallbackProvider, RecordedProvider, RecordingProvider, Secret
 from tests.providers.letter_format import END, KEY, REQUEST, LetterProvider, Stream, piece, streamed
 from tests.providers.loopback import Loopback, event_stream, json_answer
 
@@ -332,3 +334,14 @@ async def test_a_whole_run_is_recorded_and_run_again(tmp_path: Path, streaming: 
     provider = RecordedProvider(path)
     assert await run(provider) == recorded
     assert provider.remaining == 0
+
+
+@pytest.mark.parametrize("wrapped", [lambda provider: FallbackProvider([provider]), ReActProvider])
+async def test_the_keys_of_a_provider_inside_another_one_are_known(
+    tmp_path: Path, wrapped: Callable[[Provider], Provider]
+) -> None:
+    path = tmp_path / "calls.jsonl"
+    async with Loopback([json_answer({"text": "no"})]) as server, LetterProvider(server.url) as provider:
+        await RecordingProvider(wrapped(FallbackProvider([provider])), path).complete(asked(f"is {KEY} right?"))
+    assert "is [redacted] right?" in path.read_text()
+    assert KEY not in path.read_text()

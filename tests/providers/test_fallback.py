@@ -149,3 +149,32 @@ def test_h6_what_cannot_work_is_refused_at_once() -> None:
     bad: Any = ["weather"]
     with pytest.raises(ConfigError, match="no kind of ProviderError"):
         FallbackProvider([ScriptedProvider([])], on=bad)
+
+
+class NoStream(ScriptedProvider):
+    async def stream(self, request: ModelRequest) -> Any:  # type: ignore[override]
+        return say("not a stream")
+
+
+class Unclosable(ScriptedProvider):
+    def stream(self, request: ModelRequest) -> Any:
+        return UnclosableStream()
+
+
+class UnclosableStream:
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> Any:
+        raise DOWN
+
+    async def aclose(self) -> None:
+        raise RuntimeError("cannot be closed")
+
+
+@pytest.mark.parametrize("kind", [NoStream, Unclosable])
+async def test_h6_a_stream_that_is_none_or_cannot_be_closed_is_a_failure_like_any_other(
+    log: EventStore, kind: type[ScriptedProvider]
+) -> None:
+    provider = FallbackProvider([kind([]), ScriptedProvider([say("from the second")])])
+    assert (await sent(log, provider, streaming=True)).text == "from the second"

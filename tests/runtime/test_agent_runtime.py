@@ -326,6 +326,7 @@ async def test_a_provider_that_fails_ends_the_run_as_failed_and_the_next_input_r
     assert failed.outcome.error.kind == "provider"
     assert "overloaded" in failed.outcome.error.message
     assert completed.text == "back"
+    assert (failed.stop_reason, completed.stop_reason) == (None, "end_turn")
 
 
 async def test_a_provider_that_raises_anything_ends_its_run_only() -> None:

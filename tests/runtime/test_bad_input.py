@@ -423,6 +423,7 @@ async def test_an_answer_of_empty_blocks_is_asked_again_and_then_fails(log: Even
     result, _ = await answered(log, empty, empty, empty)
     assert isinstance(result.outcome, Failed)
     assert result.outcome.error.kind == "empty_answers"
+    assert result.stop_reason == "end_turn", "there were answers"
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,13 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
 from refold import AgentConfig, AgentRuntime, Completed, ConfigError, ScriptedProvider, say
 from refold.cli import app
+from refold.events.configuration import payload_hash
 from refold.events.ids import StreamName
 from refold.exporting import export_log, export_to_file
 from refold.log_check import check_log
@@ -172,6 +174,31 @@ def test_some_sessions_with_the_payloads_that_they_refer_to(log: Path, tmp_path:
     assert "no session 'alise'" in refused(run("export", log, "--session", "alise"))
 
 
+def test_a_stream_of_another_kind_is_exported_by_its_name(log: Path, tmp_path: Path) -> None:
+    part = tmp_path / "part.jsonl"
+    assert run("export", log, "--stream", "order/7", "-o", part).exit_code == 0
+    lines = [json.loads(line) for line in part.read_bytes().splitlines()]
+    assert {line["stream"] for line in lines if line["line"] == "batch"} == {"order/7"}
+    assert not any(line["line"] == "payload" for line in lines)
+    assert run("import", part, tmp_path / "copy.db").exit_code == 0
+    both = run("export", log, "--stream", "order/7", "--session", "alice").stdout_bytes
+    assert b"order/7" in both
+    assert b"large large" in both
+    assert "did you mean 'order/7'?" in refused(run("export", log, "--stream", "order/8"))
+    assert "take it as --stream order/7" in refused(run("export", log, "--session", "order/7"))
+
+
+async def test_an_export_of_a_stream_of_another_kind_has_the_payloads_that_it_names(tmp_path: Path) -> None:
+    path, part = tmp_path / "own.db", tmp_path / "part.jsonl"
+    named, other = payload_hash(b"named"), payload_hash(b"other")
+    given = msgspec.structs.replace(batch("order/7", 0, 1), events=(f'{{"bill":"{named}"}}'.encode(),))
+    async with await SQLiteStore.open(path) as store:
+        await store.append([given], {named: b"named", other: b"other"})
+    await export_to_file(path, part, streams=["order/7"])
+    kept = [line["hash"] for line in map(json.loads, part.read_bytes().splitlines()) if line["line"] == "payload"]
+    assert kept == [named]
+
+
 async def test_a_store_of_ones_own_that_lists_no_payloads_is_refused() -> None:
     class Small:
         name = "small"
@@ -194,7 +221,7 @@ def test_the_commands_look_into_a_log_in_json_lines(log: Path, tmp_path: Path) -
         assert "does not exist" in refused(run(name, tmp_path / "missing.jsonl", *rest))
 
 
-@pytest.mark.parametrize("command", [["sessions"], ["show", "alice"], ["replay"], ["check"], ["tail"]])
+@pytest.mark.parametrize("command", [["sessions"], ["show", "alice"], ["replay"], ["tail"]])
 def test_a_damaged_log_in_json_lines_is_one_line(log: Path, tmp_path: Path, command: list[str]) -> None:
     lines = tmp_path / "log.jsonl"
     lines.write_bytes(run("export", log).stdout_bytes.replace(b"sunny", b"rainy", 1))

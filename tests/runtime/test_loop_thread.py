@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from refold import ActorStopped, WouldDeadlock
-from refold.loop_thread import LoopEnded, LoopThread
+from refold.loop_thread import AlreadyClosed, LoopThread
 from tests.conformance.threads import InThread
 
 
@@ -107,7 +107,7 @@ def test_a_call_that_never_ends_is_cut_when_the_patience_is_over_and_its_caller_
     thread.stop()
     with pytest.raises(ActorStopped, match="the runtime is closed") as raised:
         working.result()
-    assert not isinstance(raised.value, LoopEnded)
+    assert not isinstance(raised.value, AlreadyClosed)
     assert ended == ["cut"]
 
 
@@ -119,7 +119,7 @@ def test_a_call_of_an_ended_loop_is_not_begun() -> None:
 
     thread.stop()
     thread.begin(work)
-    with pytest.raises(LoopEnded, match="the runtime is closed"):
+    with pytest.raises(AlreadyClosed, match="the runtime is closed"):
         thread.run(work)
     assert begun == []
 

@@ -184,7 +184,28 @@ async def test_check_decodes_and_folds_kinds_whose_cores_are_given(log: Path) ->
     assert "INV6: it cannot be folded: Fails.evolve fails on the Emptied" in problems[0].message
     problems = (await check_log(log, kinds={"till": GrownEvents})).problems
     assert [(problem.kind, problem.version) for problem in problems] == [("event", 3)]
-    assert "till.emptied.v1" in problems[0].message
+    assert problems[0].message.endswith(
+        "has the type 'till.emptied.v1', which the core GrownEvents does not know; keep the class of an event that was "
+        "removed, and give one that was renamed its old tag or an upcaster"
+    )
+
+
+class AdmitsNothing(TillCore):
+    def admit(self, state: Till, command: Pay) -> Paid:
+        raise CommandRejected("closed")
+
+
+async def test_what_admit_decided_is_recorded_and_not_decided_again(log: Path) -> None:
+    (await replay(log, kinds={"till": AdmitsNothing})).raise_for_divergence()
+
+
+async def test_a_kind_that_no_stream_has_is_in_the_report(log: Path) -> None:
+    cores = {"till": TillCore, "tlil": TillCore, "book": TillCore}
+    for report in (await replay(log, kinds=cores), await check_log(log, kinds=cores)):
+        assert report.kinds_without_streams == ("book", "tlil")
+    assert (await replay(log, stream="till/b", kinds=cores)).kinds_without_streams == ("book", "tlil")
+    for report in (await replay(log, kinds={"till": TillCore}), await check_log(log)):
+        assert report.kinds_without_streams == ()
 
 
 # By command
@@ -211,6 +232,20 @@ def test_the_command_says_where_todays_core_decides_otherwise(log: Path) -> None
     document = json.loads(output)
     assert (code, document["diverged"], document["divergences"][0]["version"]) == (1, 1, 3)
     assert refold("check", log, "--kind", f"till={__name__}:Fails")[0] == 1
+
+
+@pytest.mark.parametrize("command", ["check", "replay"])
+def test_the_commands_refuse_a_kind_that_no_stream_has(log: Path, command: str) -> None:
+    given = ["--kind", KIND, "--kind"]
+    code, output = refold(command, log, *given, f"tlil={__name__}:TillCore", "--json")
+    assert (code, output) == (2, f"refold: no stream of {log} is of the kind 'tlil'; did you mean 'till'?\n")
+    code, output = refold(command, log, *given, f"book={__name__}:TillCore")
+    assert (code, output) == (2, f"refold: no stream of {log} is of the kind 'book'; its kinds: session, till\n")
+
+
+def test_a_damaged_list_of_streams_is_for_the_check_to_report(tmp_path: Path) -> None:
+    (tmp_path / "log.db").write_bytes(b"no log at all, and longer than the header of a file of SQLite")
+    assert refold("check", tmp_path / "log.db", "--kind", KIND) == refold("check", tmp_path / "log.db")
 
 
 def test_the_command_shows_a_state(log: Path) -> None:

@@ -195,6 +195,7 @@ def test_a_run_that_fails_exits_1_and_says_why(folder: Path) -> None:
     assert "no such model" in error_of(result)
     document = json.loads(run("agents:failing", "hello", "--json").stdout)
     assert (document["outcome"], document["error"]["kind"]) == ("failed", "provider")
+    assert document["stop_reason"] is None
 
 
 def test_a_call_that_needs_approval_leaves_the_run_open_instead_of_waiting(folder: Path) -> None:
@@ -250,7 +251,8 @@ def test_a_cancelled_run_is_told_in_json_too(folder: Path) -> None:
         process.send_signal(signal.SIGINT)
         answer, _ = process.communicate()
     assert process.returncode == 130
-    assert json.loads(answer)["outcome"] == "cancelled"
+    document = json.loads(answer)
+    assert (document["outcome"], document["stop_reason"]) == ("cancelled", "tool_use")
 
 
 def test_a_second_ctrl_c_leaves_at_once_and_the_log_is_sound(folder: Path) -> None:

@@ -35,12 +35,14 @@ from refold import (
     TextBlock,
     Tool,
     ToolApprovalRequested,
+    ToolContext,
     WouldDeadlock,
     say,
     tool,
     use,
 )
 from refold.actors import Actor
+from refold.events.session_events import RunCompleted
 from refold.stores import InMemoryStore
 from tests.conformance.threads import Held, InThread
 
@@ -351,8 +353,9 @@ def test_a_closed_runtime_refuses_everything_and_is_closed_again_without_effect(
             lambda: runtime.subscribe(print),
             lambda: next(stream),
         ):
-            with pytest.raises(ActorStopped, match="the runtime is closed; open a new one"):
+            with pytest.raises(ActorStopped) as raised:
                 call()
+            assert str(raised.value) == "the runtime is closed; open a new one on the same log"
         runtime.close(cancel=True)
     runtime.close()
 
@@ -408,13 +411,36 @@ def test_a_plain_tool_uses_another_session_and_is_refused_its_own() -> None:
         try:
             outcomes.append(runtime.session(to).send("help").text)
         except AskCycle as error:
-            outcomes.append(error.circle[0])
+            outcomes.append(str(error))
         return outcomes[-1]
 
     script = [use("delegate", {"to": "b"}), say("from b"), use("delegate", {"to": "a"}), say("done")]
     with runtime_of(*script, tools=[delegate]) as runtime:
         assert runtime.session("a").send("go").text == "done"
-    assert outcomes == ["from b", "session/a"]
+    assert outcomes[0] == "from b"
+    assert outcomes[1].startswith("waiting here would never end: session/a -> its tool -> session/a. Return what")
+    assert "tell()" not in outcomes[1]
+
+
+async def test_a_tool_may_have_its_own_session_go_on_after_this_run_as_the_refusal_says() -> None:
+    @tool
+    async def later(context: ToolContext[Any]) -> str:
+        """Accept an input for after this run."""
+        session = await runtime.session(context.session)
+        with pytest.raises(AskCycle, match=r"the session's remind\(\), which does not wait"):
+            await session.send("and then?")
+        return await session.remind("and then?", at=datetime.now(UTC), key="then")
+
+    async with runtime_of(use("later"), say("done"), say("then"), tools=[later]) as runtime:
+        session = await runtime.session("a")
+        async with session.follow() as followed:
+            assert (await session.send("go")).text == "done"
+            ended = 0
+            async for item in followed:
+                ended += isinstance(item, RecordedEvent) and isinstance(item.event, RunCompleted)
+                if ended == 2:
+                    break
+        assert [message.text for message in await session.history()][-1] == "then"
 
 
 def test_an_async_tool_is_told_to_await_and_can() -> None:

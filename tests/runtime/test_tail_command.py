@@ -159,6 +159,30 @@ def test_a_live_log_is_followed_until_ctrl_c(tmp_path: Path, name: str) -> None:
     asyncio.run(scenario())
 
 
+def test_a_stream_of_another_kind_is_shown_by_its_name(log: Path) -> None:
+    of_all = [line for line in run(log, "--no-follow", "-n", 1000).stdout.splitlines() if "  order/7@" in line]
+    assert len(of_all) == 2
+    assert run(log, "--no-follow", "--stream", "order/7").stdout.splitlines() == of_all
+    assert run(log, "--no-follow", "--stream", "order/7", "-n", 1).stdout.splitlines() == of_all[-1:]
+    assert run(log, "--no-follow", "--stream", "session/bob").stdout == run(log, "bob", "--no-follow").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--stream", "order/8"], "did you mean 'order/7'?"),
+        (["order/7"], "but a stream of that name: `refold tail` and `refold export` take it as --stream order/7"),
+        (["-n", "1", "--after", "3"], "give one of them"),
+        (["-n", "10", "--after", "3"], "give one of them"),
+        (["bob", "--stream", "order/7"], "give it or --stream, and not both"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(log: Path, arguments: list[str], says: str) -> None:
+    result = run(log, "--no-follow", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert says in " ".join(result.stderr.split())
+
+
 def test_a_reader_that_goes_away_ends_it_at_the_next_event(tmp_path: Path) -> None:
     path = tmp_path / "live.db"
 
