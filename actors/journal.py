@@ -42,7 +42,7 @@ class _Waiting:
         if self.settled():
             return
         self.appended, self.failure = appended, failure
-        if not self.wake.done():
+        if not self.wake.done() and not self.wake.get_loop().is_closed():  # Nobody can be woken on a closed loop.
             self.wake.set_result(None)
 
 

@@ -32,6 +32,14 @@ INSTRUCTION = (
     "Give your final answer as one JSON value that fits this JSON Schema, with nothing before or after it:\n{schema}"
 )
 
+AGAIN = (
+    "Give your final answer as one JSON value that fits the JSON Schema in your instructions, with nothing before or "
+    "after it."
+)
+
+SCHEMA_REPEATED_MAX = 1_000
+"""A schema of more characters is not told again: what a model is told of an answer is cut, and half of one misleads."""
+
 
 def parsed_output(text: str, output_type: type[T]) -> T:
     """Return what an answer's text says, as a value of `output_type`.
@@ -130,7 +138,8 @@ class OutputCheck:
             parsed_output(text, self._output_type)
         except AgentLoopError as error:
             said = str(error)
-            return f"{said[0].upper()}{said[1:]}\n{INSTRUCTION.format(schema=self._schema)}"
+            told = INSTRUCTION.format(schema=self._schema) if len(self._schema) <= SCHEMA_REPEATED_MAX else AGAIN
+            return f"{said[0].upper()}{said[1:]}\n{told}"
         return None
 
 

@@ -9,7 +9,7 @@ from refold.stores import EventStore, InMemoryStore
 from tests.conformance.sessions import assert_sound, checked_log
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", pytest.param("file", marks=pytest.mark.slow)])
 async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
     """A log that is checked and replayed when the test is over; a replay has no handler and no policy."""
     async with checked_log(request.param, tmp_path) as store:

@@ -508,9 +508,7 @@ async def test_a_call_that_nobody_decides_in_time_is_denied(memory: Any) -> None
 async def test_a_decision_in_time_leaves_no_timer_behind(memory: Any) -> None:
     clock, ledger = ManualClock(), Ledger()
     script = [PAY, say("done")]
-    async with runtime_of(
-        memory, ledger, script, approval_expiry_s=60, clock=clock, passivate_after_s=None
-    ) as runtime:
+    async with runtime_of(memory, ledger, script, approval_expiry_s=60, clock=clock, passivate_after_s=None) as runtime:
         session = await runtime.session("alice")
         seen = Seen(runtime)
         sending = asyncio.create_task(session.send("go"))

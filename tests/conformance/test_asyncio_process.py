@@ -225,6 +225,7 @@ def ends_of(log: Path) -> list[str]:
     return asyncio.run(_ends_of(log))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BODIES)
 def test_a_process_that_ends_says_nothing_on_stderr(case: str, tmp_path: Path) -> None:
     log = tmp_path / "events.db"

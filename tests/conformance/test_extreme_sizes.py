@@ -46,7 +46,7 @@ MEGABYTE = 1024 * 1024
 SIZES = [pytest.param(3 * MEGABYTE, id="3 MB"), pytest.param(100 * MEGABYTE, id="100 MB", marks=pytest.mark.slow)]
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", pytest.param("file", marks=pytest.mark.slow)])
 async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
     """A log that is checked and replayed when the test is over."""
     store: EventStore = InMemoryStore() if request.param == "memory" else await SQLiteStore.open(tmp_path / "events.db")

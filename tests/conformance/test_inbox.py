@@ -331,6 +331,7 @@ def test_a_key_is_one_command_whoever_performs_it_and_for_ever(log: Path) -> Non
     assert count(log, InputQueued) == 2
 
 
+@pytest.mark.slow
 def test_a_runtime_that_does_not_look_costs_the_timeout_and_the_command_stays(log: Path) -> None:
     with runtime(log, "says", "hello", "0") as process:
         read_until(process, "open", "RunCompleted")
@@ -361,6 +362,7 @@ def test_a_runtime_that_ends_before_it_takes_a_command_leaves_it_to_the_command_
     assert count(log, InputQueued) == 2
 
 
+@pytest.mark.slow
 def test_a_session_is_begun_from_another_process_where_that_is_asked_for(log: Path) -> None:
     with runtime(log, "says", "") as process:
         read_until(process, "open")
@@ -399,6 +401,7 @@ def test_what_a_killed_process_has_put_into_the_inbox_is_performed(log: Path) ->
 # No runtime.
 
 
+@pytest.mark.slow
 def test_a_new_session_waits_for_a_runtime_that_has_an_agent_for_it(ended_session: Path) -> None:
     log = ended_session
     done = refold("send", log, "t", "hello", "--new", "--key", "k")
@@ -477,6 +480,7 @@ def test_a_cancellation_overtakes_a_permission_that_no_runtime_has_taken(waiting
     assert_sound(log)
 
 
+@pytest.mark.slow
 def test_an_input_is_recorded_at_once_and_runs_in_the_next_runtime(ended_session: Path) -> None:
     log = ended_session
     done = refold("send", log, "s", "-", "--json", stdin="from stdin \u2713")
@@ -494,6 +498,7 @@ def test_an_input_is_recorded_at_once_and_runs_in_the_next_runtime(ended_session
     assert_sound(log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", ["send {log} {session} x", "approve {log} {session} c", "approve {log} {session}"]
 )

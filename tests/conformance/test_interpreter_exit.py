@@ -154,6 +154,7 @@ def read(log: Path) -> tuple[list[str], bool]:
     return asyncio.run(look())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", IN_ORDER)
 def test_a_process_that_ends_in_order_says_nothing_and_its_runtime_has_closed(case: str, tmp_path: Path) -> None:
     program, code = IN_ORDER[case]
@@ -169,6 +170,7 @@ def test_a_tool_that_ends_the_process_leaves_its_run_open(face: str, tmp_path: P
     assert read(tmp_path / "events.db") == ([], False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["leave", "leave_thread"])
 @pytest.mark.parametrize("face", LEAVING_TOOLS)
 def test_a_tool_that_raises_system_exit_has_failed_and_ends_nothing(face: str, name: str, tmp_path: Path) -> None:

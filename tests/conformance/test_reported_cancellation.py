@@ -35,7 +35,7 @@ CONFIG = AgentConfig(model="test-model")
 TERMINAL = ("RunCompleted", "RunFailed", "RunCancelled")
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", pytest.param("file", marks=pytest.mark.slow)])
 async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
     """A log that is found sound when the test is over."""
     store: EventStore = InMemoryStore() if request.param == "memory" else await SQLiteStore.open(tmp_path / "events.db")

@@ -120,6 +120,16 @@ async def test_a18_an_answer_that_does_not_fit_is_asked_again_with_what_is_wrong
     assert [role for role, _ in history] == ["user", "assistant", "user", "assistant", "user", "assistant"]
 
 
+async def test_a18_a_long_schema_is_told_once_and_never_in_part(memory: EventStore) -> None:
+    form = msgspec.defstruct("Form", [(f"question_{number}", str) for number in range(100)])
+    async with runtime_of(memory, say("no"), say("{}"), output_type=form) as runtime:
+        await (await runtime.session("alice")).step("go")
+        await (await runtime.session("alice")).step()
+        first, second = requests_of(runtime)
+    assert '"question_99"' in first.system_prompt
+    assert second.messages[-1].text.endswith("the JSON Schema in your instructions, with nothing before or after it.")
+
+
 @pytest.mark.parametrize("most", [0, 1, 2])
 async def test_a18_after_too_many_such_answers_in_a_row_the_run_fails_and_the_next_one_begins_anew(
     log: EventStore, most: int

@@ -268,6 +268,7 @@ def ends_of(log: Path) -> tuple[list[str], bool]:
     return asyncio.run(_ends_of(log))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ENDING)
 def test_a_process_ends_promptly_and_says_nothing_on_stderr(case: str, tmp_path: Path) -> None:
     body, said, code, ends = ENDING[case]

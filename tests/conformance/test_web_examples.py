@@ -76,6 +76,7 @@ async def assert_log_was_closed_and_is_sound(log: Path) -> None:
     assert [isinstance(event, RuntimeClosed) for event in RUNTIME_CODEC.decode_all(stored)][-1]
 
 
+@pytest.mark.slow
 @servers
 async def test_a_server_answers_and_after_a_restart_knows_what_it_has_answered(server: str, tmp_path: Path) -> None:
     with serving(server, tmp_path) as client:

@@ -47,7 +47,7 @@ from refold.stores import EventStore, InMemoryStore, SQLiteStore
 CONFIG = AgentConfig(model="test-model")
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", pytest.param("file", marks=pytest.mark.slow)])
 async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
     """A log that is checked and replayed when the test is over."""
     store: EventStore = InMemoryStore() if request.param == "memory" else await SQLiteStore.open(tmp_path / "events.db")

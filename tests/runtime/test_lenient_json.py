@@ -114,6 +114,7 @@ _VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(_VALUES)
 def test_python_and_json_are_read_as_what_they_mean(value: object) -> None:
     assert read_json(json.dumps(value)) == (value, len(json.dumps(value)))

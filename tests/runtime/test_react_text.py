@@ -474,6 +474,7 @@ def _lines_run(text: str) -> int:
     return count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", HARD.values(), ids=HARD)
 def test_reading_takes_steps_in_proportion_to_the_length(make: Callable[[int], str]) -> None:
     assert _lines_run(make(1_600)) <= 4.5 * _lines_run(make(400)) + 1_000

@@ -149,6 +149,7 @@ def test_json_names_the_run_that_is_left_open() -> None:
     assert json.loads(left.stdout) == {"log": "refold.db", "session": "s", "runs": [], "open": "run_3"}
 
 
+@pytest.mark.slow
 def test_what_sigterm_left_open_goes_on_and_can_be_left_open_or_cancelled_again() -> None:
     with started("run", "open_agents:waiter", "go", "--session", "s") as process:
         read_until(process, "working a")

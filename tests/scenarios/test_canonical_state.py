@@ -34,7 +34,7 @@ def successors(trials: Trials, moves: Moves, life: Life) -> Iterator[tuple[Move,
         yield move, step.key() if step is not None else None, step.life(life) if step is not None else None
 
 
-LONG = {"steps", "schedule", "queue"}
+LONG = {"steps", "schedule", "queue", "finishing", "pairs"}
 """Scopes that take seconds."""
 
 
