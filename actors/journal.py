@@ -7,7 +7,7 @@ durable; a batch that is refused never costs the others that shared its transact
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from refold.events.errors import PersistenceError, WrongExpectedVersion
 from refold.events.ids import PayloadHash
@@ -60,6 +60,7 @@ class Journal:
         self._waiting: deque[_Waiting] = deque()
         self._writer: asyncio.Task[None] | None = None
         self._closed = False
+        self._end_of_loop: AsyncGenerator[None] | None = None
 
     async def append(
         self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
@@ -75,6 +76,9 @@ class Journal:
         if self._closed:
             raise PersistenceError(f"the runtime of {self.store.name} is closed; nothing more can be appended")
         loop = asyncio.get_running_loop()
+        if self._end_of_loop is None:
+            self._end_of_loop = self._ended_with_loop()
+            await anext(self._end_of_loop)
         entry = _Waiting(batches, payloads or {})
         self._waiting.append(entry)
         if self._writer is None:
@@ -97,8 +101,21 @@ class Journal:
     async def close(self) -> None:
         """Wait for the appends that were accepted, and accept no more. The store stays open."""
         self._closed = True
+        if self._end_of_loop is not None:
+            await self._end_of_loop.aclose()
+        await self._written()
+
+    async def _written(self) -> None:
         while self._writer is not None:
             await asyncio.wait([self._writer])
+
+    async def _ended_with_loop(self) -> AsyncGenerator[None]:
+        """Wait for what was accepted, where nobody closes this and the loop ends, which closes its generators."""
+        try:
+            yield
+        finally:
+            self._closed = True
+            await self._written()
 
     async def _write(self) -> None:
         group: list[_Waiting] = []

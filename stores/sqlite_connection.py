@@ -19,7 +19,8 @@ import os
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Self, TypeVar, cast
+from threading import Thread
+from typing import Any, Final, Self, TypeVar, cast
 from urllib.parse import unquote
 from weakref import WeakSet
 
@@ -47,7 +48,7 @@ class _Connection(aiosqlite.Connection):
             lambda: sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=STATEMENTS_CACHED),
             iter_chunk_size=64,
         )
-        self._thread.daemon = True
+        self._thread = Thread(target=_work, args=(self._tx,), daemon=True)  # pyright: ignore[reportUnknownArgumentType]
         self.uri = uri
         self.opening = True
 
@@ -61,6 +62,17 @@ class _Connection(aiosqlite.Connection):
             return _END_OF_THREAD
 
         self._tx.put_nowait((None, close_and_end))  # Only the thread that opened it may close it.
+
+
+def _work(operations: Any) -> None:
+    """Be the thread of a connection, also after the loop that waited for an operation was closed under it."""
+    while True:
+        try:
+            aiosqlite.core._connection_worker_thread(operations)
+        except RuntimeError as error:  # Of that loop only; what an operation raises is its outcome.
+            _logger.debug("nobody waits for an operation any more: %s", error)
+        else:
+            return
 
 
 _END_OF_THREAD: Final = aiosqlite.core._STOP_RUNNING_SENTINEL
