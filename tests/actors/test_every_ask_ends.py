@@ -81,7 +81,7 @@ ACTIONS = (
 EXPECTED = (ActorStopped, AskCycle, AskTimeout, BackpressureShed, RuntimeError, ValueError, TimeoutError)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 async def test_every_ask_ends(seed: int, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("CRITICAL")
     chance = random.Random(seed)

@@ -1445,6 +1445,7 @@ async def test_a27_a_runtime_shows_what_it_was_built_from(log: EventStore) -> No
         assert ModelRequested.__name__ not in await types_of(await runtime.session("s"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump_s", [36_060, -3_600])
 async def test_a23_a_reminder_follows_the_wall_clock_when_that_is_set(jump_s: float) -> None:
     clock = ManualClock()

@@ -161,6 +161,7 @@ def test_threads_that_follow_see_all_events_while_many_send(memory: InMemoryStor
             assert sorted(thread.result()) == sorted(happened)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
 def test_a_thread_that_is_interrupted_in_a_call_cancels_its_own_run_only(
     memory: InMemoryStore, error: type[BaseException]

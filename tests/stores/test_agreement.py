@@ -148,5 +148,5 @@ class Agreement(RuleBasedStateMachine):
         self.agreed(lambda store: store.read_all())
 
 
-Agreement.TestCase.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)
+Agreement.TestCase.settings = settings(max_examples=8, stateful_step_count=20, deadline=None)
 TestAgreement = Agreement.TestCase
