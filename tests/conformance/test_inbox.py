@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import json
-import re
 import os
+import re
 import shutil
 import signal
 import sqlite3
