@@ -59,7 +59,6 @@ class ActorCell(Mailbox):
         "_interrupted",
         "_passivating",
         "_restarts_s",
-        "_rests",
         "_stop_now",
         "_task",
         "_waits",
@@ -92,7 +91,6 @@ class ActorCell(Mailbox):
         """Whether this life of the address is over; refs then look for a new cell."""
         self._factory = factory
         self._task: asyncio.Task[None] | None = None  # held here, since the loop holds tasks weakly
-        self._rests = False  # it is among those that may be let go
         self._passivating = False  # it stops for being idle
         self._waits = False  # its handlers are async: activations go straight to a task
         self._stop_now = False  # nothing that can be interrupted is to be waited for any more
@@ -147,15 +145,12 @@ class ActorCell(Mailbox):
             self.system.supervisor.report(self.address, error, "background")
             return
         if rests and (self._dependents is None or not self._dependents.busy()):
-            self._rests = True
             self.system.passivation.rested(self, self.system.live_count())
 
     # Handling messages
 
     def _schedule(self) -> None:
-        if self._rests:
-            self._rests = False
-            self.system.passivation.woken(self)
+        self.system.passivation.woken(self)
         if self._waits:
             self._continue_in_task()
         else:
@@ -219,8 +214,7 @@ class ActorCell(Mailbox):
                 try:
                     result = actor.on_receive(message)
                     if isinstance(result, CoroutineType):
-                        limit_s = actor.handler_timeout_s
-                        result = await (self._wait(result) if limit_s is None else self._wait_for(result, limit_s))
+                        result = await self._handled(result, actor)
                 except BaseException as error:  # noqa: BLE001 - the actor's border
                     await self._contain(error, message, reply)
                 else:
@@ -248,9 +242,9 @@ class ActorCell(Mailbox):
             await self._conclude(self._carry_out(message), message, reply)
 
     async def _conclude(self, handler: Coroutine[Any, Any, object], message: object, reply: Reply | None) -> None:
-        limit_s = self.actor.handler_timeout_s if self.actor is not None else None
+        assert self.actor is not None
         try:
-            result = await (self._wait(handler) if limit_s is None else self._wait_for(handler, limit_s))
+            result = await self._handled(handler, self.actor)
         except BaseException as error:  # noqa: BLE001 - the actor's border
             await self._contain(error, message, reply)
         else:
@@ -261,6 +255,11 @@ class ActorCell(Mailbox):
         assert self.actor is not None
         result = self.actor._handle_receive(message)  # pyright: ignore[reportPrivateUsage] - of pykka.Actor
         return await result if isinstance(result, CoroutineType) else result
+
+    def _handled(self, handler: Coroutine[Any, Any, object], actor: "Actor") -> Coroutine[Any, Any, object]:
+        """Return what awaits a message's handler, for as long as it may take."""
+        limit_s = actor.handler_timeout_s
+        return self._wait(handler) if limit_s is None else self._wait_for(handler, limit_s)
 
     async def _wait_for(self, handler: Coroutine[Any, Any, object], limit_s: float) -> object:
         """Await a message's handler for so many seconds.
@@ -471,9 +470,7 @@ class ActorCell(Mailbox):
         self.actor = None
         if self.parent is not None and self.parent._dependents is not None:
             self.parent._dependents.children.pop(self.address, None)
-        if self._rests:
-            self._rests = False
-            self.system.passivation.woken(self)
+        self.system.passivation.woken(self)
         if self._passivating:
             self.system.passivation.going -= 1
         heir = self.system.replace(self)

@@ -43,7 +43,7 @@ class Passivation:
             self._timer = self._clock.call_later(self._after_s, self._look)
 
     def woken(self, cell: "ActorCell") -> None:
-        """Note that an actor has something to do, or is over."""
+        """Note that an actor, at rest or not, has something to do, or is over."""
         self._idle.pop(cell, None)
 
     def make_room(self, live: int) -> None:

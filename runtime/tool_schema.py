@@ -6,12 +6,11 @@ only where the schema leaves no other meaning, so text that looks like JSON stay
 """
 
 from collections.abc import Iterator
-from typing import TypeGuard
 
 import msgspec
 
 from refold.events.cleaning import Unrecordable, clean_json
-from refold.events.content import Json, JsonObject
+from refold.events.content import Json, JsonObject, is_json_array, is_json_object
 from refold.events.errors import ConfigError, ToolError
 
 JSON_TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
@@ -37,14 +36,14 @@ class InputSchema:
             copy = clean_json(schema)
         except Unrecordable as error:
             raise ConfigError(f"the input schema of the tool {tool!r} is not JSON: {error}") from None
-        if not is_object(copy) or copy.setdefault("type", "object") != "object":
+        if not is_json_object(copy) or copy.setdefault("type", "object") != "object":
             raise ConfigError(f'the input schema of the tool {tool!r} must be a dict with "type": "object"')
         properties, required = copy.get("properties", {}), copy.get("required", [])
-        if not is_object(properties) or not all(isinstance(item, dict | bool) for item in properties.values()):
+        if not is_json_object(properties) or not all(isinstance(item, dict | bool) for item in properties.values()):
             raise ConfigError(
                 f'"properties" in the input schema of the tool {tool!r} must be a dict of schemas by name'
             )
-        if not is_array(required) or not all(isinstance(name, str) for name in required):
+        if not is_json_array(required) or not all(isinstance(name, str) for name in required):
             raise ConfigError(f'"required" in the input schema of the tool {tool!r} must be a list of names')
         self.schema: JsonObject = copy
 
@@ -55,7 +54,7 @@ class InputSchema:
         fraction becomes an integer where only integers fit, since some providers send every number as a float.
         """
         repaired = self._repaired(arguments, self.schema, 0)
-        assert is_object(repaired)
+        assert is_json_object(repaired)
         return repaired
 
     def problem(self, arguments: JsonObject) -> str | None:
@@ -66,11 +65,11 @@ class InputSchema:
         plain = list(self._plain(schema, frozenset()))
         if isinstance(value, str | float):
             value = _repaired_scalar(value, {kind for item in plain for kind in _accepted(item)}, depth)
-        if is_array(value):
+        if is_json_array(value):
             arrays = [item for item in plain if "array" in _accepted(item)]
             if len(arrays) == 1 and "items" in arrays[0]:
                 return [self._repaired(item, arrays[0]["items"], depth + 1) for item in value]
-        elif is_object(value):
+        elif is_json_object(value):
             objects = [item for item in plain if "object" in _accepted(item)]
             if len(objects) == 1:
                 properties, others = _properties(objects[0]), objects[0].get("additionalProperties", True)
@@ -83,7 +82,7 @@ class InputSchema:
         """Return what does not fit; `seen` are the references followed for this very value."""
         if schema is False:
             return f"Nothing is accepted - at `{path}`"
-        if not is_object(schema):
+        if not is_json_object(schema):
             return None
         reference = schema.get("$ref")
         if isinstance(reference, str):
@@ -103,9 +102,9 @@ class InputSchema:
         if choices is not None and not any(_same(value, choice) for choice in choices):
             shown = ", ".join(msgspec.json.encode(choice).decode() for choice in choices)
             return f"Expected one of {shown:.500} - at `{path}`"
-        if is_object(value):
+        if is_json_object(value):
             return self._object_problem(value, schema, path)
-        if is_array(value) and "items" in schema:
+        if is_json_array(value) and "items" in schema:
             problems = [
                 self._problem(item, schema["items"], f"{path}[{place}]", frozenset())
                 for place, item in enumerate(value)
@@ -116,7 +115,7 @@ class InputSchema:
     def _object_problem(self, value: JsonObject, schema: JsonObject, path: str) -> str | None:
         properties, others = _properties(schema), schema.get("additionalProperties", True)
         required = schema.get("required")
-        names = [name for name in required if isinstance(name, str)] if is_array(required) else []
+        names = [name for name in required if isinstance(name, str)] if is_json_array(required) else []
         unknown = others is False and "patternProperties" not in schema
         problem = names_problem(value, known=list(properties), required=names, unknown_refused=unknown)
         if problem is not None:
@@ -129,7 +128,7 @@ class InputSchema:
 
     def _plain(self, schema: Json, seen: frozenset[str]) -> Iterator[JsonObject]:
         """Yield the schemas that `schema` offers as alternatives, its references followed."""
-        if not is_object(schema):
+        if not is_json_object(schema):
             yield {}
         elif isinstance(reference := schema.get("$ref"), str):
             if reference not in seen:
@@ -144,7 +143,7 @@ class InputSchema:
         """Return what a reference such as `#/$defs/Point` names, or a schema that accepts everything."""
         found: Json = self.schema if reference.startswith("#") else {}
         for part in reference.removeprefix("#").split("/")[1:]:
-            found = found.get(part.replace("~1", "/").replace("~0", "~"), {}) if is_object(found) else {}
+            found = found.get(part.replace("~1", "/").replace("~0", "~"), {}) if is_json_object(found) else {}
         return found
 
 
@@ -164,16 +163,6 @@ class DescribedArguments:
         if problem is not None:
             raise ToolError(problem)
         return msgspec.json.decode(msgspec.json.encode(arguments), type=dict[str, object])
-
-
-def is_object(value: Json) -> TypeGuard[JsonObject]:
-    """Return whether a JSON value is an object."""
-    return isinstance(value, dict)
-
-
-def is_array(value: Json) -> TypeGuard[list[Json]]:
-    """Return whether a JSON value is an array."""
-    return isinstance(value, list)
 
 
 def json_type(value: Json) -> str:
@@ -231,7 +220,7 @@ def _alternatives(schema: JsonObject) -> list[Json]:
     """Return the schemas of which one is to fit, or none if the schema itself says what fits."""
     for keyword in ("anyOf", "oneOf"):
         alternatives = schema.get(keyword)
-        if is_array(alternatives):
+        if is_json_array(alternatives):
             return alternatives
     return []
 
@@ -241,7 +230,7 @@ def _accepted(schema: JsonObject) -> frozenset[str]:
     wanted = schema.get("type")
     if wanted is None and (choices := _choices(schema)) is not None:
         wanted = [json_type(choice) for choice in choices]
-    named = wanted if is_array(wanted) else [wanted]
+    named = wanted if is_json_array(wanted) else [wanted]
     kinds = JSON_TYPES.intersection(kind for kind in named if isinstance(kind, str))
     return kinds | {"integer"} if "number" in kinds else kinds or JSON_TYPES
 
@@ -250,7 +239,7 @@ def _choices(schema: JsonObject) -> list[Json] | None:
     if "const" in schema:
         return [schema["const"]]
     choices = schema.get("enum")
-    return choices if is_array(choices) else None
+    return choices if is_json_array(choices) else None
 
 
 def _same(value: Json, choice: Json) -> bool:
@@ -260,4 +249,4 @@ def _same(value: Json, choice: Json) -> bool:
 
 def _properties(schema: JsonObject) -> JsonObject:
     properties = schema.get("properties")
-    return properties if is_object(properties) else {}
+    return properties if is_json_object(properties) else {}

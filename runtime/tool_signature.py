@@ -18,10 +18,10 @@ import msgspec
 
 from refold.actors.tool_context import ToolContext
 from refold.events.cleaning import Unrecordable, clean_json
-from refold.events.content import JsonObject
+from refold.events.content import JsonObject, is_json_array
 from refold.events.errors import ConfigError, ToolError
 from refold.tool_docstring import parameter_descriptions
-from refold.tool_schema import InputSchema, is_array, names_problem
+from refold.tool_schema import InputSchema, names_problem
 
 AnyFunction = Callable[..., object]
 
@@ -240,7 +240,7 @@ def _order_defaults(schema: Mapping[str, Mapping[str, dict[str, object]]]) -> No
     """Give the default sets in a type's schema one order; msgspec lists them in the order of this process."""
     for found in schema.get("properties", {}).values():
         default = found.get("default")
-        if found.get("uniqueItems") and is_array(default):
+        if found.get("uniqueItems") and is_json_array(default):
             default.sort(key=msgspec.json.encode)
 
 

@@ -66,7 +66,8 @@ def sendable(messages: Sequence[Message]) -> list[Message]:
     groups = _merged(
         Message(message.role, _kept(message, f"message {place}")) for place, message in enumerate(messages)
     )
-    groups = _merged(_balanced(_with_paired_server_calls(groups)))
+    groups = _merged(_balanced(groups))
+    groups = _merged(_with_paired_server_calls(groups))  # Behind what balancing adds, which may end the last turn.
     groups = _merged(Message(group.role, _without_last_thoughts(group)) for group in groups)
     if not groups:
         raise refused("no message holds anything that can be sent")
@@ -150,7 +151,7 @@ def _with_paired_server_calls(groups: list[Message]) -> list[Message]:
     """
     if not any(isinstance(block, ProviderBlock) for group in groups for block in group.content):
         return groups
-    results = {_server_result(block) for group in groups for block in group.content} - {None}
+    answered = _answered_server_calls(groups)
     last = max((place for place, group in enumerate(groups) if group.role == "assistant"), default=-1)
     continued = all(isinstance(block, ToolResultBlock) for group in groups[last + 1 :] for block in group.content)
     called: set[str | None] = set()
@@ -159,7 +160,7 @@ def _with_paired_server_calls(groups: list[Message]) -> list[Message]:
         kept: list[Block] = []
         for block in group.content:
             call, result = _server_call(block), _server_result(block)
-            if call is not None and call not in results and not (continued and place == last):
+            if call is not None and call not in answered and not (continued and place == last):
                 continue
             if result is not None and result not in called:
                 continue
@@ -167,6 +168,19 @@ def _with_paired_server_calls(groups: list[Message]) -> list[Message]:
             kept.append(block)
         paired.append(Message(group.role, tuple(kept)))
     return paired
+
+
+def _answered_server_calls(groups: list[Message]) -> set[str]:
+    """Return the server's calls that have a result somewhere behind them."""
+    called: set[str] = set()
+    answered: set[str] = set()
+    for block in (block for group in groups for block in group.content):
+        call, result = _server_call(block), _server_result(block)
+        if call is not None:
+            called.add(call)
+        if result is not None and result in called:
+            answered.add(result)
+    return answered
 
 
 def _server_call(block: Block) -> str | None:

@@ -10,11 +10,10 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 
-from refold.events.cleaning import clean_text
 from refold.events.configuration import ToolSpec
 from refold.events.content import (
     Block,
@@ -31,9 +30,10 @@ from refold.events.content import (
     is_json_array,
     is_json_object,
 )
-from refold.events.errors import ConfigError
+from refold.events.errors import ConfigError, ProviderError
 from refold.events.model import ModelRequest
 from refold.providers.anthropic_history import is_thought, own_data, refused, sendable
+from refold.providers.wire_json import encoded
 
 DEFAULT_VERSION = "2023-06-01"
 """Of the API, the header `anthropic-version`. It is the one that every model, gateway and compatible server takes, and
@@ -136,12 +136,9 @@ def encoded_request(request: ModelRequest, options: AnthropicOptions, *, stream:
     if stream:
         body["stream"] = True
     try:
-        try:
-            return msgspec.json.encode(body)
-        except UnicodeEncodeError:  # Rare: what the log holds is clean.
-            return msgspec.json.encode(_valid(body))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise refused(f"it is not JSON ({error!s:.200})") from None
+        return encoded(body)
+    except ProviderError as error:
+        raise refused(f"it is not JSON ({error})") from None
 
 
 def _body(request: ModelRequest, options: AnthropicOptions) -> JsonObject:
@@ -331,16 +328,3 @@ def _last_markable(message: JsonObject, source: Message) -> JsonObject:
         if is_json_object(part) and not isinstance(block, ThinkingBlock | ProviderBlock):
             return part
     return {}
-
-
-def _valid(value: Json) -> Json:
-    """Return `value` with its text valid Unicode."""
-    if isinstance(value, str):
-        return clean_text(value)
-    if isinstance(value, tuple):
-        value = list(cast("tuple[Json, ...]", value))
-    if is_json_array(value):
-        return [_valid(item) for item in value]
-    if is_json_object(value):
-        return {clean_text(key) if isinstance(key, str) else key: _valid(item) for key, item in value.items()}
-    return value

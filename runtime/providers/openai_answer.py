@@ -38,8 +38,8 @@ from refold.events.model import (
 )
 from refold.providers.openai_calls import CallAssembly, kept
 from refold.providers.openai_failure import failure_inside
-from refold.providers.openai_json import decoded, object_field, text_field
 from refold.providers.openai_names import ToolNames
+from refold.providers.wire_json import decoded, object_field, text_field
 
 _STOP_REASONS: dict[str, StopReason] = {
     "stop": "end_turn",

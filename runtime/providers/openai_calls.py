@@ -27,8 +27,8 @@ from refold.events.cleaning import Unrecordable, clean_json, clean_text
 from refold.events.content import Json, JsonObject, is_json_object
 from refold.events.errors import ProviderError
 from refold.events.model import ToolInputDelta, ToolUse
-from refold.providers.openai_json import decoded, object_field, text_field
 from refold.providers.openai_names import ToolNames
+from refold.providers.wire_json import decoded, object_field, text_field
 
 NAME_CHARACTERS_MAX = 512
 """No more of a name is put together; no tool has a longer one."""

@@ -19,7 +19,7 @@ import msgspec
 from refold.events.cleaning import clean_text
 from refold.events.content import Json, JsonObject, is_json_array, is_json_object
 from refold.events.errors import ProviderError, ProviderErrorKind
-from refold.providers.openai_json import decoded, text_field
+from refold.providers.wire_json import decoded, text_field
 
 MESSAGE_CHARACTERS_MAX = 500
 """A server's message is cut after so many characters."""

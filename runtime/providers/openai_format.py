@@ -10,11 +10,11 @@ from refold.events.errors import ConfigError, ProviderError
 from refold.events.model import ModelRequest, ModelResponse
 from refold.providers.openai_answer import complete_answer
 from refold.providers.openai_failure import failure_of_status
-from refold.providers.openai_json import encoded
 from refold.providers.openai_names import ToolNames
 from refold.providers.openai_request import OpenAISettings, request_body, tool_forms
 from refold.providers.openai_stream import OpenAIReader
 from refold.providers.wire_format import WireRequest
+from refold.providers.wire_json import encoded
 
 PATH = "/chat/completions"
 

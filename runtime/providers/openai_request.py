@@ -39,8 +39,8 @@ from refold.events.content import (
 )
 from refold.events.errors import ProviderError
 from refold.events.model import ModelRequest
-from refold.providers.openai_json import encoded, object_field
 from refold.providers.openai_names import CALL_ID_CHARACTERS_MAX, NAME_CHARACTERS_MAX, fitted
+from refold.providers.wire_json import encoded, object_field
 
 NO_RESULT_TEXT = "No result of this call is known; it may or may not have run."
 """The result of a call that has none in the history."""

@@ -13,9 +13,9 @@ from refold.events.content import is_json_object
 from refold.events.model import Delta, ModelResponse
 from refold.providers.openai_answer import AnswerAssembly, first_choice, malformed, raise_error_in
 from refold.providers.openai_failure import failure_inside
-from refold.providers.openai_json import decoded
 from refold.providers.openai_names import ToolNames
 from refold.providers.wire_format import WireEvent
+from refold.providers.wire_json import decoded
 
 DONE = "[DONE]"
 

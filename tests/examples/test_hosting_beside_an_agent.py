@@ -9,6 +9,7 @@ from refold import AgentConfig, AgentRuntime, Completed, ScriptedProvider, say, 
 from refold.events import CommandRejected
 from refold.events.errors import ConfigError
 from refold.log_check import check_log
+from refold.providers.scripted import ScriptItem
 from refold.replay import replay
 
 
@@ -22,7 +23,7 @@ async def test_a_tool_asks_an_order_book_on_the_log_of_its_agent(tmp_path: Path)
         performed = await books.ask(symbol, Place(order=order, key="from the agent"))
         return f"order {performed.version}"
 
-    script = [use("sell", {"symbol": "ACME", "price": 101, "quantity": 5}), say("sold")]
+    script: list[ScriptItem] = [use("sell", {"symbol": "ACME", "price": 101, "quantity": 5}), say("sold")]
     for _ in range(2):
         runtime = AgentRuntime(AgentConfig(model="scripted"), provider=ScriptedProvider(script), tools=[sell], log=log)
         async with runtime:

@@ -562,7 +562,7 @@ ACTORS = (
     ShellFault(
         "a message does not end an actor's rest",
         "actors/actor_cell.py",
-        "            self.system.passivation.woken(self)\n        if self._waits:",
+        "        self.system.passivation.woken(self)\n        if self._waits:",
         "        if self._waits:",
         ("actors/test_passivation.py::test_a_message_begins_the_idle_time_anew",),
     ),

@@ -10,7 +10,6 @@ from refold import (
     Message,
     ModelRequest,
     ModelResponse,
-    Provider,
     ProviderError,
     TextBlock,
     TextDelta,
@@ -20,7 +19,8 @@ from refold import (
     Usage,
     UsageDelta,
 )
-from refold.actors.protocols import StreamItem
+from refold.actors.answer_stream import close_stream
+from refold.actors.protocols import StreamingProvider, StreamItem
 from refold.providers import HttpOptions, HttpProvider, Secret, WireEvent, WireRequest
 from tests.providers.loopback import PATIENCE_S
 
@@ -91,11 +91,12 @@ class LetterFormat:
 
 
 def parsed(data: str | bytes) -> Any:
+    problem = ProviderError("that is no letter", kind="malformed", retryable=True)
     try:
         return json.loads(data)
-    except ValueError:
-        pass
-    raise ProviderError("that is no letter", kind="malformed", retryable=True)
+    except ValueError as error:  # Raised behind it: it holds the document, which would be the other's context.
+        problem.add_note(type(error).__name__)
+    raise problem
 
 
 class LetterProvider(HttpProvider):
@@ -121,19 +122,19 @@ class Stream:
         task: ends with the stream, and as it does.
     """
 
-    def __init__(self, provider: Provider, request: ModelRequest = REQUEST) -> None:
+    def __init__(self, provider: StreamingProvider, request: ModelRequest = REQUEST) -> None:
         self.items: list[StreamItem] = []
         self._changed = asyncio.Event()
         self.task = asyncio.create_task(self._read(provider, request))
 
-    async def _read(self, provider: Provider, request: ModelRequest) -> list[StreamItem]:
+    async def _read(self, provider: StreamingProvider, request: ModelRequest) -> list[StreamItem]:
         stream = provider.stream(request)
         try:
             async for item in stream:
                 self.items.append(item)
                 self._changed.set()
         finally:
-            await stream.aclose()  # type: ignore[attr-defined]
+            await close_stream(stream)
         return self.items
 
     async def until(self, count: int) -> None:
@@ -144,6 +145,6 @@ class Stream:
                 await self._changed.wait()
 
 
-async def streamed(provider: Provider, request: ModelRequest = REQUEST) -> list[StreamItem]:
+async def streamed(provider: StreamingProvider, request: ModelRequest = REQUEST) -> list[StreamItem]:
     """Return what a provider streams."""
     return await Stream(provider, request).task

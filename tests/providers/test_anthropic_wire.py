@@ -346,6 +346,50 @@ def test_a_request_is_what_the_official_types_accept_or_is_refused(
     assert not rules.open_calls
 
 
+@pytest.mark.parametrize(
+    "history",
+    [
+        [
+            Message(
+                "assistant",
+                (
+                    ToolUseBlock(id=ToolCallId("call-1"), name="look", input={}),
+                    ProviderBlock(provider="anthropic", data={"type": "server_tool_use", "id": "srvtoolu_1"}),
+                ),
+            ),
+            Message(
+                "user",
+                (
+                    ToolResultBlock(
+                        tool_use_id=ToolCallId("call-1"),
+                        content=(ImageBlock(media_type="image/png", data=b"0"),),
+                        is_error=True,
+                        kind="permanent",
+                    ),
+                ),
+            ),
+        ],
+        [
+            Message(
+                "assistant",
+                (
+                    ProviderBlock(
+                        provider="anthropic", data={"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1"}
+                    ),
+                    ProviderBlock(provider="anthropic", data={"type": "server_tool_use", "id": "srvtoolu_1"}),
+                ),
+            ),
+            Message("user", (TextBlock(text="And?"),)),
+        ],
+    ],
+    ids=["an image is shown behind the result", "the result stands before its call"],
+)
+def test_a_servers_call_without_a_result_behind_it_is_not_sent(history: list[Message]) -> None:
+    once = sendable(history)
+    assert not any(isinstance(block, ProviderBlock) for message in once for block in message.content)
+    assert sendable(once) == once
+
+
 @pytest.mark.slow
 @given(histories)
 def test_a_history_that_is_sent_once_is_not_changed_again(history: list[Message]) -> None:

@@ -35,6 +35,7 @@ from refold import (
     tool,
     use,
 )
+from refold.actors.protocols import StreamingProvider
 from refold.providers import FallbackProvider, RecordedProvider, RecordingProvider, Secret
 from tests.providers.letter_format import END, KEY, REQUEST, LetterProvider, Stream, piece, streamed
 from tests.providers.loopback import Loopback, event_stream, json_answer
@@ -71,7 +72,7 @@ async def test_what_was_answered_is_answered_again(tmp_path: Path, stream: bool)
     path = tmp_path / "calls.jsonl"
     good: list[Any] = [FULL, say("two", usage=Usage(output_tokens=1)), say("two again")]
 
-    async def answers(provider: Provider) -> list[Any]:
+    async def answers(provider: StreamingProvider) -> list[Any]:
         texts = ("one", "same", "same")
         return [await (streamed(provider, asked(t)) if stream else provider.complete(asked(t))) for t in texts]
 
@@ -100,7 +101,7 @@ async def test_a_failure_fails_again_the_same_way(tmp_path: Path, stream: bool) 
     path = tmp_path / "calls.jsonl"
     error = ProviderError("too busy", kind="overloaded", status=529, retryable=True, retry_after_s=2.5)
 
-    async def failure(provider: Provider, kind: type[Exception]) -> Any:
+    async def failure(provider: StreamingProvider, kind: type[Exception]) -> Any:
         with pytest.raises(kind) as caught:
             await (streamed(provider) if stream else provider.complete(REQUEST))
         return vars(caught.value), str(caught.value)

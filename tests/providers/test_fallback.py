@@ -129,7 +129,7 @@ async def test_h6_a_provider_without_a_stream_of_its_own_is_one_too(log: EventSt
         async def complete(self, request: ModelRequest) -> Any:
             return say("plain")
 
-    provider: Any = FallbackProvider([ScriptedProvider([DOWN]), Plain()])  # type: ignore[list-item]
+    provider: Any = FallbackProvider([ScriptedProvider([DOWN]), Plain()])
     assert (await sent(log, provider, streaming=True)).text == "plain"
 
 

@@ -272,7 +272,7 @@ class NoStream(Wrong):
 
 
 async def test_a_model_that_cannot_stream_is_streamed_from_too() -> None:
-    pieces = [piece async for piece in ReActProvider(Whole()).stream(REQUEST)]  # type: ignore[arg-type]
+    pieces = [piece async for piece in ReActProvider(Whole()).stream(REQUEST)]
     assert pieces == [say("Sunny.")]
 
 

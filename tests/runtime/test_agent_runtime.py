@@ -612,7 +612,7 @@ async def test_a_provider_without_a_stream_answers_a_streaming_agent_whole() -> 
             return say("all at once")
 
     config = AgentConfig(model="m", streaming=True)
-    async with AgentRuntime(config, provider=Whole()) as runtime:  # type: ignore[call-overload]
+    async with AgentRuntime(config, provider=Whole()) as runtime:
         assert (await (await runtime.session("s")).send("go")).text == "all at once"
 
 

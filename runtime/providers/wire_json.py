@@ -1,4 +1,4 @@
-"""JSON as compatible servers write it: read leniently, written strictly.
+"""JSON on the wire, for every provider: read as servers write it, leniently, and written strictly.
 
 A server that counts text in UTF-16 cuts an emoji in two and sends each half as an escape of its own, so halves are let
 in here and made whole or replaced where the text is complete.
@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 
 from refold.events.cleaning import clean_text
-from refold.events.content import Json, JsonObject, is_json_object
+from refold.events.content import Json, JsonObject, is_json_array, is_json_object
 from refold.events.errors import ProviderError
 
 
@@ -52,10 +52,12 @@ def encoded(value: Json) -> bytes:
 def _cleaned(value: Json) -> Json:
     if isinstance(value, str):
         return clean_text(value)
-    if isinstance(value, list):
-        return [_cleaned(item) for item in cast("list[Json]", value)]
+    if isinstance(value, tuple):
+        value = list(cast("tuple[Json, ...]", value))
+    if is_json_array(value):
+        return [_cleaned(item) for item in value]
     if is_json_object(value):
-        return {clean_text(key): _cleaned(item) for key, item in value.items()}
+        return {clean_text(key) if isinstance(key, str) else key: _cleaned(item) for key, item in value.items()}
     return value
 
 
