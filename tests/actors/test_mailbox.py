@@ -190,10 +190,12 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_has_failed() -> No
     clock = ManualClock()
     async with ActorSystem(clock=clock, restart_backoff_s=0) as system:
         ref = await system.start(Slow, address="slow/1")
-        asked, behind = ref.ask(asyncio.Event(), block=False), ref.ask("next", block=False)
+        event = asyncio.Event()
+        asked, behind = ref.ask(event, block=False), ref.ask("next", block=False)
         await clock.advance(1.9)
         assert not asked.ready()
         await clock.advance(0.1)
+        event.set()  # Too late.
         with pytest.raises(
             TimeoutError, match=r"slow/1 was interrupted, since it had not handled a message within 2 s"
         ):

@@ -103,6 +103,7 @@ async def test_the_time_for_a_decision_passes_while_the_session_is_not_in_memory
         await clock.advance(3_600)
         assert live(runtime) == []
         await clock.advance(3_601)
+        assert sending.done()
         assert (await sending).outcome == Completed()
         assert "nobody allowed the call in time" in str(requests_of(runtime)[1].messages[-1])
 
@@ -144,10 +145,12 @@ async def test_a_session_at_work_stays_and_a_pause_before_a_retry_is_no_work(mem
         assert live(runtime) == []
         await clock.advance(700)
         await idle(clock)
-        assert live(runtime) == ["session/alice"]
+        at_work = live(runtime)
         gate.set()
         await clock.settle()
         assert (await sending).text == "at last"
+        assert [type(item.event).__name__ async for item in session.events()].count("RunResumed") == 0
+    assert at_work == ["session/alice"]
 
 
 async def test_a_run_that_goes_step_by_step_waits_outside_memory(memory: EventStore) -> None:

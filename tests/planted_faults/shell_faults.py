@@ -275,9 +275,7 @@ ACTORS = (
         "actors/event_sourced.py",
         "if wanted and not self._effects.taken_up and not self._effects.carried_out():",
         "if wanted and not self._effects.carried_out():",
-        (
-            "conformance/test_passivation.py::test_a_session_that_waits_for_approval_is_let_go_and_the_decision_finds_it",
-        ),
+        ("conformance/test_passivation.py::test_a_session_at_work_stays_and_a_pause_before_a_retry_is_no_work",),
     ),
     ShellFault(
         "a timer does not look at the wall clock",
