@@ -123,6 +123,10 @@ class ActorSystem:
             raise ConfigError(f"the kind {kind!r} is registered already; use another word")
         self._factories[kind] = factory
 
+    def knows(self, kind: str) -> bool:
+        """Return whether a kind of actors is registered."""
+        return kind in self._factories
+
     def ref(self, address: str) -> ActorRef:
         """Return a ref to an address; nothing is started, and nobody needs to be there yet. From any thread."""
         return ActorRef(self, address)

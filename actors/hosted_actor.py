@@ -40,6 +40,13 @@ class Told(msgspec.Struct, frozen=True):
     command: object
 
 
+class Several(msgspec.Struct, frozen=True):
+    """Commands to be performed in order, in one transaction: all of them or none; the reply is that of the last."""
+
+    commands: tuple[object, ...]
+    """At least one."""
+
+
 class Question(msgspec.Struct, frozen=True):
     """Have the actor's state looked at; the reply is an `Answer`."""
 
@@ -91,6 +98,7 @@ class HostedActor(EventSourcedActor[S, C, E], Generic[S, C, E]):
         worker: does the work that the core asks for; None = nobody does.
         on_event: called with each event once it is durable, in order.
         cancel_grace_s: seconds that cancelled work may take to end.
+        lasting: whether it stays in memory however long it is idle.
     """
 
     def __init__(
@@ -101,12 +109,20 @@ class HostedActor(EventSourcedActor[S, C, E], Generic[S, C, E]):
         worker: ActorRef | None,
         on_event: Callable[[RecordedEvent[E]], object] | None,
         cancel_grace_s: float,
+        *,
+        lasting: bool = False,
     ) -> None:
         super().__init__(core, core.codec, journal, in_flight=in_flight, cancel_grace_s=cancel_grace_s)
+        self._lasting = lasting
         self._checked = core
         self._worker = worker
         self._on_event = on_event
         self._causes = Causes()
+        self._before: Sequence[C] = ()
+
+    def may_passivate(self) -> bool:
+        """Return whether memory may let go of it."""
+        return not self._lasting and super().may_passivate()
 
     async def on_receive(self, message: Any) -> Any:
         """Handle a command, a question, or the end of work."""
@@ -115,21 +131,39 @@ class HostedActor(EventSourcedActor[S, C, E], Generic[S, C, E]):
         if type(message) is Question:
             await self.require_durable_state()
             return self._answered(message)
+        if type(message) is Several:
+            return await self._several(message.commands)
         if isinstance(message, Vital):
             return await super().on_receive(message)
         return await self._command(message)
 
     async def _command(self, command: object) -> Any:
-        if not self._checked.takes(command):
-            names = ", ".join(cls.__name__ for cls in self._checked.command_types)
-            raise ConfigError(
-                f"{self.address} takes the commands of {self._checked.name} ({names}), not {command!r:.80}"
-            )
+        self._check_takes(command)
         try:
             return await super().on_receive(command)
         except CoreFailed as error:
             self._report(error)
             raise
+
+    def _check_takes(self, command: object) -> None:
+        if not self._checked.takes(command):
+            names = ", ".join(cls.__name__ for cls in self._checked.command_types)
+            raise ConfigError(
+                f"{self.address} takes the commands of {self._checked.name} ({names}), not {command!r:.80}"
+            )
+
+    async def _several(self, commands: Sequence[Any]) -> Any:
+        for command in commands:
+            self._check_takes(command)
+        self._before = commands[:-1]
+        try:
+            return await self._command(commands[-1])
+        finally:
+            self._before = ()
+
+    def preparation(self, command: C) -> Sequence[C]:
+        """Return the commands that were sent together with `command`, before it."""
+        return self._before
 
     async def _told(self, command: object) -> None:
         try:

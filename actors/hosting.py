@@ -147,6 +147,21 @@ class Host:
         await self._wake(kind)
         return Hosted(system, kind)
 
+    async def lasting(self, kind: str, core: CheckedCore[S, C, E]) -> ActorSystem:
+        """Let `core`, one of Refold's own, decide for every `"<kind>/<id>"`, and return the system that they live in.
+
+        Such an actor has a large state that is asked often: once in memory, it stays there. It does no work outside
+        but wait. Where the kind is hosted already, nothing changes.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        if not self._system.knows(kind):
+            rest = (self._journal, self._in_flight, None, None, self._cancel_grace_s)
+            self._system.register(kind, lambda _: HostedActor(core, *rest, lasting=True))
+            await self._wake(kind)
+        return self._system
+
     async def _wake(self, kind: str) -> None:
         """Make the actors that have work to do."""
         last = ""

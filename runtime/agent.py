@@ -1,8 +1,9 @@
 """The description of an agent: what a runtime runs and what `module:attribute` names in the command."""
 
 import inspect
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import msgspec
 
@@ -14,6 +15,7 @@ from refold.events.errors import ConfigError
 from refold.events.ids import checked_identifier
 from refold.given_provider import checked_provider
 from refold.options import RuntimeOptions
+from refold.stream_object import StreamObject
 from refold.structured_output import output_schema, with_output
 from refold.tools import Tool
 
@@ -41,6 +43,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     output_type: type[object] | None = None
     """What a final answer must be, as JSON: a msgspec Struct, a dataclass, a TypedDict; None = any text. The model is
     told its schema; read an answer with `RunResult.parsed`."""
+    objects: Sequence[StreamObject[Any, Any, Any]] = ()
+    """What else lives on the runtime's log, such as circuit breakers."""
 
     def __post_init__(self) -> None:
         if "/" in checked_identifier(self.name, "agent name"):
@@ -54,8 +58,19 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("Agent.offer must be a plain function that returns quickly, not an async one")
         if self.output_type is not None:
             output_schema(self.output_type)
+        self._check_objects()
         if self.config.protocol == "react":
             self._check_names_of_actions()
+
+    def _check_objects(self) -> None:
+        streams = Counter(living.stream for living in self.stream_objects())
+        for stream, count in streams.items():
+            if count > 1:
+                raise ConfigError(f"{count} objects of the agent are the stream {stream}; give each a name of its own")
+
+    def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
+        """Return everything of it that lives on the log, each once."""
+        return tuple({id(living): living for living in self.objects}.values())
 
     def _check_names_of_actions(self) -> None:
         from refold.react_action import is_reserved
@@ -90,6 +105,7 @@ class AgentParts(TypedDict, total=False):
     policy: Policy | None
     offer: Offer | None
     output_type: type[object] | None
+    objects: Sequence[StreamObject[Any, Any, Any]]
 
 
 def parts_and_rest(given: Mapping[str, object]) -> tuple[AgentParts, RuntimeOptions]:

@@ -223,6 +223,8 @@ class AgentRuntime:
             EventSourcedActor, RUNTIME_CORE, RUNTIME_CODEC, self._journal, address=RUNTIME_STREAM
         )
         await note.ask(RuntimeStarted(code=code), block=False)
+        for living in self.agent.stream_objects():
+            await living.attach(self.host)
         if options.auto_resume:
             self._resuming = asyncio.get_running_loop().create_task(self._resume(store), name="resume open runs")
         self._inbox = reader_of(self)

@@ -1,0 +1,162 @@
+"""What an object is that lives on the log as one stream, and is used like a plain one, also before a runtime exists.
+
+    memory = EpisodicStore()
+    memory.add_episode("agent", "Anna prefers tea", importance=0.8)        # Kept until a runtime has it.
+    async with AgentRuntime(config, provider=provider, memory=memory):
+        await memory.add_episode("agent", "Anna lives in Lisbon")          # On the loop.
+    ...
+    memory.add_episode("agent", "Anna has a cat").get()                    # In any other thread.
+
+Memories, graphs and breakers are such objects. Each is a face before an event-sourced actor at `"<kind>/<name>"` (see
+`refold.actors.hosting`), whose core decides. Every method that asks or changes something returns an `ActorFuture`, for
+which threads and coroutines may wait alike, and nobody has to.
+
+The rules: while a runtime has the object, the log alone says what is in it. What was done before is decided by the same
+core on a state of its own, and sent to the log when a runtime takes the object, each command under a key made of its
+content, so that a program that fills its stores before each start fills them once.
+"""
+
+import copy
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Generic, TypeVar, cast
+
+import msgspec
+
+from refold.actors.actor_ref import ActorRef
+from refold.actors.clock import Clock, SystemClock
+from refold.actors.folded_actor import Performed
+from refold.actors.future import ActorFuture
+from refold.actors.hosted_actor import Answer, Question, Several
+from refold.actors.hosting import Host
+from refold.events.checked_core import CheckedCore
+from refold.events.core import Recorded, plan
+from refold.events.errors import ConfigError, RefoldError
+from refold.events.ids import StreamName, checked_identifier, stream_name
+from refold.events.pure_core import E, KeyedCommand, State
+
+S = TypeVar("S", bound=State)
+C = TypeVar("C", bound=KeyedCommand)
+R = TypeVar("R")
+
+COMMANDS_PER_TRANSACTION = 500
+"""So many commands of the time before the runtime are recorded together."""
+
+
+class StreamObject(Generic[S, C, E]):
+    """Base of what lives on the log as one stream: subclass it with `kind` and `core`.
+
+    Args:
+        name: what stands behind the kind in the name of the stream; two objects of one kind need two names.
+        clock: tells the time before a runtime has the object; None = the machine's.
+
+    Raises:
+        ConfigError: the name cannot be one.
+    """
+
+    kind: ClassVar[str]
+    """What stands before the slash of the stream's name."""
+    core: ClassVar[CheckedCore]  # type: ignore[type-arg] # A class variable cannot name the type variables.
+    """Decides for all objects of the class."""
+
+    def __init__(self, name: str, clock: Clock | None = None) -> None:
+        self.name = checked_identifier(name, f"{self.kind} name")
+        self.stream: StreamName = stream_name(self.kind, self.name)
+        self._clock: Clock = clock or SystemClock()
+        self._ref: ActorRef | None = None
+        self._before: S | None = None
+        """The state before a runtime has the object, once somebody asks for it."""
+        self._time = 0
+        self._given: list[C] = []
+        self._repetitions: Counter[str] = Counter()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.stream}>"
+
+    def opening(self, state: S) -> Sequence[C]:
+        """Return what is recorded first when a runtime takes the object: settings that differ from those in the log."""
+        return ()
+
+    def now_us(self) -> int:
+        """Return the time, in microseconds since the epoch, UTC."""
+        return self._clock.now_us() if self._ref is None else self._ref.system.clock.now_us()
+
+    def perform(self, command: C) -> ActorFuture[Performed]:
+        """Have the core decide about `command`; the outcome is there when what follows from it is durable.
+
+        The outcome may be an error: see `refold.actors.Hosted.ask`.
+        """
+        if self._ref is not None:
+            return self._ref.ask(command, block=False)
+        future: ActorFuture[Performed] = ActorFuture()
+        try:
+            future.set(self._perform_before(command))
+        except RefoldError as error:
+            future.settle(error=error)
+        return future
+
+    def read(self, question: Callable[[S], R]) -> ActorFuture[R]:
+        """Return a copy of what `question` finds in the state, which is durable, and which it must not change.
+
+        The outcome may be an error: see `refold.actors.Hosted.read`, or what `question` raised.
+        """
+        if self._ref is not None:
+            return self._ref.ask(Question(question), block=False).map(_value)
+        future: ActorFuture[R] = ActorFuture()
+        try:
+            future.set(copy.deepcopy(question(self._state_before())))
+        except Exception as error:  # noqa: BLE001 - the asker's own code
+            future.settle(error=error)
+        return future
+
+    async def attach(self, host: Host) -> None:
+        """Live on the log behind `host`, that of a runtime or an `EventSourcedSystem`, and record there what was done.
+
+        Raises:
+            ConfigError: another runtime has the object.
+            PersistenceError: the log failed.
+        """
+        if self._ref is not None and self._ref.is_alive():
+            raise ConfigError(f"{self!r} lives in another runtime; make an object for each")
+        self._ref = (await host.lasting(self.kind, self.core)).ref(self.stream)
+        opening = await self.read(self.opening)
+        given = [*opening, *self._given]
+        for first in range(0, len(given), COMMANDS_PER_TRANSACTION):
+            await self._ref.ask(Several(tuple(given[first : first + COMMANDS_PER_TRANSACTION])), block=False)
+
+    def _state_before(self) -> S:
+        if self._before is None:
+            self._before = self.core.initial()
+            for command in self.opening(self._before):
+                self._plan_before(command)
+        return self._before
+
+    def _plan_before(self, command: C) -> Performed:
+        state = self._state_before()
+        self._time = max(self._clock.now_us(), self._time)
+        planned = plan(self.core, state, command, self._time)
+        if isinstance(planned, Recorded):
+            return Performed(planned.version, False)
+        self._before = planned.state
+        return Performed(planned.state.version - len(planned.events) + 1, True)
+
+    def _perform_before(self, command: C) -> Performed:
+        command = self._with_key(command)
+        performed = self._plan_before(command)
+        if performed.new:
+            self._given.append(command)
+        return performed
+
+    def _with_key(self, command: C) -> C:
+        if command.key is not None:
+            return command
+        digest = hashlib.sha256(msgspec.json.encode((type(command).__name__, command))).hexdigest()[:16]
+        self._repetitions[digest] += 1
+        return msgspec.structs.replace(command, key=f"given {digest} {self._repetitions[digest]}")
+
+
+def _value(answer: Answer) -> R:  # type: ignore[type-var]
+    if answer.error is not None:
+        raise answer.error
+    return cast("R", answer.value)

@@ -1,0 +1,168 @@
+"""What lives on the log and is used like a plain object: before, in, and between runtimes."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from refold import AgentConfig, AgentRuntime, ConfigError, ScriptedProvider
+from refold.actors import EventSourcedSystem, ManualClock
+from refold.actors.errors import ActorStopped
+from refold.actors.future import ActorFuture
+from refold.events import CommandRejected, KeyedCommand, KeyedEvent, PureCore, State
+from refold.events.checked_core import CheckedCore
+from refold.stream_object import StreamObject
+
+
+class Write(KeyedCommand, frozen=True, kw_only=True):
+    line: str
+
+
+class Written(KeyedEvent, frozen=True, kw_only=True, tag="notes.written.v1"):
+    line: str
+
+
+class Pages(State):
+    lines: list[str] = []
+    times: list[int] = []
+
+
+class NotesCore(PureCore[Pages, Write, Written]):
+    def admit(self, state: Pages, command: Write) -> Written:
+        if not command.line:
+            raise CommandRejected("an empty line says nothing")
+        return Written(line=command.line)
+
+    def evolve(self, state: Pages, event: Written) -> Pages:
+        state.lines.append(event.line)
+        state.times.append(event.at)
+        return state
+
+
+class Notes(StreamObject[Pages, Write, Written]):
+    kind = "notes"
+    core = CheckedCore(NotesCore)
+
+    def write(self, line: str, key: str | None = None) -> ActorFuture[int]:
+        return self.perform(Write(line=line, key=key)).map(lambda performed: performed.version)
+
+    def lines(self) -> ActorFuture[list[str]]:
+        return self.read(lambda pages: pages.lines)
+
+
+def runtime_of(log: Path | str, *notes: Notes, clock: ManualClock | None = None) -> AgentRuntime:
+    return AgentRuntime(
+        AgentConfig(model="m"), provider=ScriptedProvider([]), log=log, objects=notes, clock=clock, inbox_poll_s=0
+    )
+
+
+def test_without_a_runtime_it_is_a_plain_object() -> None:
+    notes = Notes("mine")
+    assert notes.write("one").get() == 1
+    notes.write("two")
+    assert notes.lines().get() == ["one", "two"]
+    with pytest.raises(CommandRejected, match="says nothing"):
+        notes.write("").get()
+    found = notes.lines().get()
+    found.append("not in it")
+    assert notes.lines().get() == ["one", "two"]
+
+
+async def test_what_was_done_before_is_in_the_log_once_however_often_the_program_starts(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    for _ in range(3):
+        notes = Notes("mine")
+        for line in ("one", "two", "one"):
+            notes.write(line)
+        async with runtime_of(log, notes):
+            assert await notes.lines() == ["one", "two", "one"]
+    notes = Notes("mine")
+    notes.write("one")
+    notes.write("new")
+    async with runtime_of(log, notes):
+        assert await notes.write("in a runtime") == 5
+        assert await notes.lines() == ["one", "two", "one", "new", "in a runtime"]
+
+
+async def test_what_a_runtime_was_given_is_recorded_in_few_transactions() -> None:
+    notes = Notes("mine")
+    for number in range(1_200):
+        notes.write(f"line {number}")
+    async with runtime_of(":memory:", notes) as runtime:
+        assert await notes.read(lambda pages: len(pages.lines)) == 1_200
+        assert runtime.commits <= 6
+
+
+async def test_a_thread_waits_for_what_happens_on_the_loop() -> None:
+    notes = Notes("mine")
+    async with runtime_of(":memory:", notes):
+        await asyncio.to_thread(lambda: notes.write("from a thread").get())
+        assert await notes.lines() == ["from a thread"]
+
+
+def test_from_plain_code_the_outcome_is_waited_for_by_get() -> None:
+    notes = Notes("mine")
+    with runtime_of(":memory:", notes):
+        assert notes.write("one").get() == 1
+        found: list[list[str]] = []
+        thread = threading.Thread(target=lambda: found.append(notes.lines().get()))
+        thread.start()
+        thread.join()
+        assert found == [["one"]]
+
+
+async def test_a_key_counts_once() -> None:
+    notes = Notes("mine")
+    async with runtime_of(":memory:", notes):
+        assert await notes.write("one", key="k") == 1
+        assert await notes.write("one", key="k") == 1
+        with pytest.raises(CommandRejected, match="used for another command"):
+            await notes.write("two", key="k")
+        assert await notes.lines() == ["one"]
+
+
+async def test_it_stays_in_memory_however_long_nobody_asks() -> None:
+    notes, clock = Notes("mine"), ManualClock()
+    async with runtime_of(":memory:", notes, clock=clock) as runtime:
+        await notes.write("one")
+        await clock.advance(3_600)
+        assert "notes/mine" in runtime.system.live()
+
+
+async def test_it_serves_an_event_sourced_system_as_well() -> None:
+    notes = Notes("mine")
+    notes.write("before")
+    async with EventSourcedSystem() as system:
+        await notes.attach(system.host)
+        assert await notes.write("in it") == 2
+
+
+async def test_it_lives_in_one_runtime_and_later_in_another(tmp_path: Path) -> None:
+    notes = Notes("mine")
+    async with runtime_of(tmp_path / "a.db", notes):
+        await notes.write("one")
+        with pytest.raises(ConfigError, match="lives in another runtime"):
+            async with runtime_of(tmp_path / "b.db", notes):
+                raise AssertionError
+    with pytest.raises(ActorStopped):
+        await notes.lines()
+    async with runtime_of(tmp_path / "a.db", notes):
+        assert await notes.lines() == ["one"]
+
+
+def test_two_objects_of_one_stream_are_refused() -> None:
+    with pytest.raises(ConfigError, match="2 objects of the agent are the stream notes/mine"):
+        runtime_of(":memory:", Notes("mine"), Notes("mine"))
+
+
+async def test_what_the_log_refuses_of_the_time_before_is_said_at_the_start(tmp_path: Path) -> None:
+    notes = Notes("mine")
+    notes.write("one", key="k")
+    async with runtime_of(tmp_path / "events.db", notes):
+        pass
+    again = Notes("mine")
+    again.write("another", key="k")
+    with pytest.raises(CommandRejected, match="used for another command"):
+        async with runtime_of(tmp_path / "events.db", again):
+            raise AssertionError
