@@ -1,0 +1,1 @@
+"""Figures about agents, folded from the log."""

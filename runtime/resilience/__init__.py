@@ -1,0 +1,1 @@
+"""What protects callers from what fails, repeats or floods: breakers, deduplication, backpressure, pipelines."""
