@@ -1,5 +1,6 @@
 """What holds for every test run: asyncio's debug mode, and how hypothesis searches."""
 
+import gc
 import os
 from collections.abc import Generator
 
@@ -16,6 +17,12 @@ settings.register_profile(
 )
 settings.register_profile("ci", parent=settings.get_profile("everyday"), derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "everyday")
+
+
+def pytest_collection_finish() -> None:
+    """Spare each collection of garbage in the run the walk over the tests themselves, which stay."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
