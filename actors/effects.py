@@ -5,12 +5,16 @@ is restarted in the middle of an effect neither begins it a second time nor lose
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from refold.actors.clock import Clock, Timer
 from refold.actors.mailbox import Vital
-from refold.events.core import Effect
+from refold.actors.reply import TIMER_RESOLUTION_S
+from refold.events.core import Effect, WaitUntil
 from refold.events.ids import PayloadHash
+
+LOOK_AT_CLOCK_S = 60.0
+"""How often a wait looks at the wall clock, which may be set."""
 
 
 class EffectEnded(Vital, frozen=True, kw_only=True):
@@ -28,7 +32,7 @@ class EffectEnded(Vital, frozen=True, kw_only=True):
 class StreamEffects:
     """The effects of one stream, by key; its actor reads and changes them."""
 
-    __slots__ = ("cancelled", "held", "running", "taken_up", "timers", "unrecorded")
+    __slots__ = ("cancelled", "ends_of_pauses", "held", "running", "taken_up", "timers", "unrecorded")
 
     def __init__(self) -> None:
         self.taken_up = False
@@ -38,12 +42,52 @@ class StreamEffects:
         """Those that begin only once somebody lets the work of an earlier process go on."""
         self.timers: dict[str, Timer] = {}
         """Of waits and of pauses, by the key of what they are for."""
+        self.ends_of_pauses: dict[str, float] = {}
+        """When waits that are pauses end at the latest, in seconds of the clock that is never set, by key."""
         self.running: dict[str, Effect] = {}
         """Those that the state wants, results that are not recorded yet included."""
         self.cancelled: dict[str, Effect] = {}
         """Those that were asked to end and have not ended."""
         self.unrecorded: dict[str, EffectEnded] = {}
         """What ended effects brought and the log has refused so far."""
+
+    def set_timer(self, effect: WaitUntil, clock: Clock, time_us: int, due: Callable[[], object]) -> None:
+        """Have `due` called when the time of a wait may have come; see `has_come`.
+
+        Args:
+            effect: the wait.
+            clock: tells the time.
+            time_us: of the stream's last event; its time never goes back.
+            due: called on the loop.
+        """
+        key = effect.key
+        left_s = max(0, effect.due_at - max(clock.now_us(), time_us)) / 1_000_000
+        if effect.pause:
+            self.ends_of_pauses.setdefault(key, clock.monotonic_s() + left_s)
+
+        def look() -> None:
+            if self.has_come(effect, clock):
+                due()
+            else:  # A timer counts seconds; but the wall clock may be set, and the machine may sleep.
+                self.timers[key] = clock.call_later(min(self._left_s(effect, clock), LOOK_AT_CLOCK_S), look)
+
+        self.timers[key] = clock.call_later(min(self._left_s(effect, clock), LOOK_AT_CLOCK_S), look)
+
+    def has_come(self, effect: WaitUntil, clock: Clock) -> bool:
+        """Return whether the time of a wait has come."""
+        return self._left_s(effect, clock) < TIMER_RESOLUTION_S
+
+    def _left_s(self, effect: WaitUntil, clock: Clock) -> float:
+        left_s = (effect.due_at - clock.now_us()) / 1_000_000
+        end_s = self.ends_of_pauses.get(effect.key)
+        return left_s if end_s is None else min(left_s, end_s - clock.monotonic_s())
+
+    def forget_timer(self, key: str) -> None:
+        """Let go of the timer of a wait or of a pause, if there is one."""
+        self.ends_of_pauses.pop(key, None)
+        timer = self.timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
 
     def carried_out(self) -> bool:
         """Return whether this process works on any of them, waits not counted."""

@@ -33,10 +33,6 @@ RECORD_RETRY_S = 0.5
 """Pause before the result of an effect is offered again to a log that refused it; it doubles up to 32 times this."""
 
 
-LOOK_AT_CLOCK_S = 60.0
-"""After so long a wait looks at the wall clock again."""
-
-
 class WithPayloads(msgspec.Struct, frozen=True):
     """A command whose large content goes to the payloads."""
 
@@ -261,6 +257,7 @@ class EventSourcedActor(FoldedActor[S, C, E]):
             if isinstance(self._effects.running.get(key), WaitUntil):
                 del self._effects.running[key]
         self._effects.timers.clear()
+        self._effects.ends_of_pauses.clear()
         self._effects.held.clear()
         self._effects.taken_up = False
         self._in_flight.forget(self.stream)
@@ -336,7 +333,7 @@ class EventSourcedActor(FoldedActor[S, C, E]):
         effects.unrecorded.pop(key, None)
         effects.running.pop(key, None)
         effects.cancelled.pop(key, None)
-        self._forget_timer(key)
+        self._effects.forget_timer(key)
         self._ends[key] = 0 if recorded else self._ends.get(key, 0) + 1
         self._reconcile()
         self._in_flight.ended()
@@ -348,22 +345,16 @@ class EventSourcedActor(FoldedActor[S, C, E]):
 
     def _offer_later(self, message: EffectEnded) -> None:
         key = message.key
-        self._forget_timer(key)
+        self._effects.forget_timer(key)
         pause_s = RECORD_RETRY_S * 2 ** min(message.attempt - 1, 5)
         self._effects.timers[key] = self._tell_later(pause_s, OfferResult(key))
 
     async def _end_overdue_waits(self) -> None:
         """Record the times that have come, so that what arrives after them finds them passed."""
-        now_us = self.system.clock.now_us()
         waits = [effect for effect in self._effects.running.values() if isinstance(effect, WaitUntil)]
         for effect in sorted(waits, key=lambda wait: wait.due_at):
-            if effect.due_at <= now_us and effect.key in self._effects.running:
+            if effect.key in self._effects.running and self._effects.has_come(effect, self.system.clock):
                 await self._effect_ended(EffectEnded(key=effect.key, command=self.due(effect)))
-
-    def _forget_timer(self, key: str) -> None:
-        timer = self._effects.timers.pop(key, None)
-        if timer is not None:
-            timer.cancel()
 
     async def _record_result(self, message: EffectEnded, effect: Effect | None) -> bool:
         """Record what an effect brought, or something instead; return whether it was that itself."""
@@ -403,13 +394,13 @@ class EventSourcedActor(FoldedActor[S, C, E]):
             del self._ends[key]
             if key in self._resting:
                 self._resting.remove(key)
-                self._forget_timer(key)
+                self._effects.forget_timer(key)
         running, cancelled = self._effects.running, self._effects.cancelled
         self._effects.held.intersection_update(wanted)
         for key in [key for key in running if key not in wanted]:
             effect = running.pop(key)
             if isinstance(effect, Wait):
-                self._forget_timer(key)
+                self._effects.forget_timer(key)
             else:
                 cancelled[key] = effect
                 self.cancel(effect)
@@ -451,27 +442,16 @@ class EventSourcedActor(FoldedActor[S, C, E]):
         return tell
 
     def _set_timer(self, effect: WaitUntil) -> None:
-        clock, timers, key = self.system.clock, self._effects.timers, effect.key
-        tell = self._teller(LookAtClock(key))
-
-        def look() -> None:
-            remaining_us = effect.due_at - clock.now_us()
-            if remaining_us <= 0:
-                tell()
-            else:  # A timer counts seconds; but the wall clock may be set, and the machine may sleep.
-                timers[key] = clock.call_later(min(remaining_us / 1_000_000, LOOK_AT_CLOCK_S), look)
-
-        delay_s = max(0, effect.due_at - clock.now_us()) / 1_000_000
-        timers[key] = clock.call_later(min(delay_s, LOOK_AT_CLOCK_S), look)
+        self._effects.set_timer(effect, self.system.clock, self.time, self._teller(LookAtClock(effect.key)))
 
     async def _look_at_clock(self, key: str) -> None:
         effect = self._effects.running.get(key)
         if not isinstance(effect, WaitUntil) or key in self._effects.unrecorded:
             return
-        if effect.due_at > self.system.clock.now_us():
-            self._set_timer(effect)
-        else:
+        if self._effects.has_come(effect, self.system.clock):
             await self._effect_ended(EffectEnded(key=key, command=self.due(effect)))
+        else:
+            self._set_timer(effect)
 
     async def _pause_over(self, key: str) -> None:
         try:
@@ -481,7 +461,7 @@ class EventSourcedActor(FoldedActor[S, C, E]):
             return
         if key in self._resting:
             self._resting.remove(key)
-            self._forget_timer(key)
+            self._effects.forget_timer(key)
             self._reconcile(rested=key)
 
     async def _grace_over(self, message: GraceOver) -> None:

@@ -54,6 +54,9 @@ class WaitUntil(Wait, frozen=True, kw_only=True):
 
     due_at: int
     """Microseconds since the epoch, UTC: the unit of `Event.at`."""
+    pause: bool = False
+    """It is a length of time that counts, and not what the calendar says: where the wall clock is set back, the wait
+    ends all the same when so much time has passed."""
 
 
 class Recorded(msgspec.Struct, frozen=True):

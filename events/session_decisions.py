@@ -390,11 +390,15 @@ def pending(state: SessionState) -> list[SessionEffect]:
     limit = state.configuration.run_timeout_s if state.configuration is not None else None
     if limit is not None and not awaits_person(run, state.turn):
         due_at = run.started_at + run.waited_us + round(limit * 1_000_000)
-        effects.append(WaitUntil(key=deadline_key(run), causation=run.started, correlation=run.input, due_at=due_at))
+        effects.append(
+            WaitUntil(key=deadline_key(run), causation=run.started, correlation=run.input, due_at=due_at, pause=True)
+        )
     if run.phase == "model":
         effects.append(CallModel(key=f"model:{run.asked}", causation=run.asked, correlation=run.input, turn=run.turns))
     elif run.phase == "waiting":
-        effects.append(WaitUntil(key=retry_key(run), causation=run.asked, correlation=run.input, due_at=run.retry_at))
+        effects.append(
+            WaitUntil(key=retry_key(run), causation=run.asked, correlation=run.input, due_at=run.retry_at, pause=True)
+        )
     if state.turn is not None:
         effects.extend(_run_tool(run, state.turn, call) for call in running_calls(state.turn))
         for call_id, requested in islice(state.turn.awaiting.items(), CALLS_RUNNING_MAX):
@@ -417,7 +421,9 @@ def _await_decision(run: Run, call: Call, requested: int) -> list[SessionEffect]
     )
     if call.expires_at is None:
         return [asking]
-    expiry = WaitUntil(key=expiry_key(requested), causation=requested, correlation=run.input, due_at=call.expires_at)
+    expiry = WaitUntil(
+        key=expiry_key(requested), causation=requested, correlation=run.input, due_at=call.expires_at, pause=True
+    )
     return [asking, expiry]
 
 

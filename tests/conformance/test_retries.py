@@ -241,6 +241,31 @@ async def test_waiting_to_try_again_counts_as_no_lost_work_however_often_the_pro
         assert await recorded(sent.session, "RunParked") == []
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_clock_that_is_set_back_makes_no_pause_longer(memory: Any, restarted: bool) -> None:
+    clock = ManualClock()
+    async with runtime_of(memory, None, [BUSY, say("at last")], retry=RETRY, clock=clock) as runtime:
+        sent = await send(runtime)
+        await sent.seen.have("RetryScheduled")
+        await clock.advance(0.5)
+        clock.jump(-86_400)
+        if not restarted:
+            await clock.advance(1.4)
+            assert asked(runtime) == 1
+            await clock.advance(0.2)
+            assert asked(runtime) == 2
+            assert (await sent.sending).text == "at last"
+            return
+    with pytest.raises(ActorStopped):
+        await sent.sending
+    async with runtime_of(memory, None, [say("at last")], retry=RETRY, clock=clock) as runtime:
+        await clock.advance(1.9)  # How long it was down, nobody knows: the pause is whole again.
+        assert asked(runtime) == 0
+        await clock.advance(0.2)
+        assert asked(runtime) == 1
+        assert (await (await runtime.session("alice")).send("go", key="k")).text == "at last"
+
+
 async def test_without_auto_resume_the_pause_ends_with_nothing_until_somebody_resumes(memory: Any) -> None:
     runtime = await restarted(memory, 1, [say("at last")], auto_resume=False)
     async with runtime:

@@ -1,0 +1,74 @@
+"""Scenarios drawn from a seed: for sweeps over many, where hypothesis would spend its time on choices.
+
+`refold.scenarios.strategies` draws the same kinds of scenarios for hypothesis, which shrinks those that fail.
+"""
+
+import random
+
+from refold.scenarios import faults
+from refold.scenarios.faults import AnyFault
+from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Say, Scenario
+
+BUSY_S = 40.0
+"""Within so many virtual seconds everything is said and most faults happen."""
+
+
+def drawn_scenario(seed: int, *, sessions: int = 3, acts: int = 8, faults_max: int = 6) -> Scenario:
+    """Return the scenario of a seed, always the same.
+
+    Args:
+        seed: any integer.
+        sessions: how many sessions are spoken to, >= 1.
+        acts: how many acts there are, >= 1.
+        faults_max: most faults, >= 0.
+    """
+    chance = random.Random(f"scenario {seed}")
+    return Scenario(
+        acts=tuple(_act(chance, f"s{chance.randrange(sessions)}") for _ in range(acts)),
+        faults=tuple(_fault(chance) for _ in range(chance.randint(0, faults_max))),
+        seed=seed,
+    )
+
+
+def _act(chance: random.Random, session: str) -> AnyAct:
+    at_s = round(chance.uniform(0, BUSY_S), 2)
+    kind = chance.random()
+    if kind < 0.2:
+        return Cancel(session=session, at_s=at_s)
+    if kind < 0.3:
+        return Abandon(session=session, at_s=at_s, after_s=round(chance.uniform(0.1, 10), 2))
+    return Say(session=session, at_s=at_s, text=chance.choice(("hello", "go on", "pay 3", "look again")))
+
+
+def _fault(chance: random.Random) -> AnyFault:
+    model, tool, append = chance.randint(1, 20), chance.randint(1, 15), chance.randint(1, 60)
+    moment = round(chance.uniform(0, BUSY_S), 2)
+    return chance.choice(
+        (
+            lambda: faults.ProviderRefuses(
+                nth=model,
+                kind=chance.choice(("rate_limit", "overloaded", "server", "connection", "timeout", "auth")),
+                retryable=chance.random() < 0.8,
+                retry_after_s=chance.choice((None, None, 0.0, 7.5)),
+            ),
+            lambda: faults.ProviderDrops(nth=model),
+            lambda: faults.ProviderStalls(nth=model, seconds=chance.choice((5.0, 100.0, 900.0))),
+            lambda: faults.ProviderBabbles(nth=model),
+            lambda: faults.ToolRaises(nth=tool),
+            lambda: faults.ToolIsSlow(nth=tool, seconds=chance.choice((10.0, 100.0, 300.0))),
+            lambda: faults.ToolHangs(nth=tool),
+            lambda: faults.ToolReturnsGarbage(nth=tool),
+            lambda: faults.AppendFails(
+                nth=append, committed=chance.random() < 0.5, appends=chance.choice((1, 1, 2, 10))
+            ),
+            lambda: faults.AppendIsSlow(nth=append, seconds=chance.choice((0.5, 5.0, 20.0))),
+            lambda: faults.ReadFails(nth=chance.randint(1, 60)),
+            lambda: faults.CrashAtAppend(nth=append, committed=chance.random() < 0.5),
+            lambda: faults.CrashAtAppend(nth=append, committed=chance.random() < 0.5),
+            lambda: faults.CrashAtStep(nth=chance.randint(1, 1_500)),
+            lambda: faults.CrashInTool(nth=tool),
+            lambda: faults.Crash(at_s=moment),
+            lambda: faults.Close(at_s=moment),
+            lambda: faults.ClockJumps(at_s=moment, seconds=chance.choice((-86_400.0, -5.0, 5.0, 86_400.0))),
+        )
+    )()

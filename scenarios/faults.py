@@ -1,0 +1,163 @@
+"""Faults as data: what is to go wrong in a simulation, and where.
+
+A fault that counts (`nth`) happens at the n-th operation of its kind since the simulation began, over all lives of the
+process; one that tells a time (`at_s`) happens that many virtual seconds after it began. Each is independent of the
+others, so that a plan can be shrunk to those that matter. What is listed and never comes to happen is reported as such.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from refold.events.errors import ConfigError
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all faults."""
+
+
+class CountedFault(Fault, frozen=True, kw_only=True):
+    """Happens at one operation of its kind.
+
+    Raises:
+        ConfigError: there is no such operation.
+    """
+
+    nth: int
+    """From 1."""
+
+    def __post_init__(self) -> None:
+        if self.nth < 1:
+            raise ConfigError(f"{type(self).__name__}.nth counts from 1, and is {self.nth}")
+
+
+class TimedFault(Fault, frozen=True, kw_only=True):
+    """Happens at a moment."""
+
+    at_s: float
+    """Virtual seconds after the simulation began."""
+
+
+# The model's provider
+
+
+class ProviderRefuses(CountedFault, frozen=True, kw_only=True, tag="provider_refuses"):
+    """A model call fails at once."""
+
+    kind: Literal["auth", "rate_limit", "overloaded", "server", "connection", "timeout", "malformed"] = "connection"
+    retryable: bool = True
+    retry_after_s: float | None = None
+
+
+class ProviderDrops(CountedFault, frozen=True, kw_only=True, tag="provider_drops"):
+    """A model call fails half-way: after some deltas where answers are streamed."""
+
+
+class ProviderStalls(CountedFault, frozen=True, kw_only=True, tag="provider_stalls"):
+    """A model call takes long."""
+
+    seconds: float = 600.0
+
+
+class ProviderBabbles(CountedFault, frozen=True, kw_only=True, tag="provider_babbles"):
+    """An answer calls a tool that there is not, and one whose arguments are no object."""
+
+
+# Tools
+
+
+class ToolRaises(CountedFault, frozen=True, kw_only=True, tag="tool_raises"):
+    """A tool's body raises after it has done its work."""
+
+
+class ToolIsSlow(CountedFault, frozen=True, kw_only=True, tag="tool_is_slow"):
+    """A tool's body takes long."""
+
+    seconds: float = 60.0
+
+
+class ToolHangs(CountedFault, frozen=True, kw_only=True, tag="tool_hangs"):
+    """A tool's body goes on for an hour, whatever it is told: it ignores its cancellation too."""
+
+
+class ToolReturnsGarbage(CountedFault, frozen=True, kw_only=True, tag="tool_returns_garbage"):
+    """A tool's body returns what no log can hold: numbers that are none, and half characters."""
+
+
+# The store
+
+
+class AppendFails(CountedFault, frozen=True, kw_only=True, tag="append_fails"):
+    """An append is reported as failed."""
+
+    committed: bool = False
+    """Whether it is in the log all the same."""
+    appends: int = 1
+    """So many in a row, as on a disk that is full."""
+
+
+class AppendIsSlow(CountedFault, frozen=True, kw_only=True, tag="append_is_slow"):
+    """An append takes long before it takes effect."""
+
+    seconds: float = 5.0
+
+
+class ReadFails(CountedFault, frozen=True, kw_only=True, tag="read_fails"):
+    """Reading a stream fails."""
+
+
+# The process
+
+
+class CrashAtAppend(CountedFault, frozen=True, kw_only=True, tag="crash_at_append"):
+    """The process is gone in the middle of an append."""
+
+    committed: bool = False
+    """Whether the append is in the log all the same."""
+
+
+class CrashAtStep(CountedFault, frozen=True, kw_only=True, tag="crash_at_step"):
+    """The process is gone before a step of its event loop."""
+
+
+class CrashInTool(CountedFault, frozen=True, kw_only=True, tag="crash_in_tool"):
+    """The process is gone when a tool's body has done its work, and nobody knows of it yet."""
+
+
+class Crash(TimedFault, frozen=True, kw_only=True, tag="crash"):
+    """The process is gone at a moment."""
+
+
+class Close(TimedFault, frozen=True, kw_only=True, tag="close"):
+    """The process ends in order, as for a deploy, and the next one starts."""
+
+
+# Time
+
+
+class ClockJumps(TimedFault, frozen=True, kw_only=True, tag="clock_jumps"):
+    """The wall clock is set forward, or back if negative; nothing else notices."""
+
+    seconds: float
+
+
+AnyFault: TypeAlias = (
+    ProviderRefuses
+    | ProviderDrops
+    | ProviderStalls
+    | ProviderBabbles
+    | ToolRaises
+    | ToolIsSlow
+    | ToolHangs
+    | ToolReturnsGarbage
+    | AppendFails
+    | AppendIsSlow
+    | ReadFails
+    | CrashAtAppend
+    | CrashAtStep
+    | CrashInTool
+    | Crash
+    | Close
+    | ClockJumps
+)
+"""Any fault."""

@@ -1,0 +1,164 @@
+"""A model that answers by chance: calls of the agent's tools with arguments that fit their schemas, and then a text.
+
+It keeps to no script, so that any history gets an answer, also one that a crash or a repeated call has changed. Most
+answers call one tool or several; the longer a run, the likelier it is that the answer is a text that ends it.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from refold.actors.protocols import StreamItem
+from refold.events.configuration import ToolSpec
+from refold.events.content import TextBlock
+from refold.events.errors import ProviderError
+from refold.events.model import ModelRequest, ModelResponse, ToolUse, Usage, deltas_of
+from refold.scenarios import faults
+from refold.scenarios.faults import AnyFault
+from refold.scenarios.simulated_world import World
+
+DELTA_CHARACTERS = 12
+"""Most characters of one piece of a streamed answer."""
+
+NO_SUCH_TOOL = "no_such_tool"
+"""Called by an answer that babbles."""
+
+
+class SimulatedModel:
+    """A provider without a model.
+
+    Args:
+        world: where chance and faults come from.
+        asked: told of each request.
+    """
+
+    def __init__(self, world: World, asked: Callable[[ModelRequest], object]) -> None:
+        self._world = world
+        self._asked = asked
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return an answer after some time."""
+        answer, delay_s, cut = self._begin(request)
+        await asyncio.sleep(delay_s)
+        if cut:
+            raise _dropped()
+        return answer
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+        """Yield an answer piece by piece."""
+        answer, delay_s, cut = self._begin(request)
+        deltas = deltas_of(answer, DELTA_CHARACTERS)
+        pause_s = delay_s / (len(deltas) + 1)
+        for delta in deltas[: len(deltas) // 2] if cut else deltas:
+            await asyncio.sleep(pause_s)
+            yield delta
+        await asyncio.sleep(pause_s)
+        if cut:
+            raise _dropped()
+        yield answer
+
+    def _begin(self, request: ModelRequest) -> tuple[ModelResponse, float, bool]:
+        """Return the answer, in how many seconds it comes, and whether it is cut off half-way."""
+        self._asked(request)
+        chance = self._world.chance("model")
+        answer, delay_s, cut = self._answer(request, chance), chance.uniform(0.1, 3.0), False
+        for fault in self._world.plan.count("model"):
+            _raise_if_refused(fault)
+            match fault:
+                case faults.ProviderStalls(seconds=seconds):
+                    delay_s += seconds
+                case faults.ProviderDrops():
+                    cut = True
+                case faults.ProviderBabbles():
+                    answer = _babble(request)
+                case _:
+                    raise AssertionError(f"{fault} is no fault of a model call")
+        return answer, delay_s, cut
+
+    def _answer(self, request: ModelRequest, chance: random.Random) -> ModelResponse:
+        results = 0
+        for message in reversed(request.messages):
+            if message.role == "user" and any(isinstance(block, TextBlock) for block in message.content):
+                break
+            results += 1
+        content: list[TextBlock | ToolUse] = []
+        if request.tools and chance.random() < 0.8 - 0.08 * results:
+            if chance.random() < 0.3:
+                content.append(TextBlock(text="Let me see."))
+            for _ in range(chance.choice((1, 1, 1, 2, 3))):
+                spec = chance.choice(request.tools)
+                content.append(ToolUse(name=spec.name, input=arguments_for(spec, chance)))
+            return ModelResponse(content=tuple(content), stop_reason="tool_use", usage=_usage(request))
+        text = f"That is answer {chance.randrange(1_000_000)}."
+        return ModelResponse(content=(TextBlock(text=text),), stop_reason="end_turn", usage=_usage(request))
+
+
+def arguments_for(spec: ToolSpec, chance: random.Random) -> dict[str, Any]:
+    """Return arguments that fit a tool's schema, as far as its types, enumerations and required fields say."""
+    value = _value(spec.input_schema, spec.input_schema.get("$defs", {}), chance, 0)
+    return value if isinstance(value, dict) else {}
+
+
+def _value(schema: Any, definitions: Any, chance: random.Random, depth: int) -> Any:
+    if not isinstance(schema, dict):
+        return chance.randrange(100)
+    if "$ref" in schema:
+        return _value(definitions.get(str(schema["$ref"]).rpartition("/")[2]), definitions, chance, depth + 1)
+    for choices in (schema.get("enum"), [schema["const"]] if "const" in schema else None):
+        if isinstance(choices, list) and choices:
+            return chance.choice(choices)
+    for variants in (schema.get("anyOf"), schema.get("oneOf")):
+        if isinstance(variants, list) and variants:
+            return _value(chance.choice(variants) if depth < 5 else variants[-1], definitions, chance, depth + 1)
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kind = chance.choice(kind)
+    if kind == "object":
+        required = schema.get("required", [])
+        properties = schema.get("properties", {})
+        chosen = [name for name in properties if name in required or (depth < 3 and chance.random() < 0.3)]
+        return {name: _value(properties[name], definitions, chance, depth + 1) for name in chosen}
+    if kind == "array":
+        least = int(schema.get("minItems", 0))
+        size = max(least, chance.randrange(3) if depth < 3 else 0)
+        return [_value(schema.get("items", {}), definitions, chance, depth + 1) for _ in range(size)]
+    return _scalar(kind, schema, chance)
+
+
+def _scalar(kind: object, schema: dict[str, Any], chance: random.Random) -> Any:
+    if kind == "string":
+        least, most = int(schema.get("minLength", 1)), int(schema.get("maxLength", 12))
+        return "".join(chance.choice("abcdefghij") for _ in range(max(least, min(most, 6))))
+    if kind in ("integer", "number"):
+        low = int(schema.get("minimum", schema.get("exclusiveMinimum", 0))) + ("exclusiveMinimum" in schema)
+        high = int(schema.get("maximum", low + 100))
+        return chance.randint(low, max(low, high))
+    if kind == "boolean":
+        return chance.random() < 0.5
+    return None
+
+
+def _usage(request: ModelRequest) -> Usage:
+    return Usage(input_tokens=10 * len(request.messages), output_tokens=20)
+
+
+def _babble(request: ModelRequest) -> ModelResponse:
+    calls: Sequence[ToolUse] = [ToolUse(name=NO_SUCH_TOOL, input={})]
+    if request.tools:
+        calls = [*calls, ToolUse(name=request.tools[0].name, input="{not even JSON")]
+    return ModelResponse(content=tuple(calls), stop_reason="tool_use", usage=_usage(request))
+
+
+def _raise_if_refused(fault: AnyFault) -> None:
+    if isinstance(fault, faults.ProviderRefuses):
+        raise ProviderError(
+            "the simulated provider refuses",
+            kind=fault.kind,
+            retryable=fault.retryable,
+            retry_after_s=fault.retry_after_s,
+        )
+
+
+def _dropped() -> ProviderError:
+    return ProviderError("the simulated connection broke off", kind="connection", retryable=True)

@@ -1,0 +1,130 @@
+"""The log as one life of a simulated process sees it: in memory, with the faults of the plan.
+
+The store behind it outlives the process and is what the disk would be. A crash in an append leaves the append there or
+not, as the fault says, and its caller waits for ever: the process is gone.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+from refold.events.errors import PersistenceError
+from refold.events.ids import PayloadHash
+from refold.events.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
+from refold.scenarios import faults
+from refold.scenarios.fault_plan import FaultPlan
+from refold.stores.memory import InMemoryStore
+
+
+class SimulatedStore:
+    """An `EventStore` for one life.
+
+    Args:
+        disk: what outlives the process.
+        plan: says which operation goes wrong.
+        die: ends this life.
+        committed: told of what has just become durable.
+    """
+
+    def __init__(
+        self,
+        disk: InMemoryStore,
+        plan: FaultPlan,
+        die: Callable[[], object],
+        committed: Callable[[Sequence[EncodedBatch]], Awaitable[None]],
+    ) -> None:
+        self._disk = disk
+        self._plan = plan
+        self._die = die
+        self._committed = committed
+        self._dead = False
+        self._never: asyncio.Future[None] | None = None
+        """What the caller waits for whose append the process has died in."""
+
+    @property
+    def name(self) -> str:
+        return "the simulated log"
+
+    async def append(
+        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
+    ) -> list[Appended]:
+        self._require_life()
+        failure: faults.AppendFails | None = None
+        crash: faults.CrashAtAppend | None = None
+        for fault in self._plan.count("append"):
+            match fault:
+                case faults.AppendIsSlow(seconds=seconds):
+                    await asyncio.sleep(seconds)
+                    self._require_life()
+                case faults.AppendFails():
+                    failure = fault
+                case faults.CrashAtAppend():
+                    crash = fault
+                case _:
+                    raise AssertionError(f"{fault} is no fault of an append")
+        await asyncio.sleep(0)
+        self._require_life()
+        if (crash is not None and not crash.committed) or (failure is not None and not failure.committed):
+            appended: list[Appended] = []
+        else:
+            appended = await self._disk.append(batches, payloads)
+            await self._committed(batches)
+        if crash is not None:
+            self._die()
+            self._never = asyncio.get_running_loop().create_future()
+            await self._never
+        if failure is not None:
+            raise PersistenceError("the simulated disk failed", outcome_unknown=failure.committed)
+        await asyncio.sleep(0)
+        self._require_life()
+        return appended
+
+    async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
+        await self._before_reading(stream)
+        return await self._disk.read_stream(stream, after_version=after_version, limit=limit)
+
+    async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
+        self._require_life()
+        return await self._disk.read_all(after_position=after_position, limit=limit)
+
+    async def head(self, stream: str) -> StreamHead | None:
+        self._require_life()
+        return await self._disk.head(stream)
+
+    async def list_streams(
+        self, *, prefix: str = "", after: str = "", limit: int | None = None, with_pending: bool = False
+    ) -> list[StreamHead]:
+        self._require_life()
+        return await self._disk.list_streams(prefix=prefix, after=after, limit=limit, with_pending=with_pending)
+
+    async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
+        self._require_life()
+        return await self._disk.read_payloads(hashes)
+
+    async def save_snapshot(self, snapshot: Snapshot) -> None:
+        self._require_life()
+        await self._disk.save_snapshot(snapshot)
+
+    async def load_snapshot(self, stream: str) -> Snapshot | None:
+        self._require_life()
+        return await self._disk.load_snapshot(stream)
+
+    async def close(self) -> None:
+        self.bury()
+
+    def bury(self) -> None:
+        """Refuse everything from now on: the life is over."""
+        self._dead = True
+        if self._never is not None and not self._never.done():
+            self._never.set_exception(PersistenceError("the simulated process is gone", outcome_unknown=True))
+
+    async def _before_reading(self, stream: str) -> None:
+        self._require_life()
+        due = self._plan.count("read")
+        await asyncio.sleep(0)
+        self._require_life()
+        if due:
+            raise PersistenceError(f"the simulated disk failed to read {stream}")
+
+    def _require_life(self) -> None:
+        if self._dead:
+            raise PersistenceError("the simulated process is gone")

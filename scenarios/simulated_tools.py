@@ -1,0 +1,81 @@
+"""The agent's own tools, run inside a simulation: their bodies are counted, take time, and go wrong as planned.
+
+A plain function is called on the loop, since a simulation has no threads; so what it blocks on blocks everything.
+"""
+
+import asyncio
+import dataclasses
+import inspect
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from refold.actors.tool_context import ToolContext
+from refold.events.errors import ToolError
+from refold.events.ids import SessionId
+from refold.scenarios import faults
+from refold.scenarios.simulated_world import Body, World
+from refold.tools import Tool
+
+HANG_S = 3_600.0
+"""How long a body goes on that ignores everything."""
+
+GARBAGE = {"number": math.nan, "text": "half a \ud83d character", "deep": [{"set": {1, 2}}]}
+
+
+def simulated_tools(tools: Sequence[Tool[..., object]], world: World) -> tuple[Tool[..., object], ...]:
+    """Return the tools as the simulated process has them."""
+    return tuple(_simulated(tool, world) for tool in tools)
+
+
+def _simulated(tool: Tool[..., object], world: World) -> Tool[..., object]:
+    async def body(values: dict[str, object], context: ToolContext[object]) -> object:
+        return await _carry_out(tool, values, context, world)
+
+    return dataclasses.replace(tool, function=body, _body=body)
+
+
+async def _carry_out(tool: Tool[..., Any], values: dict[str, object], context: ToolContext[Any], world: World) -> object:
+    chance = world.chance(f"tool {tool.name}")
+    due = world.plan.count("tool")
+    body = Body(
+        session=SessionId(str(context.session)),
+        call=str(context.call),
+        tool=tool.name,
+        life=world.life,
+        began_s=world.now_s(),
+        ignores_cancellation=any(isinstance(fault, faults.ToolHangs) for fault in due),
+    )
+    world.bodies.append(body)
+    try:
+        await asyncio.sleep(chance.uniform(0.0, 2.0))
+        for fault in due:
+            if isinstance(fault, faults.ToolIsSlow):
+                await asyncio.sleep(fault.seconds)
+            elif isinstance(fault, faults.ToolHangs):
+                await _hang(world, body)
+        result = tool._body(values, context)
+        if inspect.isawaitable(result):
+            result = await result
+        body.finished = True
+        for fault in due:
+            if isinstance(fault, faults.CrashInTool):
+                world.die()
+                await asyncio.get_running_loop().create_future()
+            if isinstance(fault, faults.ToolRaises):
+                raise ToolError("the simulated tool failed after its work", kind="transient")
+            if isinstance(fault, faults.ToolReturnsGarbage):
+                return GARBAGE
+        return result
+    finally:
+        body.running = False
+
+
+async def _hang(world: World, body: Body) -> None:
+    end_s = world.now_s() + HANG_S
+    while world.now_s() < end_s:
+        try:
+            await asyncio.sleep(end_s - world.now_s())
+        except asyncio.CancelledError:  # Ignoring it is what this fault does, as long as there is a process.
+            if not body.running:
+                raise

@@ -1,0 +1,110 @@
+"""What is outside the simulated process and outlives it: the disk, time, what tools have done, and who waits for what.
+
+The rules: the world is told of everything that somebody outside could see, such as a tool's body that runs or a caller
+who is told an outcome, and it draws whatever chance decides from the scenario's seed under a name, so that one more
+draw in one place changes nothing in another.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+
+from refold.actors.clock import Timer
+from refold.events.ids import SessionId
+from refold.scenarios.fault_plan import FaultPlan
+from refold.scenarios.scenario import Scenario
+from refold.stores.memory import InMemoryStore
+
+EPOCH_US = 1_750_000_000_000_000
+"""The wall clock when a simulation begins, in microseconds since the epoch."""
+
+
+class Body(msgspec.Struct, eq=False):
+    """A tool's body that runs, or ran."""
+
+    session: SessionId
+    call: str
+    tool: str
+    life: int
+    began_s: float
+    running: bool = True
+    finished: bool = False
+    """Whether it has done its work."""
+    ignores_cancellation: bool = False
+
+
+class World:
+    """The outside of one simulation.
+
+    Args:
+        scenario: what is played.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.disk = InMemoryStore()
+        self.plan = FaultPlan(scenario.faults, self.is_calm)
+        self.life = 0
+        """Number of the process's present life, from 1."""
+        self.dying = False
+        """Whether the process is gone, and its loop is about to stop."""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.bodies: list[Body] = []
+        self.clock = SimulatedClock(self)
+        self._draws: Counter[str] = Counter()
+
+    def now_s(self) -> float:
+        """Return virtual seconds since the simulation began."""
+        return self.loop.time() if self.loop is not None else 0.0
+
+    def die(self) -> None:
+        """End the process's life before its next step."""
+        self.dying = True
+
+    def is_calm(self) -> bool:
+        """Return whether nothing goes wrong any more."""
+        return self.now_s() >= self.scenario.calm_s
+
+    def chance(self, name: str) -> random.Random:
+        """Return a source of chance for one purpose: each time another one for the same name, the same in each run."""
+        self._draws[name] += 1
+        return random.Random(f"{self.scenario.seed} {name} {self._draws[name]}")
+
+    def running_bodies(self, session: str) -> list[Body]:
+        """Return the bodies of a session's tools that run now."""
+        return [body for body in self.bodies if body.running and body.session == session]
+
+
+class SimulatedClock:
+    """The clock of a simulated process: the loop's time, and a wall clock that faults may set.
+
+    Args:
+        world: whose time it is.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._set_by_us = 0
+
+    def now_us(self) -> int:
+        """Return microseconds since the epoch, UTC."""
+        return EPOCH_US + round(self._world.now_s() * 1_000_000) + self._set_by_us
+
+    def monotonic_s(self) -> float:
+        """Return virtual seconds since the simulation began."""
+        return self._world.now_s()
+
+    def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer:
+        """Set a timer of the loop."""
+        return asyncio.get_running_loop().call_later(delay_s, callback)
+
+    async def sleep(self, delay_s: float) -> None:
+        """Return after so many virtual seconds."""
+        await asyncio.sleep(delay_s)
+
+    def jump(self, seconds: float) -> None:
+        """Set the wall clock forward, or back if negative."""
+        self._set_by_us += round(seconds * 1_000_000)

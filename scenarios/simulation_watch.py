@@ -1,0 +1,109 @@
+"""Looks at a simulation from outside, and notes what breaks a promise.
+
+After each commit every event is checked as the next of its stream (INV0 to INV3); whenever somebody is told an outcome,
+the log must have it (INV5) and no body of that run may go on (INV7); whatever a model is shown must be of one session
+(INV4). What is checked once the simulation is over (INV6, and the whole log) is in `refold.scenarios.simulator`.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from refold.events.ids import kind_and_identifier, stream_name
+from refold.events.invariants import SessionChecker
+from refold.events.model import ModelRequest
+from refold.events.content import TextBlock
+from refold.events.records import EncodedBatch
+from refold.events.session_core import SESSION_CODEC, SESSION_KIND
+from refold.events.session_events import RunCancelled, RunCompleted, RunFailed
+from refold.outcome import RunResult
+from refold.scenarios.simulated_world import World
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """A promise that was broken."""
+
+    rule: str
+    """`INV0` to `INV7`, `LIVENESS`, `CHECK` or `ERROR`."""
+    stream: str
+    at_s: float
+    """Virtual seconds after the simulation began."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.rule} {self.stream} at {self.at_s:.3f} s: {self.message}"
+
+
+class SimulationWatch:
+    """Watches one simulation.
+
+    Args:
+        world: whose disk and bodies are looked at.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._checkers: dict[str, SessionChecker] = {}
+        self._versions: dict[str, int] = {}
+        self._ends: dict[tuple[str, str], int] = {}
+        """Version of the terminal event, by session and run."""
+        self.broken: list[Broken] = []
+        self.exercised: set[str] = set()
+        """The rules that something was checked for."""
+
+    def note(self, rule: str, stream: str, message: str) -> None:
+        """Note a broken promise."""
+        self.broken.append(Broken(rule, stream, self._world.now_s(), message))
+
+    async def committed(self, batches: Sequence[EncodedBatch]) -> None:
+        """Check what has just become durable."""
+        for stream in dict.fromkeys(batch.stream for batch in batches):
+            kind, identifier = kind_and_identifier(stream)
+            if kind != SESSION_KIND:
+                continue
+            self.exercised.update(("INV0", "INV1", "INV2", "INV3"))
+            checker = self._checkers.setdefault(stream, SessionChecker(stream))
+            stored = await self._world.disk.read_stream(stream, after_version=self._versions.get(stream, 0))
+            for item in stored:
+                event = SESSION_CODEC.decode(item)
+                for violation in checker.observe(event):
+                    self.note(violation.invariant, stream, f"version {item.version}: {violation.message}")
+                if isinstance(event, RunCompleted | RunFailed | RunCancelled):
+                    self._ends[identifier, event.run] = item.version
+                self._versions[stream] = item.version
+
+    def told(self, session: str, result: RunResult) -> None:
+        """Check an outcome that somebody outside is told."""
+        stream = stream_name(SESSION_KIND, session)
+        self.exercised.update(("INV5", "INV7"))
+        end = self._ends.get((session, result.run))
+        if end is None:
+            self.note("INV5", stream, f"{result.run} was told as {result.outcome} and the log has no end of it")
+            return
+        for body in self._world.running_bodies(session):
+            if version_of_call(body.call) <= end and not body.ignores_cancellation:
+                self.note("INV7", stream, f"{result.run} was told as over while {body.tool} of {body.call} goes on")
+
+    def asked(self, request: ModelRequest) -> None:
+        """Check what a model is shown."""
+        marks = {mark for message in request.messages for mark in marks_in(message.content)}
+        if marks:
+            self.exercised.add("INV4")
+        if len(marks) > 1:
+            self.note("INV4", "", f"one request shows what was said in the sessions {', '.join(sorted(marks))}")
+
+
+def marked(session: str, text: str) -> str:
+    """Return an input's text with a mark that says whose it is."""
+    return f"{text} [said in {session}]"
+
+
+def marks_in(content: Sequence[object]) -> list[str]:
+    """Return the sessions whose marks stand at the ends of texts."""
+    texts = [block.text for block in content if isinstance(block, TextBlock)]
+    return [text[:-1].rpartition("[said in ")[2] for text in texts if text.endswith("]") and "[said in " in text]
+
+
+def version_of_call(call: str) -> int:
+    """Return the version of the answer that a call's id names."""
+    return int(call.split("_")[1])

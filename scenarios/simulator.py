@@ -1,0 +1,370 @@
+"""Plays a scenario: an agent's real runtime, sessions and tools on a simulated loop, through crashes and restarts.
+
+    report = Simulator(agent).run(Scenario(acts=(Say(session="alice", text="hello"),), faults=(Crash(at_s=1.0),)))
+    report.raise_if_broken()
+
+One life of the process after the other runs on a loop of its own. A crash stops the loop between two steps and throws
+away everything but the disk; what is left of the old life then learns that it is gone, and nothing it does counts. The
+next life opens the same log, and those outside who were told nothing ask again under the same key. After the calm no
+fault happens, and everything that was accepted has to end within the scenario's patience.
+
+The agent's provider and approval handler are replaced: answers and decisions come from the scenario's seed.
+"""
+
+import asyncio
+import gc
+import hashlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from refold.actors.errors import ActorStopped
+from refold.agent import Agent
+from refold.agent_runtime import AgentRuntime
+from refold.events.errors import BackpressureShed, CommandRejected, PersistenceError, RefoldError
+from refold.events.ids import SessionId, stream_name
+from refold.events.permission import Allow, Decision, Deny
+from refold.events.session_core import SESSION_KIND
+from refold.events.session_events import ToolApprovalRequested
+from refold.log_check import check_log
+from refold.replay import replay
+from refold.scenarios import faults
+from refold.scenarios.faults import AnyFault
+from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Say, Scenario
+from refold.scenarios.simulated_loop import Schedule, SeededSchedule, SimulatedLoop, SimulationError, SparseSchedule
+from refold.scenarios.simulated_model import SimulatedModel
+from refold.scenarios.simulated_store import SimulatedStore
+from refold.scenarios.simulated_tools import simulated_tools
+from refold.scenarios.simulated_world import World
+from refold.scenarios.simulation_watch import Broken, SimulationWatch, marked
+
+LIVES_MAX = 200
+"""A process that dies more often than this is not the fault of the plan."""
+
+LOOK_S = 20.0
+"""How often it is looked whether all is over, and whether a run waits for a person, in virtual seconds."""
+
+BURIAL_STEPS_MAX = 200_000
+"""So many steps may what is left of a dead life take until it has ended."""
+
+
+class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a scenario."""
+
+    scenario: Scenario
+    broken: tuple[Broken, ...]
+    """The promises that were broken, first one first."""
+    exercised: tuple[str, ...]
+    """The rules that something was checked for, in order of their names."""
+    happened: tuple[AnyFault, ...]
+    """Those of the scenario's faults that came to happen."""
+    lives: int
+    steps: int
+    """Of the loops of all lives."""
+    virtual_s: float
+    events: int
+    operations: dict[str, int]
+    """How many model calls, tool bodies, appends, reads and steps there were."""
+    outcomes: tuple[str, ...]
+    """What each act came to, in their order: `Completed`, `Failed`, `Cancelled`, `refused` or `done`."""
+    digest: str
+    """SHA-256 of the whole log, in hexadecimal: two simulations with one digest have the same log, byte for byte."""
+
+    def raise_if_broken(self) -> None:
+        """Return if every promise was kept.
+
+        Raises:
+            SimulationError: one was broken; the message names the first, and the scenario.
+        """
+        if self.broken:
+            raise SimulationError(f"{self.broken[0]}\n{self.scenario!r}")
+
+
+class Simulator:
+    """Plays scenarios with one agent.
+
+    Args:
+        agent: what is rehearsed: its configuration, tools, policy and everything but its provider and approval handler.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def run(self, scenario: Scenario) -> SimulationReport:
+        """Play one scenario to its end, or to the first promise that is broken."""
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return _Simulation(self._agent, scenario).run()
+        finally:
+            if collecting:
+                gc.enable()
+
+
+class _Gone(BaseException):
+    """The process is dead: passes through everything."""
+
+
+class _Simulation:
+    def __init__(self, agent: Agent, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.world = World(scenario)
+        self.watch = SimulationWatch(self.world)
+        self.agent = msgspec.structs.replace(
+            agent,
+            provider=SimulatedModel(self.world, self.watch.asked),
+            tools=simulated_tools(agent.tools, self.world),
+            approval=self._decide,
+        )
+        self.outcomes: dict[int, str] = {}
+        self.steps = 0
+        self.over = False
+
+    def run(self) -> SimulationReport:
+        time_s = 0.0
+        while not self.over and not self.watch.broken:
+            self.world.life += 1
+            if self.world.life > LIVES_MAX:
+                self.watch.note("LIVENESS", "", f"the process has died {LIVES_MAX} times")
+                break
+            time_s = self._live(time_s)
+        if not self.watch.broken:
+            asyncio.run(self._check_whole_log())
+        return self._report()
+
+    def _live(self, time_s: float) -> float:
+        """Play one life of the process, and return the time at its end."""
+        loop = SimulatedLoop(self._schedule(), time_s=time_s)
+        loop.before_step = self._before_step
+        self.world.loop, self.world.dying = loop, False
+        store = SimulatedStore(self.world.disk, self.world.plan, self.world.die, self.watch.committed)
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(_Life(self, store).live())
+        except _Gone:
+            pass
+        except (RefoldError, AssertionError) as error:
+            self.watch.note("ERROR", "", f"{type(error).__name__}: {error}")
+        finally:
+            time_s = loop.time()
+            self.steps += loop.steps
+            store.bury()
+            loop.before_step = None
+            self._bury(loop)
+            asyncio.set_event_loop(None)
+            gc.collect()
+        return time_s
+
+    def _before_step(self, step: int) -> None:
+        for fault in self.world.plan.count("step"):
+            assert isinstance(fault, faults.CrashAtStep)
+            self.world.die()
+        if self.world.dying or self.watch.broken:
+            raise _Gone
+
+    def _bury(self, loop: SimulatedLoop) -> None:
+        """Let what is left of a life end, which it cannot do anything against any more."""
+        for body in self.world.bodies:
+            body.running = False
+        left = loop.steps + BURIAL_STEPS_MAX
+
+        def limit(step: int) -> None:
+            if step > left:
+                raise _Gone
+
+        loop.before_step = limit
+        loop.set_exception_handler(lambda *_: None)
+        logged = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)  # Nobody hears the dead.
+        try:
+            while tasks := asyncio.all_tasks(loop):
+                for task in sorted(tasks, key=hash):
+                    task.cancel()
+                loop.run_until_complete(asyncio.gather(*sorted(tasks, key=hash), return_exceptions=True))
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        except (_Gone, SimulationError):
+            if not self.watch.broken:
+                self.watch.note("ERROR", "", "what was left of a dead life does not end")
+        finally:
+            logging.disable(logged)
+            loop.close()
+
+    def _schedule(self) -> Schedule:
+        if self.scenario.deviations is not None and self.world.life == 1:
+            return SparseSchedule(self.scenario.deviations)
+        if self.scenario.deviations is not None:
+            return SparseSchedule({})
+        return SeededSchedule(self.scenario.seed * 1_000 + self.world.life)
+
+    async def _decide(self, session: SessionId, request: ToolApprovalRequested) -> Decision:
+        chance = self.world.chance(f"approval {session} {request.call}")
+        await asyncio.sleep(chance.uniform(0.5, 60.0))
+        return Allow(always=chance.random() < 0.2) if chance.random() < 0.7 else Deny(reason="not this one")
+
+    async def _check_whole_log(self) -> None:
+        self.watch.exercised.update(("CHECK", "INV6"))
+        for problem in (await check_log(self.world.disk)).problems:
+            self.watch.note("CHECK", problem.stream, str(problem))
+        for divergence in (await replay(self.world.disk)).divergences:
+            self.watch.note("INV6", divergence.stream, str(divergence))
+
+    def _report(self) -> SimulationReport:
+        events = asyncio.run(self.world.disk.read_all(limit=10**9))
+        digest = hashlib.sha256()
+        for event in events:
+            digest.update(msgspec.msgpack.encode(event))
+        return SimulationReport(
+            scenario=self.scenario,
+            broken=tuple(self.watch.broken),
+            exercised=tuple(sorted(self.watch.exercised)),
+            happened=self.world.plan.happened(),
+            lives=self.world.life,
+            steps=self.steps,
+            virtual_s=self.world.now_s(),
+            events=len(events),
+            operations=self.world.plan.operations(),
+            outcomes=tuple(self.outcomes.get(index, "") for index in range(len(self.scenario.acts))),
+            digest=digest.hexdigest(),
+        )
+
+
+class _Life:
+    """One life of the process, and those outside who speak to it."""
+
+    def __init__(self, simulation: _Simulation, store: SimulatedStore) -> None:
+        self._simulation = simulation
+        self._world = simulation.world
+        self._watch = simulation.watch
+        self._store = store
+        self._ending: asyncio.Event = asyncio.Event()
+
+    async def live(self) -> None:
+        """Run the process until it ends in order, or all is over."""
+        simulation, world = self._simulation, self._world
+        loop = asyncio.get_running_loop()
+        for fault in world.plan.timed():
+            loop.call_at(max(fault.at_s, loop.time()), self._timed, fault)
+        runtime = AgentRuntime(simulation.agent, log=self._store, clock=world.clock, inbox_poll_s=0)
+        try:
+            await runtime.open()
+        except PersistenceError:  # As a process that cannot start, and is started again.
+            await asyncio.sleep(1.0)
+            return
+        acts = [
+            loop.create_task(self._act(runtime, index, act), name=f"act {index}")
+            for index, act in enumerate(simulation.scenario.acts)
+            if index not in simulation.outcomes
+        ]
+        everything = loop.create_task(self._all_over(runtime, acts), name="all over")
+        ending = loop.create_task(self._ending.wait(), name="the order to end")
+        try:
+            await asyncio.wait([everything, ending], return_when=asyncio.FIRST_COMPLETED)
+            if everything.done():
+                everything.result()
+                simulation.over = True
+        finally:
+            await runtime.close()
+        outside = (*acts, everything, ending)
+        for task in outside:
+            task.cancel()
+        await asyncio.gather(*outside, return_exceptions=True)
+        self._check_nothing_is_left()
+
+    def _check_nothing_is_left(self) -> None:
+        current = asyncio.current_task()
+        left = sorted(task.get_name() for task in asyncio.all_tasks() if task is not current)
+        if left and not any(body.running for body in self._world.bodies):
+            self._watch.note("INV7", "", f"a closed runtime leaves tasks: {', '.join(left)}")
+
+    def _timed(self, fault: AnyFault) -> None:
+        if self._world.is_calm():
+            return
+        self._world.plan.note(fault)
+        match fault:
+            case faults.Crash():
+                self._world.die()
+            case faults.Close():
+                self._ending.set()
+            case faults.ClockJumps(seconds=seconds):
+                self._world.clock.jump(seconds)
+            case _:
+                raise AssertionError(f"{fault} has no moment")
+
+    async def _act(self, runtime: AgentRuntime, index: int, act: AnyAct) -> None:
+        await asyncio.sleep(max(0.0, act.at_s - self._world.now_s()))
+        while index not in self._simulation.outcomes:
+            try:
+                outcome = await self._once(runtime, act, f"act {index}")
+            except (PersistenceError, BackpressureShed):
+                await asyncio.sleep(1.0)
+            except ActorStopped:
+                if self._ending.is_set():
+                    return
+                await asyncio.sleep(1.0)
+            except CommandRejected:
+                self._simulation.outcomes[index] = "refused"
+            else:
+                self._simulation.outcomes[index] = outcome
+
+    async def _once(self, runtime: AgentRuntime, act: AnyAct, key: str) -> str:
+        session = await runtime.session(act.session)
+        match act:
+            case Say(text=text):
+                result = await session.send(marked(act.session, text), key=key)
+                self._watch.told(act.session, result)
+                return type(result.outcome).__name__
+            case Cancel():
+                await session.cancel(key=key)
+                return "done"
+            case Abandon(text=text, after_s=after_s):
+                sending = asyncio.ensure_future(session.send(marked(act.session, text), key=key))
+                done, _ = await asyncio.wait([sending], timeout=after_s)
+                if not done:
+                    sending.cancel()
+                    await asyncio.wait([sending])
+                if sending.cancelled():
+                    return "done"
+                self._watch.told(act.session, sending.result())
+                return type(sending.result().outcome).__name__
+
+    async def _all_over(self, runtime: AgentRuntime, acts: Sequence[asyncio.Task[None]]) -> None:
+        """Return when nothing is open any more; somebody sees to runs that wait for a person."""
+        scenario = self._simulation.scenario
+        while True:
+            for task in acts:
+                if task.done():
+                    task.result()
+            open_now = [head.stream for head in await self._open_streams()]
+            if all(task.done() for task in acts) and not open_now:
+                break
+            if self._world.now_s() > scenario.calm_s + scenario.patience_s:
+                waiting = [f"act {index}" for index, task in enumerate(acts) if not task.done()]
+                self._watch.note("LIVENESS", ", ".join(open_now), f"not over in time; waiting: {', '.join(waiting)}")
+            if self._world.is_calm():
+                await self._resume_what_waits(runtime)
+            await asyncio.sleep(LOOK_S)
+        while not self._world.is_calm():  # So that no fault of the plan hits who only looks.
+            await asyncio.sleep(LOOK_S)
+        self._watch.exercised.add("LIVENESS")
+        for session_id in scenario.sessions():
+            await self._compare(runtime, session_id)
+
+    async def _open_streams(self) -> list[Any]:
+        return await self._world.disk.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
+
+    async def _resume_what_waits(self, runtime: AgentRuntime) -> None:
+        for session_id in self._simulation.scenario.sessions():
+            session = await runtime.session(session_id)
+            state = await session.state_at()
+            if state.run is not None and state.run.parked:
+                await session.resume()
+
+    async def _compare(self, runtime: AgentRuntime, session_id: str) -> None:
+        """Compare what a session shows with what its log adds up to."""
+        session = await runtime.session(session_id)
+        self._watch.exercised.add("INV6")
+        if await session.history() != (await session.state_at()).messages:
+            stream = stream_name(SESSION_KIND, SessionId(session_id))
+            self._watch.note("INV6", stream, "the history that is shown is not what the log adds up to")
