@@ -16,7 +16,7 @@ import pykka
 from refold.actors.actor import Actor
 from refold.actors.errors import WouldDeadlock
 from refold.actors.future import ActorFuture
-from refold.actors.reply import Reply
+from refold.actors.reply import Reply, current_handling
 
 if TYPE_CHECKING:
     from refold.actors.actor_cell import ActorCell
@@ -122,6 +122,8 @@ class ActorRef(pykka.ActorRef[Any]):
             system.deliver(self, message, reply, timeout)
             return reply
         reply = Reply(system.loop, self.address)
+        if block:
+            reply.waited_for_in = current_handling.get()
         system.post(self, message, reply, timeout)
         return reply.get() if block else reply
 

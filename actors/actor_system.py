@@ -254,6 +254,9 @@ class ActorSystem:
             cell.put(message, reply)
         except BackpressureShed as error:
             reply.settle(error=error)
+            return
+        if reply.waited_for_in is not None:
+            reply.waited_for_in.wait_for(reply)
 
     def expect(self, reply: Reply, timeout_s: float | None) -> None:
         """For refs and cells: see to it that a reply comes in time, be it an error; None = `ask_timeout_s`."""

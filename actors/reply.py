@@ -56,7 +56,8 @@ class Handling:
             return  # what waits was started by a handler that has returned: its actor is free to answer
         circle = _circle(reply.answerer, self.cell)
         if circle is not None:
-            reply.withdrawn = reply.settle(error=AskCycle((self.cell.address, *circle)))
+            if reply.settle(error=AskCycle((self.cell.address, *circle))):  # Else it was found before.
+                reply.withdrawn = True
             return
         if self.awaited is None:
             self.awaited = {}
@@ -93,6 +94,9 @@ class Reply(ActorFuture[Any]):
 
     answerer: Answerer | None = None
     """Set once the message is in a mailbox."""
+    waited_for_in: Handling | None = None
+    """The handler whose thread blocks until the answer is there: known when the message arrives, so that whatever comes
+    of the message finds it waiting."""
     withdrawn = False
     """Whether the message is to be dropped unhandled, since waiting for its answer would never end."""
     lane: "dict[Reply, None] | None" = None
