@@ -345,8 +345,8 @@ class _Life:
             if self._world.is_calm():
                 await self._resume_what_waits(runtime)
             await asyncio.sleep(LOOK_S)
-        while not self._world.is_calm():  # So that no fault of the plan hits who only looks.
-            await asyncio.sleep(LOOK_S)
+        # So that no fault of the plan hits who only looks.
+        await asyncio.sleep(max(0.0, scenario.calm_s - self._world.now_s()))
         self._watch.exercised.add("LIVENESS")
         for session_id in scenario.sessions():
             await self._compare(runtime, session_id)
