@@ -273,6 +273,13 @@ def test_two_friendly_groups_are_two_communities() -> None:
     assert graph.communities().get() == (("a", "b", "c"), ("d", "e", "f"))
 
 
+@pytest.mark.parametrize("close", [("ab", "cd"), ("ad", "bc")])
+def test_every_kind_counts_for_communities(close: tuple[str, str]) -> None:
+    ring = [(x, "knows", y, 1.0) for x, y in ("ab", "bc", "cd", "da")]
+    more = [(pair[0], kind, pair[1], 1.0) for pair in close for kind in "klmn"]
+    assert stored("abcd", [*ring, *more]).communities().get() == tuple((pair[0], pair[1]) for pair in close)
+
+
 def test_weights_are_costs_and_say_nothing_about_communities() -> None:
     clique = [(x, "knows", y, 0.0) for group in ("abc", "def") for x in group for y in group if x < y]
     assert stored("abcdef", clique).communities().get() == (("a", "b", "c"), ("d", "e", "f"))
