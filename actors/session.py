@@ -106,6 +106,8 @@ class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
     after_order: bool = False
     """Whether the runtime before this one had ended in order, so that no run of it was interrupted by a crash."""
     cancel_grace_s: float = 5.0
+    graph_entities: Callable[[], int | None] | None = None
+    """Tells at once how many entities the agent's graph has; None = it has no graph."""
 
 
 class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]):
@@ -193,7 +195,12 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         if self.state.session is None and not isinstance(command, SendInput | ImportHistory):
             return ()
         if self.state.session is None:
-            opening = OpenSession(session=self.session, agent=configuration.agent)
+            entities = self._setting.graph_entities
+            opening = OpenSession(
+                session=self.session,
+                agent=configuration.agent,
+                graph_entities=entities() if entities is not None else None,
+            )
             return (opening, Configure(configuration=configuration))
         if self.state.configuration is configuration:
             return ()

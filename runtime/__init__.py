@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from refold.events.errors import AgentLoopError as AgentLoopError
     from refold.events.errors import CommandRejected as CommandRejected
     from refold.events.errors import ConfigError as ConfigError
+    from refold.events.errors import GraphError as GraphError
     from refold.events.errors import LogFormatError as LogFormatError
     from refold.events.errors import LogInUse as LogInUse
     from refold.events.errors import PersistenceError as PersistenceError
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from refold.events.session_events import ToolApprovalRequested as ToolApprovalRequested
     from refold.events.spending import Budget as Budget
     from refold.events.spending import Price as Price
+    from refold.memory.graph import GraphStore as GraphStore
     from refold.outcome import Cancelled as Cancelled
     from refold.outcome import Completed as Completed
     from refold.outcome import Failed as Failed
@@ -87,6 +89,7 @@ if TYPE_CHECKING:
     from refold.react_text import parse_react_step as parse_react_step
     from refold.run_stream import RunStream as RunStream
     from refold.session import Session as Session
+    from refold.session_metadata import SessionMetadata as SessionMetadata
     from refold.stepping import TurnResult as TurnResult
     from refold.stopping import stop_on_sigterm as stop_on_sigterm
     from refold.subscription import Subscription as Subscription
@@ -124,6 +127,8 @@ __all__ = [
     "Delta",
     "Deny",
     "Failed",
+    "GraphError",
+    "GraphStore",
     "ImageBlock",
     "LogFormatError",
     "LogInUse",
@@ -155,6 +160,7 @@ __all__ = [
     "ScriptedProvider",
     "Session",
     "SessionId",
+    "SessionMetadata",
     "Spent",
     "Streamed",
     "StreamingProvider",
@@ -219,6 +225,8 @@ _HOMES = {
     "Delta": "refold.events.model",
     "Deny": "refold.events.permission",
     "Failed": "refold.outcome",
+    "GraphError": "refold.events.errors",
+    "GraphStore": "refold.memory.graph",
     "ImageBlock": "refold.events.content",
     "LogFormatError": "refold.events.errors",
     "LogInUse": "refold.events.errors",
@@ -250,6 +258,7 @@ _HOMES = {
     "ScriptedProvider": "refold.providers.scripted",
     "Session": "refold.session",
     "SessionId": "refold.events.ids",
+    "SessionMetadata": "refold.session_metadata",
     "Spent": "refold.outcome",
     "Streamed": "refold.published",
     "StreamingProvider": "refold.actors.protocols",

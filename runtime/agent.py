@@ -14,6 +14,7 @@ from refold.events.configuration import AgentConfig
 from refold.events.errors import ConfigError
 from refold.events.ids import checked_identifier
 from refold.given_provider import checked_provider
+from refold.memory.graph import GraphStore
 from refold.options import RuntimeOptions
 from refold.stream_object import StreamObject
 from refold.structured_output import output_schema, with_output
@@ -43,6 +44,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     output_type: type[object] | None = None
     """What a final answer must be, as JSON: a msgspec Struct, a dataclass, a TypedDict; None = any text. The model is
     told its schema; read an answer with `RunResult.parsed`."""
+    graph: GraphStore | None = None
+    """What it knows of entities and their relationships."""
     objects: Sequence[StreamObject[Any, Any, Any]] = ()
     """What else lives on the runtime's log, such as circuit breakers."""
 
@@ -70,7 +73,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
     def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
         """Return everything of it that lives on the log, each once."""
-        return tuple({id(living): living for living in self.objects}.values())
+        own = [living for living in (self.graph,) if living is not None]
+        return tuple({id(living): living for living in (*own, *self.objects)}.values())
 
     def _check_names_of_actions(self) -> None:
         from refold.react_action import is_reserved
@@ -105,6 +109,7 @@ class AgentParts(TypedDict, total=False):
     policy: Policy | None
     offer: Offer | None
     output_type: type[object] | None
+    graph: GraphStore | None
     objects: Sequence[StreamObject[Any, Any, Any]]
 
 

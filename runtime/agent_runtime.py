@@ -249,6 +249,7 @@ class AgentRuntime:
             auto_resume=self.options.auto_resume,
             after_order=await ended_in_order(store),
             cancel_grace_s=self.options.cancel_grace_s,
+            graph_entities=self.agent.graph.count_now if self.agent.graph is not None else None,
         )
 
     def _register(self, system: ActorSystem, journal: Journal, store: EventStore, setting: SessionSetting) -> None:

@@ -123,8 +123,10 @@ def _call_words(event: Event) -> str:
 
 def _other_words(event: Event) -> str:
     match event:
-        case SessionOpened(session=session, agent=agent):
-            return f"{session} with {agent}"
+        case SessionOpened(session=session, agent=agent, graph_entities=entities):
+            return f"{session} with {agent}" + (
+                f", whose graph has {entities} entities" if entities is not None else ""
+            )
         case AgentConfigured(configuration=configuration):
             tools = ", ".join(policy.name for policy in configuration.tools) or "no tools"
             return f"{configuration.agent}: {configuration.model}; {tools}"

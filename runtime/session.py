@@ -31,6 +31,7 @@ from refold.published import Recorded
 from refold.run_stream import RunStream
 from refold.sending import remind, send
 from refold.session_access import SessionAccess
+from refold.session_metadata import SessionMetadata, metadata_in
 from refold.stepping import TurnResult, step
 from refold.subscription import CAPACITY, Subscription
 
@@ -247,6 +248,15 @@ class Session:
     async def spent(self) -> Spent:
         """Return what all model calls of the session have taken so far, those that failed included."""
         return await self._access.read(lambda state: Spent(usage=state.usage, cost=state.cost))
+
+    async def metadata(self) -> SessionMetadata | None:
+        """Return what was noted when the session began; None = nothing of it is in the log yet.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        first = await self._runtime.recorded_after(self.id, 0, 1)
+        return metadata_in(first[0]) if first else None
 
     async def state_at(self, version: int | None = None) -> SessionState:
         """Return the state folded from the log, as of a version or as of now; it is the caller's own.

@@ -51,6 +51,7 @@ class SyncSession:
     clear = blocking(Session.clear)
     history = blocking(Session.history)
     spent = blocking(Session.spent)
+    metadata = blocking(Session.metadata)
     state_at = blocking(Session.state_at)
 
     def stream(
