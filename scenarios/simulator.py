@@ -40,6 +40,8 @@ from refold.scenarios.simulated_tools import simulated_tools
 from refold.scenarios.simulated_world import World
 from refold.scenarios.simulation_watch import Broken, SimulationWatch, marked
 
+log = logging.getLogger("refold.scenarios")
+
 LIVES_MAX = 200
 """A process that dies more often than this is not the fault of the plan."""
 
@@ -144,7 +146,7 @@ class _Simulation:
         try:
             loop.run_until_complete(_Life(self, store).live())
         except _Gone:
-            pass
+            log.debug("life %d ended at %.3f s", self.world.life, loop.time())
         except (RefoldError, AssertionError) as error:
             self.watch.note("ERROR", "", f"{type(error).__name__}: {error}")
         finally:
