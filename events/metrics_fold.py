@@ -16,7 +16,7 @@ from refold.events.content import Block, tool_uses
 from refold.events.errors import LogFormatError
 from refold.events.event import Event
 from refold.events.ids import StreamName, kind_and_identifier
-from refold.events.metrics_counts import NOT_FOUND, AgentCounts, ToolCounts
+from refold.events.metrics_counts import NOT_FOUND, AgentCounts, LiveCounts, ToolCounts
 from refold.events.metrics_snapshot import MetricsSnapshot
 from refold.events.records import StoredEvent
 from refold.events.runtime_core import RUNTIME_CODEC
@@ -118,8 +118,8 @@ def evolve(state: MetricsState, stream: StreamName, event: Event) -> MetricsStat
     return state
 
 
-def snapshot(state: MetricsState) -> MetricsSnapshot:
-    """Return the figures, which share nothing with `state`."""
+def snapshot(state: MetricsState, live: LiveCounts | None = None) -> MetricsSnapshot:
+    """Return the figures, which share nothing with `state`, and those of a runtime that are not in its log."""
     totals: dict[str, Any] = dict(state.totals)
     return MetricsSnapshot(
         position=state.position,
@@ -133,6 +133,7 @@ def snapshot(state: MetricsState) -> MetricsSnapshot:
         agents={name: AgentCounts(**figures) for name, figures in _in_order(state.agents).items()},
         events=_in_order(state.events),
         unreadable_events=_in_order(state.unreadable_events),
+        live=live,
         **totals,
     )
 

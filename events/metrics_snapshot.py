@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from refold.events.metrics_counts import AgentCounts, Counts, LiveCounts, ToolCounts, added, grown, ratio
+from refold.events.metrics_counts import NOT_FOUND, AgentCounts, Counts, LiveCounts, ToolCounts, added, grown, ratio
 from refold.events.spending import Usage
 
 GAUGES = ("position", "at", "active_sessions")
@@ -73,7 +73,8 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
     actors_stopped: int = 0
     """Of those, the failures after which the actor stays stopped."""
     tools: dict[str, ToolCounts] = msgspec.field(default_factory=dict)
-    """By the tool's name, in order of names; calls of tools that did not exist are under `(not found)`."""
+    """By the tool's name, in order of names; calls of tools that did not exist are under `(not found)`, which counts in
+    all sums and is no tool where tools are compared."""
     agents: dict[str, AgentCounts] = msgspec.field(default_factory=dict)
     """By the agent's name, in order of names."""
     events: dict[str, int] = msgspec.field(default_factory=dict)
@@ -141,12 +142,12 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
     @property
     def most_called_tool(self) -> str | None:
         """The tool with most calls, of several the first by name; None where none was called."""
-        return _first_with_most((name, counts.calls) for name, counts in self.tools.items())
+        return _first_with_most((name, counts.calls) for name, counts in self._known_tools().items())
 
     @property
     def tools_with_failures(self) -> tuple[str, ...]:
         """Tools with a call that was answered with an error, in order of names."""
-        return tuple(sorted(name for name, counts in self.tools.items() if counts.failures))
+        return tuple(sorted(name for name, counts in self._known_tools().items() if counts.failures))
 
     @property
     def failures_per_session(self) -> float | None:
@@ -165,10 +166,10 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
         Shannon's entropy (C. E. Shannon, A Mathematical Theory of Communication, 1948, section 6):
         H = -sum(p * log2(p)) over the tools, p being a tool's share of all calls. None where nothing was called.
         """
-        total = self.tool_calls
-        shares = [counts.calls / total for _, counts in sorted(self.tools.items()) if counts.calls]
-        if not shares:
+        calls = [counts.calls for counts in self._known_tools().values() if counts.calls]
+        if not calls:
             return None
+        shares = [number / sum(calls) for number in calls]
         return abs(math.fsum(share * math.log2(share) for share in shares))
 
     @property
@@ -210,6 +211,9 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
             (name, (counts.runs_started, counts.steps) if counts.runs_started else 0)
             for name, counts in self.agents.items()
         )
+
+    def _known_tools(self) -> dict[str, ToolCounts]:
+        return {name: counts for name, counts in self.tools.items() if name != NOT_FOUND}
 
     def _over_tools(self, figure: str) -> int:
         return sum(getattr(counts, figure) for counts in self.tools.values())

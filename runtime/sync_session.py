@@ -51,6 +51,8 @@ class SyncSession:
     clear = blocking(Session.clear)
     history = blocking(Session.history)
     spent = blocking(Session.spent)
+    steps = blocking(Session.steps)
+    statistics = blocking(Session.statistics)
     state_at = blocking(Session.state_at)
 
     def stream(
