@@ -46,6 +46,7 @@ from refold.events.session_events import (
     ToolResultLate,
 )
 from refold.events.spending import Usage
+from refold.events.steps import recalls_of
 from refold.events.tool_core import TOOL_CODEC, TOOL_KIND
 from refold.events.tool_events import ToolCallAbandoned
 
@@ -212,8 +213,8 @@ def _run_ended(state: MetricsState, stream: str, event: RunCompleted | RunFailed
 def _model_responded(state: MetricsState, stream: str, event: ModelResponded) -> None:
     _add_both(state, stream, "steps")
     _spend(state, stream, event.usage)
-    if recalled := getattr(event, "recalled", ()):
-        _add(state.totals, "recalls", len(recalled))
+    if recalls := recalls_of(event):
+        _add(state.totals, "recalls", recalls)
     uses = tool_uses(event.content)
     if uses:
         unknown = {use.id for use, given in zip(uses, event.verdicts, strict=False) if given.verdict == "not_found"}
