@@ -35,11 +35,11 @@ def stats(
 ) -> None:
     """Show the steps of a session: what was thought, done and seen; or how all sessions of a log went.
 
-    JSON of one session: {session, version, steps: [{run, turn, thought, actions: [{call, tool, input, observation,
-    kind, ended_at}], answer, rejected, started_at, answered_at, ended_at, failed}], inputs, runs_started,
-    runs_completed, runs_failed, runs_cancelled, final_answer, duration_s, usage, memory_hits, thoughts, actions,
-    observations, tool_calls, failed_tool_calls, successful_steps}; the last three are numbers. Of all: {log,
-    sessions: [{session, version, steps, ...}]}, where `steps` is a number too, and a session that cannot be read has
+    JSON: {session, version, steps: [{run, turn, thought, actions: [{call, tool, input, observation, kind, ended_at}],
+    answer, rejected, started_at, answered_at, ended_at, failed}], inputs, runs_started, runs_completed, runs_failed,
+    runs_cancelled, final_answer, duration_s, usage, memory_hits, thoughts, actions, observations, tool_calls,
+    failed_tool_calls, successful_steps}; the last three are numbers. Without SESSION {log, sessions: [{session,
+    version, steps, ...}]}, where `steps` is a number too and texts are left out, and a session that cannot be read has
     {session, error}. Times are microseconds since the epoch.
     """
     if session is None and at is not None:

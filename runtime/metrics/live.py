@@ -71,6 +71,7 @@ class RuntimeMetrics:
         try:
             loop.call_soon_threadsafe(self._answer, future)
         except RuntimeError:  # The loop is closed, and nothing changes any more.
+            self._ended = True
             self._answer(future)
         return future
 

@@ -198,6 +198,12 @@ def test_a_session_is_active_while_a_run_is_open() -> None:
     assert max(seen) > 0 == after(golden).active_sessions
 
 
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
+def test_nothing_is_remembered_of_sessions_in_which_nothing_goes_on(golden: Path) -> None:
+    state = count_all(MetricsState(), events_of(golden))
+    assert (state.open_sessions, state.other_agents) == ({}, {})
+
+
 # Splits, orders, sums and differences
 
 

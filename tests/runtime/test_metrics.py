@@ -26,7 +26,9 @@ from refold import (
 )
 from refold.events import Event
 from refold.events.errors import BackpressureShed
+from refold.events.ids import StreamName
 from refold.events.pure_core import KeyedCommand, PureCore, State
+from refold.events.records import EncodedBatch, StoredEvent
 from refold.metrics import LiveCounts, MetricsSnapshot, read_metrics
 from refold.metrics.live import BATCHES_WAITING_MAX, EVENTS_PER_PAGE
 from refold.providers.scripted import Answer
@@ -267,6 +269,64 @@ async def test_an_append_of_unknown_outcome_is_counted_by_what_became_of_it() ->
         assert (await (await runtime.session("c")).statistics()).append_errors == 0
 
 
+async def test_an_event_of_unknown_outcome_is_counted_also_where_nothing_follows() -> None:
+    store = FailingStore(InMemoryStore())
+    async with runtime_on(store) as runtime:
+        books = await runtime.host("book", OrderBook)
+        await runtime.metrics.snapshot()
+        store.fail_appends(lambda: PersistenceError("disk", outcome_unknown=True), when="after", of="book")
+        with pytest.raises(PersistenceError):
+            await books.ask("ACME", Place(amount=3))
+        assert (await same_as_log(runtime)).events["book.placed.v1"] == 1
+
+
+async def test_an_event_that_the_journal_was_not_told_of_is_counted_when_the_next_one_shows_the_gap() -> None:
+    store = InMemoryStore()
+    async with runtime_on(store) as runtime:
+        session = await runtime.session("a")
+        await session.send("hello")
+        await runtime.metrics.snapshot()
+        await store.append([EncodedBatch(stream=StreamName("x/y"), expected_version=0, at=1, events=(b"{}",))])
+        await session.send("look")
+        found = await same_as_log(runtime)
+    assert (found.events["(damaged)"], found.runs_completed) == (1, 2)
+
+
+async def test_what_was_read_from_the_log_before_the_journal_was_told_of_it_counts_once() -> None:
+    store = FailingStore(InMemoryStore())
+    async with runtime_on(store) as runtime:
+        books = await runtime.host("book", OrderBook)
+        hold = store.hold_append(len(store.appends) + 1, when="after")
+        placing = asyncio.create_task(books.ask("ACME", Place(amount=3)))
+        await hold.reached.wait()
+        assert (await same_as_log(runtime)).events["book.placed.v1"] == 1
+        hold.let_go()
+        await placing
+        await books.ask("ACME", Place(amount=4))
+        assert (await same_as_log(runtime)).events["book.placed.v1"] == 2
+
+
+async def test_what_is_written_while_the_log_is_read_is_counted_too() -> None:
+    class SlowReads(FailingStore):
+        gate = asyncio.Event()
+        reached = asyncio.Event()
+
+        async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
+            page = await super().read_all(after_position=after_position, limit=limit)
+            self.reached.set()
+            await self.gate.wait()
+            return page
+
+    store = SlowReads(InMemoryStore())
+    async with runtime_on(store) as runtime:
+        asked = runtime.metrics.snapshot()
+        await store.reached.wait()
+        await (await runtime.session("a")).send("look")
+        store.gate.set()
+        assert (await asked).runs_completed == 1
+        await same_as_log(runtime)
+
+
 async def test_a_log_that_cannot_be_read_is_told_and_counted_later() -> None:
     store = FailingStore(InMemoryStore())
     async with runtime_on(store) as runtime:
@@ -355,6 +415,15 @@ async def test_who_waits_for_the_figures_when_the_runtime_closes_is_told() -> No
         await asyncio.sleep(0)
     with pytest.raises(ActorStopped):
         await asked
+
+
+def test_after_the_end_of_the_loop_nobody_waits_for_figures() -> None:
+    async def left_open() -> AgentRuntime:
+        return await runtime_on().open()
+
+    runtime = asyncio.run(left_open())
+    with pytest.raises(ActorStopped):
+        runtime.metrics.snapshot().get(timeout=10)
 
 
 # A log from outside
