@@ -108,7 +108,8 @@ def _combined(one: T, other: T, *, grows: bool) -> T:
         second = cast("int", other)
         return cast("T", one + second if grows else max(0, one - second))
     if isinstance(one, Mapping):
-        return cast("T", _combined_dicts(one, cast("Mapping[str, object]", other), grows=grows))
+        first = cast("Mapping[str, object]", one)
+        return cast("T", _combined_dicts(first, cast("Mapping[str, object]", other), grows=grows))
     assert isinstance(one, msgspec.Struct)
     fields = {name: _combined(getattr(one, name), getattr(other, name), grows=grows) for name in one.__struct_fields__}
     return cast("T", type(one)(**fields))
@@ -129,6 +130,6 @@ def _is_more(value: object) -> bool:
     if isinstance(value, int):
         return value > 0
     if isinstance(value, Mapping):
-        return bool(value)
+        return bool(cast("Mapping[str, object]", value))
     assert isinstance(value, msgspec.Struct)
     return any(_is_more(getattr(value, name)) for name in value.__struct_fields__)

@@ -194,7 +194,7 @@ def _session_opened(state: MetricsState, stream: str, event: SessionOpened) -> N
 def _history_imported(state: MetricsState, stream: str, event: HistoryImported) -> None:
     last = event.messages[-1] if event.messages else None
     if last is not None and last.role == "assistant":
-        _propose(state, stream, last.content, frozenset())
+        _propose(state, stream, last.content, frozenset[str]())
 
 
 def _run_started(state: MetricsState, stream: str, event: RunStarted) -> None:

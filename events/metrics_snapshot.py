@@ -10,14 +10,14 @@ from collections.abc import Iterable
 
 import msgspec
 
-from refold.events.metrics_counts import NOT_FOUND, AgentCounts, Counts, LiveCounts, ToolCounts, added, grown, ratio
+from refold.events.metrics_counts import NOT_FOUND, AgentCounts, LiveCounts, ToolCounts, added, grown, ratio
 from refold.events.spending import Usage
 
 GAUGES = ("position", "at", "active_sessions")
 """Fields that are a state and not a number of things that happened."""
 
 
-class MetricsSnapshot(Counts, frozen=True, kw_only=True):
+class MetricsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Figures about everything in a log up to one position.
 
     `+` sums those of several logs, and of several runtimes therefore. Rates are None where they would divide by 0.
@@ -41,7 +41,7 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
     """Times that an open run went on in another process."""
     runs_parked: int = 0
     """Times that a run was parked."""
-    run_failure_kinds: dict[str, int] = msgspec.field(default_factory=dict)
+    run_failure_kinds: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     """Failed runs by `RunFailureKind`."""
     steps: int = 0
     """Complete answers of models: each begins a step (see `refold.events.steps`)."""
@@ -72,14 +72,14 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
     actor_failures: int = 0
     actors_stopped: int = 0
     """Of those, the failures after which the actor stays stopped."""
-    tools: dict[str, ToolCounts] = msgspec.field(default_factory=dict)
+    tools: dict[str, ToolCounts] = msgspec.field(default_factory=dict[str, ToolCounts])
     """By the tool's name, in order of names; calls of tools that did not exist are under `(not found)`, which counts in
     all sums and is no tool where tools are compared."""
-    agents: dict[str, AgentCounts] = msgspec.field(default_factory=dict)
+    agents: dict[str, AgentCounts] = msgspec.field(default_factory=dict[str, AgentCounts])
     """By the agent's name, in order of names."""
-    events: dict[str, int] = msgspec.field(default_factory=dict)
+    events: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     """All events of all streams by their type, those of kinds that Refold does not know too; in order of types."""
-    unreadable_events: dict[str, int] = msgspec.field(default_factory=dict)
+    unreadable_events: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     """Those of Refold's own that this version cannot read, and that were left out above, by type."""
     live: LiveCounts | None = None
     """What leaves no event; None where this was read from a log."""

@@ -6,6 +6,7 @@ be kept in step. Names and labels follow the client's conventions: counters end 
 
 import asyncio
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from refold.actors.future import ActorFuture
@@ -96,7 +97,7 @@ def require_client() -> None:
         ConfigError: it is not installed.
     """
     try:
-        import prometheus_client  # noqa: F401 - Whether it is there.
+        import_module("prometheus_client")
     except ImportError as error:
         raise ConfigError("metrics for Prometheus need its client: pip install 'refold[prometheus]'") from error
 

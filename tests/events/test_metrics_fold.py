@@ -9,7 +9,7 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refold.events.content import ErrorKind, TextBlock, tool_uses
@@ -214,6 +214,7 @@ def test_a_fold_may_stop_anywhere_be_written_down_and_go_on(log: tuple[StoredEve
     assert snapshot(count_all(msgspec.json.decode(kept, type=MetricsState), log[split:])) == after(log)
 
 
+@settings(max_examples=25)
 @given(logs, st.randoms(use_true_random=False))
 def test_the_order_in_which_streams_follow_one_another_makes_no_difference(
     log: tuple[StoredEvent, ...],

@@ -96,11 +96,11 @@ async def records_of(turns: int, log: Path, caplog: pytest.LogCaptureFixture) ->
 
 async def test_turns_of_every_kind_log_nothing_at_info(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    records = await records_of(5, tmp_path / "events.db", caplog)
+    records = await records_of(3, tmp_path / "events.db", caplog)
     assert [record.getMessage() for record in records] == []
     caplog.set_level(logging.DEBUG, logger="refold")
-    records = await records_of(5, tmp_path / "other.db", caplog)
-    assert [record.name for record in records if "half way" in record.getMessage()] == ["refold.session"] * 5
+    records = await records_of(3, tmp_path / "other.db", caplog)
+    assert [record.name for record in records if "half way" in record.getMessage()] == ["refold.session"] * 3
 
 
 def test_every_component_logs_under_a_child_of_refold() -> None:

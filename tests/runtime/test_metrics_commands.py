@@ -90,7 +90,7 @@ def test_the_json_is_the_snapshot_and_its_derived_figures(log_file: Path) -> Non
 
 def test_any_past_moment_can_be_counted(log_file: Path) -> None:
     last = document("metrics", log_file)["position"]
-    started = [document("metrics", log_file, "--at", at)["runs_started"] for at in range(0, last + 1, 4)]
+    started = [document("metrics", log_file, "--at", at)["runs_started"] for at in range(0, last + 1, 9)]
     assert started[0] == 0
     assert started == sorted(started)
     assert document("metrics", log_file, "--at", last) == document("metrics", log_file)
@@ -120,11 +120,9 @@ def test_golden_logs_give_figures(golden: Path, tmp_path: Path) -> None:
     assert len(listed) == found["sessions"]
     assert sum(session["steps"] for session in listed) == found["steps"]
     assert sum(session["runs_completed"] for session in listed) == found["runs_completed"]
-    for session in listed:
-        one = document("stats", log, session["session"])
-        steps = one["steps"]
-        assert len(steps) == session["steps"]
-        assert written("stats", log, session["session"])
+    longest = max(listed, key=lambda session: int(session["steps"]))
+    assert len(document("stats", log, longest["session"])["steps"]) == longest["steps"]
+    assert written("stats", log, longest["session"]).count(" turn ") == longest["steps"]
 
 
 def test_an_empty_log_has_figures_too(tmp_path: Path) -> None:
