@@ -45,6 +45,7 @@ from refold.events.tool_core import TOOL_KIND
 from refold.forked_child import protect_from_children
 from refold.inbox_reading import InboxReader, reader_of
 from refold.log_opening import ended_in_order, opened_store
+from refold.metrics.live import RuntimeMetrics
 from refold.options import RuntimeOptions, checked_options
 from refold.published import Recorded
 from refold.recorded_reading import read_recorded
@@ -97,6 +98,7 @@ class AgentRuntime:
         self.agent = agent_of(agent, provider, parts)
         self.options = checked_options(rest)
         self.hub = SessionHub()
+        self.metrics = RuntimeMetrics(self)
         self._pool = ThreadPool(self.options.tool_threads, name="refold-tool")
         self._approval_pool = ThreadPool(self.options.tool_threads, name="refold-approval")
         self.tools = ToolRegistry(self.agent.tools, pool=self._pool)
@@ -217,6 +219,7 @@ class AgentRuntime:
             on_failure=self._actor_failed,
         )
         self._journal = Journal(store)
+        self._journal.observer = self.metrics
         code = CodeIdentity(refold=VERSION, core=CORE_VERSION, app=options.app_version)
         self._register(self._system, self._journal, store, await self._setting(store, self._journal, code))
         note = await self._system.start(
@@ -424,6 +427,7 @@ class AgentRuntime:
                 if self._journal is not None:
                     await self._journal.close()
             finally:
+                self.metrics.end()
                 self.hub.end()
                 for name in self._approval_pool.close():
                     self.log.warning("the approval handler still thinks about %s in its thread", name)

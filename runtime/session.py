@@ -25,7 +25,10 @@ from refold.events.session_commands import (
 )
 from refold.events.session_events import SessionEvent, ToolApprovalRequested
 from refold.events.session_state import SessionState, calls_awaiting_approval, history, reason_to_ask
+from refold.events.session_statistics import SessionStatistics
+from refold.events.steps import Step
 from refold.given_input import Input, checked_flag, checked_key, checked_name
+from refold.metrics.session_reading import read_steps, read_stream_statistics
 from refold.outcome import RunResult, Spent
 from refold.published import Recorded
 from refold.run_stream import RunStream
@@ -257,6 +260,26 @@ class Session:
         """
         first = await self._runtime.recorded_after(self.id, 0, 1)
         return metadata_in(first[0]) if first else None
+
+    async def steps(self) -> tuple[Step, ...]:
+        """Return what the agent thought, did and saw, step by step, oldest first; see `refold.events.steps`.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        self._runtime.require_open()
+        return await read_steps(self._runtime.store, self._access.stream)
+
+    async def statistics(self) -> SessionStatistics:
+        """Return the session's steps with its thoughts, actions and observations, and how it went as a whole.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        self._runtime.require_open()
+        stream = self._access.stream
+        failed = self._runtime.metrics.failed_appends_of(stream)
+        return await read_stream_statistics(self._runtime.store, stream, append_errors=failed)
 
     async def state_at(self, version: int | None = None) -> SessionState:
         """Return the state folded from the log, as of a version or as of now; it is the caller's own.

@@ -12,6 +12,7 @@ from refold.actors.actor_system import ActorSystem
 from refold.agent import Agent
 from refold.agent_runtime import AgentRuntime
 from refold.loop_thread import AlreadyClosed, LoopThread
+from refold.metrics.live import SyncMetrics
 from refold.options import Settings
 from refold.session_hub import Subscriber
 from refold.subscription import CAPACITY
@@ -66,6 +67,11 @@ class SyncRuntime:
     def system(self) -> ActorSystem:
         """The actors; their refs are good in every thread, with a blocking `ask` outside the loop's."""
         return self.asynchronous.system
+
+    @property
+    def metrics(self) -> SyncMetrics:
+        """Figures about all that is in the log."""
+        return SyncMetrics(self.asynchronous.metrics)
 
     @property
     def commits(self) -> int:

@@ -52,6 +52,8 @@ class SyncSession:
     history = blocking(Session.history)
     spent = blocking(Session.spent)
     metadata = blocking(Session.metadata)
+    steps = blocking(Session.steps)
+    statistics = blocking(Session.statistics)
     state_at = blocking(Session.state_at)
 
     def stream(
