@@ -19,6 +19,7 @@ from refold.actors.event_sourced import CANCEL_GRACE_S, EventSourcedActor
 from refold.actors.journal import Journal
 from refold.actors.mailbox import Vital
 from refold.actors.protocols import SessionObserver, ToolRunner
+from refold.actors.result_limit import WithLimit
 from refold.actors.tool_context import CallingTool, ToolContext, calling_tool
 from refold.actors.tool_results import failure, result_content, text_of_error
 from refold.events.cleaning import Unrecordable
@@ -181,7 +182,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             else:
                 value = await self._body(running)
                 finished = running.context.finished if running.context is not None else None
-                content, payloads = result_content(value if finished is None else finished)
+                content, payloads = result_content(value if finished is None else WithLimit(finished, None))
                 self._tell(running, content, None, payloads, ends_run=finished is not None)
         except asyncio.CancelledError:
             if running.token.cancelled:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from refold.agent import Agent as Agent
     from refold.agent_runtime import AgentRuntime as AgentRuntime
     from refold.approval_handling import ApprovalHandler as ApprovalHandler
+    from refold.checkpoint import Checkpoint as Checkpoint
+    from refold.checkpoint import load_checkpoint as load_checkpoint
     from refold.connection import ConnectedSession as ConnectedSession
     from refold.connection import Connection as Connection
     from refold.connection import Unfinished as Unfinished
@@ -116,6 +118,7 @@ __all__ = [
     "Budget",
     "CancellationToken",
     "Cancelled",
+    "Checkpoint",
     "CommandRejected",
     "Completed",
     "ConfigError",
@@ -188,6 +191,7 @@ __all__ = [
     "__version__",
     "connect",
     "cut",
+    "load_checkpoint",
     "parse_react_step",
     "say",
     "stall",
@@ -211,6 +215,7 @@ _HOMES = {
     "Budget": "refold.events.spending",
     "CancellationToken": "refold.actors.cancellation",
     "Cancelled": "refold.outcome",
+    "Checkpoint": "refold.checkpoint",
     "CommandRejected": "refold.events.errors",
     "Completed": "refold.outcome",
     "ConfigError": "refold.events.errors",
@@ -282,6 +287,7 @@ _HOMES = {
     "WouldDeadlock": "refold.actors.errors",
     "connect": "refold.connection",
     "cut": "refold.providers.scripted",
+    "load_checkpoint": "refold.checkpoint",
     "parse_react_step": "refold.react_text",
     "say": "refold.providers.scripted",
     "stall": "refold.providers.scripted",

@@ -51,6 +51,7 @@ from refold.recorded_reading import read_recorded
 from refold.resuming import resume_open_runs
 from refold.session import Session
 from refold.session_hub import SessionHub, Subscriber
+from refold.step_snapshots import StepSnapshots
 from refold.stores.event_store import EventStore
 from refold.structured_output import OutputCheck
 from refold.subscription import CAPACITY, Subscription
@@ -101,6 +102,8 @@ class AgentRuntime:
         self._approval_pool = ThreadPool(self.options.tool_threads, name="refold-approval")
         self.tools = ToolRegistry(self.agent.tools, pool=self._pool)
         self._in_flight = EffectsInFlight()
+        snapshots = self.options.step_snapshots
+        self.step_snapshots = StepSnapshots(snapshots) if snapshots is not None else None
         self._store: EventStore | None = None
         self._system: ActorSystem | None = None
         self._journal: Journal | None = None
@@ -225,6 +228,8 @@ class AgentRuntime:
         await note.ask(RuntimeStarted(code=code), block=False)
         for living in self.agent.stream_objects():
             await living.attach(self.host)
+        if self.step_snapshots is not None:
+            self.step_snapshots.begin(store, self.hub.subscribe)
         if options.auto_resume:
             self._resuming = asyncio.get_running_loop().create_task(self._resume(store), name="resume open runs")
         self._inbox = reader_of(self)
@@ -371,6 +376,8 @@ class AgentRuntime:
             if cancel:
                 await self._cancel_open_runs()
             await self._in_flight.drain(self.system.clock, self.options.close_grace_s)
+            if self.step_snapshots is not None:
+                await self.step_snapshots.close(self.system.clock, self.options.close_grace_s)
             self.hub.close()
             heads = await self.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
             await self.system.ref(RUNTIME_STREAM).ask(
@@ -411,6 +418,8 @@ class AgentRuntime:
         try:
             if self._inbox is not None:
                 await self._inbox.stop()
+            if self.step_snapshots is not None and self._system is not None:
+                await self.step_snapshots.close(self._system.clock, 0)
             if self._resuming is not None:
                 self._resuming.cancel()
                 await asyncio.wait([self._resuming])

@@ -14,6 +14,7 @@ from refold.agent_runtime import AgentRuntime
 from refold.loop_thread import AlreadyClosed, LoopThread
 from refold.options import Settings
 from refold.session_hub import Subscriber
+from refold.step_snapshots import StepSnapshots
 from refold.subscription import CAPACITY
 from refold.sync_face import blocking, run_on_loop
 from refold.sync_session import SyncSession
@@ -66,6 +67,11 @@ class SyncRuntime:
     def system(self) -> ActorSystem:
         """The actors; their refs are good in every thread, with a blocking `ask` outside the loop's."""
         return self.asynchronous.system
+
+    @property
+    def step_snapshots(self) -> StepSnapshots | None:
+        """Writes checkpoints after turns, and counts them; None where the option is not set."""
+        return self.asynchronous.step_snapshots
 
     @property
     def commits(self) -> int:
