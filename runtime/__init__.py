@@ -89,6 +89,8 @@ if TYPE_CHECKING:
     from refold.react_text import parse_react_step as parse_react_step
     from refold.run_stream import RunStream as RunStream
     from refold.session import Session as Session
+    from refold.skill import Skill as Skill
+    from refold.skill import load_skills as load_skills
     from refold.stepping import TurnResult as TurnResult
     from refold.stopping import stop_on_sigterm as stop_on_sigterm
     from refold.subscription import Subscription as Subscription
@@ -158,6 +160,7 @@ __all__ = [
     "ScriptedProvider",
     "Session",
     "SessionId",
+    "Skill",
     "Spent",
     "Streamed",
     "StreamingProvider",
@@ -192,6 +195,7 @@ __all__ = [
     "connect",
     "cut",
     "load_checkpoint",
+    "load_skills",
     "parse_react_step",
     "say",
     "stall",
@@ -255,6 +259,7 @@ _HOMES = {
     "ScriptedProvider": "refold.providers.scripted",
     "Session": "refold.session",
     "SessionId": "refold.events.ids",
+    "Skill": "refold.skill",
     "Spent": "refold.outcome",
     "Streamed": "refold.published",
     "StreamingProvider": "refold.actors.protocols",
@@ -288,6 +293,7 @@ _HOMES = {
     "connect": "refold.connection",
     "cut": "refold.providers.scripted",
     "load_checkpoint": "refold.checkpoint",
+    "load_skills": "refold.skill",
     "parse_react_step": "refold.react_text",
     "say": "refold.providers.scripted",
     "stall": "refold.providers.scripted",

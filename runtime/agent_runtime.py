@@ -51,6 +51,7 @@ from refold.recorded_reading import read_recorded
 from refold.resuming import resume_open_runs
 from refold.session import Session
 from refold.session_hub import SessionHub, Subscriber
+from refold.skill import Skill, checked_skills
 from refold.step_snapshots import StepSnapshots
 from refold.stores.event_store import EventStore
 from refold.structured_output import OutputCheck
@@ -100,7 +101,7 @@ class AgentRuntime:
         self.hub = SessionHub()
         self._pool = ThreadPool(self.options.tool_threads, name="refold-tool")
         self._approval_pool = ThreadPool(self.options.tool_threads, name="refold-approval")
-        self.tools = ToolRegistry(self.agent.tools, pool=self._pool)
+        self.tools = ToolRegistry(self.agent.all_tools(), pool=self._pool)
         self._in_flight = EffectsInFlight()
         snapshots = self.options.step_snapshots
         self.step_snapshots = StepSnapshots(snapshots) if snapshots is not None else None
@@ -145,6 +146,11 @@ class AgentRuntime:
         system = self.system  # Raises where the runtime is not open.
         assert self._journal is not None
         return Host(system, self._journal, self._in_flight, self.options.cancel_grace_s)
+
+    @property
+    def skills(self) -> tuple[Skill, ...]:
+        """The agent's skills, in name order."""
+        return checked_skills(self.agent.skills)
 
     @property
     def commits(self) -> int:

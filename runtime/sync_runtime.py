@@ -14,6 +14,7 @@ from refold.agent_runtime import AgentRuntime
 from refold.loop_thread import AlreadyClosed, LoopThread
 from refold.options import Settings
 from refold.session_hub import Subscriber
+from refold.skill import Skill
 from refold.step_snapshots import StepSnapshots
 from refold.subscription import CAPACITY
 from refold.sync_face import blocking, run_on_loop
@@ -67,6 +68,11 @@ class SyncRuntime:
     def system(self) -> ActorSystem:
         """The actors; their refs are good in every thread, with a blocking `ask` outside the loop's."""
         return self.asynchronous.system
+
+    @property
+    def skills(self) -> tuple[Skill, ...]:
+        """The agent's skills, in name order."""
+        return self.asynchronous.skills
 
     @property
     def step_snapshots(self) -> StepSnapshots | None:
