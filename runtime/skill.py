@@ -8,9 +8,9 @@
 
     Agent(config=…, provider=…, skills=load_skills("skills"))
 
-A skill is a Markdown file with YAML front matter. By default the system prompt lists names and descriptions only, and the
-model reads the instructions of one with the tool `load_skill` when it needs them. What it is told is part of the system
-prompt and of the tool's result, so that it is in the log.
+A skill is a Markdown file with YAML front matter. By default the system prompt lists names and descriptions only, and
+the model reads the instructions of one with the tool `load_skill` when it needs them. What it is told is part of the
+system prompt and of the tool's result, so that it is in the log.
 """
 
 import os
@@ -18,7 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import msgspec
 
@@ -27,6 +27,9 @@ from refold.events.configuration import AgentConfig
 from refold.events.content import JsonObject
 from refold.events.errors import ConfigError, RefoldError
 from refold.tools import Tool
+
+if TYPE_CHECKING:
+    import yaml
 
 LOAD_SKILL = "load_skill"
 """Name of the tool that reads one."""
@@ -37,7 +40,9 @@ DESCRIPTION_CHARACTERS_MAX = 1024
 SKILL_BYTES_MAX = 1024 * 1024
 """Largest file of a skill."""
 
-FRONT_MATTER_BYTES_MAX = 64 * 1024
+FRONT_MATTER_BYTES_MAX = 16 * 1024
+DEPTH_MAX = 20
+"""Deepest nesting of what front matter says."""
 
 _FENCE = re.compile(r"---[ \t]*\n")
 _END = re.compile(r"^---[ \t]*(?:\n|\Z)", re.MULTILINE)
@@ -150,9 +155,8 @@ def load_skills(folder: str | os.PathLike[str]) -> list[Skill]:
         files = [path for path in files if path.name.lower() != "readme.md"]
         files += [path / "SKILL.md" for path in entries if (path / "SKILL.md").is_file()]
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"the folder of skills {shown!r} cannot be read: {getattr(error, 'strerror', error)}"
-        ) from None
+        said = getattr(error, "strerror", error)
+        raise ConfigError(f"the folder of skills {shown!r} cannot be read: {said}") from None
     return list(checked_skills([Skill.load(path) for path in files]))
 
 
@@ -234,9 +238,7 @@ def _front_matter(text: str, origin: str) -> JsonObject:
     if len(text.encode(errors="replace")) > FRONT_MATTER_BYTES_MAX:
         raise ConfigError(f"{origin}: the front matter has more than {FRONT_MATTER_BYTES_MAX:,} bytes")
     try:
-        # An alias lets a few lines stand for any amount of data.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            raise ConfigError(f"{origin}: the front matter has an alias (*name); write out what it stands for")
+        _check_events(yaml.parse(text, yaml.SafeLoader), origin)
         node = yaml.compose(text, yaml.SafeLoader)
         fields: object = yaml.safe_load(text)
         cleaned = clean_json(fields if fields is not None else {})
@@ -245,8 +247,6 @@ def _front_matter(text: str, origin: str) -> JsonObject:
         line = f"line {mark.line + 2}: " if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error)
         raise ConfigError(f"{origin}: {line}the front matter is no YAML: {problem}") from None
-    except RecursionError:
-        raise ConfigError(f"{origin}: the front matter is nested too deep") from None
     except (Unrecordable, ValueError) as error:
         raise ConfigError(f"{origin}: the front matter cannot be kept: {error}") from None
     if not isinstance(cleaned, dict) or not isinstance(node, yaml.MappingNode | None):
@@ -256,6 +256,23 @@ def _front_matter(text: str, origin: str) -> JsonObject:
     if twice:
         raise ConfigError(f"{origin}: the front matter has the field {twice[0]} more than once")
     return cast("JsonObject", cleaned)
+
+
+def _check_events(events: "Iterable[yaml.Event]", origin: str) -> None:
+    """Refuse YAML of which a few lines would take for ever to read, or stand for any amount of data.
+
+    Raises:
+        ConfigError: it has an alias, or is nested too deep.
+    """
+    import yaml
+
+    depth = 0
+    for event in events:
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(f"{origin}: the front matter has an alias (*name); write out what it stands for")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEPTH_MAX:
+            raise ConfigError(f"{origin}: the front matter is nested deeper than {DEPTH_MAX} levels")
 
 
 def _is_text(value: object) -> bool:

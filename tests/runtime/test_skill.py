@@ -30,7 +30,7 @@ from refold.skill import DESCRIPTION_CHARACTERS_MAX, FRONT_MATTER_BYTES_MAX, NAM
 REFUNDS = "---\nname: refunds\ndescription: How to refund.\n---\nLook the order up.\n\n---\nThen refund it.\n"
 
 
-def skill(name: str, **fields: str) -> Skill:
+def skill(name: str, **fields: Any) -> Skill:
     return Skill(**{"name": name, "description": f"About {name}.", "instructions": f"Do {name}.", **fields})
 
 
@@ -117,9 +117,9 @@ HEAD = "---\nname: a\ndescription: b\n"
         ("---\nname: a\nname: b\ndescription: c\n---\ntext", "field name more than once"),
         (HEAD + "a: &x [1]\nb: *x\n---\ntext", "alias"),
         (HEAD + "a: !!python/object/apply:os.system ['true']\n---\ntext", "no YAML"),
-        (HEAD + "a: " + "[" * 3000 + "]" * 3000 + "\n---\ntext", "too deep|cannot be kept"),
+        (HEAD + "a: " + "[" * 3000 + "]" * 3000 + "\n---\ntext", "nested deeper than 20 levels"),
         (HEAD + "a: .nan\n---\ntext", "cannot be kept"),
-        (HEAD + f"a: {'x' * FRONT_MATTER_BYTES_MAX}\n---\ntext", "more than 65,536 bytes"),
+        (HEAD + f"a: {'x' * FRONT_MATTER_BYTES_MAX}\n---\ntext", "more than 16,384 bytes"),
         (HEAD + "---\n\ud800", "field instructions"),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_file_that_cannot_be_read_or_is_no_text_is_refused(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="null byte"):
         Skill.load("a\0b")
     (tmp_path / "latin.md").write_bytes(HEAD.encode() + b"---\n\xe4")
-    with pytest.raises(ConfigError, match=r"latin\.md' is not UTF-8 text: byte 36"):
+    with pytest.raises(ConfigError, match=r"latin\.md' is not UTF-8 text: byte 31"):
         Skill.load(tmp_path / "latin.md")
     (tmp_path / "huge.md").write_bytes(HEAD.encode() + b"---\n" + b"x" * SKILL_BYTES_MAX)
     with pytest.raises(ConfigError, match=r"huge\.md' has more than 1,048,576 bytes"):
@@ -165,18 +165,14 @@ def test_a_folder_has_files_and_folders_of_skills(tmp_path: Path) -> None:
         load_skills(tmp_path / "notes.txt")
 
 
-def runtime_of(
-    provider: ScriptedProvider, skills: Sequence[Skill], log: Any = ":memory:", **parts: Any
-) -> AgentRuntime:
-    return AgentRuntime(
-        AgentConfig(model="m", system_prompt="Be brief."), provider=provider, skills=skills, log=log, **parts
-    )
+def runtime_of(provider: ScriptedProvider, skills: Any, log: Any = ":memory:", **parts: Any) -> AgentRuntime:
+    config = AgentConfig(model="m", system_prompt="Be brief.")
+    return AgentRuntime(config, provider=provider, skills=skills, log=log, **parts)
 
 
 async def test_a_model_is_told_names_and_descriptions_and_reads_instructions_on_demand(tmp_path: Path) -> None:
-    provider = ScriptedProvider(
-        [use("load_skill", {"name": "refunds"}), use("load_skill", {"name": "none"}), say("Done.")]
-    )
+    calls = [use("load_skill", {"name": name}) for name in ("refunds", "none")]
+    provider = ScriptedProvider([*calls, say("Done.")])
     skills = [skill("refunds", instructions="Look\nit up."), skill("mail", description="How\n to   write.")]
     async with runtime_of(provider, skills, tmp_path / "events.db") as runtime:
         assert [item.name for item in runtime.skills] == ["mail", "refunds"]
@@ -282,7 +278,7 @@ def test_what_cannot_be_the_skills_of_an_agent_is_refused() -> None:
     with pytest.raises(ConfigError, match="a skill: the field name"):
         skill("")
     with pytest.raises(ConfigError, match="a skill: the field instructions"):
-        skill("a", instructions=None)  # type: ignore[arg-type]
+        skill("a", instructions=None)
 
 
 def test_threads_see_the_skills_too() -> None:
