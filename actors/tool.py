@@ -292,4 +292,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
                 self._listen(running)
             self._observer.progressed(running.message.session, running.message.call, report)
 
-        self.system.loop.call_soon_threadsafe(publish)
+        try:
+            self.system.loop.call_soon_threadsafe(publish)
+        except RuntimeError:  # The loop is closed, and the thread of a body that was left behind still reports.
+            log.debug("%s: a report of call %s comes after the end", self.address, running.message.call)
