@@ -9,7 +9,7 @@ The document is one JSON object with the fields of `Checkpoint`, in their order,
 "refold.checkpoint.v1"` first; the same session at the same version always gives the same bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -51,13 +51,22 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, tag_field="format", 
     """The balanced history with all content; calls that are open have a result that says so."""
 
 
-_encode = msgspec.json.Encoder().encode
+encode_message = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Checkpoint)
 
+_NO_HISTORY = b'"history":[]}'
 
-def checkpoint_bytes(checkpoint: Checkpoint) -> bytes:
-    """Return the document of a checkpoint, UTF-8 JSON."""
-    return _encode(checkpoint)
+
+def checkpoint_bytes(facts: Checkpoint, messages: Iterable[bytes]) -> bytes:
+    """Return the document of a checkpoint, UTF-8 JSON.
+
+    Args:
+        facts: the checkpoint, with any history.
+        messages: the history, each message encoded.
+    """
+    document = encode_message(msgspec.structs.replace(facts, history=()))
+    assert document.endswith(_NO_HISTORY)  # It is the last field.
+    return document[: -len(_NO_HISTORY)] + b'"history":[' + b",".join(messages) + b"]}"
 
 
 def load_checkpoint(data: bytes | None) -> Checkpoint:
@@ -77,22 +86,27 @@ def load_checkpoint(data: bytes | None) -> Checkpoint:
         raise PersistenceError(f"this is no checkpoint that this Refold can read: {error}") from error
 
 
-def facts_of(state: SessionState, session: SessionId) -> Checkpoint:
-    """Return a checkpoint of a state, which still lacks its chain and the content that the log keeps as payloads."""
+def facts_of(state: SessionState, session: SessionId, chain: str = "") -> Checkpoint:
+    """Return a checkpoint of a state, which still lacks its history."""
     last = state.last_run
     return Checkpoint(
         session=session,
         agent=state.agent,
         version=state.version,
-        chain="",
+        chain=chain,
         at=state.at,
         run=state.run.id if state.run is not None else None,
         last_run=last.run if last is not None else None,
         outcome=last.outcome if last is not None else None,
         usage=state.usage,
         cost=state.cost,
-        history=tuple(history(state)),
+        history=(),
     )
+
+
+def with_history(state: SessionState, session: SessionId) -> Checkpoint:
+    """Return a checkpoint of a state, which still lacks its chain and the content that the log keeps as payloads."""
+    return msgspec.structs.replace(facts_of(state, session), history=tuple(history(state)))
 
 
 async def completed(facts: Checkpoint, store: EventStore, stream: StreamName) -> Checkpoint:

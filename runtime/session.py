@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from refold.actors.cancellation import CancellationToken
 from refold.actors.conversation import own_copy
 from refold.actors.given_content import checked_messages
-from refold.checkpoint import Checkpoint, checkpoint_bytes, completed, facts_of
+from refold.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
 from refold.events.codec import RecordedEvent
 from refold.events.content import Message
 from refold.events.ids import PayloadHash, RunId, SessionId, ToolCallId
@@ -256,9 +256,10 @@ class Session:
         Raises:
             PersistenceError: the log cannot be read, or the backend could not keep it.
         """
-        facts = await self._access.read(lambda state: facts_of(state, self.id))
+        facts = await self._access.read(lambda state: with_history(state, self.id))
         checkpoint = await completed(facts, self._runtime.store, self._access.stream)
-        await backend.save(self._access.stream if key is None else key, checkpoint_bytes(checkpoint))
+        document = checkpoint_bytes(checkpoint, map(encode_message, checkpoint.history))
+        await backend.save(self._access.stream if key is None else key, document)
         return checkpoint
 
     async def payload(self, name: PayloadHash | str) -> bytes:

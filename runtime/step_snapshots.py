@@ -11,12 +11,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from refold.actors.clock import Clock
-from refold.checkpoint import checkpoint_bytes, completed, facts_of
+from refold.checkpoint import checkpoint_bytes, encode_message, facts_of
+from refold.events.content import Message
 from refold.events.core import evolve_all
 from refold.events.ids import SessionId, StreamName, stream_name
+from refold.events.payloads import restored, stored_hashes
 from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session_events import RunCancelled, RunCompleted, RunFailed, ToolCallCompleted, ToolCallFailed
-from refold.events.session_state import SessionState
+from refold.events.session_state import history
 from refold.published import Recorded
 from refold.stores.event_store import EventStore
 from refold.stores.persistence_backend import PersistenceBackend
@@ -26,8 +28,8 @@ log = logging.getLogger("refold.snapshots")
 WAITING_MAX = 10_000
 """So many ends of turns may wait to be written; beyond them, the newest are left out and counted."""
 
-STATES_KEPT_MAX = 100
-"""Of so many sessions the folded state is kept, so that the next turn costs only its own events."""
+SESSIONS_KEPT_MAX = 100
+"""So many sessions are remembered, so that their next turns cost little."""
 
 EVENTS_PAGE = 1000
 
@@ -61,7 +63,7 @@ class StepSnapshots:
         """Snapshots that could not be made or written; the log says why."""
         self.missed = 0
         """Snapshots that were left out, since too many were waiting."""
-        self._states: OrderedDict[StreamName, SessionState] = OrderedDict()
+        self._sessions: OrderedDict[StreamName, FollowedSession] = OrderedDict()
         self._waiting: asyncio.Queue[Recorded | None] = asyncio.Queue()
         self._unsubscribe: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None
@@ -125,31 +127,54 @@ class StepSnapshots:
                 )
 
     async def _write(self, store: EventStore, recorded: Recorded) -> None:
-        stream = StreamName(recorded.stream)
-        state = self._states.pop(stream, None) or SESSION_CORE.initial()
-        if state.version < recorded.version:
-            # In doubt, nothing is kept of a state that was half folded.
-            state = await self._folded(store, stream, state, recorded)
-            ended = state.turn is None
-        else:  # This one stands in the batch of one that was seen before.
+        # In doubt, nothing is kept of a session that was half followed.
+        followed = self._sessions.pop(recorded.stream, None) or FollowedSession(recorded.stream)
+        if followed.state.version >= recorded.version:  # It stands in the batch of one that was seen before.
             ended = False
-        self._states[stream] = state
-        if len(self._states) > STATES_KEPT_MAX:
-            self._states.popitem(last=False)
+        else:
+            await followed.fold(store, recorded)
+            ended = followed.state.turn is None
+            document = await followed.document(store) if ended else b""
+        self._sessions[recorded.stream] = followed
+        if len(self._sessions) > SESSIONS_KEPT_MAX:
+            self._sessions.popitem(last=False)
         if ended:
-            session = SessionId(stream.removeprefix(f"{SESSION_KIND}/"))
-            checkpoint = await completed(facts_of(state, session), store, stream)
-            await self.backend.save(step_key(session, checkpoint.version), checkpoint_bytes(checkpoint))
+            await self.backend.save(step_key(followed.session, followed.state.version), document)
             self.written += 1
 
-    async def _folded(
-        self, store: EventStore, stream: StreamName, state: SessionState, recorded: Recorded
-    ) -> SessionState:
-        """Return the state after the batch of an event."""
+
+class FollowedSession:
+    """What is known of one session, so that the next turn costs its own events and messages, and no others."""
+
+    def __init__(self, stream: StreamName) -> None:
+        self.session = SessionId(stream.removeprefix(f"{SESSION_KIND}/"))
+        self.state = SESSION_CORE.initial()
+        self._stream = stream
+        self._chain = b""
+        self._encoded: list[bytes] = []
+        """The messages of the history, as far as they were written before."""
+        self._last: Message | None = None
+        """The last of them."""
+
+    async def fold(self, store: EventStore, recorded: Recorded) -> None:
+        """Follow the log up to the batch of an event."""
         over = False
         while not over:
-            page = await store.read_stream(stream, after_version=state.version, limit=EVENTS_PAGE)
+            page = await store.read_stream(self._stream, after_version=self.state.version, limit=EVENTS_PAGE)
             wanted = [event for event in page if event.version <= recorded.version or event.batch == recorded.batch]
-            state = evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(wanted), state)
+            self.state = evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(wanted), self.state)
+            self._chain = next((event.chain for event in reversed(wanted) if event.chain is not None), self._chain)
             over = len(wanted) < len(page) or len(page) < EVENTS_PAGE
-        return state
+
+    async def document(self, store: EventStore) -> bytes:
+        """Return the checkpoint of the session as it is now."""
+        messages = history(self.state)
+        known = len(self._encoded)
+        if known > len(messages) or (known and messages[known - 1] is not self._last):  # The history began anew.
+            self._encoded = []
+        new = messages[len(self._encoded) :]
+        hashes = stored_hashes(new)
+        payloads = await store.read_payloads(hashes) if hashes else {}
+        self._encoded += [encode_message(restored(message, payloads)) for message in new]
+        self._last = messages[-1] if messages else None
+        return checkpoint_bytes(facts_of(self.state, self.session, self._chain.hex()), self._encoded)

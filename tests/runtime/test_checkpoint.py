@@ -218,6 +218,26 @@ async def test_each_turn_leaves_a_snapshot_of_the_session_as_it_was_then(tmp_pat
     await backend.close()
 
 
+async def test_a_snapshot_is_what_a_checkpoint_is_also_after_the_history_was_cleared() -> None:
+    steps, checkpoints = MemoryBackend(), MemoryBackend()
+    long = use("read")
+    script = [long, say("x" * 100_000), say("Again."), say("Third.")]
+    async with runtime_of(*script, step_snapshots=steps) as runtime:
+        session, other = await runtime.session("a"), await runtime.session("b")
+        for place in range(3):
+            await session.send(f"input {place}")
+            await session.checkpoint(checkpoints, str(place))
+            if place == 1:
+                await session.clear()
+        snapshots = runtime.step_snapshots
+    assert snapshots is not None
+    assert (snapshots.written, snapshots.failed) == (4, 0)
+    assert other.id == "b"
+    written = [await steps.load(step_key(session.id, version)) for version in await step_versions(steps, "a")]
+    assert written[1:] == await checkpoints.batch_load("012")
+    assert [len(load_checkpoint(data).history) for data in written] == [3, 4, 6, 2]
+
+
 async def test_a_cancelled_run_and_one_that_fails_leave_a_snapshot() -> None:
     backend = MemoryBackend()
     async with runtime_of(use("mail", {"to": "bob"}), RuntimeError("lost"), step_snapshots=backend) as runtime:
