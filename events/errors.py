@@ -10,7 +10,7 @@
     ├── ToolError                 raise it in a tool to choose the kind of its failure
     ├── AgentLoopError            the loop of turns cannot go on
     ├── AgentMemoryError          a memory store refused a value
-    ├── PersistenceError          the log could not be read or written
+    ├── PersistenceError          the log, or a persistence backend, could not be read or written
     │   ├── WrongExpectedVersion  the stream moved on; fold again and retry
     │   ├── LogFormatError        the file is not a log, is damaged, or comes from a newer Refold
     │   └── LogInUse              another runtime owns the log
@@ -132,10 +132,10 @@ class AgentMemoryError(RefoldError):
 
 
 class PersistenceError(RefoldError):
-    """The log could not be read or written.
+    """The log, or a persistence backend, could not be read or written.
 
     Attributes:
-        outcome_unknown: True where a write may or may not be in the log; read it again before retrying.
+        outcome_unknown: True where a write may or may not be in it; read it again before retrying.
     """
 
     def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:

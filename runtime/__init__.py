@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from refold.agent import Agent as Agent
     from refold.agent_runtime import AgentRuntime as AgentRuntime
     from refold.approval_handling import ApprovalHandler as ApprovalHandler
+    from refold.checkpoint import Checkpoint as Checkpoint
+    from refold.checkpoint import load_checkpoint as load_checkpoint
     from refold.connection import ConnectedSession as ConnectedSession
     from refold.connection import Connection as Connection
     from refold.connection import Unfinished as Unfinished
@@ -90,6 +92,8 @@ if TYPE_CHECKING:
     from refold.run_stream import RunStream as RunStream
     from refold.session import Session as Session
     from refold.session_metadata import SessionMetadata as SessionMetadata
+    from refold.skill import Skill as Skill
+    from refold.skill import load_skills as load_skills
     from refold.stepping import TurnResult as TurnResult
     from refold.stopping import stop_on_sigterm as stop_on_sigterm
     from refold.subscription import Subscription as Subscription
@@ -119,6 +123,7 @@ __all__ = [
     "Budget",
     "CancellationToken",
     "Cancelled",
+    "Checkpoint",
     "CommandRejected",
     "Completed",
     "ConfigError",
@@ -161,6 +166,7 @@ __all__ = [
     "Session",
     "SessionId",
     "SessionMetadata",
+    "Skill",
     "Spent",
     "Streamed",
     "StreamingProvider",
@@ -194,6 +200,8 @@ __all__ = [
     "__version__",
     "connect",
     "cut",
+    "load_checkpoint",
+    "load_skills",
     "parse_react_step",
     "say",
     "stall",
@@ -217,6 +225,7 @@ _HOMES = {
     "Budget": "refold.events.spending",
     "CancellationToken": "refold.actors.cancellation",
     "Cancelled": "refold.outcome",
+    "Checkpoint": "refold.checkpoint",
     "CommandRejected": "refold.events.errors",
     "Completed": "refold.outcome",
     "ConfigError": "refold.events.errors",
@@ -259,6 +268,7 @@ _HOMES = {
     "Session": "refold.session",
     "SessionId": "refold.events.ids",
     "SessionMetadata": "refold.session_metadata",
+    "Skill": "refold.skill",
     "Spent": "refold.outcome",
     "Streamed": "refold.published",
     "StreamingProvider": "refold.actors.protocols",
@@ -291,6 +301,8 @@ _HOMES = {
     "WouldDeadlock": "refold.actors.errors",
     "connect": "refold.connection",
     "cut": "refold.providers.scripted",
+    "load_checkpoint": "refold.checkpoint",
+    "load_skills": "refold.skill",
     "parse_react_step": "refold.react_text",
     "say": "refold.providers.scripted",
     "stall": "refold.providers.scripted",

@@ -52,6 +52,8 @@ from refold.recorded_reading import read_recorded
 from refold.resuming import resume_open_runs
 from refold.session import Session
 from refold.session_hub import SessionHub, Subscriber
+from refold.skill import Skill, checked_skills
+from refold.step_snapshots import StepSnapshots
 from refold.stores.event_store import EventStore
 from refold.structured_output import OutputCheck
 from refold.subscription import CAPACITY, Subscription
@@ -101,8 +103,10 @@ class AgentRuntime:
         self.metrics = RuntimeMetrics(self)
         self._pool = ThreadPool(self.options.tool_threads, name="refold-tool")
         self._approval_pool = ThreadPool(self.options.tool_threads, name="refold-approval")
-        self.tools = ToolRegistry(self.agent.tools, pool=self._pool)
+        self.tools = ToolRegistry(self.agent.all_tools(), pool=self._pool)
         self._in_flight = EffectsInFlight()
+        snapshots = self.options.step_snapshots
+        self.step_snapshots = StepSnapshots(snapshots) if snapshots is not None else None
         self._store: EventStore | None = None
         self._system: ActorSystem | None = None
         self._journal: Journal | None = None
@@ -144,6 +148,11 @@ class AgentRuntime:
         system = self.system  # Raises where the runtime is not open.
         assert self._journal is not None
         return Host(system, self._journal, self._in_flight, self.options.cancel_grace_s)
+
+    @property
+    def skills(self) -> tuple[Skill, ...]:
+        """The agent's skills, in name order."""
+        return checked_skills(self.agent.skills)
 
     @property
     def commits(self) -> int:
@@ -228,6 +237,8 @@ class AgentRuntime:
         await note.ask(RuntimeStarted(code=code), block=False)
         for living in self.agent.stream_objects():
             await living.attach(self.host)
+        if self.step_snapshots is not None:
+            self.step_snapshots.begin(store, self.hub.subscribe)
         if options.auto_resume:
             self._resuming = asyncio.get_running_loop().create_task(self._resume(store), name="resume open runs")
         self._inbox = reader_of(self)
@@ -375,6 +386,8 @@ class AgentRuntime:
             if cancel:
                 await self._cancel_open_runs()
             await self._in_flight.drain(self.system.clock, self.options.close_grace_s)
+            if self.step_snapshots is not None:
+                await self.step_snapshots.close(self.system.clock, self.options.close_grace_s)
             self.hub.close()
             heads = await self.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
             await self.system.ref(RUNTIME_STREAM).ask(
@@ -415,6 +428,8 @@ class AgentRuntime:
         try:
             if self._inbox is not None:
                 await self._inbox.stop()
+            if self.step_snapshots is not None and self._system is not None:
+                await self.step_snapshots.close(self._system.clock, 0)
             if self._resuming is not None:
                 self._resuming.cancel()
                 await asyncio.wait([self._resuming])

@@ -164,7 +164,7 @@ def block_words(block: Block) -> str:
         case ProviderBlock(provider=provider, data=data):
             return f"[{data.get('type', 'block')} of {provider}]"
         case StoredBlock(hash=name, bytes=size, holds=holds):
-            return f"[{holds} of {size:,} bytes, payload {name[:12]}]"
+            return block.shown or f"[{holds} of {size:,} bytes, payload {name[:12]}]"
         case ToolUseBlock(name=tool, input=arguments, malformed_input=None):
             return call_words(tool, arguments)
         case ToolUseBlock(name=tool, malformed_input=malformed):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from refold.actors.cancellation import CancellationToken
 from refold.actors.conversation import own_copy
 from refold.actors.given_content import checked_messages
+from refold.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
 from refold.events.codec import RecordedEvent
 from refold.events.content import Message
 from refold.events.ids import PayloadHash, RunId, SessionId, ToolCallId
@@ -36,6 +37,7 @@ from refold.sending import remind, send
 from refold.session_access import SessionAccess
 from refold.session_metadata import SessionMetadata, metadata_in
 from refold.stepping import TurnResult, step
+from refold.stores.persistence_backend import PersistenceBackend
 from refold.subscription import CAPACITY, Subscription
 
 if TYPE_CHECKING:
@@ -247,6 +249,34 @@ class Session:
         hashes = stored_hashes(messages)
         payloads = await self._runtime.store.read_payloads(hashes) if hashes else {}
         return [own_copy(restored(message, payloads)) for message in messages]
+
+    async def checkpoint(self, backend: PersistenceBackend, key: str | None = None) -> Checkpoint:
+        """Export the session at its present version to a backend and return what was written; nothing is recorded.
+
+        Args:
+            backend: where it goes.
+            key: under which key, in place of what is there; None = `"session/<id>"`.
+
+        Raises:
+            PersistenceError: the log cannot be read, or the backend could not keep it.
+        """
+        facts = await self._access.read(lambda state: with_history(state, self.id))
+        checkpoint = await completed(facts, self._runtime.store, self._access.stream)
+        document = checkpoint_bytes(checkpoint, map(encode_message, checkpoint.history))
+        await backend.save(self._access.stream if key is None else key, document)
+        return checkpoint
+
+    async def payload(self, name: PayloadHash | str) -> bytes:
+        """Return content that the log keeps by its hash, such as the whole of a tool's long result, as it was given.
+
+        Args:
+            name: 64 hexadecimal digits, as in a StoredBlock or where a text says that it was cut.
+
+        Raises:
+            ConfigError: nothing of this session has that name.
+            PersistenceError: the log cannot be read.
+        """
+        return await self._access.payload(name)
 
     async def spent(self) -> Spent:
         """Return what all model calls of the session have taken so far, those that failed included."""
