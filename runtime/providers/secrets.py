@@ -11,9 +11,10 @@ from typing import Final, NoReturn, Self, TypeVar, cast
 
 import msgspec
 
+from refold.events.cleaning import clean_text
 from refold.events.content import is_json_object
 from refold.events.errors import ConfigError, ProviderError
-from refold.events.model import Delta, TextDelta, ThinkingDelta, ToolInputDelta
+from refold.events.model import Delta, TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
 
 T = TypeVar("T")
 
@@ -171,6 +172,9 @@ class Redactor:
         if isinstance(value, msgspec.Struct):
             fields = {field: getattr(value, field) for field in value.__struct_fields__}
             changed = {field: new for field, old in fields.items() if (new := self._cleaned(old)) is not old}
+            if isinstance(value, ToolUse) and isinstance(value.input, str):
+                arguments = self._cleaned_arguments(value.input)
+                changed |= {"input": arguments} if arguments is not value.input else {}
             return msgspec.structs.replace(value, **changed) if changed else value
         if isinstance(value, list | tuple):
             before = cast("Sequence[object]", value)
@@ -183,6 +187,18 @@ class Redactor:
             same = all(key in members and members[key] is member for key, member in value.items())
             return value if same else members
         return value
+
+    def _cleaned_arguments(self, text: str) -> str:
+        """Return the text of a call's arguments without the secrets, also those that its JSON spells with escapes."""
+        text = self.text(text)
+        if "\\" not in text:
+            return text
+        try:
+            arguments: object = msgspec.json.decode(clean_text(text))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return text  # No arguments, then.
+        cleaned = self._cleaned(arguments)
+        return text if cleaned is arguments else msgspec.json.encode(cleaned).decode()
 
 
 def redactor_of(*providers: object) -> Redactor:

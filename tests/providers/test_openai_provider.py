@@ -245,6 +245,38 @@ def nothing_ran() -> None:
     ran.clear()
 
 
+@pytest.mark.parametrize("protocol", ["native", "react"])
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_key_that_arguments_spell_with_escapes_does_not_reach_the_tool(streaming: bool, protocol: Any) -> None:
+    received: list[str] = []
+
+    @tool(tier="observe", effect="pure")
+    async def weather(city: str) -> str:
+        received.append(city)
+        return "sunny"
+
+    arguments = json.dumps({"city": f"{KEY}\n"}).replace("-", "\\u002d")
+    assert KEY not in arguments
+    if protocol == "native":
+        first, reason = {"content": None, "tool_calls": [{"index": 0, **call(arguments)}]}, "tool_calls"
+    else:
+        first, reason = {"content": f"Thought: I ask.\nAction: weather\nAction Input: {arguments}"}, "stop"
+    second = {"content": "FINAL_ANSWER: done"}
+    if streaming:
+        script = [streamed(chunk(message), chunk(finish=end)) for message, end in ((first, reason), (second, "stop"))]
+    else:
+        script = [whole(first, finish=reason), whole(second)]
+    config = AgentConfig(model="m", streaming=streaming, protocol=protocol)
+    async with (
+        Loopback(script) as server,
+        provider(server) as openai,
+        AgentRuntime(config, provider=openai, tools=[weather]) as runtime,
+    ):
+        result = await (await runtime.session("a")).send("Hi")
+    assert result.text.endswith("done")
+    assert received == ["[redacted]\n"]
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_a_run_with_a_tool_gives_the_signature_back(streaming: bool) -> None:
     signature: dict[str, Any] = {"extra_content": {"google": {"thought_signature": "s1"}}}
