@@ -8,6 +8,8 @@ either whole and kept for the next call, or closed.
 import asyncio
 import logging
 import math
+import os
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
@@ -224,5 +226,13 @@ async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what the library says, or the name of its exception where it says nothing."""
+    """Return what the system says, such as "Connection refused", or else the library, or the name of its exception."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, BaseExceptionGroup):  # One for each address of the host.
+            cause = cause.exceptions[0]
+        number = cause.errno if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) else None
+        if number is not None and number > 0:  # Those of names that have no address are below.
+            return os.strerror(number)
+        cause = cause.__cause__ or cause.__context__
     return str(error) or type(error).__name__

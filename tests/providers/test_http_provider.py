@@ -2,9 +2,11 @@
 
 import asyncio
 import gc
+import importlib.util
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +75,22 @@ async def test_own_headers_and_the_base_urls_query_go_with_each_request() -> Non
 
 
 @pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        ("", "/letters"),
+        ("/", "/letters"),
+        ("/v1//?x=%26", "/v1/letters?x=%26"),
+        ("/team%2Fa/b c", "/team%2Fa/b%20c/letters"),
+        ("/100%25/\u00fc", "/100%25/%C3%BC/letters"),
+    ],
+)
+async def test_the_base_urls_path_is_sent_as_it_was_given(path: str, sent: str) -> None:
+    async with Loopback([json_answer({"text": "a"})]) as server, LetterProvider(server.url + path) as provider:
+        await provider.complete(REQUEST)
+        assert server.requests[0].path == sent
+
+
+@pytest.mark.parametrize(
     ("base_url", "reason"),
     [
         ("http://api.example.com", "unencrypted"),
@@ -83,11 +101,15 @@ async def test_own_headers_and_the_base_urls_query_go_with_each_request() -> Non
         ("https://example.com\x00:hunter2@", "user name or password"),
         ("ftp://example.com", "like https://host/path"),
         ("example.com/v1", "like https://host/path"),
+        ("example.com/v1?key=hunter2", "like https://host/path"),
+        ("ftp://example.com#hunter2", "like https://host/path"),
         ("https://example.com/#part", "behind #"),
+        ("https://example.com:99999", "port 99999"),
+        (b"https://example.com", "not bytes"),
         ("http://[::1", "cannot be read"),
     ],
 )
-def test_a_base_url_that_cannot_work_is_refused(base_url: str, reason: str) -> None:
+def test_a_base_url_that_cannot_work_is_refused(base_url: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as caught:
         LetterProvider(base_url)
     assert "hunter2" not in str(caught.value)
@@ -123,6 +145,33 @@ def test_settings_that_cannot_work_are_refused() -> None:
         HttpLimits(events_max=0)
     with pytest.raises(ConfigError, match="no option 'retries'"):
         LetterProvider("https://example.com", retries=3)  # type: ignore[call-arg]
+    for option in ("timeouts", "limits", "headers"):
+        for given in (None, 5):
+            options: Any = {option: given}
+            with pytest.raises(ConfigError, match=option):
+                LetterProvider("https://example.com", **options)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("ALL_PROXY", "socks5://127.0.0.1:1", "SOCKS"),
+        ("ALL_PROXY", "gopher://name:hunter2@127.0.0.1:1", "ValueError"),
+        ("HTTP_PROXY", "http://name:hunter2@[::1", "InvalidURL"),
+        ("SSL_CERT_FILE", "/nowhere", "FileNotFoundError"),
+    ],
+)
+def test_an_environment_that_cannot_be_used_is_refused_where_it_is_trusted(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reason: str
+) -> None:
+    if variable == "ALL_PROXY" and "socks" in value and importlib.util.find_spec("socksio") is not None:
+        pytest.skip("SOCKS proxies can be used here")
+    monkeypatch.setenv(variable, value)
+    LetterProvider("https://example.com")
+    with pytest.raises(ConfigError, match=reason) as caught:
+        LetterProvider("https://example.com", trust_env=True)
+    report = "".join(traceback.TracebackException.from_exception(caught.value).format())
+    assert "hunter2" not in report
 
 
 async def test_the_environment_sends_nothing_elsewhere_unless_it_is_trusted(
@@ -211,7 +260,7 @@ async def test_a_refused_connection(closed_port: str, stream: bool) -> None:
     async with LetterProvider(closed_port) as provider:
         error = await failing(provider, stream=stream)
     assert (error.kind, error.retryable, error.status) == ("connection", True, None)
-    assert closed_port.removeprefix("http://") in str(error)
+    assert str(error) == f"the connection to {closed_port.removeprefix('http://')} failed: Connection refused"
 
 
 async def test_a_host_that_has_no_address() -> None:
