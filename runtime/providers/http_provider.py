@@ -218,6 +218,8 @@ class HttpProvider(StreamingProvider):
                 status=exchange.status,
             )
         error = self._format.failure(exchange.status, exchange.headers, body)
+        if exchange.status in (404, 405) and b'"error"' not in body:  # Not the API's own words, such as on a model.
+            error.args = (f"{error}; is the base URL right?",)
         error.retry_after_s = retry_after_s(exchange.headers)
         return error
 

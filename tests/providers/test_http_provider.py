@@ -356,6 +356,22 @@ async def test_the_format_says_what_a_status_means(status: int, kind: str, retry
     assert "because" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("refusal", "asks"),
+    [
+        (answer(b"404 page not found", status=404, headers={"content-type": "text/plain"}), True),
+        (json_answer({"detail": "Method Not Allowed"}, status=405), True),
+        (json_answer({"error": "no model letter-1"}, status=404), False),
+        (answer(b"", status=500), False),
+    ],
+)
+async def test_an_address_without_the_api_is_asked_about(refusal: list[Step], asks: bool) -> None:
+    async with Loopback([refusal]) as server, LetterProvider(server.url) as provider:
+        error = await failing(provider)
+    assert str(error).endswith("; is the base URL right?") is asks
+    assert str(error).startswith(f"status {error.status}: ")
+
+
 async def test_a_refusal_whose_body_is_cut_is_still_that_refusal() -> None:
     script = [answer(b"bus", End.CLOSE, status=529, length=10)]
     async with Loopback(script) as server, LetterProvider(server.url) as provider:
