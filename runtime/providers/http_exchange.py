@@ -12,7 +12,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import httpx
 
@@ -228,11 +228,18 @@ async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
 def _reason(error: BaseException) -> str:
     """Return what the system says, such as "Connection refused", or else the library, or the name of its exception."""
     cause: BaseException | None = error
-    while cause is not None:
+    # A ConnectError of httpx has one of httpcore as its cause, that has anyio's OSError as its context, and what the
+    # system said is the cause of that. No other context counts: it may be what our caller is busy with.
+    while cause is not None and _is_vague(cause):
+        cause = cause.__cause__ or (cause.__context__ if type(cause).__module__.startswith("httpcore") else None)
         if isinstance(cause, BaseExceptionGroup):  # One for each address of the host.
-            cause = cause.exceptions[0]
-        number = cause.errno if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) else None
-        if number is not None and number > 0:  # Those of names that have no address are below.
-            return os.strerror(number)
-        cause = cause.__cause__ or cause.__context__
+            cause = cast("BaseExceptionGroup[BaseException]", cause).exceptions[0]
+    number = cause.errno if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) else None
+    if number is not None and number > 0:  # Those of names that have no address are below.
+        return os.strerror(number)
     return str(error) or type(error).__name__
+
+
+def _is_vague(error: BaseException) -> bool:
+    """Return whether an error says that there is no connection, and not why."""
+    return type(error).__name__ == "ConnectError" or (isinstance(error, OSError) and error.errno is None)
