@@ -12,7 +12,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast, runtime_checkable
 
 import httpx
 
@@ -99,8 +99,17 @@ class HttpExchange:
         # A transport for tests may give a response whose body has been read.
         self._pieces = _read_already(response.content) if response.is_stream_consumed else response.aiter_raw()
 
-    def _send(self) -> Awaitable[httpx.Response]:
-        return self._client.send(self._request, auth=self._authentication, stream=True, follow_redirects=False)
+    async def _send(self) -> httpx.Response:
+        handshake = _Handshake()
+        if self._request.url.scheme == "https":
+            self._request.extensions["trace"] = handshake.trace
+        try:
+            return await self._client.send(
+                self._request, auth=self._authentication, stream=True, follow_redirects=False
+            )
+        except BaseException:
+            await handshake.abandon()
+            raise
 
     async def piece(self) -> bytes | None:
         """Return the next bytes of the body as they come; None = it has ended.
@@ -214,6 +223,34 @@ class HttpExchange:
 
     def _too_late(self, what: str) -> ProviderError:
         return ProviderError(f"{self.host} took too long: {what}", kind="timeout", retryable=True)
+
+
+@runtime_checkable
+class _Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+class _Handshake:
+    """Knows the connection on which encryption is being agreed on.
+
+    httpcore 1.0 leaves it open where the call is cancelled, or its time is up, before that is done: its `start_tls`
+    closes it after an `Exception` only.
+    """
+
+    def __init__(self) -> None:
+        self._stream: object = None
+
+    async def trace(self, event: str, told: Mapping[str, object]) -> None:
+        """Take what httpcore tells about a request under way."""
+        if event.endswith("connect_tcp.complete"):
+            self._stream = told.get("return_value")
+        elif event.endswith("start_tls.complete"):
+            self._stream = None
+
+    async def abandon(self) -> None:
+        """Close the connection, if there is one and it is not encrypted yet."""
+        if isinstance(self._stream, _Closable):
+            await self._stream.aclose()
 
 
 async def _read_already(body: bytes) -> AsyncIterator[bytes]:

@@ -98,6 +98,8 @@ class HttpProvider(StreamingProvider):
             if trust_env and not self._shared:
                 self._new_client()  # Opens nothing yet, and fails here instead of at the first call.
         except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+            if not trust_env:
+                raise
             # A proxy that is none may hold a password.
             reason = str(error) if isinstance(error, ImportError) else type(error).__name__
             raise ConfigError(

@@ -1,6 +1,7 @@
 """Providers over HTTP against a server of our own: answers, streams, every way to fail, and what is left behind."""
 
 import asyncio
+import contextlib
 import gc
 import importlib.util
 import os
@@ -18,7 +19,7 @@ from refold import ConfigError, ModelResponse, ProviderError, TextDelta, say
 from refold.providers import HttpLimits, HttpProvider, HttpTimeouts, Secret
 from refold.providers.http_client import IDLE_S
 from tests.providers.letter_format import END, KEY, REQUEST, LetterProvider, Stream, piece, streamed
-from tests.providers.loopback import End, Loopback, Step, answer, chunk, event_stream, json_answer
+from tests.providers.loopback import PATIENCE_S, End, Loopback, Step, answer, chunk, event_stream, json_answer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -594,6 +595,34 @@ async def test_a_cancelled_call_closes_its_connection(steps: list[Step], stream:
         await server.until(lambda: server.left == 1)
         assert await provider.complete(REQUEST) == say("next")
         assert server.requests[1].connection == 2
+
+
+@pytest.mark.parametrize("patience_s", [0.2, None])
+async def test_a_call_that_ends_while_encryption_is_agreed_on_closes_its_connection(patience_s: float | None) -> None:
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        begun.set()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        left.set()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        gc.disable()  # It would close what nobody holds any more, some day.
+        try:
+            async with LetterProvider(url, timeouts=HttpTimeouts(first_byte_s=patience_s)) as provider:
+                call = asyncio.create_task(provider.complete(REQUEST))
+                await asyncio.wait_for(begun.wait(), PATIENCE_S)
+                if patience_s is None:
+                    call.cancel()
+                with pytest.raises(asyncio.CancelledError if patience_s is None else ProviderError):
+                    await call
+            await asyncio.wait_for(left.wait(), PATIENCE_S)
+        finally:
+            gc.enable()
 
 
 async def test_a_stream_that_nobody_reads_on_closes_its_connection_and_leaves_nothing_to_do() -> None:
