@@ -171,6 +171,7 @@ class HttpProvider(StreamingProvider):
         wire_request = self._format.request(request, stream=stream)
         connections = self._connections_of_this_loop()
         client = await connections.borrow()
+        answered = False
         try:
             http_request = self._http_request(client, wire_request, stream=stream)
             exchange = HttpExchange(
@@ -178,13 +179,14 @@ class HttpProvider(StreamingProvider):
             )
             try:
                 await exchange.open()
+                answered = True
                 if not 200 <= exchange.status < 300:
                     raise await self._refusal(exchange)
                 yield exchange
             finally:
                 await exchange.close()
         finally:
-            await connections.give_back(client)
+            await connections.give_back(client, answered=answered)
 
     def _connections_of_this_loop(self) -> LoopConnections:
         loop = asyncio.get_running_loop()

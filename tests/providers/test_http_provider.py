@@ -597,6 +597,19 @@ async def test_a_cancelled_call_closes_its_connection(steps: list[Step], stream:
         assert server.requests[1].connection == 2
 
 
+async def test_a_call_that_is_cancelled_at_any_point_closes_its_connection() -> None:
+    async with Loopback([[End.STALL]] * 60) as server, LetterProvider(server.url) as provider:
+        for turns in range(60):
+            call = asyncio.create_task(provider.complete(REQUEST))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        assert 0 < len(server.requests) < 60
+        await server.until(lambda: server.open == 0)
+
+
 @pytest.mark.parametrize("patience_s", [0.2, None])
 async def test_a_call_that_ends_while_encryption_is_agreed_on_closes_its_connection(patience_s: float | None) -> None:
     begun, left = asyncio.Event(), asyncio.Event()
