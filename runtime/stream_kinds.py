@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, Never, TypeVar
 
+from refold.events.breaker_core import BREAKER_CORE, BREAKER_KIND
 from refold.events.checked_core import CheckedCore
 from refold.events.codec import EventCodec
 from refold.events.core import Core, evolve_all
+from refold.events.dedup_core import DEDUP_CORE, DEDUP_KIND
 from refold.events.errors import ConfigError, LogFormatError
 from refold.events.event import Event
 from refold.events.graph_core import GRAPH_CORE, GRAPH_KIND
@@ -104,6 +106,8 @@ KINDS: Mapping[str, StreamKind] = MappingProxyType(
         SESSION_KIND: stream_kind(SESSION_CORE, SESSION_CODEC, lambda stream: SessionChecker(stream).observe),
         TOOL_KIND: stream_kind(TOOL_CORE, TOOL_CODEC),
         GRAPH_KIND: _folded_kind(GRAPH_CORE),
+        BREAKER_KIND: stream_kind(BREAKER_CORE, BREAKER_CORE.codec),
+        DEDUP_KIND: stream_kind(DEDUP_CORE, DEDUP_CORE.codec),
         kind_and_identifier(RUNTIME_STREAM)[0]: stream_kind(RUNTIME_CORE, RUNTIME_CODEC),
     }
 )

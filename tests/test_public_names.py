@@ -15,6 +15,7 @@ PACKAGES = (
     "refold.providers",
     "refold.stores",
 )
+PACKAGES = ("refold", "refold.actors", "refold.events", "refold.providers", "refold.resilience", "refold.stores")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
