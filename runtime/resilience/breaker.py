@@ -23,7 +23,7 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
 import msgspec
 
@@ -147,7 +147,11 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
             )
         return max(1, round(seconds * SECOND_US))
 
-    async def call(self, function: Callable[P, Awaitable[R] | R], *args: P.args, **kwargs: P.kwargs) -> R:
+    @overload
+    async def call(self, function: Callable[P, Awaitable[R]], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R: ...
+    async def call(self, function: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> object:
         """Return what `function` returns, awaited where it can be.
 
         Raises:
@@ -283,34 +287,55 @@ class Guard:
         self.settle(error)
 
     async def __aenter__(self) -> Self:
+        await self.begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.end(error)
+
+    async def begin(self) -> None:
+        """Do what entering does, on a loop.
+
+        Raises:
+            CircuitOpen: the call may not be made.
+        """
         if not self._breaker.backend.blocking:
-            return self.__enter__()
+            self._ticket = self._breaker.begin()
+            return
         beginning = asyncio.ensure_future(asyncio.to_thread(self._breaker.begin))
         try:
             self._ticket = await asyncio.shield(beginning)
         except asyncio.CancelledError:
             beginning.add_done_callback(self._give_back)
             raise
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def end(self, error: BaseException | None) -> None:
+        """Do what leaving does, on a loop."""
         if self._breaker.backend.blocking:
             await asyncio.to_thread(self.settle, error)
         else:
             self.settle(error)
 
     def settle(self, error: BaseException | None) -> None:
-        """Say how the call ended; what is said later of the same call changes nothing."""
+        """Say how the call ended, before its end; what is said later of the same call changes nothing."""
         ticket, self._ticket = self._ticket, None
         self._breaker.settle(ticket, error)
+
+    def lose(self, error: BaseException) -> None:
+        """Settle the call with `error` without waiting, whatever the backend."""
+        if self._breaker.backend.blocking:
+            ticket, self._ticket = self._ticket, None
+            threading.Thread(target=self._breaker.settle, args=(ticket, error), daemon=True).start()
+        else:
+            self.settle(error)
 
     def _give_back(self, beginning: "asyncio.Future[Ticket | None]") -> None:
         """Release what was let through for a caller who is gone."""
         if not beginning.cancelled() and beginning.exception() is None:
             self._ticket = beginning.result()
-            threading.Thread(target=self.settle, args=(asyncio.CancelledError(),), daemon=True).start()
+            self.lose(asyncio.CancelledError())
 
 
 def _counting(

@@ -11,6 +11,7 @@ import pytest
 from refold.actors import Actor, ActorRef, ActorSystem, Journal, ManualClock
 from refold.actors.effects import EffectEnded
 from refold.actors.tool import AbandonToolCall, CancelToolCall, StartToolCall, ToolActor
+from refold.actors.tool_calling import ToolRules
 from refold.actors.tool_context import ToolContext
 from refold.events.configuration import ToolSpec
 from refold.events.content import CRASHED_TEXT, JsonObject
@@ -30,6 +31,7 @@ class OneTool:
 
     def __init__(self, body: Body, schema: JsonObject | None = None) -> None:
         self.body = body
+        self.known_rules = ToolRules()
         self.known: ToolSpec | None = ToolSpec(
             name="work", description="Works.", input_schema=schema or {"type": "object"}, timeout_s=10
         )
@@ -39,6 +41,9 @@ class OneTool:
 
     def spec(self, name: str) -> ToolSpec | None:
         return self.known
+
+    def rules(self, name: str) -> ToolRules:
+        return self.known_rules
 
     def check(self, name: str, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
         return arguments, Verdict()
