@@ -44,6 +44,8 @@ class StreamKind:
     """Begins the reading of one stream from its first event."""
     replay: Callable[[StreamName], StreamReplay]
     """Begins the replay of one stream."""
+    decode: Callable[[StoredEvent], Event]
+    """Returns the event in a stored one, or raises LogFormatError where it cannot be decoded."""
 
 
 def stream_kind(
@@ -68,7 +70,7 @@ def stream_kind(
 
         return read
 
-    return StreamKind(reader=reader, replay=lambda stream: CoreReplay(stream, core, codec))
+    return StreamKind(reader=reader, replay=lambda stream: CoreReplay(stream, core, codec), decode=codec.decode)
 
 
 def _nothing_broken(event: Event) -> Sequence[Violation]:

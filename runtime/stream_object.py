@@ -21,7 +21,7 @@ import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import msgspec
 
@@ -188,6 +188,12 @@ def _outcome_of(call: Callable[[], R], errors: type[Exception]) -> ActorFuture[R
     except errors as error:
         future.settle(error=error)
     return future
+
+
+def stream_objects_of(*holders: object) -> "tuple[StreamObject[Any, Any, Any], ...]":
+    """Return what lives on the log of those who hold such objects: each names them in `stream_objects`."""
+    known = (getattr(holder, "stream_objects", ()) for holder in holders)
+    return tuple(living for objects in known if isinstance(objects, tuple) for living in objects)
 
 
 def _value(answer: Answer) -> R:  # type: ignore[type-var]

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import WRAPPER_ASSIGNMENTS
-from typing import Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from refold.actors.result_limit import DEFAULT_RESULT_LIMIT, WithLimit
 from refold.actors.thread_pool import ThreadPool
@@ -22,6 +22,7 @@ from refold.events.content import JsonObject
 from refold.events.errors import ConfigError, ToolError
 from refold.events.retrying import RetryPolicy
 from refold.events.session_events import Verdict
+from refold.stream_object import StreamObject
 from refold.tool_definition import (
     ActionName,
     Validator,
@@ -107,6 +108,11 @@ class Tool(Generic[P, R_co]):
     def display_name(self) -> str:
         """The name by which people are shown it."""
         return self.spec.display_name or self.spec.name
+
+    @property
+    def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
+        """What of it lives on a runtime's log: its breaker."""
+        return (self.rules.breaker,) if isinstance(self.rules.breaker, StreamObject) else ()
 
     @property
     def origin(self) -> str:

@@ -217,9 +217,9 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         """Go on from what the log says, and have transitions recorded there.
 
         A circuit that opened before opens there too, where the log has it closed. With a backend of its own the breaker
-        has no log.
+        has no log. One that several runtimes of a process share at a time is on the log of the first.
         """
-        if self.backend is not self._memory:
+        if self.backend is not self._memory or (self._ref is not None and self._ref.is_alive()):
             return
         await super().attach(host)
         logged = await self.read(lambda state: state)
