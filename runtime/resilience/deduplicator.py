@@ -208,6 +208,12 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
         entry = await self.read(lambda state: state.entries.get(key))
         return entry if entry is not None and self.now_us() < entry.until else None
 
+    def waiting(self, key: str) -> int:
+        """Return how many wait for the work under `key` in this process."""
+        with self._lock:
+            execution = self._running.get(key)
+            return 0 if execution is None else execution.waiting
+
     def status(self, key: str) -> ActorFuture[KeyStatus]:
         """Return what is known of a key: it is new, in progress, or has a result."""
         checked_identifier(key, "key of work")
