@@ -234,6 +234,32 @@ async def test_e1_threads_use_it_as_well(make: MakeBreaker) -> None:
     assert (await report_of(breaker)).phase == "open"
 
 
+def test_k07_of_many_threads_one_is_the_probe(clock: ManualClock) -> None:
+    breaker = CircuitBreaker("b", threshold=1, recovery_s=10, clock=clock)
+    with suppress(OSError), breaker.guard():
+        raise OSError
+    clock.jump(10)
+    together = threading.Barrier(10)
+    asked: list[str] = []
+
+    def ask() -> None:
+        together.wait()
+        try:
+            with breaker.guard():
+                asked.append("admitted")
+                together.wait()
+        except CircuitOpen:
+            asked.append("refused")
+            together.wait()
+
+    threads = [threading.Thread(target=ask) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(asked) == ["admitted"] + ["refused"] * 9
+
+
 def test_what_is_a_requests_own_fault_does_not_count_by_default() -> None:
     breaker = CircuitBreaker("b", threshold=1)
     answers: list[Exception] = [
