@@ -17,6 +17,7 @@ from refold.events.configuration import ToolSpec
 from refold.events.content import CRASHED_TEXT, JsonObject
 from refold.events.errors import PersistenceError
 from refold.events.ids import EventRef, SessionId, ToolCallId
+from refold.events.retrying import RetryPolicy
 from refold.events.session_commands import RecordToolResult
 from refold.events.session_events import Verdict
 from refold.events.tool_core import TOOL_CODEC
@@ -383,3 +384,17 @@ async def test_a_stop_leaves_calls_open_as_after_a_crash(setups: Callable[..., S
     await setup.start()
     assert await setup.system.close() == ()
     assert setup.ends() == []
+
+
+async def test_k05_a_body_whose_effect_is_once_runs_once_whatever_the_rules_say(setups: Callable[..., Setup]) -> None:
+    attempts: list[str] = []
+
+    async def body(context: ToolContext[object]) -> object:
+        attempts.append(context.idempotency_key)
+        raise ConnectionError("reset after it was paid")
+
+    setup = setups(body)
+    setup.runner.known_rules = ToolRules(retries=RetryPolicy(attempts_max=9))
+    await setup.start()
+    await setup.clock.advance(1_000)
+    assert (setup.ends(), len(attempts)) == ([("transient", "ConnectionError: reset after it was paid")], 1)

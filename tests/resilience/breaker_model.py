@@ -1,5 +1,8 @@
 """What a circuit breaker is to do, said once more and more simply, and the machine that compares the two."""
 
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
 import pytest
 
 from refold import CircuitOpen
@@ -104,6 +107,25 @@ class Compared:
         if known.state.phase == "closed":
             assert known.failures == self.model.in_a_row % 2
         assert (known.state.probe_since is None) == (self.model.slot is None)
+
+
+STEPS: dict[str, Callable[[Compared], None]] = {
+    "begin": lambda it: it.begin(),
+    "last succeeds": lambda it: it.end(-1, "succeeded"),
+    "last fails": lambda it: it.end(-1, "failed"),
+    "last is cancelled": lambda it: it.end(-1, "neither"),
+    "first fails": lambda it: it.end(0, "failed"),
+    "first succeeds": lambda it: it.end(0, "succeeded"),
+    "wait": lambda it: it.wait(10),
+    "wait for the slot": lambda it: it.wait(4),
+}
+OPENED = ("begin", "last fails", "begin", "last fails")
+PROBING = (*OPENED, "wait", "begin")
+
+
+def lives(prefix: Sequence[str], length: int) -> Iterator[tuple[str, ...]]:
+    """Return all lives that begin so and have so many steps more."""
+    return ((*prefix, *rest) for rest in itertools.product(STEPS, repeat=length))
 
 
 def compared_in_memory() -> tuple[Compared, list[BreakerCommand]]:

@@ -25,7 +25,16 @@ from refold.events.breaker_core import (
 from refold.events.core import Recorded, plan
 from refold.resilience.breaker_state import CallEnd
 from refold.scenarios.core_exploration import explore_core
-from tests.resilience.breaker_model import SETTINGS, Compared, assert_folds_to_the_live_state, compared_in_memory
+from tests.resilience.breaker_model import (
+    OPENED,
+    PROBING,
+    SETTINGS,
+    STEPS,
+    Compared,
+    assert_folds_to_the_live_state,
+    compared_in_memory,
+    lives,
+)
 
 ENDS: list[CallEnd] = ["succeeded", "failed", "neither"]
 
@@ -64,23 +73,11 @@ def test_any_life_is_as_the_simple_model_says() -> None:
 
 
 def test_all_short_lives_are_as_the_simple_model_says() -> None:
-    steps = {
-        "begin": lambda it: it.begin(),
-        "last succeeds": lambda it: it.end(-1, "succeeded"),
-        "last fails": lambda it: it.end(-1, "failed"),
-        "last is cancelled": lambda it: it.end(-1, "neither"),
-        "first fails": lambda it: it.end(0, "failed"),
-        "first succeeds": lambda it: it.end(0, "succeeded"),
-        "wait": lambda it: it.wait(10),
-        "wait for the slot": lambda it: it.wait(4),
-    }
-    opened = ["begin", "last fails", "begin", "last fails"]
-    for prefix, length in (([], 4), (opened, 3), ([*opened, "wait", "begin"], 4)):
-        for life in itertools.product(steps, repeat=length):
-            compared, recorded = compared_in_memory()
-            for step in (*prefix, *life):
-                steps[step](compared)
-            assert_folds_to_the_live_state(compared, recorded)
+    for life in itertools.chain(lives((), 3), lives(OPENED, 3), lives(PROBING, 4)):
+        compared, recorded = compared_in_memory()
+        for step in life:
+            STEPS[step](compared)
+        assert_folds_to_the_live_state(compared, recorded)
 
 
 def test_in_every_order_of_transitions_the_log_takes_what_is_newer_and_nothing_else() -> None:

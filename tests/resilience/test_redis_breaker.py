@@ -1,6 +1,7 @@
 """Breakers in Redis: the same rules, one circuit for several processes, and a server that is gone."""
 
 import asyncio
+import itertools
 import subprocess
 import sys
 import uuid
@@ -16,7 +17,7 @@ from refold import CircuitOpen, ConfigError, PersistenceError
 from refold.actors import ManualClock
 from refold.resilience import CircuitBreaker, RedisBreakerState
 from refold.resilience.breaker_state import CallEnd
-from tests.resilience.breaker_model import Compared
+from tests.resilience.breaker_model import OPENED, PROBING, STEPS, Compared, lives
 from tests.resilience.redis_server import FOUND, REASON, redis_server
 
 
@@ -51,6 +52,16 @@ def test_e2_in_any_life_the_script_does_what_the_simple_model_says(redis_url: st
             self.compared.wait(seconds)
 
     run_state_machine_as_test(RedisMachine, settings=settings(max_examples=30, stateful_step_count=30))
+    backend.close()
+
+
+def test_e2_in_all_short_lives_the_script_does_what_the_simple_model_says(redis_url: str) -> None:
+    clock = ManualClock()
+    backend = RedisBreakerState(redis_url, prefix=f"{uuid.uuid4()}:", clock=clock)
+    for number, life in enumerate(itertools.chain(lives(OPENED, 2), lives(PROBING, 3))):
+        compared = Compared(backend, clock, str(number))
+        for step in life:
+            STEPS[step](compared)
     backend.close()
 
 
