@@ -89,7 +89,7 @@ class DedupEntry(msgspec.Struct, frozen=True):
 class DedupState(State):
     """All that a deduplicator's events add up to."""
 
-    entries: dict[str, DedupEntry] = msgspec.field(default_factory=dict)
+    entries: dict[str, DedupEntry] = msgspec.field(default_factory=dict[str, DedupEntry])
     """By key, the least recently changed first; some of them may be over."""
 
 

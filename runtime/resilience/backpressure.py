@@ -78,8 +78,9 @@ class BackpressureGuard:
                 raise BackpressureShed(self._depth, self.capacity, of=self.name)
             self._depth += 1
             depth = self._depth
-        if depth == self.soft_limit:
-            self._warn(depth, self.soft_limit)
+        soft_limit = self.soft_limit
+        if soft_limit is not None and depth == soft_limit:
+            self._warn(depth, soft_limit)
 
     def release(self) -> None:
         """Make room for another one.

@@ -23,7 +23,7 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast, overload
+from typing import ParamSpec, Self, TypeVar, cast, overload
 
 import msgspec
 
@@ -343,10 +343,10 @@ def _counting(
 ) -> Callable[[Exception], bool]:
     if counts is None:
         return counts_by_default
-    given = cast("Any", counts)
-    classes = given if isinstance(given, tuple) else (given,)
+    classes: tuple[object, ...] = cast("tuple[object, ...]", counts) if isinstance(counts, tuple) else (counts,)
     if all(isinstance(cls, type) and issubclass(cls, Exception) for cls in classes):
-        return lambda error: isinstance(error, classes)
-    if isinstance(given, tuple | type) or not callable(given):
+        errors = cast("tuple[type[Exception], ...]", classes)
+        return lambda error: isinstance(error, errors)
+    if isinstance(counts, tuple | type) or not callable(counts):
         raise ConfigError(f"`counts` is a class of Exceptions, a tuple of them or a function, not {counts!r:.80}")
-    return cast("Callable[[Exception], bool]", given)
+    return counts

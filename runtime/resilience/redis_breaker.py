@@ -116,7 +116,7 @@ class RedisBreakerState:
         self, url: str, *, prefix: str = "refold:breaker:", timeout_s: float = TIMEOUT_S, clock: Clock | None = None
     ) -> None:
         try:
-            self._client = redis.Redis.from_url(
+            self._client: redis.Redis = cast("Any", redis.Redis).from_url(  # Its types are known in part only.
                 url,
                 socket_timeout=timeout_s,
                 socket_connect_timeout=timeout_s,
