@@ -197,7 +197,8 @@ def stream_objects_of(*holders: object) -> "tuple[StreamObject[Any, Any, Any], .
     every: list[StreamObject[Any, Any, Any]] = []
     for holder in holders:
         held: Any = getattr(holder, "stream_objects", ())
-        every.extend(held if type(held) is tuple else ())
+        if type(held) is tuple:
+            every.extend(cast("tuple[StreamObject[Any, Any, Any], ...]", held))
     return tuple(every)
 
 
