@@ -41,6 +41,7 @@ from refold.events.breaker_core import (
     BreakerPhase,
     BreakerState,
     ConfigureBreaker,
+    OpenCircuit,
     Ticket,
     asked,
 )
@@ -229,7 +230,10 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         return self._memory.state
 
     def _record(self, command: BreakerCommand) -> None:
-        log.info("%s: %s", self.stream, type(command).__name__)
+        if isinstance(command, OpenCircuit):
+            log.warning("%s opens after %d failures in a row: %s", self.stream, command.failures, command.error)
+        else:
+            log.info("%s: %s", self.stream, type(command).__name__)
         if self._ref is not None:
             try:
                 self._ref.tell(Told(command))
