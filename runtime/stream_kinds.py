@@ -108,8 +108,8 @@ KINDS: Mapping[str, StreamKind] = MappingProxyType(
         SESSION_KIND: stream_kind(SESSION_CORE, SESSION_CODEC, lambda stream: SessionChecker(stream).observe),
         TOOL_KIND: stream_kind(TOOL_CORE, TOOL_CODEC),
         GRAPH_KIND: _folded_kind(GRAPH_CORE),
-        BREAKER_KIND: stream_kind(BREAKER_CORE, BREAKER_CORE.codec),
-        DEDUP_KIND: stream_kind(DEDUP_CORE, DEDUP_CORE.codec),
+        BREAKER_KIND: _folded_kind(BREAKER_CORE),
+        DEDUP_KIND: _folded_kind(DEDUP_CORE),
         kind_and_identifier(RUNTIME_STREAM)[0]: stream_kind(RUNTIME_CORE, RUNTIME_CODEC),
     }
 )

@@ -321,9 +321,7 @@ def tool(
         display_name: what people are shown instead of the name; empty = the name.
         result_limit: how many UTF-8 bytes of a result's text a model is shown; of a longer one it sees the beginning
             and the end, and the log keeps all of it (`refold.actors.result_limit`). None = all, and images of any size.
-        breaker: see `ToolRules`; an open one answers calls with an error of the kind `shed`.
-        retries: see `ToolRules`; not where `effect` is `once`.
-        concurrency: see `ToolRules`.
+        breaker, retries, concurrency: see `ToolRules`. No retries where `effect` is `once`.
 
     Raises:
         ConfigError: something of it cannot work; names the tool and the parameter.

@@ -13,9 +13,9 @@ PACKAGES = (
     "refold.memory",
     "refold.metrics",
     "refold.providers",
+    "refold.resilience",
     "refold.stores",
 )
-PACKAGES = ("refold", "refold.actors", "refold.events", "refold.providers", "refold.resilience", "refold.stores")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

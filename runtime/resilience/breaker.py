@@ -220,7 +220,8 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         A circuit that opened before opens there too, where the log has it closed. With a backend of its own the breaker
         has no log. One that several runtimes of a process share at a time is on the log of the first.
         """
-        if self.backend is not self._memory or (self._ref is not None and self._ref.is_alive()):
+        elsewhere = self._attaching or (self._ref is not None and self._ref.is_alive())
+        if elsewhere or self.backend is not self._memory:
             return
         await super().attach(host)
         logged = await self.read(lambda state: state)

@@ -237,9 +237,10 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
 
     async def attach(self, host: Host) -> None:
         """Live on the log, and record there what is known; what the log knows already stays as it is there."""
-        before = dict(self._before.entries) if self._ref is None and self._before is not None else {}
+        is_first = self._ref is None
         await super().attach(host)
-        for key, entry in before.items():
+        before = self._before if is_first else None
+        for key, entry in before.entries.items() if before is not None else ():
             if entry.result is None:
                 command: DedupCommand = ClaimWork(work_key=key, decided_at=entry.since, until=entry.until)
             else:
@@ -247,5 +248,4 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
             await self.perform(command)
 
     def _perform_before(self, command: DedupCommand) -> Performed:
-        with self._lock:
-            return self._plan_before(command)
+        return self._plan_before(command)
