@@ -33,9 +33,9 @@ def show(
     Who said what, tool calls with their results, how runs ended, and what is in flight. Where a result was cut, it
     says under which hash the log keeps all of it; --payload writes that, byte for byte: a text, or an image's file.
 
-    JSON: {session, agent, model, status, version, last_version, at, usage, run, queue: [{run, content, due_at}],
-    pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With --events:
-    {session, version, last_version, events: [{stream, version, position, time, event, batch, correlation,
+    JSON: {session, parent, agent, model, status, version, last_version, at, usage, run, queue: [{run, content,
+    due_at}], pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With
+    --events: {session, version, last_version, events: [{stream, version, position, time, event, batch, correlation,
     causation}]}. Times are microseconds since the epoch.
     """
     if payload is not None:
