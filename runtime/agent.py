@@ -9,6 +9,7 @@ import msgspec
 
 from refold.actors.judging import Offer, Policy
 from refold.actors.protocols import Provider
+from refold.actors.result_limit import DEFAULT_RESULT_LIMIT
 from refold.approval_handling import ApprovalHandler
 from refold.events.configuration import AgentConfig, Tier
 from refold.events.errors import ConfigError
@@ -81,6 +82,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         tier: Tier = "act",
         timeout_s: float = SUBAGENT_SILENCE_S,
         display_name: str = "",
+        result_limit: int | None = DEFAULT_RESULT_LIMIT,
     ) -> SubagentTool[..., object]:
         """Return a tool by which other agents have tasks carried out by this one; see `refold.subagent_tool.subagent`.
 
@@ -95,6 +97,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             tier=tier,
             timeout_s=timeout_s,
             display_name=display_name,
+            result_limit=result_limit,
         )
 
     def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:

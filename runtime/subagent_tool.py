@@ -13,10 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeAlias, TypeVar
 
+from refold.actors.result_limit import DEFAULT_RESULT_LIMIT
 from refold.actors.tool_context import ToolContext, calling_tool
 from refold.events.configuration import Tier, ToolSpec
 from refold.events.errors import ConfigError, ToolError
-from refold.tool_definition import check_function, checked_spec, checked_validator, docstring_of
+from refold.tool_definition import (
+    check_function,
+    checked_result_limit,
+    checked_spec,
+    checked_validator,
+    docstring_of,
+)
 from refold.tool_docstring import first_paragraph
 from refold.tool_signature import Signature, entry_of
 from refold.tools import Tool
@@ -66,6 +73,7 @@ def subagent(
     tier: Tier = "act",
     timeout_s: float = SUBAGENT_SILENCE_S,
     display_name: str = "",
+    result_limit: int | None = DEFAULT_RESULT_LIMIT,
 ) -> SubagentTool[..., object]:
     """Return a tool that has its calls carried out by an agent, each in a session of its own.
 
@@ -83,6 +91,7 @@ def subagent(
         timeout_s: longest silence of the agent's model in seconds, > 0. While its tools run, or it waits for a person
             or before a retry, it is not silent.
         display_name: see `tool`.
+        result_limit: how much of the answer the asking model is shown; see `tool`.
 
     Raises:
         ConfigError: something of it cannot work; names the tool.
@@ -116,6 +125,7 @@ def subagent(
         signature,
         lambda values, context: _answer(agent_name, make(**values), context),
         checked_validator(_some_text, shown, signature.names) if task is None else None,
+        result_limit=checked_result_limit(result_limit, shown),
         agent=agent,
     )
 

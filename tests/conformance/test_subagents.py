@@ -508,7 +508,7 @@ async def test_a_large_task_and_a_large_answer_are_passed_whole(memory: InMemory
         return say("done")
 
     helper = agent_of("h", lambda request: say(request.messages[0].content[0].text + "!"))
-    boss = agent_of("boss", asking("h", long), hear, tools=[helper.as_tool()])
+    boss = agent_of("boss", asking("h", long), hear, tools=[helper.as_tool(result_limit=None)])
     async with AgentRuntime(boss, log=memory) as runtime:
         await (await runtime.session("alice")).send("go")
     assert boss_heard == [long + "!"]
