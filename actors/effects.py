@@ -5,7 +5,8 @@ is restarted in the middle of an effect neither begins it a second time nor lose
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 
 from refold.actors.clock import Clock, Timer
 from refold.actors.mailbox import Vital
@@ -103,6 +104,8 @@ class EffectsInFlight:
         self._by_stream: dict[str, StreamEffects] = {}
         self._idle: asyncio.Future[None] | None = None
         self._hurried = False
+        self._waiting: set[tuple[str, str]] = set()
+        """Effects that only wait for effects of another stream, by their own stream and key."""
 
     def of(self, stream: str) -> StreamEffects:
         """Return the effects of one stream."""
@@ -117,8 +120,21 @@ class EffectsInFlight:
 
     def count(self) -> int:
         """Return how many effects run, waits not counted."""
-        running = (effect for effects in self._by_stream.values() for effect in effects.running.values())
-        return sum(not effect.idle for effect in running)
+        return sum(
+            not effect.idle and (stream, effect.key) not in self._waiting
+            for stream, effects in self._by_stream.items()
+            for effect in effects.running.values()
+        )
+
+    @contextmanager
+    def only_waiting(self, stream: str, key: str) -> Generator[None, None, None]:
+        """Do not count one of the effects that run: it only waits for effects of another stream, which count."""
+        self._waiting.add((stream, key))
+        self.ended()
+        try:
+            yield
+        finally:
+            self._waiting.discard((stream, key))
 
     async def drain(self, clock: Clock, grace_s: float) -> None:
         """Let no further effect begin, and return when none runs any more, or after `grace_s` seconds."""

@@ -2,19 +2,30 @@
 
 Its address and stream are `session/<id>`. It asks the model actor of its agent and the actors of its tools to carry
 out effects, and gets their ends as messages. Everything that is decided is in `refold.events.session_decisions`.
+
+A session is its agent's for ever: the log says whose, and who begins it. One that a call of another session began, see
+`refold.actors.child_session`, ends its work with that call.
 """
 
 import copy
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import assert_never
 
 import msgspec
 
 from refold.actors.approval import APPROVAL_KIND, CancelApproval, StartApproval
+from refold.actors.child_session import (
+    ChildInput,
+    ancestors_of,
+    call_of_child,
+    grace_of_child,
+    is_call_open,
+)
 from refold.actors.conversation import Conversation
 from refold.actors.effects import EffectsInFlight
-from refold.actors.errors import ActorStopped
+from refold.actors.errors import ActorStopped, AskTimeout
 from refold.actors.event_sourced import RECORD_RETRY_S, EventSourcedActor, WithPayloads
 from refold.actors.folded_actor import Performed
 from refold.actors.journal import Journal
@@ -25,10 +36,10 @@ from refold.actors.tool import AbandonToolCall, CancelToolCall, StartToolCall
 from refold.events.codec import RecordedEvent
 from refold.events.configuration import AgentConfiguration
 from refold.events.content import TextBlock
-from refold.events.core import Wait, WaitUntil
-from refold.events.errors import PersistenceError
-from refold.events.ids import RunId, SessionId, event_ref, kind_and_identifier
-from refold.events.records import StoredEvent
+from refold.events.core import Effect, Plan, Wait, WaitUntil
+from refold.events.errors import CommandRejected, CoreFailed, LogFormatError, PersistenceError
+from refold.events.ids import AgentId, RunId, SessionId, event_ref, kind_and_identifier, stream_name
+from refold.events.records import EncodedBatch, StoredEvent
 from refold.events.session_commands import (
     AllowTurn,
     CancelRun,
@@ -44,7 +55,7 @@ from refold.events.session_commands import (
     SendInput,
     SessionCommand,
 )
-from refold.events.session_core import SESSION_CODEC, SESSION_CORE
+from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session_decisions import AskPerson, CallModel, RunTool
 from refold.events.session_events import SessionEvent, ToolApprovalRequested
 from refold.events.session_state import (
@@ -55,6 +66,7 @@ from refold.events.session_state import (
     input_key,
     is_interrupted,
     run_of_input,
+    running_calls,
 )
 from refold.events.tool_core import TOOL_KIND
 
@@ -96,12 +108,16 @@ class InsistOnCancel(Vital, frozen=True):
 
 
 class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """What all sessions of a runtime share."""
+    """What all sessions of one agent share."""
 
     configuration: AgentConfiguration
     """Its payloads are in the log already."""
     tools: tuple[str, ...]
     """Names of the tools that exist."""
+    tool_place: str = ""
+    """What stands before a tool's name in the identifier of its actor."""
+    subagents: frozenset[str] = frozenset()
+    """Names of the tools whose calls other agents carry out."""
     auto_resume: bool = True
     after_order: bool = False
     """Whether the runtime before this one had ended in order, so that no run of it was interrupted by a crash."""
@@ -110,16 +126,39 @@ class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
     """Tells at once how many entities the agent's graph has; None = it has no graph."""
 
 
+NOBODY_ELSE: Mapping[AgentId, SessionSetting] = MappingProxyType({})
+
+
 class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]):
-    """One conversation, its queue of inputs and the run under way."""
+    """One conversation, its queue of inputs and the run under way.
+
+    Args:
+        setting: of the runtime's main agent, whose a session is that nobody's call begins.
+        journal: where batches go.
+        in_flight: the effects that run in this process.
+        observer: is told what happens.
+        others: the settings of the runtime's other agents, by name.
+    """
 
     def __init__(
-        self, setting: SessionSetting, journal: Journal, in_flight: EffectsInFlight, observer: SessionObserver
+        self,
+        setting: SessionSetting,
+        journal: Journal,
+        in_flight: EffectsInFlight,
+        observer: SessionObserver,
+        others: Mapping[AgentId, SessionSetting] = NOBODY_ELSE,
     ) -> None:
         super().__init__(
             SESSION_CORE, SESSION_CODEC, journal, in_flight=in_flight, cancel_grace_s=setting.cancel_grace_s
         )
-        self._setting = setting
+        self._main = setting
+        self._others = others
+        self._began_by: ChildInput | None = None
+        """What begins the session, while it does."""
+        self._ancestors: tuple[SessionId, ...] | None = None
+        """The sessions that may wait for this one, nearest first; None = it is not known yet."""
+        self._outlived: RunId | None = None
+        """The run of a call that was over when this instance began, and the run was not."""
         self._observer = observer
         self._conversation = Conversation(journal.store.read_payloads)
 
@@ -128,12 +167,47 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         """The session's id."""
         return SessionId(kind_and_identifier(self.address)[1])
 
+    @property
+    def _setting(self) -> SessionSetting:
+        """The setting of the session's agent; of the main one where that is not one of the runtime's."""
+        agent = self.state.agent or (self._began_by.agent if self._began_by is not None else None)
+        return self._others.get(agent, self._main) if agent is not None else self._main
+
     async def _fold(self) -> list[StoredEvent]:
         """Fold the state; one configuration in memory serves all sessions that have it in force."""
         stored = await super()._fold()
         if self.state.configuration == self._setting.configuration:
             self.state.configuration = self._setting.configuration
+        if self._ancestors is None and stored:
+            self._stale = True  # Until it is known where the session comes from.
+            store = self.journal.store
+            first = stored[0] if stored[0].version == 1 else (await store.read_stream(self.stream, limit=1))[0]
+            self._descend_from(await ancestors_of(store, self.session, first))
+            self._outlived = await self._run_without_its_call()
+            self._stale = False
         return stored
+
+    def _descend_from(self, ancestors: tuple[SessionId, ...]) -> None:
+        self._ancestors = ancestors
+        self._grace_s = grace_of_child(self._main.cancel_grace_s, len(ancestors))
+
+    async def _run_without_its_call(self) -> RunId | None:
+        """Return the run of the call that began the session, where the call is over and the run is not.
+
+        The parent is asked, which takes up its own run first: that may close the call.
+        """
+        call = call_of_child(self.session)
+        record = self.state.keys.get(call)
+        if not self._ancestors or record is None or record.terminal or record.cancelled:
+            return None
+        parent = self.system.ref(stream_name(SESSION_KIND, self._ancestors[0]))
+        question = ForAcceptedWork(ReadSession(lambda state: is_call_open(state, call)))
+        try:
+            is_open: bool = await parent.ask(question, block=False)
+        except (ActorStopped, AskTimeout, CoreFailed, LogFormatError) as error:  # Its parent's fault, not its own.
+            log.warning("%s: it is not known whether the call goes on that began it: %s", self.address, error)
+            return None
+        return None if is_open else record.run
 
     async def on_receive(self, message: object) -> object:
         """Handle a command, a question, or the end of an effect."""
@@ -146,8 +220,13 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         if type(message) is ReadSession:
             await self.require_durable_state()
             return message.question(self.state)
-        if type(message) is ResumeRun and self.goes_on() and not self._waits_for_resume():
-            return Performed(0, False)
+        if type(message) is ChildInput:
+            return await self._input_of_call(message)
+        if type(message) is ResumeRun:
+            if self.goes_on() and not self._waits_for_resume():
+                return Performed(0, False)
+            if self._setting is not self._main:
+                message = msgspec.structs.replace(message, tools=self._setting.tools)
         if type(message) is AllowTurn:
             return await self._allow_turn(message)
         reply = await super().on_receive(message)
@@ -155,6 +234,33 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         if isinstance(reply, Performed) and type(command) is SendInput:
             return PerformedInRun(reply.version, reply.new, self._run_of(command, reply.version))
         return reply
+
+    async def _input_of_call(self, message: ChildInput) -> object:
+        """Accept the input of the call that begins this session, or has begun it; the work of it goes on, if it waits.
+
+        Raises:
+            CommandRejected: the session is another one, which happens to have this id.
+        """
+        await self.require_durable_state()
+        if self.state.session is None:
+            self._descend_from(message.ancestors)
+        elif self._ancestors != message.ancestors:
+            raise CommandRejected(f"there is a session {self.session!r} already, which no call of a subagent began")
+        command = WithPayloads(message.command, message.payloads) if message.payloads else message.command
+        self._began_by = message
+        try:
+            performed = await self.on_receive(command)
+        finally:
+            self._began_by = None
+        if self._effects.held:
+            await super().on_receive(ResumeRun(tools=self._setting.tools))
+        return performed
+
+    def _encoded(self, planned: Plan[SessionState, SessionEvent], effect: Effect | None) -> EncodedBatch:
+        batch, began_by = super()._encoded(planned, effect), self._began_by
+        if began_by is None or effect is not None:
+            return batch
+        return msgspec.structs.replace(batch, causation=began_by.started, correlation=began_by.correlation)
 
     async def _allow_turn(self, command: AllowTurn) -> object:
         await self.require_durable_state()
@@ -207,7 +313,20 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         return (Configure(configuration=configuration),)
 
     def recovery(self) -> Sequence[SessionCommand] | None:
-        """Let the open run go on in this process, with today's configuration; or wait for somebody who asks for it."""
+        """Let the open run go on in this process, with today's configuration; or wait for somebody who asks for it.
+
+        The run of a call that is over does not go on: it is cancelled, as it would have been with the call.
+        """
+        if self._outlived is None:
+            return self._going_on()
+        cancel = CancelRun(run=self._outlived, reason="the call that began it is over")
+        if self.state.run is None or self.state.run.id == self._outlived:
+            return (cancel,)
+        others = self._going_on()
+        return (cancel, *others) if others is not None else None
+
+    def _going_on(self) -> Sequence[SessionCommand] | None:
+        """Return what lets the open run go on; None = it waits for somebody who asks for it."""
         interrupted = is_interrupted(self.state)
         if not self._setting.auto_resume and (interrupted or calls_awaiting_approval(self.state)):
             return None
@@ -220,8 +339,14 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
             return None
         if not interrupted:  # What it waits for, a time or a person, is dealt with by today's configuration too.
             return (Configure(configuration=self._setting.configuration),)
-        resume = ResumeRun(tools=self._setting.tools, in_order=self._setting.after_order)
+        setting = self._setting
+        resume = ResumeRun(tools=setting.tools, in_order=setting.after_order, waited=self._waits_for_children())
         return (*self.preparation(resume), resume)
+
+    def _waits_for_children(self) -> bool:
+        """Tell whether the run does nothing but wait for runs of child sessions."""
+        running = running_calls(self.state.turn)
+        return bool(running) and all(call.name in self._setting.subagents for call in running)
 
     def waits_for_recovery(self, effect: CallModel | RunTool | AskPerson | Wait) -> bool:
         """Tell whether an effect waits for somebody who resumes the run; the times of inputs and decisions do not.
@@ -272,6 +397,8 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
                     call=effect.call,
                     arguments=effect.input,
                     started=event_ref(self.stream, effect.causation),
+                    correlation=event_ref(self.stream, effect.correlation),
+                    ancestors=self._ancestors or (),
                 )
             case AskPerson():
                 message = StartApproval(
@@ -319,7 +446,7 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
     def _order(self, effect: CallModel | RunTool | AskPerson, message: object) -> None:
         """Tell the actor that carries an effect out; where it is gone for good, the effect stays as after a crash."""
         if isinstance(effect, RunTool):
-            address = f"{TOOL_KIND}/{effect.name}"
+            address = f"{TOOL_KIND}/{self._setting.tool_place}{effect.name}"
         else:
             assert self.state.configuration is not None
             kind = MODEL_KIND if isinstance(effect, CallModel) else APPROVAL_KIND

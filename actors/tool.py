@@ -1,6 +1,7 @@
 """The tool actor: runs the bodies of one tool's calls, for all sessions.
 
-Its address and stream are `tool/<name>`; the stream tells what the tool was defined as and which calls were given up.
+Its address and stream are `tool/<name>`, or `tool/<agent>/<name>` where it is not one of the runtime's main agent; the
+stream tells what the tool was defined as and which calls were given up.
 A call's body runs beside the mailbox. The rules: a call that is begun twice under one key runs once; each call tells
 its session its end exactly once, and a body that outlives that end tells it what it returned all the same, which the
 session keeps as evidence. How a call is carried out, see `refold.actors.tool_calling`: it may wait until fewer bodies
@@ -19,7 +20,7 @@ from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import CANCEL_GRACE_S, EventSourcedActor
 from refold.actors.journal import Journal
 from refold.actors.mailbox import Vital
-from refold.actors.protocols import SessionObserver, ToolRunner
+from refold.actors.protocols import SessionObserver, Subagents, ToolRunner
 from refold.actors.result_limit import WithLimit
 from refold.actors.tool_calling import (
     CallGuard,
@@ -53,6 +54,10 @@ class StartToolCall(Vital, frozen=True, kw_only=True):
     arguments: JsonObject
     started: EventRef
     """Its ToolCallStarted, which is durable."""
+    correlation: EventRef | None = None
+    """What that goes back to; None = it is not known."""
+    ancestors: tuple[SessionId, ...] = ()
+    """The session's parent, the parent's parent and so on."""
 
 
 class CancelToolCall(Vital, frozen=True, kw_only=True):
@@ -86,6 +91,7 @@ class _Running:
         self.silence: Timer | None = None
         self.patience: Timer | None = None
         self.grace: Timer | None = None
+        self.may_be_silent = False
         self.told = False
         """Whether the session has been told that the call is over."""
         self.attempts = 0
@@ -120,6 +126,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         journal: where the tool's stream goes.
         observer: is told what calls report.
         deps: the application's own object, for the tool's context.
+        subagents: runs other agents for calls of the tool; None = nobody does.
         cancel_grace_s: how long a cancelled body may go on before it counts as abandoned; one that watches its
             token is left alone for the first half of it.
     """
@@ -131,12 +138,14 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         observer: SessionObserver,
         *,
         deps: object = None,
+        subagents: Subagents | None = None,
         cancel_grace_s: float = CANCEL_GRACE_S,
     ) -> None:
         super().__init__(TOOL_CORE, TOOL_CODEC, journal, cancel_grace_s=cancel_grace_s)
         self._runner = runner
         self._observer = observer
         self._deps = deps
+        self._subagents = subagents
         self._patience_s = cancel_grace_s / 2
         self._calls: dict[tuple[SessionId, str], _Running] = {}
         self._defined = False
@@ -146,7 +155,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
     @property
     def tool(self) -> str:
         """The tool's name."""
-        return kind_and_identifier(self.address)[1]
+        return kind_and_identifier(self.address)[1].rpartition("/")[2]
 
     async def on_receive(self, message: object) -> object:
         """Begin, cancel or give up a call."""
@@ -328,7 +337,16 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             report=lambda report: self._progressed(running, report),
         )
         self._listen(running)
-        calling = CallingTool(self.system, message.session)
+        calling = CallingTool(
+            self.system,
+            message.session,
+            ancestors=message.ancestors,
+            call=message.call,
+            started=message.started,
+            correlation=message.correlation or message.started,
+            subagents=self._subagents,
+            listen=lambda wanted: self._listen_again(running, wanted),
+        )
         calling_tool.set(calling)
         try:
             return await self._runner.run(self.tool, message.arguments, running.context)
@@ -388,12 +406,18 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         else:
             task.cancel()
 
+    def _listen_again(self, running: _Running, wanted: bool) -> None:
+        """Begin anew to wait for a sign of life, or let the body be silent."""
+        running.may_be_silent = not wanted
+        if not running.told and not running.token.cancelled:
+            self._listen(running)
+
     def _listen(self, running: _Running) -> None:
-        """Begin to wait for a sign of life, at most for the tool's `timeout_s`."""
+        """Begin to wait for a sign of life, at most for the tool's `timeout_s`, unless the body may be silent."""
         spec = self._runner.spec(self.tool)
         if running.silence is not None:
             running.silence.cancel()
-        if spec is not None:
+        if spec is not None and not running.may_be_silent:
             timeout_s = spec.timeout_s
             running.silence = self.system.clock.call_later(timeout_s, lambda: self._timed_out(running, timeout_s))
 

@@ -7,21 +7,50 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from refold.actors.cancellation import CancellationToken
 from refold.actors.errors import AskCycle
 from refold.events.errors import ToolError
-from refold.events.ids import SessionId, ToolCallId, stream_name
+from refold.events.ids import EventRef, SessionId, ToolCallId, stream_name
 from refold.events.session_core import SESSION_KIND
 
 if TYPE_CHECKING:
     from refold.actors.actor_system import ActorSystem
+    from refold.actors.protocols import Subagents
 
 D = TypeVar("D")
 
 
 class CallingTool:
-    """Whose call a tool's body carries out, so that a wait for that very session can be refused."""
+    """Whose call a tool's body carries out: a wait for a session that waits for it can be refused, and a child begun.
 
-    def __init__(self, system: "ActorSystem", session: SessionId) -> None:
+    Attributes:
+        system: where the sessions live.
+        session: whose call it is.
+        ancestors: the sessions that wait for that one: its parent, the parent's parent and so on.
+        call: the call.
+        started: its ToolCallStarted.
+        correlation: what that goes back to.
+        subagents: runs other agents; None = nobody does here.
+        listen: begins anew to wait for a sign of life of the body, or with False lets it be silent.
+    """
+
+    def __init__(
+        self,
+        system: "ActorSystem",
+        session: SessionId,
+        *,
+        ancestors: tuple[SessionId, ...] = (),
+        call: ToolCallId,
+        started: EventRef,
+        correlation: EventRef,
+        subagents: "Subagents | None" = None,
+        listen: Callable[[bool], None],
+    ) -> None:
         self.system = system
         self.session = session
+        self.ancestors = ancestors
+        self.call = call
+        self.started = started
+        self.correlation = correlation
+        self.subagents = subagents
+        self.listen = listen
         self.over = False
         """Whether the body has ended; what it has begun and left behind waits for nobody who waits for it."""
 
@@ -38,13 +67,18 @@ calling_tool: ContextVar[CallingTool | None] = ContextVar("calling_tool", defaul
 def require_other_session(system: "ActorSystem", session: SessionId) -> None:
     """Return, unless this is inside the body of a tool of that very session, which would wait for itself.
 
+    So would a tool of a child of that session, or of a child's child.
+
     Raises:
         AskCycle: it is.
     """
     calling = calling_tool.get()
-    if calling is not None and not calling.over and (calling.system, calling.session) == (system, session):
-        stream = stream_name(SESSION_KIND, session)
-        raise AskCycle((stream, "its tool", stream), _WITHOUT_WAITING)
+    if calling is None or calling.over or calling.system is not system:
+        return
+    waiting = (calling.session, *calling.ancestors)
+    if session in waiting:
+        below = [stream_name(SESSION_KIND, name) for name in reversed(waiting[: waiting.index(session) + 1])]
+        raise AskCycle((*below, "its tool", below[0]), _WITHOUT_WAITING)
 
 
 class ToolContext(Generic[D]):

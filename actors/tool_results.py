@@ -20,6 +20,18 @@ ERROR_CHARACTERS_MAX = 4_000
 """The text of a tool's error is cut after so many characters."""
 
 
+class CallFailed(ToolError):
+    """A call came to nothing for a reason that no failure of a tool's own has; of Refold's own tools.
+
+    Attributes:
+        result_kind: of the call's result.
+    """
+
+    def __init__(self, message: str, *, result_kind: ErrorKind) -> None:
+        super().__init__(message)
+        self.result_kind: ErrorKind = result_kind
+
+
 def result_content(value: object) -> tuple[tuple[ResultContent, ...], dict[PayloadHash, bytes]]:
     """Return a tool's value as content, with the payloads of what is large.
 
@@ -63,11 +75,14 @@ def failure(error: BaseException) -> tuple[tuple[ResultContent, ...], ErrorKind]
     """
     said = [_said(single) for single in _singles(error)]
     text = "; ".join(text for text, _ in said)
-    kind: ErrorKind = "transient" if all(kind == "transient" for _, kind in said) else "permanent"
+    kinds = {kind for _, kind in said}
+    kind: ErrorKind = kinds.pop() if len(kinds) == 1 else "permanent"
     return (TextBlock(text=text[:ERROR_CHARACTERS_MAX] or type(error).__name__),), kind
 
 
 def _said(error: BaseException) -> tuple[str, ErrorKind]:
+    if isinstance(error, CallFailed):
+        return text_of_error(error), error.result_kind
     if isinstance(error, ToolError):
         return text_of_error(error), error.kind
     kind: ErrorKind = "transient" if isinstance(error, TimeoutError | ConnectionError | CircuitOpen) else "permanent"

@@ -244,6 +244,7 @@ def _admit_resume(state: SessionState, command: ResumeRun) -> SessionEvent | Rec
         tools=tuple(sorted(needed.intersection(command.tools))),
         asked=command.asked,
         in_order=command.in_order,
+        waited=command.waited,
     )
 
 

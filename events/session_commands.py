@@ -94,6 +94,8 @@ class ResumeRun(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody asked for it, so that a parked run goes on too."""
     in_order: bool = False
     """The runtime before had ended in order."""
+    waited: bool = False
+    """All that the run did was to wait for runs of its child sessions."""
 
 
 class RecordModelResponse(msgspec.Struct, frozen=True, kw_only=True):

@@ -263,6 +263,8 @@ class RunResumed(Event, frozen=True, kw_only=True, tag="session.run_resumed.v1")
     """Somebody asked for it, so that earlier fruitless resumes are forgiven."""
     in_order: bool = False
     """The runtime before had ended in order, as in a deploy, so that this is not the trace of a crash."""
+    waited: bool = False
+    """All that it did was to wait for the runs of its child sessions, which count for themselves what they lost."""
 
 
 class RunParked(Event, frozen=True, kw_only=True, tag="session.run_parked.v1"):

@@ -263,7 +263,7 @@ def _run_resumed(state: SessionState, event: RunResumed) -> None:
     running = state.turn.running if state.turn is not None else {}
     if event.asked:
         run.resumes, run.turns_allowed = 0, None
-    elif not event.in_order and (running or run.phase == "model"):
+    elif not event.in_order and not event.waited and (running or run.phase == "model"):
         run.resumes += 1  # A wait, for a person or a time, has killed no process.
     for call in (state.turn.calls[state.turn.index[name]] for name in running) if state.turn is not None else ():
         call.lost = call.policy.effect == "once" or call.name not in event.tools

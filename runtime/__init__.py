@@ -99,6 +99,8 @@ if TYPE_CHECKING:
     from refold.skill import load_skills as load_skills
     from refold.stepping import TurnResult as TurnResult
     from refold.stopping import stop_on_sigterm as stop_on_sigterm
+    from refold.subagent_tool import SubagentTool as SubagentTool
+    from refold.subagent_tool import subagent as subagent
     from refold.subscription import Subscription as Subscription
     from refold.sync_connection import SyncConnectedSession as SyncConnectedSession
     from refold.sync_connection import SyncConnection as SyncConnection
@@ -176,6 +178,7 @@ __all__ = [
     "Spent",
     "Streamed",
     "StreamingProvider",
+    "SubagentTool",
     "Subscription",
     "SyncConnectedSession",
     "SyncConnection",
@@ -212,6 +215,7 @@ __all__ = [
     "say",
     "stall",
     "stop_on_sigterm",
+    "subagent",
     "tool",
     "use",
 ]
@@ -281,6 +285,7 @@ _HOMES = {
     "Spent": "refold.outcome",
     "Streamed": "refold.published",
     "StreamingProvider": "refold.actors.protocols",
+    "SubagentTool": "refold.subagent_tool",
     "Subscription": "refold.subscription",
     "SyncConnectedSession": "refold.sync_connection",
     "SyncConnection": "refold.sync_connection",
@@ -316,6 +321,7 @@ _HOMES = {
     "say": "refold.providers.scripted",
     "stall": "refold.providers.scripted",
     "stop_on_sigterm": "refold.stopping",
+    "subagent": "refold.subagent_tool",
     "tool": "refold.tools",
     "use": "refold.providers.scripted",
 }

@@ -9,8 +9,9 @@ import msgspec
 
 from refold.actors.judging import Offer, Policy
 from refold.actors.protocols import Provider
+from refold.actors.result_limit import DEFAULT_RESULT_LIMIT
 from refold.approval_handling import ApprovalHandler
-from refold.events.configuration import AgentConfig
+from refold.events.configuration import AgentConfig, Tier
 from refold.events.errors import ConfigError
 from refold.events.ids import checked_identifier
 from refold.given_provider import checked_provider
@@ -19,6 +20,7 @@ from refold.options import RuntimeOptions
 from refold.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_skills
 from refold.stream_object import StreamObject, stream_objects_of
 from refold.structured_output import output_schema, with_output
+from refold.subagent_tool import SUBAGENT_SILENCE_S, SubagentTool, Task, subagent
 from refold.tools import Tool
 
 
@@ -66,16 +68,37 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("Agent.offer must be a plain function that returns quickly, not an async one")
         if self.output_type is not None:
             output_schema(self.output_type)
-        self._check_objects()
+        check_streams(self.stream_objects())
         checked_skills(self.skills)
         if self.config.protocol == "react":
             self._check_names_of_actions()
 
-    def _check_objects(self) -> None:
-        streams = Counter(living.stream for living in self.stream_objects())
-        for stream, count in streams.items():
-            if count > 1:
-                raise ConfigError(f"{count} objects of the agent are the stream {stream}; give each a name of its own")
+    def as_tool(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        task: Task | None = None,
+        tier: Tier = "act",
+        timeout_s: float = SUBAGENT_SILENCE_S,
+        display_name: str = "",
+        result_limit: int | None = DEFAULT_RESULT_LIMIT,
+    ) -> SubagentTool[..., object]:
+        """Return a tool by which other agents have tasks carried out by this one; see `refold.subagent_tool.subagent`.
+
+        Raises:
+            ConfigError: something of it cannot work; names the tool.
+        """
+        return subagent(
+            self,
+            name=name,
+            description=description,
+            task=task,
+            tier=tier,
+            timeout_s=timeout_s,
+            display_name=display_name,
+            result_limit=result_limit,
+        )
 
     def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
         """Return all of it that lives on the log, each once: its objects, and those of its provider and its tools."""
@@ -110,6 +133,17 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         """Return the configuration with all that the model is told of the agent."""
         config = with_skills(self.config, self.skills, self.skill_prompter)
         return config if self.output_type is None else with_output(config, self.output_type)
+
+
+def check_streams(objects: Sequence[StreamObject[Any, Any, Any]]) -> None:
+    """Return if each of the objects is a stream of its own.
+
+    Raises:
+        ConfigError: two are one.
+    """
+    for stream, count in Counter(living.stream for living in objects).items():
+        if count > 1:
+            raise ConfigError(f"{count} objects of the agent are the stream {stream}; give each a name of its own")
 
 
 class AgentParts(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""The runtime: one agent, one log, and the actors that work for its sessions.
+"""The runtime: an agent with its subagents, one log, and the actors that work for their sessions.
 
 Read `refold.session` for what a session can do, `refold.actors.session` for the actor behind it, and `refold.options`
 for every setting. The rules: a runtime owns its log from `async with` to its end; whatever happens in between, the
@@ -14,26 +14,22 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from refold.actors.actor_system import ActorSystem
-from refold.actors.approval import APPROVAL_KIND, ApprovalActor
 from refold.actors.effects import EffectsInFlight
 from refold.actors.errors import ActorStopped, AskTimeout
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.journal import Journal
-from refold.actors.model import MODEL_KIND, ModelActor
 from refold.actors.protocols import Provider
-from refold.actors.session import ForAcceptedWork, ReadSession, SessionActor, SessionSetting
+from refold.actors.session import ForAcceptedWork, ReadSession
 from refold.actors.supervision import ActorFailure
 from refold.actors.thread_pool import ThreadPool
-from refold.actors.tool import ToolActor
 from refold.agent import Agent, AgentParts, agent_of, parts_and_rest
-from refold.approval_handling import asking
 from refold.contained_store import ContainedStore
 from refold.events.cleaning import clean_text
-from refold.events.configuration import CORE_VERSION, AgentConfig, CodeIdentity, configuration_of
+from refold.events.configuration import CORE_VERSION, AgentConfig, CodeIdentity
 from refold.events.core import Wait
 from refold.events.errors import BackpressureShed, CommandRejected, ConfigError, PersistenceError, RefoldError
-from refold.events.ids import AgentId, SessionId, checked_identifier, kind_and_identifier, stream_name
+from refold.events.ids import SessionId, checked_identifier, kind_and_identifier, stream_name
 from refold.events.records import StreamHead
 from refold.events.runtime_core import RUNTIME_CODEC, RUNTIME_CORE
 from refold.events.runtime_events import RUNTIME_STREAM, ActorFailed, RuntimeClosed, RuntimeStarted
@@ -41,7 +37,6 @@ from refold.events.session_commands import CancelRun
 from refold.events.session_core import SESSION_KIND
 from refold.events.session_decisions import pending
 from refold.events.session_state import SessionState, is_scheduled
-from refold.events.tool_core import TOOL_KIND
 from refold.forked_child import protect_from_children
 from refold.inbox_reading import InboxReader, reader_of
 from refold.log_opening import ended_in_order, opened_store
@@ -50,14 +45,13 @@ from refold.options import RuntimeOptions, checked_options
 from refold.published import Recorded
 from refold.recorded_reading import read_recorded
 from refold.resuming import resume_open_runs
+from refold.running_agents import RunningAgents
 from refold.session import Session
 from refold.session_hub import SessionHub, Subscriber
 from refold.skill import Skill, checked_skills
 from refold.step_snapshots import StepSnapshots
 from refold.stores.event_store import EventStore
-from refold.structured_output import OutputCheck
 from refold.subscription import CAPACITY, Subscription
-from refold.tool_registry import ToolRegistry
 from refold.version import VERSION
 
 if TYPE_CHECKING:
@@ -103,7 +97,9 @@ class AgentRuntime:
         self.metrics = RuntimeMetrics(self)
         self._pool = ThreadPool(self.options.tool_threads, name="refold-tool")
         self._approval_pool = ThreadPool(self.options.tool_threads, name="refold-approval")
-        self.tools = ToolRegistry(self.agent.all_tools(), pool=self._pool)
+        self._agents = RunningAgents(self.agent, self._pool)
+        self.agents = self._agents.agents
+        self.tools = self._agents.main.tools
         self._in_flight = EffectsInFlight()
         snapshots = self.options.step_snapshots
         self.step_snapshots = StepSnapshots(snapshots) if snapshots is not None else None
@@ -153,6 +149,11 @@ class AgentRuntime:
     def skills(self) -> tuple[Skill, ...]:
         """The agent's skills, in name order."""
         return checked_skills(self.agent.skills)
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._closing is not None
 
     @property
     def commits(self) -> int:
@@ -230,12 +231,14 @@ class AgentRuntime:
         self._journal = Journal(store)
         self._journal.observer = self.metrics
         code = CodeIdentity(refold=VERSION, core=CORE_VERSION, app=options.app_version)
-        self._register(self._system, self._journal, store, await self._setting(store, self._journal, code))
+        after_order = await ended_in_order(store)
+        settings = await self._agents.settings(self._journal, code, options, after_order=after_order)
+        self._agents.register(self, self._journal, self._in_flight, settings, self._approval_pool)
         note = await self._system.start(
             EventSourcedActor, RUNTIME_CORE, RUNTIME_CODEC, self._journal, address=RUNTIME_STREAM
         )
         await note.ask(RuntimeStarted(code=code), block=False)
-        for living in self.agent.stream_objects():
+        for living in self._agents.stream_objects():
             await living.attach(self.host)
         if self.step_snapshots is not None:
             self.step_snapshots.begin(store, self.hub.subscribe)
@@ -248,41 +251,6 @@ class AgentRuntime:
             await resume_open_runs(self.system, self.hub, store)
         except PersistenceError as error:
             self.log.error("open runs of %s cannot be found and wait for their next message: %s", store.name, error)
-
-    async def _setting(self, store: EventStore, journal: Journal, code: CodeIdentity) -> SessionSetting:
-        configuration, payloads = configuration_of(
-            self.agent.told_config(), agent=AgentId(self.agent.name), tools=tuple(self.tools.specs()), code=code
-        )
-        known = await store.read_payloads(payloads)
-        fresh = {name: data for name, data in payloads.items() if name not in known}
-        if fresh:
-            await journal.append([], fresh)
-        return SessionSetting(
-            configuration=configuration,
-            tools=self.tools.names(),
-            auto_resume=self.options.auto_resume,
-            after_order=await ended_in_order(store),
-            cancel_grace_s=self.options.cancel_grace_s,
-            graph_entities=self.agent.graph.count_now if self.agent.graph is not None else None,
-        )
-
-    def _register(self, system: ActorSystem, journal: Journal, store: EventStore, setting: SessionSetting) -> None:
-        hub, tools, options = self.hub, self.tools, self.options
-        system.register(SESSION_KIND, lambda _: SessionActor(setting, journal, self._in_flight, hub))
-        agent = self.agent
-        output_check = OutputCheck(agent.output_type) if agent.output_type is not None else None
-        system.register(
-            MODEL_KIND,
-            lambda _: ModelActor(
-                agent.answering(), tools, store, hub, policy=agent.policy, offer=agent.offer, output_check=output_check
-            ),
-        )
-        ask = asking(agent.approval, self._approval_pool)
-        system.register(APPROVAL_KIND, lambda _: ApprovalActor(ask))
-        system.register(
-            TOOL_KIND,
-            lambda _: ToolActor(tools, journal, hub, deps=options.deps, cancel_grace_s=options.cancel_grace_s),
-        )
 
     async def session(self, session_id: str | None = None, *, restore: bool = False) -> Session:
         """Return a session: a new one, or one that is in the log.

@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from refold.actors.child_session import children_prefix
 from refold.actors.errors import ActorStopped, AskTimeout
 from refold.actors.event_sourced import WithPayloads
 from refold.actors.folded_actor import Performed
@@ -61,7 +62,8 @@ class InboxReader:
     Args:
         runtime: open, on this event loop.
         log_path: the log's absolute path.
-        session: perform rows of this session only, and leave the others to another runtime; None = of all.
+        session: perform rows of this session and its children only, and leave the others to another runtime; None = of
+            all.
     """
 
     def __init__(self, runtime: "AgentRuntime", log_path: Path, *, session: str | None = None) -> None:
@@ -132,9 +134,13 @@ class InboxReader:
             return
         self._complaint = ""
         for session in sessions:
-            if session not in self._working and self._only in (None, session):
+            if session not in self._working and self._is_performed(session):
                 task = asyncio.get_running_loop().create_task(self._perform_all(session), name=f"inbox of {session}")
                 self._working[session] = task
+
+    def _is_performed(self, session: str) -> bool:
+        only = self._only
+        return only is None or session == only or session.startswith(children_prefix(only))
 
     async def _perform_all(self, session: str) -> None:
         """Perform the rows of a session in order; the first one that must wait lets those behind it wait."""
@@ -183,7 +189,7 @@ class InboxReader:
         ref = runtime.system.ref(stream)
         question = ReadSession(lambda state: (state.agent, key_in_session(state.keys, key)))
         agent, key = await ref.ask(ForAcceptedWork(question), block=False)  # Its sender has the row's receipt.
-        if agent not in (None, runtime.agent.name) and not isinstance(command, Cancel):
+        if agent is not None and agent not in runtime.agents and not isinstance(command, Cancel):
             return Refused(
                 message=f"session {session!r} is one of agent {agent!r}, and the runtime that owns the log runs agent "
                 f"{runtime.agent.name!r}"

@@ -52,6 +52,8 @@ class RuntimeOptions(TypedDict, total=False):
     """Most actors in memory before idle sessions are let go, longest idle first; default 10,000, None = any number."""
     tool_threads: int
     """Most synchronous tools that run at once; default 32."""
+    subagent_depth_max: int
+    """Most levels of subagents below a session, whose calls begin children of children; default 5, 0 = none."""
     restarts_max: int
     """Restarts of a failing actor within `restart_window_s` before it is stopped; default 5."""
     restart_window_s: float
@@ -84,6 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     passivate_after_s: float | None = 60.0
     live_max: int | None = 10_000
     tool_threads: int = 32
+    subagent_depth_max: int = 5
     restarts_max: int = 5
     restart_window_s: float = 60.0
     clock: Clock | None = None
@@ -125,6 +128,7 @@ def checked_options(given: RuntimeOptions) -> Settings:
             raise ConfigError(f"{name} must be a number of seconds of at least {least:g}, not {value!r:.60}")
     for name, count, least_count in (
         ("tool_threads", options.tool_threads, 1),
+        ("subagent_depth_max", options.subagent_depth_max, 0),
         ("restarts_max", options.restarts_max, 0),
         ("mailbox_capacity", options.mailbox_capacity, 1),
         ("live_max", options.live_max, 1),

@@ -9,12 +9,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from refold.actors.cancellation import CancellationToken
+from refold.actors.child_session import children_prefix, parent_of
 from refold.actors.conversation import own_copy
 from refold.actors.given_content import checked_messages
 from refold.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
 from refold.events.codec import RecordedEvent
 from refold.events.content import Message
-from refold.events.ids import PayloadHash, RunId, SessionId, ToolCallId
+from refold.events.ids import PayloadHash, RunId, SessionId, ToolCallId, kind_and_identifier, stream_name
 from refold.events.payloads import restored, spill, stored_hashes
 from refold.events.permission import recorded_reason
 from refold.events.session_commands import (
@@ -24,6 +25,7 @@ from refold.events.session_commands import (
     ImportHistory,
     ResumeRun,
 )
+from refold.events.session_core import SESSION_KIND
 from refold.events.session_events import SessionEvent, ToolApprovalRequested
 from refold.events.session_state import SessionState, calls_awaiting_approval, history, reason_to_ask
 from refold.events.session_statistics import SessionStatistics
@@ -213,6 +215,19 @@ class Session:
             ]
 
         return await self._access.read(waiting)
+
+    async def children(self) -> list["Session"]:
+        """Return the sessions that calls of subagents in this one began, in order of their names.
+
+        What a child waits for is asked of the child: its `approvals`, and its own `children`.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        store = self._runtime.store
+        heads = await store.list_streams(prefix=stream_name(SESSION_KIND, children_prefix(self.id)))
+        names = [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
+        return [Session(self._runtime, name) for name in names if await parent_of(store, name) == self.id]
 
     async def resume(self) -> None:
         """Let an open run go on that was parked, goes step by step, or waits because of `auto_resume=False`."""

@@ -138,6 +138,19 @@ class SessionHub:
         self._ending: dict[SessionId, dict[RunId, int]] = {}
         self._open: dict[SessionId, None] = {}
         self._subscriptions: dict[SessionId | None, WeakSet[Subscription]] = {}
+        self._model_watchers: dict[SessionId, list[Callable[[bool], None]]] = {}
+
+    @contextmanager
+    def watch_model(self, session: SessionId, watcher: Callable[[bool], None]) -> Generator[None, None, None]:
+        """Tell `watcher` whether `session` waits for its model: when that may have changed, and with each delta."""
+        watchers = self._model_watchers.setdefault(session, [])
+        watchers.append(watcher)
+        try:
+            yield
+        finally:
+            watchers.remove(watcher)
+            if not watchers and self._model_watchers.get(session) is watchers:
+                del self._model_watchers[session]
 
     @contextmanager
     def follow(self, session: SessionId) -> Generator[Follower, None, None]:
@@ -221,12 +234,16 @@ class SessionHub:
             for follower in self._followers.get(session, ()):
                 follower.tell(run, ended)
         run_now = state.run
+        for watcher in self._model_watchers.get(session, ()):
+            watcher(run_now is not None and run_now.phase == "model")
         if run_now is not None and awaits_step(run_now):
             for follower in self._followers.get(session, ()):
                 follower.tell_paused(run_now.id, PausedRun(run_now.turns, state.version))
 
     def streamed(self, session: SessionId, run: RunId, turn: int, delta: Delta) -> None:
         """Pass a piece of an answer on to subscriptions."""
+        for watcher in self._model_watchers.get(session, ()):
+            watcher(True)
         if self._subscriptions:
             self._pass_on(session, Streamed(session=session, run=run, turn=turn, delta=delta))
 

@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from refold.actors.child_session import parent_in, parent_of
 from refold.event_words import call_words, content_words, effect_words
 from refold.events.codec import tag_of
 from refold.events.content import Block
@@ -60,6 +61,8 @@ class ListedSession(msgspec.Struct, frozen=True, kw_only=True):
     """What its first input says, if that is among its first events."""
     pending: tuple[str, ...] = ()
     """Keys of the effects in flight."""
+    parent: SessionId | None = None
+    """The session whose call of a subagent began it; None = no such call did."""
 
 
 async def list_sessions(store: EventStore) -> list[ListedSession]:
@@ -96,6 +99,7 @@ async def _listed(store: EventStore, head: StreamHead, name: str) -> ListedSessi
         at=last[0].at,
         first_input=first_input,
         pending=head.pending,
+        parent=parent_in(first[0]),
     )
 
 
@@ -183,6 +187,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     """A session as it was at one version."""
 
     session: SessionId
+    parent: SessionId | None
+    """The session whose call of a subagent began it; None = no such call did."""
     agent: AgentId | None
     model: str | None
     status: SessionStatus
@@ -213,7 +219,8 @@ async def view_session(store: EventStore, session: str, *, at: int | None = None
     events = await events_until(store, head.stream, version)
     transcript = Transcript()
     transcript.add_all(events)
-    return _view(SessionId(session), head.version, fold(events), transcript)
+    parent = await parent_of(store, SessionId(session))
+    return _view(SessionId(session), parent, head.version, fold(events), transcript)
 
 
 def checked_version(head: StreamHead, version: int | None) -> int:
@@ -236,10 +243,13 @@ def checked_version(head: StreamHead, version: int | None) -> int:
     return version
 
 
-def _view(session: SessionId, last_version: int, state: SessionState, transcript: Transcript) -> SessionView:
+def _view(
+    session: SessionId, parent: SessionId | None, last_version: int, state: SessionState, transcript: Transcript
+) -> SessionView:
     run = state.run
     return SessionView(
         session=session,
+        parent=parent,
         agent=state.agent,
         model=state.configuration.model if state.configuration is not None else None,
         status=status_of(state),

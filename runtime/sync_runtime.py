@@ -5,7 +5,7 @@ for the sessions. The rule: it is the same runtime, reached from outside; nothin
 """
 
 import atexit
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from refold.actors.actor_system import ActorSystem
@@ -54,6 +54,16 @@ class SyncRuntime:
     def agent(self) -> Agent:
         """The agent that it runs."""
         return self.asynchronous.agent
+
+    @property
+    def agents(self) -> Mapping[str, Agent]:
+        """The agents that it runs, by name: the main one, and those that its tools lead to."""
+        return self.asynchronous.agents
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self.asynchronous.is_closing
 
     @property
     def options(self) -> Settings:

@@ -58,6 +58,19 @@ class SyncSession:
     statistics = blocking(Session.statistics)
     state_at = blocking(Session.state_at)
 
+    def children(self) -> "list[SyncSession]":
+        """Return the sessions that calls of subagents in this one began, in order of their names.
+
+        What a child waits for is asked of the child: its `approvals`, and its own `children`.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+
+        This blocks the calling thread. An interrupt, such as Ctrl-C, counts as the cancellation of its task.
+        """
+        found = self.loop_thread.run(self.asynchronous.children)
+        return [SyncSession(self.loop_thread, child, self._runtime) for child in found]
+
     def stream(
         self, content: Input, *, cancel: CancellationToken | None = None, key: str | None = None
     ) -> SyncRunStream:

@@ -40,7 +40,7 @@ from refold.commands.run_watching import tell
 from refold.commands.safe_text import one_line
 
 if TYPE_CHECKING:
-    from refold.commands.chat_session import ChatSession, Ended
+    from refold.commands.chat_session import ChatSession, Ended, WaitingCall
     from refold.events.session_events import ToolApprovalRequested
     from refold.loop_thread import LoopThread
 
@@ -237,8 +237,8 @@ class Talk:
                     break
                 case Idle():
                     break
-                case request:
-                    if not self._decided(request):
+                case waiting:
+                    if not self._decided(waiting):
                         return False
         self.is_under_way = False
         return goes_on and (self._lines.from_terminal or not self._is_cancelled)
@@ -270,17 +270,20 @@ class Talk:
         self._code = EXIT_FOUND
         tell_error(str(error))
 
-    def _decided(self, request: "ToolApprovalRequested") -> bool:
+    def _decided(self, waiting: "WaitingCall") -> bool:
         """Have a call decided that waits for approval; tell if the talk goes on."""
         from refold.event_words import call_words
         from refold.events.errors import CommandRejected
 
-        if self._is_cancelled or not self._thread.run(lambda: self._session.waits(request.call)):
+        if self._is_cancelled or not self._thread.run(lambda: self._session.waits(waiting)):
             return True
+        request = waiting.request
         words = one_line(call_words(request.tool, request.input))
+        if waiting.session != self._session.id:
+            words = f"{words} of {one_line(waiting.session)}"
         if not self._lines.from_terminal:
             tell_error(f"{words} waits for approval as {request.call}; the run is left open")
-            typer.echo(approve_line(self._session.log, self._session.id, request.call), err=True)
+            typer.echo(approve_line(self._session.log, waiting.session, request.call), err=True)
             self._code = EXIT_FOUND
             return False
         try:
@@ -294,7 +297,7 @@ class Talk:
             return False
         allow, always, reason = answer
         try:
-            self._thread.run(lambda: self._session.decide(request.call, allow=allow, always=always, reason=reason))
+            self._thread.run(lambda: self._session.decide(waiting, allow=allow, always=always, reason=reason))
         except CommandRejected as error:  # Another process was quicker, or the time to decide is over.
             tell_error(str(error))
         return True

@@ -17,12 +17,13 @@ from refold.actors.cancellation import CancellationToken
 from refold.actors.errors import ActorStopped
 from refold.agent import Agent
 from refold.agent_runtime import AgentRuntime
+from refold.commands.child_approvals import ChildApprovals
 from refold.commands.live_text import LiveText
 from refold.commands.provider_options import connections_closed
 from refold.commands.run_watching import INBOX_POLL_S, LIVE_CAPACITY, CallLines, tell
 from refold.event_words import call_words
 from refold.events.codec import RecordedEvent
-from refold.events.ids import RunId, ToolCallId, stream_name
+from refold.events.ids import RunId, SessionId, stream_name
 from refold.events.session_core import SESSION_KIND
 from refold.events.session_events import RunCancelled, RunCompleted, RunFailed, RunParked, ToolApprovalRequested
 from refold.events.session_state import history
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
     from refold.subscription import Subscription
 
 T = TypeVar("T")
+
+
+class WaitingCall(msgspec.Struct, frozen=True):
+    """A call waits for somebody's decision, here or in the session of a subagent."""
+
+    session: SessionId
+    request: ToolApprovalRequested
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -64,7 +72,7 @@ class Idle(msgspec.Struct, frozen=True):
     """What was begun is over; it is the person's turn."""
 
 
-Happening: TypeAlias = ToolApprovalRequested | Ended | Parked | Broken | Idle
+Happening: TypeAlias = WaitingCall | Ended | Parked | Broken | Idle
 """What the person is told of or asked about."""
 
 
@@ -110,6 +118,8 @@ class ChatSession:
             self._session: Session = await runtime.session(self._given_id)
             self.id = self._session.id
             self._inbox = InboxReader(runtime, absolute(self.log), session=self.id)
+            self._children = ChildApprovals(runtime, self._session, self._see_child)
+            self._children.watch()
             await self._inbox.perform_waiting()
             state = await self._session.state_at()
             self.messages = len(history(state))
@@ -153,17 +163,19 @@ class ChatSession:
         await self._session.cancel()
         return is_open
 
-    async def waits(self, call: ToolCallId) -> bool:
+    async def waits(self, waiting: WaitingCall) -> bool:
         """Tell whether a call still waits for a decision: another process may have taken it, or the run is over."""
-        return any(request.call == call for request in await self._session.approvals())
+        session = await self._runtime.session(waiting.session)
+        return any(request.call == waiting.request.call for request in await session.approvals())
 
-    async def decide(self, call: ToolCallId, *, allow: bool, reason: str = "", always: bool = False) -> None:
+    async def decide(self, waiting: WaitingCall, *, allow: bool, reason: str = "", always: bool = False) -> None:
         """Decide about a call that waits.
 
         Raises:
             CommandRejected: it does not wait any more.
         """
-        await self._session.decide(call, allow=allow, reason=reason, always=always)
+        session = await self._runtime.session(waiting.session)
+        await session.decide(waiting.request.call, allow=allow, reason=reason, always=always)
 
     async def view(self) -> SessionView:
         """Return the session as it is.
@@ -211,7 +223,8 @@ class ChatSession:
             await self._session.resume()  # One that goes on already is left alone.
             if self.agent.approval is None:
                 for request in await self._session.approvals():
-                    self._happenings.put_nowait(request)
+                    self._happenings.put_nowait(WaitingCall(self._session.id, request))
+            await self._children.tell_waiting()
             ending = self._held(self._unless_closed(self._end[1]))
             if not await self._unless_parked(ending):
                 return False
@@ -282,11 +295,14 @@ class ChatSession:
         if self._reached is not None and self._reached[0] <= item.version and not self._reached[1].done():
             self._reached[1].set_result(None)
 
+    def _see_child(self, child: "Session", request: ToolApprovalRequested) -> None:
+        self._happenings.put_nowait(WaitingCall(child.id, request))
+
     def _see_event(self, recorded: "Recorded", parked: "asyncio.Future[Parked]") -> None:
         self._calls.see(recorded)
         match recorded.event:
             case ToolApprovalRequested() as request if self.agent.approval is None:
-                self._happenings.put_nowait(request)
+                self._happenings.put_nowait(WaitingCall(self._session.id, request))
             case ToolApprovalRequested(call=call, tool=tool, input=arguments):
                 self._calls.tell(f"{call_words(tool, arguments)} waits for approval as {call}")
             case RunParked(run=run, reason=reason):

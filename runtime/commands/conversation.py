@@ -18,6 +18,8 @@ def write_conversation(to: "Console", view: SessionView) -> None:
     """Write a session: what it is, its conversation, and what is in flight."""
     who = " · ".join(one_line(str(word)) for word in (view.session, view.agent, view.model) if word)
     write_paragraph(to, who, style="bold")
+    if view.parent is not None:
+        write_paragraph(to, f"a subagent's session, begun by a call in {one_line(str(view.parent))}")
     part = "" if view.version == view.last_version else f" of {view.last_version:,}"
     write_paragraph(
         to, f"{view.status} · version {view.version:,}{part} · {time_words(view.at)} · {usage_words(view.usage)}"

@@ -128,13 +128,16 @@ def chosen_agent(name: str | None, choice: ModelChoice) -> "Agent":
 
 @asynccontextmanager
 async def connections_closed(agent: "Agent") -> AsyncGenerator[None]:
-    """Close what connections an agent's provider has on this event loop when the block ends."""
+    """Close what connections the providers of an agent and its subagents have on this loop when the block ends."""
+    from refold.subagent_tool import with_subagents
+
     try:
         yield
     finally:
-        close = getattr(agent.provider, "aclose", None)
-        if close is not None:
-            await close()
+        for provider in {id(found.provider): found.provider for found in with_subagents(agent)}.values():
+            close = getattr(provider, "aclose", None)
+            if close is not None:
+                await close()
 
 
 def _check(name: str | None, choice: ModelChoice) -> None:

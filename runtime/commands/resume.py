@@ -30,6 +30,8 @@ from refold.commands.run import Sending, ctrl_c_cancels, sigterm_leaves_open
 from refold.commands.run_watching import tell
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from refold.actors.cancellation import CancellationToken
     from refold.agent_runtime import AgentRuntime
     from refold.events.ids import RunId
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from refold.published import Recorded
     from refold.session import Session
     from refold.session_hub import Follower
+    from refold.session_view import ListedSession
 
 HAS_OPEN_RUN = ("open", "waiting", "parked")
 """The statuses of sessions that are looked for where none is named."""
@@ -141,8 +144,8 @@ def _tell_nothing_open(log: Path, session: str | None, as_json: bool) -> int:
 
 def _tell_left_open(log: Path, session: str, resuming: "_Resuming", agent: list[str]) -> int:
     tell_error(f"{resuming.waits_for}; the run is left open")
-    for call in resuming.waiting_calls:
-        typer.echo(approve_line(log, session, call), err=True)
+    for place, call in resuming.waiting_calls:
+        typer.echo(approve_line(log, place, call), err=True)
     typer.echo(resume_line(log, session, agent), err=True)
     return EXIT_TERMINATED if resuming.is_terminated else EXIT_FOUND
 
@@ -166,13 +169,22 @@ async def _session_of(log: Path, session: str | None) -> str | None:
             if session not in commanded:  # Its first input may wait in the inbox.
                 await session_head(store, session)
             return session
-        opened_runs = [found.session for found in await list_sessions(store) if found.status in HAS_OPEN_RUN]
+        found: dict[str, ListedSession] = {session.session: session for session in await list_sessions(store)}
+        commanded = [_asker(name, found) for name in commanded]
+        opened_runs = [_asker(name, found) for name, session in found.items() if session.status in HAS_OPEN_RUN]
     names = sorted({*opened_runs, *commanded})
     if len(names) > 1:
         named = ", ".join(shlex.quote(name) for name in names[:SESSIONS_NAMED_MAX])
         more = f" and {len(names) - SESSIONS_NAMED_MAX} more" if len(names) > SESSIONS_NAMED_MAX else ""
         raise ConfigError(f"{len(names)} sessions have open runs: {named}{more}; name one with --session")
     return names[0] if names else None
+
+
+def _asker(session: str, found: "Mapping[str, ListedSession]") -> str:
+    """Return the session whose run waits for that of `session`, which goes on with it; itself where none does."""
+    known = found.get(session)
+    parent = found.get(known.parent) if known is not None and known.parent is not None else None
+    return _asker(parent.session, found) if parent is not None and parent.status in HAS_OPEN_RUN else session
 
 
 class _Resuming(Sending):

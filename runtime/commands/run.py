@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from refold.commands.answer import tell_result, write_result
+from refold.commands.child_approvals import ChildApprovals
 from refold.commands.delivery import approve_line, resume_line, tell_error
 from refold.commands.execution import (
     EXIT_FOUND,
@@ -39,6 +40,7 @@ from refold.commands.run_watching import INBOX_POLL_S, LIVE_CAPACITY, CallLines,
 if TYPE_CHECKING:
     from refold.actors.cancellation import CancellationToken
     from refold.agent_runtime import AgentRuntime
+    from refold.events.session_events import ToolApprovalRequested
     from refold.outcome import RunResult
     from refold.published import Recorded
     from refold.session import Session
@@ -133,8 +135,8 @@ async def _run(
         if sending.is_terminated:
             typer.echo(resume_line(log, session.id, choice.words(name)), err=True)
             return EXIT_TERMINATED
-        for call in sending.waiting_calls:
-            typer.echo(approve_line(log, session.id, call), err=True)
+        for place, call in sending.waiting_calls:
+            typer.echo(approve_line(log, place, call), err=True)
         typer.echo(resume_line(log, session.id, choice.words(name)), err=True)
         return EXIT_FOUND
     if as_json:
@@ -174,8 +176,8 @@ class Sending:
     def __init__(self, runtime: "AgentRuntime", session: "Session", log: Path, *, quiet: bool) -> None:
         self.waits_for = ""
         """What nobody is here to decide, so that there will be no answer."""
-        self.waiting_calls: list[str] = []
-        """The calls of it that wait for approval."""
+        self.waiting_calls: list[tuple[str, str]] = []
+        """The calls that wait for approval, each behind its session: this one, or that of a subagent."""
         self.is_terminated = False
         """SIGTERM came before the run had ended."""
         self._log = log
@@ -186,6 +188,7 @@ class Sending:
         self._calls = CallLines(quiet=quiet)
         self.live = LiveText()
         self._showing: asyncio.Task[None] | None = None
+        self._children = ChildApprovals(runtime, session, self._see_child)
 
     async def send(self, text: str, cancel: "CancellationToken", key: str | None) -> "RunResult | None":
         """Return how the run ended, or None where it waits for somebody."""
@@ -209,6 +212,7 @@ class Sending:
         from refold.stores.sqlite_file import absolute
 
         inbox = InboxReader(self._runtime, absolute(self._log), session=self._session.id)
+        self._children.watch()
         try:
             await inbox.perform_waiting()
             inbox.start(INBOX_POLL_S)
@@ -256,9 +260,13 @@ class Sending:
             return True
         waiting = calls_awaiting_approval(state)
         if waiting and status_of(state) == "waiting" and not self._somebody_decides:
-            self.waiting_calls = [call.id for call in waiting]
-            calls = ", ".join(self.waiting_calls)
+            self.waiting_calls = [(self._session.id, call.id) for call in waiting]
+            calls = ", ".join(call.id for call in waiting)
             self.waits_for = f"{calls} of {state.run.id} waits for approval{self.not_done}"
+            return False
+        await self._children.tell_waiting()
+        if self.waits_for:
+            self.waits_for += self.not_done
             return False
         loop = asyncio.get_running_loop()
         cancel.on_cancel(lambda: loop.create_task(self._session.cancel()))
@@ -276,13 +284,22 @@ class Sending:
                 if self._somebody_decides:
                     self._calls.tell(waits)
                 else:
-                    if call_id not in self.waiting_calls:
-                        self.waiting_calls.append(call_id)
-                    self._wait_for(waits)
+                    self._wait_for_decision(self._session.id, call_id, waits)
             case RunParked(reason=reason):
                 self._wait_for(f"the run is parked: {reason}")
             case _:
                 return
+
+    def _see_child(self, child: "Session", request: "ToolApprovalRequested") -> None:
+        from refold.event_words import call_words
+
+        waits = f"{call_words(request.tool, request.input)} waits for approval as {request.call} of {child.id}"
+        self._wait_for_decision(child.id, request.call, waits)
+
+    def _wait_for_decision(self, session: str, call: str, what: str) -> None:
+        if (session, call) not in self.waiting_calls:
+            self.waiting_calls.append((session, call))
+        self._wait_for(what)
 
     def terminate(self) -> None:
         """Leave the run open."""

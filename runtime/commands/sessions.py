@@ -18,8 +18,10 @@ def sessions(log: LogArgument, as_json: JsonOption = False) -> None:
     no run yet; open, a run has work in flight, or will have once a runtime takes the log up; waiting, for an
     approval or its next step; parked, until somebody decides; damaged, see `refold check`.
 
-    JSON: {log, sessions: [{session, status, version, began_at, at, first_input, pending}]}; times are microseconds
-    since the epoch.
+    One that a call of a subagent began is listed with the session of that call, its parent.
+
+    JSON: {log, sessions: [{session, status, version, began_at, at, first_input, pending, parent}]}; times are
+    microseconds since the epoch.
     """
     run_command(_sessions(log, as_json))
 
@@ -42,10 +44,12 @@ def _write_table(listed: "list[ListedSession]") -> None:
     if not listed:
         to.print("the log has no sessions")
         return
-    rows = table("SESSION", "STATUS", "#EVENTS", "LAST EVENT", "FIRST INPUT")
+    with_parents = any(session.parent for session in listed)
+    rows = table("SESSION", *(["PARENT"] if with_parents else []), "STATUS", "#EVENTS", "LAST EVENT", "FIRST INPUT")
     for session in listed:
         rows.add_row(
             cell(session.session, 40),
+            *([cell(session.parent or "", 40)] if with_parents else []),
             session.status,
             f"{session.version:,}",
             time_words(session.at) if session.at else "",

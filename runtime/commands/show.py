@@ -41,9 +41,9 @@ def show(
     events. Where a result was cut, it says under which hash the log keeps all of it; --payload writes that, byte for
     byte: a text, or an image's file.
 
-    JSON: {session, agent, model, status, version, last_version, at, usage, run, queue: [{run, content, due_at}],
-    pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With --events:
-    {session, version, last_version, events: [{stream, version, position, time, event, batch, correlation,
+    JSON: {session, parent, agent, model, status, version, last_version, at, usage, run, queue: [{run, content,
+    due_at}], pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With
+    --events: {session, version, last_version, events: [{stream, version, position, time, event, batch, correlation,
     causation}]}; of another stream the same with stream in place of session. Times are microseconds since the epoch.
     """
     if payload is not None:

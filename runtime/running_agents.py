@@ -1,0 +1,164 @@
+"""The agents of one runtime: the main one, whose sessions users begin, and those that its tools lead to.
+
+Each has its own tools, and in the actor system its own model, approval and tool actors: `model/<agent>`,
+`approval/<agent>`, and `tool/<name>` for the main agent's tools, `tool/<agent>/<name>` for the others'. The rule: a
+session is an agent's for ever, which its log names; so names of agents are distinct.
+"""
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from refold.actors.approval import APPROVAL_KIND, ApprovalActor
+from refold.actors.effects import EffectsInFlight
+from refold.actors.journal import Journal
+from refold.actors.model import MODEL_KIND, ModelActor
+from refold.actors.session import SessionActor, SessionSetting
+from refold.actors.thread_pool import ThreadPool
+from refold.actors.tool import ToolActor
+from refold.agent import Agent, check_streams
+from refold.approval_handling import asking
+from refold.events.configuration import CodeIdentity, configuration_of
+from refold.events.errors import ConfigError
+from refold.events.ids import AgentId, PayloadHash
+from refold.events.session_core import SESSION_KIND
+from refold.events.tool_core import TOOL_KIND
+from refold.options import Settings
+from refold.stream_object import StreamObject
+from refold.structured_output import OutputCheck
+from refold.subagent_runs import SubagentRuns
+from refold.subagent_tool import SubagentTool, with_subagents
+from refold.tool_registry import ToolRegistry
+
+if TYPE_CHECKING:
+    from refold.agent_runtime import AgentRuntime
+
+
+class RunningAgent:
+    """One agent of a runtime, and its tools."""
+
+    def __init__(self, agent: Agent, pool: ThreadPool, *, is_main: bool) -> None:
+        self.agent = agent
+        self.id = AgentId(agent.name)
+        self.tools = ToolRegistry(agent.all_tools(), pool=pool)
+        self.tool_place = "" if is_main else f"{agent.name}/"
+        """What stands before a tool's name in the identifier of its actor."""
+        self.output_check = OutputCheck(agent.output_type) if agent.output_type is not None else None
+
+
+class RunningAgents:
+    """The agents of one runtime.
+
+    Args:
+        main: the agent whose sessions users begin.
+        pool: where synchronous tools run.
+
+    Raises:
+        ConfigError: two agents have one name, or a subagent is named that there is not.
+    """
+
+    def __init__(self, main: Agent, pool: ThreadPool) -> None:
+        self.main = RunningAgent(main, pool, is_main=True)
+        self._by_name: dict[str, RunningAgent] = {main.name: self.main}
+        for agent in with_subagents(main)[1:]:
+            if agent.name in self._by_name:
+                raise ConfigError(f"two agents are named {agent.name!r}; give each a name of its own: Agent(name=…)")
+            self._by_name[agent.name] = RunningAgent(agent, pool, is_main=False)
+        for found in self:
+            for item in found.tools:
+                if isinstance(item, SubagentTool) and item.agent_name not in self._by_name:
+                    raise ConfigError(
+                        f"the tool {item.name!r} of the agent {found.agent.name!r} is the subagent "
+                        f"{item.agent_name!r}, and the runtime has only {', '.join(map(repr, sorted(self._by_name)))}"
+                    )
+        self.agents: Mapping[str, Agent] = MappingProxyType({found.agent.name: found.agent for found in self})
+        check_streams(self.stream_objects())
+
+    def __iter__(self) -> Iterator[RunningAgent]:
+        """Give the agents, the main one first."""
+        return iter(self._by_name.values())
+
+    def __getitem__(self, name: str) -> RunningAgent:
+        """Return the agent of that name; the main one where there is none, as it takes over others' sessions."""
+        return self._by_name.get(name, self.main)
+
+    def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
+        """Return everything of the agents that lives on the log, each once."""
+        return tuple({id(living): living for found in self for living in found.agent.stream_objects()}.values())
+
+    async def settings(
+        self, journal: Journal, code: CodeIdentity, options: Settings, *, after_order: bool
+    ) -> dict[AgentId, SessionSetting]:
+        """Return what the sessions of each agent share, what it refers to being in the log.
+
+        Args:
+            journal: of the log.
+            code: that will decide.
+            options: of the runtime.
+            after_order: whether the runtime before this one had ended in order.
+
+        Raises:
+            PersistenceError: the log failed.
+        """
+        payloads: dict[PayloadHash, bytes] = {}
+        settings: dict[AgentId, SessionSetting] = {}
+        for found in self:
+            configuration, own = configuration_of(
+                found.agent.told_config(), agent=found.id, tools=tuple(found.tools.specs()), code=code
+            )
+            payloads.update(own)
+            settings[found.id] = SessionSetting(
+                configuration=configuration,
+                tools=found.tools.names(),
+                tool_place=found.tool_place,
+                subagents=frozenset(item.name for item in found.tools if isinstance(item, SubagentTool)),
+                auto_resume=options.auto_resume,
+                after_order=after_order,
+                cancel_grace_s=options.cancel_grace_s,
+                graph_entities=found.agent.graph.count_now if found.agent.graph is not None else None,
+            )
+        known = await journal.store.read_payloads(payloads)
+        fresh = {name: data for name, data in payloads.items() if name not in known}
+        if fresh:
+            await journal.append([], fresh)
+        return settings
+
+    def register(
+        self,
+        runtime: "AgentRuntime",
+        journal: Journal,
+        in_flight: EffectsInFlight,
+        settings: Mapping[AgentId, SessionSetting],
+        approval_pool: ThreadPool,
+    ) -> None:
+        """Let messages to sessions, models, tools and approvals start their actors."""
+        system, hub, options = runtime.system, runtime.hub, runtime.options
+        main = settings[self.main.id]
+        subagents = SubagentRuns(runtime, in_flight)
+
+        def model(name: str) -> ModelActor:
+            found = self[name]
+            return ModelActor(
+                found.agent.answering(),
+                found.tools,
+                journal.store,
+                hub,
+                policy=found.agent.policy,
+                offer=found.agent.offer,
+                output_check=found.output_check,
+            )
+
+        def tool(place: str) -> ToolActor:
+            return ToolActor(
+                self[place.rpartition("/")[0]].tools,
+                journal,
+                hub,
+                deps=options.deps,
+                subagents=subagents,
+                cancel_grace_s=options.cancel_grace_s,
+            )
+
+        system.register(SESSION_KIND, lambda _: SessionActor(main, journal, in_flight, hub, settings))
+        system.register(MODEL_KIND, model)
+        system.register(APPROVAL_KIND, lambda name: ApprovalActor(asking(self[name].agent.approval, approval_pool)))
+        system.register(TOOL_KIND, tool)

@@ -1,0 +1,659 @@
+"""Agents as tools of agents: A20. A call of a subagent is a run in a session of its own."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from refold import (
+    Agent,
+    AgentConfig,
+    AgentRuntime,
+    Allow,
+    AskCycle,
+    Cancelled,
+    Completed,
+    ConfigError,
+    Deny,
+    PersistenceError,
+    ProposedCall,
+    ProviderError,
+    ScriptedProvider,
+    Session,
+    TextBlock,
+    ToolContext,
+    say,
+    subagent,
+    tool,
+    use,
+)
+from refold.actors import ManualClock
+from refold.events.session_events import RunCancelled, ToolApprovalRequested
+from refold.stores import EventStore, InMemoryStore
+from tests.conformance.failing_store import FailingStore
+from tests.conformance.sessions import CONFIG, HeldAnswer, Parked, Seen, abandoned_in, results_of, types_of
+
+STREAMS = ("session/alice", "session/alice/call_6_0")
+
+
+def agent_of(name: str, *script: Any, tools: Any = (), **parts: Any) -> Agent:
+    config = parts.pop("config", CONFIG)
+    return Agent(name=name, config=config, provider=ScriptedProvider(script), tools=tools, **parts)
+
+
+def boss_of(*tools: Any, calls: Any, last: str = "done") -> Agent:
+    """Return an agent that makes some calls in its first answer and has its last word then."""
+    return agent_of("boss", calls, say(last), tools=list(tools))
+
+
+def asking(name: str, task: str = "go") -> Any:
+    return use(name, {"task": task})
+
+
+async def child_of(runtime: AgentRuntime, session: Session) -> Session:
+    [name] = [name for name in await runtime.sessions() if name.startswith(f"{session.id}/")]
+    return await runtime.session(name, restore=True)
+
+
+# What a call comes to
+
+
+async def test_a_call_of_a_subagent_is_a_run_in_a_session_of_its_own(log: EventStore) -> None:
+    @tool(tier="observe", effect="pure")
+    async def search(q: str) -> str:
+        """Search."""
+        return f"found {q}"
+
+    researcher = agent_of("researcher", use("search", {"q": "x"}), say("x is 42"), tools=[search])
+    boss = boss_of(researcher.as_tool(), calls=asking("researcher", "what is x?"), last="It is 42.")
+    async with AgentRuntime(boss, log=log) as runtime:
+        session = await runtime.session("alice")
+        result = await session.send("What is x?")
+        assert (result.outcome, result.text) == (Completed(), "It is 42.")
+        [told] = await results_of(session)
+        assert (told.text, told.is_error) == ("x is 42", False)
+
+        child = await child_of(runtime, session)
+        assert child.id == "alice/call_6_0"
+        assert await types_of(child) == await types_of(session)  # Four commits each, of the same events.
+        assert (await child.history())[0].content == (TextBlock(text="what is x?"),)
+        assert (await child.state_at()).agent == "researcher"
+    assert {head.stream for head in await log.list_streams(prefix="tool/")} == {
+        "tool/researcher",
+        "tool/researcher/search",
+    }
+
+
+async def test_a_child_adds_no_commit_to_its_parent(memory: InMemoryStore) -> None:
+    store = FailingStore(memory)
+    boss = boss_of(agent_of("helper", say("yes")).as_tool(), calls=asking("helper"))
+    async with AgentRuntime(boss, log=store) as runtime:
+        session = await runtime.session("alice")
+        await session.send("go")
+    assert [sum(stream in append for append in store.appends) for stream in STREAMS] == [4, 2]
+
+
+async def test_causes_lead_from_the_child_to_the_parent_and_back(memory: InMemoryStore) -> None:
+    grandchild = agent_of("c", say("deep"))
+    child = agent_of("b", asking("c"), say("mid"), tools=[grandchild.as_tool()])
+    async with AgentRuntime(boss_of(child.as_tool(), calls=asking("b")), log=memory) as runtime:
+        await (await runtime.session("alice")).send("go")
+    first = (await memory.read_stream("session/alice/call_6_0/call_6_0", limit=1))[0]
+    assert (first.causation, first.correlation) == ("session/alice/call_6_0@7", "session/alice/call_6_0@3")
+    first = (await memory.read_stream("session/alice/call_6_0", limit=1))[0]
+    assert (first.causation, first.correlation) == ("session/alice@7", "session/alice@3")
+    started = (await memory.read_stream("session/alice", after_version=6, limit=1))[0]
+    assert b"call_6_0" in started.data
+    assert b"tool_call_started" in started.data
+
+
+class Found(msgspec.Struct):
+    answer: int
+
+
+async def test_structured_input_and_output(memory: InMemoryStore) -> None:
+    def look_up(topic: str, most: int = 3) -> str:
+        """Look something up.
+
+        Args:
+            topic: what about.
+            most: sources.
+        """
+        return f"{topic}, {most} sources"
+
+    helper = agent_of("helper", say('Here: {"answer": 42}'), output_type=Found)
+    asks = helper.as_tool(task=look_up, name="look_up", tier="observe", timeout_s=5)
+    assert asks.spec.description == "Look something up."
+    assert asks.spec.effect == "idempotent"
+    assert asks.spec.input_schema["required"] == ["topic"]
+    calls = [use("look_up", {"topic": "tea", "most": 2}), use("look_up", {"topic": 7, "least": 1})]
+    async with AgentRuntime(boss_of(asks, calls=calls), log=memory) as runtime:
+        session = await runtime.session("alice")
+        await session.send("go")
+        good, bad = await results_of(session)
+        assert (good.text, bad.kind) == ('{"answer":42}', "invalid_arguments")
+        child = await child_of(runtime, session)
+        assert (await child.history())[0].content == (TextBlock(text="tea, 2 sources"),)
+
+
+def no_text(task: str) -> Any:
+    return 7
+
+
+def nothing(task: str) -> str:
+    return " "
+
+
+def raising(task: str) -> str:
+    raise ValueError("no such task")
+
+
+@pytest.mark.parametrize(
+    ("helper", "task", "kind", "words"),
+    [
+        (agent_of("h", ProviderError("down", kind="overloaded", retryable=True)), None, "transient", "down"),
+        (agent_of("h", "", "", "", ""), None, "permanent", "empty answers"),
+        (agent_of("h", say("no JSON"), config=AgentConfig(model="m", rejections_max=0), output_type=Found), None,
+         "permanent", "could not be used"),
+        (agent_of("h"), no_text, "permanent", "no text"),
+        (agent_of("h"), raising, "permanent", "no such task"),
+        (agent_of("h"), nothing, "permanent", "empty"),
+    ],
+)  # fmt: skip
+async def test_a_failure_is_an_error_result_with_a_kind(
+    helper: Agent, task: Any, kind: str, words: str, memory: InMemoryStore
+) -> None:
+    boss = boss_of(helper.as_tool(task=task), calls=asking("h"))
+    async with AgentRuntime(boss, log=memory) as runtime:
+        session = await runtime.session("alice")
+        assert (await session.send("go")).text == "done"
+        [told] = await results_of(session)
+        assert (told.kind, words in told.text) == (kind, True), told.text
+
+
+async def test_a_child_that_somebody_cancels_is_an_error_result(memory: InMemoryStore) -> None:
+    held = HeldAnswer("never")
+    async with AgentRuntime(boss_of(agent_of("h", held).as_tool(), calls=asking("h")), log=memory) as runtime:
+        session = await runtime.session("alice")
+        sending = asyncio.create_task(session.send("go"))
+        await held.asked.wait()
+        await (await child_of(runtime, session)).cancel()
+        assert (await sending).outcome == Completed()
+        [told] = await results_of(session)
+        assert (told.kind, told.text) == (
+            "cancelled",
+            "The run of the agent h was cancelled before it had an answer.",
+        )
+
+
+async def test_a_session_that_happens_to_have_the_id_of_a_child_is_left_alone(memory: InMemoryStore) -> None:
+    boss = agent_of("boss", say("mine"), asking("h"), say("done"), tools=[agent_of("h", say("no")).as_tool()])
+    async with AgentRuntime(boss, log=memory) as runtime:
+        squatter = await runtime.session("alice/call_6_0")
+        await squatter.send("hello")
+        before = await types_of(squatter)
+        session = await runtime.session("alice")
+        await session.send("go")
+        [told] = await results_of(session)
+        assert told.kind == "permanent"
+        assert "no call of a subagent began" in told.text
+        assert await types_of(squatter) == before
+
+
+async def test_a_parent_with_the_longest_id_has_children_too(memory: InMemoryStore) -> None:
+    inner = agent_of("b", say("b"))
+    helper = agent_of("h", asking("b"), say("yes"), tools=[inner.as_tool()])
+    async with AgentRuntime(boss_of(helper.as_tool(), calls=asking("h")), log=memory) as runtime:
+        session = await runtime.session("ä" * 256)
+        await session.send("go")
+        assert [told.text for told in await results_of(session)] == ["yes"]
+        assert len(await runtime.sessions()) == 3
+
+
+# Several at once, and deep
+
+
+async def test_observing_children_run_beside_each_other_each_in_its_own_session(memory: InMemoryStore) -> None:
+    held = [HeldAnswer("one"), HeldAnswer("two"), HeldAnswer("three")]
+    helper = agent_of("h", *held)
+    calls = [asking("h", "a"), asking("h", "b"), asking("h", "c")]
+    async with AgentRuntime(boss_of(helper.as_tool(tier="observe"), calls=calls), log=memory) as runtime:
+        session = await runtime.session("alice")
+        sending = asyncio.create_task(session.send("go"))
+        for answer in held:
+            await answer.asked.wait()
+        for answer in reversed(held):
+            answer.gate.set()
+        await sending
+        assert sorted(told.text for told in await results_of(session)) == ["one", "three", "two"]
+        assert await runtime.sessions() == ["alice", "alice/call_6_0", "alice/call_6_1", "alice/call_6_2"]
+
+
+async def test_acting_children_run_one_after_another(memory: InMemoryStore) -> None:
+    first, second = HeldAnswer("one"), HeldAnswer("two")
+    boss = boss_of(agent_of("h", first, second).as_tool(), calls=[asking("h", "a"), asking("h", "b")])
+    async with AgentRuntime(boss, log=memory) as runtime:
+        session = await runtime.session("alice")
+        sending = asyncio.create_task(session.send("go"))
+        await first.asked.wait()
+        assert len(await runtime.sessions()) == 2
+        first.gate.set()
+        await second.asked.wait()
+        second.gate.set()
+        assert (await sending).outcome == Completed()
+
+
+@pytest.mark.parametrize("depth_max", [0, 1, 3, 5])
+async def test_an_agent_may_be_its_own_subagent_as_deep_as_is_set(depth_max: int, memory: InMemoryStore) -> None:
+    def next_answer(request: Any) -> Any:
+        last = request.messages[-1].content[0]
+        return asking("boss") if hasattr(last, "text") and last.text == "go" else say(f"said: {last.text}")
+
+    boss = agent_of("boss", *[next_answer] * 20, tools=[subagent("boss")])
+    async with AgentRuntime(boss, log=memory, subagent_depth_max=depth_max) as runtime:
+        session = await runtime.session("s")
+        result = await session.send("go")
+        assert result.text.count("said: ") == depth_max + 1
+        assert f"{depth_max} levels deep" in result.text
+        assert len(await runtime.sessions()) == depth_max + 1
+        deepest = await runtime.session(max(await runtime.sessions(), key=len))
+        [told] = await results_of(deepest)
+        assert told.kind == "denied"
+
+
+async def test_a_tool_of_a_child_that_sends_to_a_session_which_waits_for_it_is_told(memory: InMemoryStore) -> None:
+    runtime: AgentRuntime
+    refused: list[AskCycle] = []
+
+    @tool
+    async def report(to: str) -> str:
+        """Tell the one who asked."""
+        try:
+            return (await (await runtime.session(to)).send("look")).text
+        except AskCycle as error:
+            refused.append(error)
+            raise
+
+    inner = agent_of("inner", use("report", {"to": "alice"}), say("i"), tools=[report])
+    outer = agent_of("outer", asking("inner"), say("o"), tools=[inner.as_tool()])
+    async with AgentRuntime(boss_of(outer.as_tool(), calls=asking("outer")), log=memory) as runtime:
+        assert (await (await runtime.session("alice")).send("go")).text == "done"
+    chain = "session/alice -> session/alice/call_6_0 -> session/alice/call_6_0/call_6_0 -> its tool -> session/alice"
+    assert [chain in str(error) for error in refused] == [True]
+
+
+def test_what_cannot_be_a_subagent() -> None:
+    with pytest.raises(ConfigError, match="two agents are named 'agent'"):
+        AgentRuntime(CONFIG, provider=ScriptedProvider([]), tools=[agent_of("agent").as_tool()])
+    with pytest.raises(ConfigError, match="the subagent 'nobody', and the runtime has only 'agent'"):
+        AgentRuntime(CONFIG, provider=ScriptedProvider([]), tools=[subagent("nobody")])
+    with pytest.raises(ConfigError, match="two tools named 'h'"):
+        AgentRuntime(boss_of(agent_of("h").as_tool(), agent_of("h").as_tool(), calls=[]))
+    with pytest.raises(ConfigError, match="give it as name="):
+        agent_of("dr. who").as_tool()
+    with pytest.raises(ConfigError, match="is an Agent or the name of one, not int"):
+        subagent(7)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="plain function"):
+        agent_of("h").as_tool(task=later)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="gets no ToolContext"):
+        agent_of("h").as_tool(task=with_context)
+    with pytest.raises(ConfigError, match="subagent_depth_max"):
+        AgentRuntime(CONFIG, provider=ScriptedProvider([]), subagent_depth_max=-1)
+
+
+async def later(task: str) -> str:
+    return task
+
+
+def with_context(task: str, context: ToolContext[Any]) -> str:
+    return task
+
+
+async def test_a_subagent_runs_in_a_runtime_that_has_its_agent(memory: InMemoryStore) -> None:
+    asks = agent_of("h").as_tool()
+    with pytest.raises(ConfigError, match="in a runtime"):
+        await asks(task="go")  # type: ignore[misc]
+    async with AgentRuntime(boss_of(calls=asking("h")), log=memory) as runtime:
+        runtime.tools.register(asks)
+        session = await runtime.session("alice")
+        await session.send("go")
+        [told] = await results_of(session)
+        assert told.is_error
+
+
+async def test_each_agent_has_its_own_tools_policy_and_approval_handler(memory: InMemoryStore) -> None:
+    asked: list[tuple[str, str]] = []
+
+    def agent_with(name: str, *script: Any, tools: Any = ()) -> Agent:
+        @tool(name="look", tier="confirm")
+        async def look(at: str) -> str:
+            """Look."""
+            return f"{name} saw {at}"
+
+        def approve(session: str, request: ToolApprovalRequested) -> Allow:
+            asked.append((name, session))
+            return Allow()
+
+        def policy(call: ProposedCall) -> Deny | None:
+            return Deny(f"not by {name}") if call.input.get("at") == name else None
+
+        return agent_of(name, *script, tools=[look, *tools], approval=approve, policy=policy)
+
+    looks = [use("look", {"at": at}) for at in ("boss", "helper")]
+    helper = agent_with("helper", looks, say("h"))
+    boss = agent_with("boss", [*looks, asking("helper")], say("b"), tools=[helper.as_tool()])
+    async with AgentRuntime(boss, log=memory) as runtime:
+        assert dict(runtime.agents) == {"boss": boss, "helper": helper}
+        session = await runtime.session("s")
+        await session.send("go")
+        [child] = await session.children()
+        assert [told.text for told in await results_of(session)] == ["not by boss", "boss saw helper", "h"]
+        assert [told.text for told in await results_of(child)] == ["helper saw boss", "not by helper"]
+    assert asked == [("boss", "s"), ("helper", child.id)]
+
+
+def test_subagents_serve_synchronous_code_too() -> None:
+    @tool
+    def shout(text: str) -> str:
+        """Shout, in a thread."""
+        return text.upper()
+
+    helper = agent_of("h", use("shout", {"text": "yes"}), say("shouted"), tools=[shout])
+    with AgentRuntime(boss_of(helper.as_tool(), calls=asking("h")), tool_threads=1) as runtime:
+        session = runtime.session("s")
+        assert session.send("go").text == "done"
+        [child] = session.children()
+        assert [message.role for message in child.history()] == ["user", "assistant", "user", "assistant"]
+        assert set(runtime.agents) == {"boss", "h"}
+
+
+# The life of a child
+
+
+async def test_a_child_is_cancelled_with_its_parent(log: EventStore) -> None:
+    parked = Parked()
+    inner = agent_of("inner", use("park", {"name": "a"}), tools=[parked.park])
+    outer = agent_of("outer", asking("inner"), tools=[inner.as_tool()])
+    async with AgentRuntime(boss_of(outer.as_tool(), calls=asking("outer")), log=log) as runtime:
+        session = await runtime.session("alice")
+        sending = asyncio.create_task(session.send("go"))
+        await parked.until(1)
+        await session.cancel(reason="enough")
+        assert (await sending).outcome == Cancelled()
+        for name in await runtime.sessions():
+            found = await runtime.session(name)
+            assert (await types_of(found))[-1] == "RunCancelled"
+            assert [told.text for told in await results_of(found)] == ["Cancelled by user"]
+        assert runtime._in_flight.count() == 0
+        assert len(await runtime.sessions()) == 3
+
+
+async def test_the_caller_is_told_when_the_childs_work_has_ended_or_its_grace_is_over(memory: InMemoryStore) -> None:
+    clock, parked = ManualClock(), Parked()
+    inner = agent_of("inner", use("ignore", {"name": "a"}), tools=[parked.ignore])
+    outer = agent_of("outer", asking("inner"), tools=[inner.as_tool()])
+    boss = boss_of(outer.as_tool(), calls=asking("outer"))
+    async with AgentRuntime(boss, log=memory, clock=clock, cancel_grace_s=10, close_grace_s=0) as runtime:
+        session = await runtime.session("alice")
+        sending = asyncio.create_task(session.send("go"))
+        await clock.settle()
+        await parked.until(1)
+        cancelling = asyncio.create_task(session.cancel())
+        await clock.settle()
+        assert not cancelling.done()
+        await clock.advance(8.1)
+        assert not cancelling.done()
+        await clock.advance(0.2)  # The grace of the grandchild: (1 + 0.8 ** 2) / 2 of it all.
+        assert cancelling.done()
+        assert (await sending).outcome == Cancelled()
+        parked.gate.set()
+        await clock.settle()
+    assert await abandoned_in(memory, "inner/ignore") == 1
+    assert await abandoned_in(memory, "outer/inner") == 0
+    assert await abandoned_in(memory, "outer") == 0
+
+
+async def test_close_with_cancel_ends_parent_and_child_as_cancelled(log: EventStore) -> None:
+    held = HeldAnswer("never")
+    runtime = await AgentRuntime(boss_of(agent_of("h", held).as_tool(), calls=asking("h")), log=log).open()
+    session = await runtime.session("alice")
+    sending = asyncio.create_task(session.send("go"))
+    await held.asked.wait()
+    child = await child_of(runtime, session)
+    await runtime.close(cancel=True)
+    assert (await sending).outcome == Cancelled()
+    assert [type(item.event) async for item in child.events()][-1] is RunCancelled
+
+
+async def test_a_childs_approval_waits_durably_and_parent_and_child_go_on_after_a_restart(log: EventStore) -> None:
+    done: list[int] = []
+
+    @tool(tier="confirm")
+    async def pay(amount: int) -> str:
+        """Pay."""
+        done.append(amount)
+        return f"paid {amount}"
+
+    def agents() -> Agent:
+        helper = agent_of("h", use("pay", {"amount": 7}), say("paid"), tools=[pay])
+        return boss_of(helper.as_tool(), calls=asking("h"))
+
+    runtime = await AgentRuntime(agents(), log=log).open()
+    session = await runtime.session("alice")
+    await asyncio.wait(
+        [sending := asyncio.create_task(session.send("go", key="k")),
+         asyncio.create_task(Seen(runtime, await runtime.session("alice/call_6_0")).first(ToolApprovalRequested))],
+        return_when=asyncio.FIRST_COMPLETED,
+    )  # fmt: skip
+    child = await child_of(runtime, session)
+    [request] = await child.approvals()
+    assert (request.tool, request.input) == ("pay", {"amount": 7})
+    assert await session.approvals() == []
+    await runtime.close()
+    assert sending.exception() is not None
+
+    helper = agent_of("h", say("paid"), tools=[pay])
+    async with AgentRuntime(agent_of("boss", say("done"), tools=[helper.as_tool()]), log=log) as runtime:
+        session = await runtime.session("alice")
+        sending = asyncio.create_task(session.send("go", key="k"))
+        child = await child_of(runtime, session)
+        await child.decide(request.call, allow=True)
+        assert (await sending).text == "done"
+        assert [told.text for told in await results_of(session)] == ["paid"]
+    assert done == [7]
+
+
+async def test_close_does_not_spend_its_grace_on_a_child_that_waits_for_a_person(memory: InMemoryStore) -> None:
+    @tool(tier="confirm")
+    async def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    clock = ManualClock()
+    helper = agent_of("h", use("pay"), tools=[pay])
+    runtime = await AgentRuntime(boss_of(helper.as_tool(), calls=asking("h")), log=memory, clock=clock).open()
+    sending = asyncio.create_task((await runtime.session("alice")).send("go"))
+    await clock.settle()
+    closing = asyncio.create_task(runtime.close())
+    await clock.settle()
+    assert closing.done()
+    assert sending.exception() is not None
+    heads = {head.stream: head.pending for head in await memory.list_streams(prefix="session/")}
+    assert heads == {"session/alice": ("tool:call_6_0",), "session/alice/call_6_0": ("approval:7",)}
+
+
+async def test_close_waits_for_what_a_child_does_and_no_longer(memory: InMemoryStore) -> None:
+    clock, parked = ManualClock(), Parked()
+    helper = agent_of("h", use("park", {"name": "a"}), tools=[parked.park])
+    runtime = await AgentRuntime(boss_of(helper.as_tool(), calls=asking("h")), log=memory, clock=clock).open()
+    sending = asyncio.create_task((await runtime.session("alice")).send("go"))
+    await parked.until(1)
+    closing = asyncio.create_task(runtime.close())
+    await clock.settle()
+    assert not closing.done()
+    parked.gate.set()
+    await clock.settle()
+    assert closing.done()
+    assert sending.exception() is not None
+    heads = {head.stream: head.pending for head in await memory.list_streams(prefix="session/")}
+    assert heads == {"session/alice": ("tool:call_6_0",), "session/alice/call_6_0": ("model:9",)}
+
+
+async def test_a_large_task_and_a_large_answer_are_passed_whole(memory: InMemoryStore) -> None:
+    long, boss_heard = "x" * 200_000, list[str]()
+
+    def hear(request: Any) -> Any:
+        boss_heard.append(request.messages[-1].content[0].text)
+        return say("done")
+
+    helper = agent_of("h", lambda request: say(request.messages[0].content[0].text + "!"))
+    boss = agent_of("boss", asking("h", long), hear, tools=[helper.as_tool(result_limit=None)])
+    async with AgentRuntime(boss, log=memory) as runtime:
+        await (await runtime.session("alice")).send("go")
+    assert boss_heard == [long + "!"]
+
+
+async def test_a_child_is_silent_only_while_its_model_is(memory: InMemoryStore) -> None:
+    clock = ManualClock()
+
+    @tool(tier="confirm", timeout_s=1000)
+    async def work() -> str:
+        """Work long."""
+        await clock.sleep(500)
+        return "worked"
+
+    first, second = HeldAnswer(use("work")), HeldAnswer("never")
+    helper = agent_of("h", first, second, tools=[work])
+    boss = boss_of(helper.as_tool(timeout_s=60), calls=asking("h"))
+    async with AgentRuntime(boss, log=memory, clock=clock, close_grace_s=0) as runtime:
+        session = await runtime.session("alice")
+        sending = asyncio.create_task(session.send("go"))
+        await clock.settle()
+        await clock.advance(59)
+        first.gate.set()
+        await clock.settle()
+        child = await runtime.session("alice/call_6_0")
+        await clock.advance(10_000)  # It waits for a person.
+        [request] = await child.approvals()
+        await child.decide(request.call, allow=True)
+        await clock.settle()
+        await clock.advance(500)  # Its tool has a limit of its own.
+        await second.asked.wait()
+        await clock.advance(59)
+        assert await results_of(session) == [] or not sending.done()
+        await clock.advance(2)
+        assert (await sending).outcome == Completed()
+        [told] = await results_of(session)
+        assert told.kind == "timeout"
+        assert (await types_of(child))[-1] == "RunCancelled"
+
+
+async def test_deltas_of_a_child_are_signs_of_life(memory: InMemoryStore) -> None:
+    clock = ManualClock()
+    gate = asyncio.Event()
+
+    class Slow:
+        async def complete(self, request: Any) -> Any:
+            raise NotImplementedError
+
+        async def stream(self, request: Any) -> Any:
+            from refold import TextDelta
+
+            for _ in range(5):
+                await clock.sleep(50)
+                yield TextDelta("x")
+            gate.set()
+            yield say("xxxxx")
+
+    helper = Agent(name="h", config=AgentConfig(model="m", streaming=True), provider=Slow())
+    boss = boss_of(helper.as_tool(timeout_s=60), calls=asking("h"))
+    async with AgentRuntime(boss, log=memory, clock=clock) as runtime:
+        session = await runtime.session("alice")
+        followed = runtime.follow()
+        sending = asyncio.create_task(session.send("go"))
+        await clock.settle()
+        for _ in range(5):
+            await clock.advance(50)
+        assert (await sending).outcome == Completed()
+        assert [told.text for told in await results_of(session)] == ["xxxxx"]
+        streamed = []
+        async for item in followed:
+            if type(item).__name__ == "Streamed":
+                streamed.append(item.session)  # type: ignore[union-attr]
+            if len(streamed) == 5:
+                break
+        assert set(streamed) == {"alice/call_6_0"}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_childs_input_that_the_log_refuses_for_a_while_is_accepted_once(
+    memory: InMemoryStore, when: Any
+) -> None:
+    clock, store = ManualClock(), FailingStore(memory)
+    store.fail_appends(lambda: PersistenceError("full", outcome_unknown=True), when=when, of=STREAMS[1], times=3)
+    boss = boss_of(agent_of("h", say("yes"), say("again")).as_tool(), calls=asking("h"))
+    async with AgentRuntime(boss, log=store, clock=clock) as runtime:
+        session = await runtime.session("alice")
+        sending = asyncio.create_task(session.send("go"))
+        for _ in range(12):
+            await clock.advance(1)
+        assert (await sending).outcome == Completed()
+        assert [told.text for told in await results_of(session)] == ["yes"]
+        child = await child_of(runtime, session)
+        assert (await types_of(child)).count("InputQueued") == 1
+
+
+async def test_a_parent_that_is_cancelled_while_its_child_begins_leaves_no_work(memory: InMemoryStore) -> None:
+    clock, store = ManualClock(), FailingStore(memory)
+    boss = boss_of(agent_of("h", HeldAnswer("never")).as_tool(), calls=asking("h"))
+    async with AgentRuntime(boss, log=store, clock=clock, cancel_grace_s=4) as runtime:
+        session = await runtime.session("alice")
+        hold = store.hold_append(5)  # Behind the parent's call: the tool's definition. The child's first waits for it.
+        sending = asyncio.create_task(session.send("go"))
+        await clock.settle()
+        cancelling = asyncio.create_task(session.cancel())
+        await clock.settle()
+        was_reached = hold.reached.is_set()
+        hold.let_go()
+        await clock.settle()
+        assert (was_reached, cancelling.done()) == (True, True)
+        assert (await sending).outcome == Cancelled()
+        assert (await types_of(await child_of(runtime, session)))[-1] == "RunCancelled"
+        assert runtime._in_flight.count() == 0
+
+
+async def test_a_child_whose_session_fails_for_good_is_a_crashed_result(memory: InMemoryStore) -> None:
+    held = HeldAnswer("never")
+    boss = boss_of(agent_of("h", held).as_tool(), calls=asking("h"))
+    async with AgentRuntime(boss, log=memory, close_grace_s=0) as runtime:
+        session = await runtime.session("alice")
+        sending = asyncio.create_task(session.send("go"))
+        await held.asked.wait()
+        await runtime.system.ref(STREAMS[1]).stop(block=False)
+        runtime.hub.session_failed((await child_of(runtime, session)).id, "it was stopped")
+        assert (await sending).outcome == Completed()
+        [told] = await results_of(session)
+        assert (told.kind, "failed for good" in told.text) == ("crashed", True)
+
+
+async def test_what_a_child_spends_counts_for_the_child(memory: InMemoryStore) -> None:
+    from refold import Usage
+
+    helper = agent_of("h", say("yes", usage=Usage(input_tokens=100, output_tokens=10)))
+    boss = agent_of("boss", asking("h"), say("done", usage=Usage(input_tokens=7)), tools=[helper.as_tool()])
+    async with AgentRuntime(boss, log=memory) as runtime:
+        session = await runtime.session("alice")
+        assert (await session.send("go")).usage == Usage(input_tokens=7)
+        child = await child_of(runtime, session)
+        assert (await child.spent()).usage == Usage(input_tokens=100, output_tokens=10)
+
+
+async def test_people_can_go_on_with_a_child(memory: InMemoryStore) -> None:
+    helper = agent_of("h", say("yes"), say("as I said"))
+    async with AgentRuntime(boss_of(helper.as_tool(), calls=asking("h")), log=memory) as runtime:
+        session = await runtime.session("alice")
+        await session.send("go")
+        child = await child_of(runtime, session)
+        assert (await child.send("Why?")).text == "as I said"
+        assert len(await child.history()) == 4
