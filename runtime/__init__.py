@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from refold.events.session_events import ToolApprovalRequested as ToolApprovalRequested
     from refold.events.spending import Budget as Budget
     from refold.events.spending import Price as Price
+    from refold.events.text_column import TextColumn as TextColumn
     from refold.memory.graph import GraphStore as GraphStore
     from refold.outcome import Cancelled as Cancelled
     from refold.outcome import Completed as Completed
@@ -178,6 +179,7 @@ __all__ = [
     "SyncSession",
     "SyncSubscription",
     "TextBlock",
+    "TextColumn",
     "TextDelta",
     "ThinkingBlock",
     "ThinkingDelta",
@@ -280,6 +282,7 @@ _HOMES = {
     "SyncSession": "refold.sync_session",
     "SyncSubscription": "refold.sync_streams",
     "TextBlock": "refold.events.content",
+    "TextColumn": "refold.events.text_column",
     "TextDelta": "refold.events.model",
     "ThinkingBlock": "refold.events.content",
     "ThinkingDelta": "refold.events.model",
