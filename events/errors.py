@@ -3,13 +3,13 @@
     RefoldError
     ├── ConfigError               a setting or a name is wrong; correct it before running
     ├── CommandRejected           the command may not happen now; nothing was recorded
+    │   ├── AgentMemoryError      a memory store refused a value or a query
     │   └── GraphError            a graph operation has no meaning
     ├── BackpressureShed          too many inputs are waiting; try again later
     ├── CircuitOpen               a service failed too often and is not called for now
     ├── ProviderError             the model's provider failed; `retryable` says whether to try again
     ├── ToolError                 raise it in a tool to choose the kind of its failure
     ├── AgentLoopError            the loop of turns cannot go on
-    ├── AgentMemoryError          a memory store refused a value
     ├── PersistenceError          the log, or a persistence backend, could not be read or written
     │   ├── WrongExpectedVersion  the stream moved on; fold again and retry
     │   ├── LogFormatError        the file is not a log, is damaged, or comes from a newer Refold
@@ -127,8 +127,8 @@ class AgentLoopError(RefoldError):
     """The loop of turns cannot go on: limits reached, or answers that mean nothing."""
 
 
-class AgentMemoryError(RefoldError):
-    """A memory store refused a value or a query."""
+class AgentMemoryError(CommandRejected):
+    """A memory store refused a value or a query; nothing was recorded."""
 
 
 class PersistenceError(RefoldError):

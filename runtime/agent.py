@@ -3,7 +3,7 @@
 import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import msgspec
 
@@ -11,8 +11,11 @@ from refold.actors.judging import Offer, Policy
 from refold.actors.protocols import Provider
 from refold.approval_handling import ApprovalHandler
 from refold.events.configuration import AgentConfig
+from refold.events.episodic_core import MEMORY_KIND
 from refold.events.errors import ConfigError
 from refold.events.ids import checked_identifier
+from refold.events.semantic_core import KNOWLEDGE_KIND
+from refold.events.working_memory_core import WORKING_KIND
 from refold.given_provider import checked_provider
 from refold.memory.graph import GraphStore
 from refold.options import RuntimeOptions
@@ -20,6 +23,11 @@ from refold.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_
 from refold.stream_object import StreamObject
 from refold.structured_output import output_schema, with_output
 from refold.tools import Tool
+
+if TYPE_CHECKING:
+    from refold.memory.episodic import EpisodicStore
+    from refold.memory.semantic import SemanticStore
+    from refold.memory.working import WorkingMemory
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +55,12 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     told its schema; read an answer with `RunResult.parsed`."""
     graph: GraphStore | None = None
     """What it knows of entities and their relationships."""
+    memory: "EpisodicStore | None" = None
+    """What happened to it."""
+    semantic: "SemanticStore | None" = None
+    """What it knows."""
+    working_memory: "WorkingMemory | None" = None
+    """What it has in mind just now."""
     objects: Sequence[StreamObject[Any, Any, Any]] = ()
     """What else lives on the runtime's log, such as circuit breakers."""
     skills: Sequence[Skill] = ()
@@ -72,6 +86,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             self._check_names_of_actions()
 
     def _check_objects(self) -> None:
+        for field, kind in (("memory", MEMORY_KIND), ("semantic", KNOWLEDGE_KIND), ("working_memory", WORKING_KIND)):
+            given = getattr(self, field)
+            if given is not None and getattr(given, "kind", None) != kind:
+                raise ConfigError(f"Agent.{field} must be a store of the kind {kind!r}, not {given!r:.80}")
         streams = Counter(living.stream for living in self.stream_objects())
         for stream, count in streams.items():
             if count > 1:
@@ -79,8 +97,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
     def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
         """Return everything of it that lives on the log, each once."""
-        own = [living for living in (self.graph,) if living is not None]
-        return tuple({id(living): living for living in (*own, *self.objects)}.values())
+        own = (self.memory, self.semantic, self.working_memory, self.graph)
+        there = [living for living in own if living is not None]
+        return tuple({id(living): living for living in (*there, *self.objects)}.values())
 
     def _check_names_of_actions(self) -> None:
         from refold.react_action import is_reserved
@@ -121,6 +140,9 @@ class AgentParts(TypedDict, total=False):
     offer: Offer | None
     output_type: type[object] | None
     graph: GraphStore | None
+    memory: "EpisodicStore | None"
+    semantic: "SemanticStore | None"
+    working_memory: "WorkingMemory | None"
     objects: Sequence[StreamObject[Any, Any, Any]]
     skills: Sequence[Skill]
     skill_prompter: SkillPrompter | None
