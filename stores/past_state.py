@@ -56,7 +56,7 @@ async def past_state(
     """
     for name, place in (("position", position), ("version", version)):
         if place is not None and place < 0:
-            raise ConfigError(f"the {name} must be at least 0, not {place}")
+            raise ConfigError(f"stream {stream!r} has no {name} {place}; the least is 0, before the first event")
     state, reached, at = core.initial(), 0, 0
     while version is None or reached < version:
         limit = EVENTS_PER_PAGE if version is None else min(EVENTS_PER_PAGE, version - reached)
@@ -73,9 +73,8 @@ async def past_state(
     if version is not None and reached < version:
         head = await store.head(stream)
         if head is None or head.version < version:
-            raise ConfigError(
-                f"the stream {stream} has no version {version}; its last is {head.version if head else 0}"
-            )
+            last = head.version if head is not None else 0
+            raise ConfigError(f"stream {stream!r} has the versions 1 to {last}, and not {version}")
     if position:
         at = max(at, await _time_at(store, position))
     return PastState(state=state, version=reached, at=at)

@@ -5,8 +5,8 @@ Read `refold.stream_object` first for what such an object is, `refold.events.epi
 what a recall leaves behind is that it happened.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -31,11 +31,14 @@ from refold.events.errors import AgentMemoryError, ConfigError
 from refold.events.ids import MemoryId
 from refold.events.memory_policies import DecayPolicy, RecallPolicy
 from refold.events.text_column import TextColumn
+from refold.memory.preparing import ask_after
 from refold.memory.recalled import Recalled
 from refold.stream_object import StreamObject
 
 if TYPE_CHECKING:
-    from refold.memory.episodic_index import AgentIndex, EpisodicIndex
+    from refold.memory.episodic_index import AgentIndex, EpisodicIndex, Given
+
+R = TypeVar("R")
 
 RECALL_LIMIT: Final = 5
 """So many episodes are recalled unless the caller says otherwise."""
@@ -78,6 +81,8 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
             if not isinstance(policy, kind):
                 raise ConfigError(f"{self!r} needs a {kind.__name__}, not {policy!r:.80}")
         self._index: EpisodicIndex | None = None
+        self._indexed: set[str] = set()
+        """Agents whose episodes have been read once for the index."""
 
     def opening(self, state: Episodes) -> Sequence[EpisodicCommand]:
         """Return the change of capacity that makes the log's memory this one."""
@@ -137,10 +142,11 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
             AgentMemoryError: the query or the limit cannot be one.
         """
         question = self._question(agent, query, limit)
-        return self.read_and_note(
-            question,
-            lambda found: NoteRecalled(episodes=tuple(each.id for each in found), key=key) if found else None,
-        )
+
+        def note(found: list[Recalled]) -> NoteRecalled | None:
+            return NoteRecalled(episodes=tuple(each.id for each in found), key=key) if found else None
+
+        return self._prepared(agent, lambda: self.read_and_note(question, note))
 
     def look(self, agent: str, query: str, limit: int = RECALL_LIMIT) -> ActorFuture[list[Recalled]]:
         """Return what `recall` does, and record nothing; `note_recalled` may follow.
@@ -148,7 +154,8 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         Raises:
             AgentMemoryError: the query or the limit cannot be one.
         """
-        return self.read(self._question(agent, query, limit))
+        question = self._question(agent, query, limit)
+        return self._prepared(agent, lambda: self.read(question))
 
     def note_recalled(self, ids: Sequence[MemoryId], key: str | None = None) -> None:
         """Have it recorded that episodes were recalled, and wait for nothing; those that are gone are left out.
@@ -199,7 +206,24 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
                 return []
             return index.by_importance(self.now_us(), self.decay, self.recall_policy, above)
 
-        return self.read(question)
+        return self._prepared(agent, lambda: self.read(question))
+
+    def _prepared(self, agent: str, ask: Callable[[], ActorFuture[R]]) -> ActorFuture[R]:
+        """Return what `ask` gives once there is an index: reading the words of many episodes takes long."""
+        if self._ref is None or agent in self._indexed:
+            return ask()
+
+        def prepare() -> None:
+            given: list[Given] = []
+            self.read(lambda state: _give(state, agent, given)).get()
+            if given:
+                from refold.memory.episodic_index import AgentIndex
+
+                index = AgentIndex(given[0])
+                self._indexes().take(agent, index)
+            self._indexed.add(agent)
+
+        return ask_after(prepare, ask)
 
     def _question(self, agent: str, query: str, limit: int) -> "_Question":
         if not isinstance(query, str):
@@ -207,14 +231,18 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         return _Question(self, agent, query, checked_limit(limit))
 
     def _index_of(self, state: Episodes, agent: str) -> "AgentIndex | None":
+        return self._indexes().of(state, agent)
+
+    def _indexes(self) -> "EpisodicIndex":
         if self._index is None:
             from refold.memory.episodic_index import EpisodicIndex
 
             self._index = EpisodicIndex()
-        return self._index.of(state, agent)
+        return self._index
 
     def _forget_derived(self) -> None:
         self._index = None
+        self._indexed = set()
 
 
 class _Question:
@@ -232,6 +260,15 @@ class _Question:
         if index is None:
             return []
         return index.recalled(self._query, self._limit, store.now_us(), store.decay, store.recall_policy)
+
+
+def _give(state: Episodes, agent: str, given: "list[Given]") -> None:
+    """Add to `given` what an index of the agent is made of, itself and no copy."""
+    from refold.memory.episodic_index import Given
+
+    own = state.agents.get(agent)
+    if own is not None:
+        given.append(Given(state, own))
 
 
 def _ids_of(state: Episodes, agent: str) -> dict[MemoryId, None]:

@@ -21,17 +21,31 @@ GONE_MIN = 1_024
 """Rows of episodes that are gone are kept until there are more than this, and more than of those that are there."""
 
 
+class Given:
+    """What an index is made of: the episodes of an agent at one moment, which may be read in any thread.
+
+    Args:
+        state: as it is at that moment.
+        own: what belongs to the agent in it.
+    """
+
+    def __init__(self, state: Episodes, own: AgentEpisodes) -> None:
+        self.own = own
+        self.all_episodes = state.episodes
+        self.episodes: list[Episode] = [state.episodes[memory] for memory in own.ids]
+        self.changes = own.changes.count
+
+
 class AgentIndex:
     """One agent's episodes by row, in the order of insertion.
 
     Args:
-        own: what belongs to the agent in the state.
-        episodes: all episodes of the state.
+        given: the state at a moment; the index may be made of it while the state goes on changing.
     """
 
-    def __init__(self, own: AgentEpisodes, episodes: dict[MemoryId, Episode]) -> None:
-        self.own = own
-        self._episodes = episodes
+    def __init__(self, given: "Given") -> None:
+        self.own = given.own
+        self._episodes = given.all_episodes
         self._ids: list[MemoryId] = []
         self._row_of: dict[MemoryId, int] = {}
         self._importance = np.zeros(ROWS_AT_FIRST)
@@ -40,15 +54,15 @@ class AgentIndex:
         self._recalls = np.zeros(ROWS_AT_FIRST, dtype=np.int64)
         self._there = np.zeros(ROWS_AT_FIRST, dtype=np.bool_)
         self._words = WordIndex()
-        self._seen = own.changes.count
-        for memory in own.ids:
-            self._add(episodes[memory])
+        self._seen = given.changes
+        for episode in given.episodes:
+            self._add(episode)
 
-    def follow(self) -> bool:
-        """Take in what has changed in the state; returns whether that is known, else another index must be made."""
+    def follow(self) -> None:
+        """Take in what has changed in the state."""
         changed = self.own.changes.since(self._seen)
-        if changed is None:
-            return False
+        if changed is None:  # Too much: every episode is looked at, and the words of new ones only.
+            changed = [*(memory for memory in self._row_of if memory not in self.own.ids), *self.own.ids]
         self._seen = self.own.changes.count
         for memory in changed:
             episode = self._episodes.get(memory)
@@ -64,7 +78,6 @@ class AgentIndex:
         gone = len(self._ids) - len(self._row_of)
         if gone > max(GONE_MIN, len(self._row_of)):
             self._renumber()
-        return True
 
     def recalled(self, query: str, limit: int, now: int, decay: DecayPolicy, policy: RecallPolicy) -> list[Recalled]:
         """Return the best `limit` of the episodes that share most words with `query`; see `EpisodicStore.recall`."""
@@ -180,10 +193,15 @@ class EpisodicIndex:
     def of(self, state: Episodes, agent: str) -> AgentIndex | None:
         """Return an agent's index, as the state is now; None = it has no episodes."""
         own = state.agents.get(agent)
-        index = self._agents.get(agent)
         if own is None:
             self._agents.pop(agent, None)
             return None
-        if index is None or index.own is not own or not index.follow():
-            index = self._agents[agent] = AgentIndex(own, state.episodes)
+        index = self._agents.get(agent)
+        if index is None or index.own is not own:
+            index = self._agents[agent] = AgentIndex(Given(state, own))
+        index.follow()
         return index
+
+    def take(self, agent: str, index: AgentIndex) -> None:
+        """Have an index that was made elsewhere."""
+        self._agents[agent] = index

@@ -31,16 +31,16 @@ class VectorIndex:
         self._entries = state.entries
         self._seen = state.changes.count
         self.dimension = state.dimension
-        self._keys = [name for name, known in state.entries.items() if known.embedding is not None]
+        embedded = [(name, known) for name, known in state.entries.items() if known.embedding is not None]
+        self._keys = [name for name, _ in embedded]
         self._row_of = {name: row for row, name in enumerate(self._keys)}
         rows = max(ROWS_AT_FIRST, len(self._keys))
         self._numbers = np.zeros(rows, dtype=np.int64)
         self._given: Vectors = np.zeros((rows, self.dimension), dtype=np.float32)
         self._units: Vectors = np.zeros((rows, self.dimension), dtype=np.float32)
-        for row, name in enumerate(self._keys):
-            known = state.entries[name]
-            self._numbers[row] = known.number
-            self._given[row] = np.frombuffer(known.embedding or b"", dtype="<f4")
+        self._numbers[: len(embedded)] = [known.number for _, known in embedded]
+        data = b"".join(known.embedding for _, known in embedded if known.embedding is not None)
+        self._given[: len(embedded)] = np.frombuffer(data, dtype="<f4").reshape(-1, max(1, self.dimension))
         for first in range(0, len(self._keys), ROWS_AT_ONCE):
             last = min(first + ROWS_AT_ONCE, len(self._keys))
             self._units[first:last] = _units(self._given[first:last])
