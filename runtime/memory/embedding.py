@@ -6,13 +6,13 @@ order in which they were asked for.
 
 import asyncio
 import inspect
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union
 
 from refold.actors.future import ActorFuture
 from refold.events.errors import AgentMemoryError, ConfigError
 from refold.events.semantic_core import check_embedding
+from refold.memory.preparing import in_thread
 
 if TYPE_CHECKING:
     import numpy as np
@@ -135,11 +135,7 @@ class Embedder:
         if inspect.iscoroutinefunction(self._embed):
             vector = self._called(text, what)
         else:
-            called: ActorFuture[Vector | Awaitable[Vector]] = ActorFuture()
-            threading.Thread(
-                target=_settle, args=(called, lambda: self._called(text, what)), name="embedding", daemon=True
-            ).start()
-            vector = await called
+            vector = await in_thread(lambda: self._called(text, what), "embedding")
         return float32_bytes(await _awaited(vector, what) if inspect.isawaitable(vector) else vector, what)
 
     def _called(self, text: str, what: str) -> Vector | Awaitable[Vector]:
@@ -154,10 +150,3 @@ async def _awaited(vector: Awaitable[Vector], what: str) -> Vector:
         return await vector
     except Exception as error:
         raise AgentMemoryError(f"{what} could not be made: {type(error).__name__}: {error}") from error
-
-
-def _settle(future: ActorFuture[R], call: Callable[[], R]) -> None:
-    try:
-        future.settle(call())
-    except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-        future.settle(error=error)

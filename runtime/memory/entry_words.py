@@ -2,8 +2,9 @@
 
 import numpy as np
 
-from refold.events.semantic_core import Knowledge
+from refold.events.semantic_core import Knowledge, Known
 from refold.events.words import words_of
+from refold.memory.given_entries import GivenEntries
 from refold.memory.word_index import WordIndex, best
 
 GONE_MIN = 1_024
@@ -14,18 +15,18 @@ class EntryWords:
     """The entries by row; one whose value is replaced gets a new row.
 
     Args:
-        state: what is known.
+        given: what is known.
     """
 
-    def __init__(self, state: Knowledge) -> None:
-        self._changes = state.changes
-        self._entries = state.entries
-        self._seen = state.changes.count
+    def __init__(self, given: GivenEntries) -> None:
+        self._changes = given.changes
+        self._entries = given.entries
+        self._seen = given.count
         self._names: list[str] = []
         self._row_of: dict[str, int] = {}
         self._words = WordIndex()
-        for name in state.entries:
-            self._add(name)
+        for name, known in given.items:
+            self._add(name, known)
 
     def follow(self, state: Knowledge) -> bool:
         """Take in what has changed in the state; returns whether that is known, else another index must be made."""
@@ -37,8 +38,9 @@ class EntryWords:
         self._seen = state.changes.count
         for name in changed:
             self._row_of.pop(name, None)
-            if name in self._entries:
-                self._add(name)
+            known = self._entries.get(name)
+            if known is not None:
+                self._add(name, known)
         return True
 
     def matching(self, query: str, count: int) -> list[str]:
@@ -49,8 +51,7 @@ class EntryWords:
         earlier = np.array([-self._entries[self._names[row]].number for row in there], dtype=np.float64)
         return [self._names[row] for row in rows[best(shared[rows], earlier, count)].tolist()]
 
-    def _add(self, name: str) -> None:
-        known = self._entries[name]
+    def _add(self, name: str, known: Known) -> None:
         row = self._row_of[name] = len(self._names)
         self._names.append(name)
         self._words.add(row, words_of(" ".join((name, known.value, *known.tags))))

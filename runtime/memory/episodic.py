@@ -5,13 +5,14 @@ Read `refold.stream_object` first for what such an object is, `refold.events.epi
 what a recall leaves behind is that it happened.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from refold.actors.clock import Clock
 from refold.actors.future import ActorFuture
+from refold.actors.hosting import Host
 from refold.events.cleaning import clean_text
 from refold.events.episodic_core import (
     EPISODIC_CORE,
@@ -31,14 +32,12 @@ from refold.events.errors import AgentMemoryError, ConfigError
 from refold.events.ids import MemoryId
 from refold.events.memory_policies import DecayPolicy, RecallPolicy
 from refold.events.text_column import TextColumn
-from refold.memory.preparing import ask_after
+from refold.memory.preparing import PREPARED_FROM, in_thread
 from refold.memory.recalled import Recalled
 from refold.stream_object import StreamObject
 
 if TYPE_CHECKING:
     from refold.memory.episodic_index import AgentIndex, EpisodicIndex, Given
-
-R = TypeVar("R")
 
 RECALL_LIMIT: Final = 5
 """So many episodes are recalled unless the caller says otherwise."""
@@ -81,12 +80,26 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
             if not isinstance(policy, kind):
                 raise ConfigError(f"{self!r} needs a {kind.__name__}, not {policy!r:.80}")
         self._index: EpisodicIndex | None = None
-        self._indexed: set[str] = set()
-        """Agents whose episodes have been read once for the index."""
 
     def opening(self, state: Episodes) -> Sequence[EpisodicCommand]:
         """Return the change of capacity that makes the log's memory this one."""
         return () if state.capacity == self.capacity else (ChangeCapacity(capacity=self.capacity),)
+
+    async def attach(self, host: Host) -> None:
+        """Live on the log behind `host`, and have many episodes ready to be recalled."""
+        await super().attach(host)
+        given: list[Given] = []
+
+        def give(state: Episodes) -> None:  # Itself and no copy: episodes do not change.
+            from refold.memory.episodic_index import Given
+
+            for own in state.agents.values():
+                if len(own.ids) >= PREPARED_FROM:
+                    given.append(Given(state, own))
+
+        await self.read(give)
+        if given:
+            await in_thread(lambda: self._indexes().prepare(given), f"preparing {self.stream}")
 
     def add_episode(
         self,
@@ -141,12 +154,11 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         Raises:
             AgentMemoryError: the query or the limit cannot be one.
         """
-        question = self._question(agent, query, limit)
 
         def note(found: list[Recalled]) -> NoteRecalled | None:
             return NoteRecalled(episodes=tuple(each.id for each in found), key=key) if found else None
 
-        return self._prepared(agent, lambda: self.read_and_note(question, note))
+        return self.read_and_note(self._question(agent, query, limit), note)
 
     def look(self, agent: str, query: str, limit: int = RECALL_LIMIT) -> ActorFuture[list[Recalled]]:
         """Return what `recall` does, and record nothing; `note_recalled` may follow.
@@ -154,8 +166,7 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         Raises:
             AgentMemoryError: the query or the limit cannot be one.
         """
-        question = self._question(agent, query, limit)
-        return self._prepared(agent, lambda: self.read(question))
+        return self.read(self._question(agent, query, limit))
 
     def note_recalled(self, ids: Sequence[MemoryId], key: str | None = None) -> None:
         """Have it recorded that episodes were recalled, and wait for nothing; those that are gone are left out.
@@ -206,24 +217,7 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
                 return []
             return index.by_importance(self.now_us(), self.decay, self.recall_policy, above)
 
-        return self._prepared(agent, lambda: self.read(question))
-
-    def _prepared(self, agent: str, ask: Callable[[], ActorFuture[R]]) -> ActorFuture[R]:
-        """Return what `ask` gives once there is an index: reading the words of many episodes takes long."""
-        if self._ref is None or agent in self._indexed:
-            return ask()
-
-        def prepare() -> None:
-            given: list[Given] = []
-            self.read(lambda state: _give(state, agent, given)).get()
-            if given:
-                from refold.memory.episodic_index import AgentIndex
-
-                index = AgentIndex(given[0])
-                self._indexes().take(agent, index)
-            self._indexed.add(agent)
-
-        return ask_after(prepare, ask)
+        return self.read(question)
 
     def _question(self, agent: str, query: str, limit: int) -> "_Question":
         if not isinstance(query, str):
@@ -242,7 +236,6 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
 
     def _forget_derived(self) -> None:
         self._index = None
-        self._indexed = set()
 
 
 class _Question:
@@ -260,15 +253,6 @@ class _Question:
         if index is None:
             return []
         return index.recalled(self._query, self._limit, store.now_us(), store.decay, store.recall_policy)
-
-
-def _give(state: Episodes, agent: str, given: "list[Given]") -> None:
-    """Add to `given` what an index of the agent is made of, itself and no copy."""
-    from refold.memory.episodic_index import Given
-
-    own = state.agents.get(agent)
-    if own is not None:
-        given.append(Given(state, own))
 
 
 def _ids_of(state: Episodes, agent: str) -> dict[MemoryId, None]:
@@ -294,7 +278,5 @@ def checked_limit(limit: object, name: str = "limit") -> int:
         AgentMemoryError: it is no whole number of at least 0.
     """
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
-        raise AgentMemoryError(
-            f"the {name} of what is recalled must be a whole number of at least 0, not {limit!r:.80}"
-        )
+        raise AgentMemoryError(f"{name} must be a whole number of at least 0, not {limit!r:.80}")
     return limit

@@ -5,6 +5,8 @@ anew where those are not known; so it costs what has changed, not what there is.
 index was made. Needs numpy.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,6 +36,7 @@ class Given:
         self.all_episodes = state.episodes
         self.episodes: list[Episode] = [state.episodes[memory] for memory in own.ids]
         self.changes = own.changes.count
+        self.agent = self.episodes[0].agent if self.episodes else None
 
 
 class AgentIndex:
@@ -202,6 +205,8 @@ class EpisodicIndex:
         index.follow()
         return index
 
-    def take(self, agent: str, index: AgentIndex) -> None:
-        """Have an index that was made elsewhere."""
-        self._agents[agent] = index
+    def prepare(self, given: Sequence[Given]) -> None:
+        """Make the indexes of some agents, in any thread."""
+        for each in given:
+            if each.agent is not None:
+                self._agents[each.agent] = AgentIndex(each)

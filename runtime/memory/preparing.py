@@ -1,31 +1,26 @@
-"""Making what a question needs in a thread, where that takes long, and asking then."""
+"""Work in a thread of its own, for what would keep the loop from everything else."""
 
-import asyncio
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from refold.actors.future import ActorFuture
 
 R = TypeVar("R")
 
+PREPARED_FROM: Final = 2_000
+"""What is derived from so many texts or more is made in a thread when a runtime takes their store."""
 
-def ask_after(prepare: Callable[[], None], ask: Callable[[], ActorFuture[R]]) -> ActorFuture[R]:
-    """Return what `ask` gives once `prepare` is done: on a loop both are called in a daemon thread, else here.
 
-    What either raises is the outcome.
-    """
-    future: ActorFuture[R] = ActorFuture(asyncio._get_running_loop())
+def in_thread(call: Callable[[], R], name: str) -> ActorFuture[R]:
+    """Return what `call` returns, or raises, in a daemon thread."""
+    future: ActorFuture[R] = ActorFuture()
 
-    def go() -> None:
+    def settle() -> None:
         try:
-            prepare()
-            future.settle(ask().get())
+            future.settle(call())
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits
             future.settle(error=error)
 
-    if asyncio._get_running_loop() is None:
-        go()
-    else:
-        threading.Thread(target=go, name="preparing a question", daemon=True).start()
+    threading.Thread(target=settle, name=name, daemon=True).start()
     return future

@@ -13,6 +13,7 @@ import msgspec
 
 from refold.actors.clock import Clock
 from refold.actors.future import ActorFuture
+from refold.actors.hosting import Host
 from refold.events.cleaning import clean_text
 from refold.events.episodic_core import check_tags
 from refold.events.errors import AgentMemoryError, ConfigError
@@ -35,6 +36,8 @@ from refold.events.semantic_core import (
 from refold.events.text_column import TextColumn
 from refold.memory.embedding import Embed, Embedder, Vector, float32_bytes
 from refold.memory.episodic import checked_limit
+from refold.memory.given_entries import GivenEntries
+from refold.memory.preparing import PREPARED_FROM, in_thread
 from refold.memory.recalled import KnownEntry, SimilarEntry
 from refold.stream_object import StreamObject
 
@@ -91,6 +94,19 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
     def opening(self, state: Knowledge) -> Sequence[SemanticCommand]:
         """Return the change of dimension that makes the log's memory this one."""
         return () if state.given_dimension == self.dimension else (ChangeDimension(dimension=self.dimension),)
+
+    async def attach(self, host: Host) -> None:
+        """Live on the log behind `host`, and have many entries ready to be found."""
+        await super().attach(host)
+        given: list[GivenEntries] = []
+
+        def give(state: Knowledge) -> None:  # Itself and no copy: entries do not change.
+            if len(state.entries) >= PREPARED_FROM:
+                given.append(GivenEntries(state))
+
+        await self.read(give)
+        if given:
+            await in_thread(lambda: self._prepare(given[0]), f"preparing {self.stream}")
 
     def put(
         self,
@@ -198,7 +214,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
             check_dimension(len(data) // BYTES_PER_NUMBER, state.dimension, "the embedding of the query")
             index = self._index
             if index is None or not index.follow(state):
-                index = self._index = VectorIndex(state)
+                index = self._index = VectorIndex(GivenEntries(state))
             return [
                 SimilarEntry(key=key, value=state.entries[key].value, score=score, tags=state.entries[key].tags)
                 for key, score in index.most_similar(np.frombuffer(data, dtype="<f4"), k, threshold)
@@ -227,7 +243,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
 
             words = self._words
             if words is None or not words.follow(state):
-                words = self._words = EntryWords(state)
+                words = self._words = EntryWords(GivenEntries(state))
             return [_entry(name, state.entries[name]) for name in words.matching(query, k)]
 
         return self.read(question)
@@ -260,6 +276,15 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
 
     def _loop(self) -> asyncio.AbstractEventLoop | None:
         return self._ref.system.loop if self._ref is not None else None
+
+    def _prepare(self, given: GivenEntries) -> None:
+        from refold.memory.entry_words import EntryWords
+        from refold.memory.vector_index import VectorIndex
+
+        if given.dimension:
+            self._index = VectorIndex(given)
+        if not self.embeds:
+            self._words = EntryWords(given)
 
     def _forget_derived(self) -> None:
         self._index = None

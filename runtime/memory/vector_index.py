@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from refold.events.semantic_core import Knowledge
+from refold.memory.given_entries import GivenEntries
 
 Vectors = NDArray[np.float32]
 
@@ -23,15 +24,15 @@ class VectorIndex:
     """The embeddings of one store by row; a row that goes is filled with the last one.
 
     Args:
-        state: what is known.
+        given: what is known.
     """
 
-    def __init__(self, state: Knowledge) -> None:
-        self._changes = state.changes
-        self._entries = state.entries
-        self._seen = state.changes.count
-        self.dimension = state.dimension
-        embedded = [(name, known) for name, known in state.entries.items() if known.embedding is not None]
+    def __init__(self, given: GivenEntries) -> None:
+        self._changes = given.changes
+        self._entries = given.entries
+        self._seen = given.count
+        self.dimension = given.dimension
+        embedded = [(name, known) for name, known in given.items if known.embedding is not None]
         self._keys = [name for name, _ in embedded]
         self._row_of = {name: row for row, name in enumerate(self._keys)}
         rows = max(ROWS_AT_FIRST, len(self._keys))
