@@ -17,6 +17,9 @@ from refold.events.words import words_of
 from refold.memory.recalled import Recalled
 from refold.memory.word_index import Rows, WordIndex, best
 
+Which = Rows | slice
+"""Which rows of a column are meant."""
+
 ROWS_AT_FIRST = 64
 
 GONE_MIN = 1_024
@@ -85,13 +88,15 @@ class AgentIndex:
     def recalled(self, query: str, limit: int, now: int, decay: DecayPolicy, policy: RecallPolicy) -> list[Recalled]:
         """Return the best `limit` of the episodes that share most words with `query`; see `EpisodicStore.recall`."""
         shared = self._words.shared(words_of(query), len(self._ids))
-        shared[~self._there[: len(self._ids)]] = 0
+        if len(self._row_of) < len(self._ids):
+            shared *= self._there[: len(self._ids)]
         rows = np.flatnonzero(shared)
         if not len(rows):
             rows = np.flatnonzero(self._there[: len(self._ids)])
-        effective = self._effective(rows, now, decay)
-        score = self._score(rows, effective, now, policy)
-        chosen = best(shared[rows], score, limit)
+        which = self._which(rows)
+        effective = self._effective(which, now, decay)
+        score = self._score(which, effective, now, policy)
+        chosen = best(shared[which], score, limit)
         return self._as_recalled(rows[chosen], effective[chosen], score[chosen], shared[rows[chosen]])
 
     def by_importance(
@@ -107,7 +112,11 @@ class AgentIndex:
         score = self._score(rows, effective, now, policy)
         return self._as_recalled(rows, effective, score, np.zeros(len(rows), dtype=np.int64))
 
-    def _effective(self, rows: Rows, now: int, decay: DecayPolicy) -> NDArray[np.float64]:
+    def _which(self, rows: Rows) -> Which:
+        """Return what takes `rows`, which ascend, out of a column: without a copy where they are all rows."""
+        return slice(0, len(rows)) if len(rows) == len(self._ids) else rows
+
+    def _effective(self, rows: Which, now: int, decay: DecayPolicy) -> NDArray[np.float64]:
         importance = self._importance[rows]
         if decay.half_life_hours is None:
             return importance
@@ -115,7 +124,9 @@ class AgentIndex:
         faded: NDArray[np.float64] = importance * np.exp2(age / -decay.half_life_hours)
         return faded
 
-    def _score(self, rows: Rows, effective: NDArray[np.float64], now: int, policy: RecallPolicy) -> NDArray[np.float64]:
+    def _score(
+        self, rows: Which, effective: NDArray[np.float64], now: int, policy: RecallPolicy
+    ) -> NDArray[np.float64]:
         score = effective
         if policy.recency_weight:
             idle = np.maximum(now - self._used_at[rows], 0) / HOUR_US

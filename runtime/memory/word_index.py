@@ -59,28 +59,29 @@ def best(primary: NDArray[np.int64], score: NDArray[np.float64], count: int) -> 
     """Return the places of the `count` best: of the largest `primary`, then the largest `score`, then the first.
 
     Only those returned are sorted: the others are left where they are.
+
+    Args:
+        primary: small numbers, >= 0.
+        score: as many, none of them NaN.
+        count: at most so many.
     """
-    if count <= 0 or not len(primary):
-        return np.empty(0, dtype=np.int64)
-    places = np.arange(len(primary), dtype=np.int64)
-    if len(places) > count:
-        places = _at_least(places, primary, count)
-        level = primary[places].min()
-        sure = places[primary[places] > level]
-        rest = places[primary[places] == level]
-        wanted = count - len(sure)
-        rest = _at_least(rest, score[rest], wanted)
-        least = score[rest].min()
-        above = rest[score[rest] > least]
-        equal = rest[score[rest] == least][: wanted - len(above)]
-        places = np.concatenate((sure, above, equal))
-    return places[np.lexsort((places, -score[places], -primary[places]))]
+    places: Rows = np.arange(0, dtype=np.int64)
+    if count > 0 and len(primary) <= count:
+        places = np.arange(len(primary), dtype=np.int64)
+    elif count > 0:
+        at_least = np.cumsum(np.bincount(primary)[::-1])  # How many are as large as the largest, the next one, …
+        least = len(at_least) - 1 - int(np.searchsorted(at_least, count))
+        sure, rest = np.flatnonzero(primary > least), np.flatnonzero(primary == least)
+        places = np.concatenate((sure, _of_largest(rest, score, count - len(sure))))
+    order: Rows = np.lexsort((places, -score[places], -primary[places]))
+    return places[order]
 
 
-def _at_least(places: Rows, values: NDArray[np.int64] | NDArray[np.float64], count: int) -> Rows:
-    """Return those places whose value is at least the `count`-th largest."""
+def _of_largest(places: Rows, score: NDArray[np.float64], count: int) -> Rows:
+    """Return the `count` of `places`, in order, that have the largest scores, of equal ones the first."""
     if len(places) <= count:
         return places
-    least = np.partition(values, len(values) - count)[len(values) - count]
-    kept: Rows = places[values >= least]
-    return kept
+    own = score if len(places) == len(score) else score[places]
+    least = np.partition(own, len(own) - count)[len(own) - count]
+    above = places[own > least]
+    return np.concatenate((above, places[own == least][: count - len(above)]))
