@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from refold import DecayPolicy, EpisodicStore, MemoryId, RecallPolicy
-from refold.actors import ManualClock
+from refold.actors import EventSourcedSystem, ManualClock
 from refold.events.episodic_core import Episode, Episodes
 from refold.events.recent_changes import CHANGES_KEPT
 from refold.events.words import words_of
@@ -137,3 +137,18 @@ def test_effective_importance_is_that_of_the_formula(hours: int) -> None:
     found = store.look("a", "tea").get()[0]
     assert found.importance == pytest.approx(0.8 * 0.5 ** (hours / 24), rel=1e-12)
     assert found.score == pytest.approx(found.importance + 2 * 0.995**hours + 3 * 0.5, rel=1e-12)
+
+
+async def test_many_episodes_are_ready_when_a_runtime_has_them() -> None:
+    store = EpisodicStore()
+    for number in range(2_200):
+        store.add_episode("a" if number % 20 else "b", f"tea n{number % 50}", number % 9 / 10)
+    before = {query: store.look("a", query, 20).get() for query in ("n7", "tea", "zebra")}
+    async with EventSourcedSystem() as system:
+        await store.attach(system.host)
+        assert {query: ids(await store.look("a", query, 20)) for query in before} == {
+            query: ids(found) for query, found in before.items()
+        }
+        added = await store.add_episode("a", "n7 tea", 1.0)
+        assert ids(await store.look("a", "n7 tea", 1)) == [added]
+        assert len(await store.look("b", "tea", 1_000)) == 110
