@@ -13,6 +13,7 @@ from refold import (
     AgentRuntime,
     ConfigError,
     EpisodicStore,
+    GraphStore,
     ScriptedProvider,
     SemanticStore,
     memory_tools,
@@ -122,6 +123,14 @@ async def test_relating_adds_what_is_not_there() -> None:
     assert (source, kind, target, weight) == ("anna", "lives in", "lisbon", 2)
     assert key is not None
     assert key != graph.entities["lisbon"]
+
+
+async def test_a_graph_on_the_log_is_related_in() -> None:
+    graph = GraphStore()
+    arguments = {"source": "anna", "relationship": "lives in", "target": "lisbon"}
+    told = await results_of([("relate", arguments), ("relate", {**arguments, "weight": 3})], graph=graph)
+    assert told[:2] == ["Remembered: anna lives in lisbon."] * 2
+    assert told[2].outgoing == {"anna": {"lisbon": {"lives in": 3.0}}}
 
 
 @pytest.mark.parametrize(
