@@ -52,6 +52,9 @@ class Question(msgspec.Struct, frozen=True):
 
     ask: Callable[[Any], object]
     """Given the state, which it must not change."""
+    note: Callable[[Any], object | None] | None = None
+    """Given the answer: returns the command that records what was found, or None. No other message comes between, and
+    the reply comes when what follows from the command is durable."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -130,7 +133,7 @@ class HostedActor(EventSourcedActor[S, C, E], Generic[S, C, E]):
             return await self._told(message.command)
         if type(message) is Question:
             await self.require_durable_state()
-            return self._answered(message)
+            return await self._answered(message)
         if type(message) is Several:
             return await self._several(message.commands)
         if isinstance(message, Vital):
@@ -171,11 +174,15 @@ class HostedActor(EventSourcedActor[S, C, E], Generic[S, C, E]):
         except (CommandRejected, ConfigError, CoreFailed, PersistenceError) as error:
             self.system.set_aside(self.address, command, str(error))
 
-    def _answered(self, question: Question) -> Answer:
+    async def _answered(self, question: Question) -> Answer:
         try:
-            return Answer(copy.deepcopy(question.ask(self.state)))
+            answer = Answer(copy.deepcopy(question.ask(self.state)))
+            command = question.note(answer.value) if question.note is not None else None
         except Exception as error:  # noqa: BLE001 - the asker's own code
             return Answer(error=error)
+        if command is not None:
+            await self._command(command)
+        return answer
 
     def _report(self, error: Exception) -> None:
         self.system.supervisor.report(self.address, error, "background")

@@ -24,7 +24,9 @@ from refold.events.pure_core import C, E, PureCore, S
 
 R = TypeVar("R")
 
-RESERVED_KINDS = frozenset({"approval", "breaker", "dedup", "graph", "memory", "model", "runtime", "session", "tool"})
+RESERVED_KINDS = frozenset(
+    {"approval", "breaker", "dedup", "graph", "knowledge", "memory", "model", "runtime", "session", "tool", "working"}
+)
 """Kinds of streams and actors that Refold itself has, or will have."""
 
 STREAMS_PER_PAGE = 1_000

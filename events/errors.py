@@ -3,6 +3,7 @@
     RefoldError
     ├── ConfigError               a setting or a name is wrong; correct it before running
     ├── CommandRejected           the command may not happen now; nothing was recorded
+    │   ├── AgentMemoryError      a memory store refused a value or a query
     │   └── GraphError            a graph operation has no meaning
     ├── BackpressureShed          too many inputs are waiting; try again later
     ├── CircuitOpen               a service failed too often and is not called for now
@@ -10,7 +11,6 @@
     ├── ToolError                 raise it in a tool to choose the kind of its failure
     ├── AgentLoopError            the loop of turns cannot go on
     ├── PipelineError             a stage of a pipeline failed
-    ├── AgentMemoryError          a memory store refused a value
     ├── PersistenceError          the log, or a persistence backend, could not be read or written
     │   ├── WrongExpectedVersion  the stream moved on; fold again and retry
     │   ├── LogFormatError        the file is not a log, is damaged, or comes from a newer Refold
@@ -143,8 +143,8 @@ class PipelineError(RefoldError):
         self.stage = stage
 
 
-class AgentMemoryError(RefoldError):
-    """A memory store refused a value or a query."""
+class AgentMemoryError(CommandRejected):
+    """A memory store refused a value or a query; nothing was recorded."""
 
 
 class PersistenceError(RefoldError):

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from refold.events.content import ToolResultBlock as ToolResultBlock
     from refold.events.content import ToolUseBlock as ToolUseBlock
     from refold.events.errors import AgentLoopError as AgentLoopError
+    from refold.events.errors import AgentMemoryError as AgentMemoryError
     from refold.events.errors import BackpressureShed as BackpressureShed
     from refold.events.errors import CircuitOpen as CircuitOpen
     from refold.events.errors import CommandRejected as CommandRejected
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
     from refold.events.ids import RunId as RunId
     from refold.events.ids import SessionId as SessionId
     from refold.events.ids import ToolCallId as ToolCallId
+    from refold.events.memory_policies import DecayPolicy as DecayPolicy
+    from refold.events.memory_policies import RecallPolicy as RecallPolicy
     from refold.events.model import Delta as Delta
     from refold.events.model import ModelRequest as ModelRequest
     from refold.events.model import ModelResponse as ModelResponse
@@ -71,7 +74,13 @@ if TYPE_CHECKING:
     from refold.events.session_events import ToolApprovalRequested as ToolApprovalRequested
     from refold.events.spending import Budget as Budget
     from refold.events.spending import Price as Price
+    from refold.events.text_column import TextColumn as TextColumn
+    from refold.memory.episodic import EpisodicStore as EpisodicStore
     from refold.memory.graph import GraphStore as GraphStore
+    from refold.memory.recalled import Recalled as Recalled
+    from refold.memory.semantic import SemanticStore as SemanticStore
+    from refold.memory.tools import memory_tools as memory_tools
+    from refold.memory.working import WorkingMemory as WorkingMemory
     from refold.outcome import Cancelled as Cancelled
     from refold.outcome import Completed as Completed
     from refold.outcome import Failed as Failed
@@ -119,6 +128,7 @@ __all__ = [
     "AgentConfig",
     "AgentId",
     "AgentLoopError",
+    "AgentMemoryError",
     "AgentRuntime",
     "Allow",
     "ApprovalHandler",
@@ -136,8 +146,10 @@ __all__ = [
     "ConfigError",
     "ConnectedSession",
     "Connection",
+    "DecayPolicy",
     "Delta",
     "Deny",
+    "EpisodicStore",
     "Failed",
     "GraphError",
     "GraphStore",
@@ -162,6 +174,8 @@ __all__ = [
     "Published",
     "ReActProvider",
     "ReActStep",
+    "RecallPolicy",
+    "Recalled",
     "RecordedEvent",
     "RefoldError",
     "RetryPolicy",
@@ -171,6 +185,7 @@ __all__ = [
     "RunStream",
     "ScriptItem",
     "ScriptedProvider",
+    "SemanticStore",
     "Session",
     "SessionId",
     "SessionMetadata",
@@ -187,6 +202,7 @@ __all__ = [
     "SyncSession",
     "SyncSubscription",
     "TextBlock",
+    "TextColumn",
     "TextDelta",
     "ThinkingBlock",
     "ThinkingDelta",
@@ -205,12 +221,14 @@ __all__ = [
     "Unfinished",
     "Usage",
     "UsageDelta",
+    "WorkingMemory",
     "WouldDeadlock",
     "__version__",
     "connect",
     "cut",
     "load_checkpoint",
     "load_skills",
+    "memory_tools",
     "parse_react_step",
     "say",
     "stall",
@@ -226,6 +244,7 @@ _HOMES = {
     "AgentConfig": "refold.events.configuration",
     "AgentId": "refold.events.ids",
     "AgentLoopError": "refold.events.errors",
+    "AgentMemoryError": "refold.events.errors",
     "AgentRuntime": "refold.agent_runtime",
     "Allow": "refold.events.permission",
     "ApprovalHandler": "refold.approval_handling",
@@ -243,8 +262,10 @@ _HOMES = {
     "ConfigError": "refold.events.errors",
     "ConnectedSession": "refold.connection",
     "Connection": "refold.connection",
+    "DecayPolicy": "refold.events.memory_policies",
     "Delta": "refold.events.model",
     "Deny": "refold.events.permission",
+    "EpisodicStore": "refold.memory.episodic",
     "Failed": "refold.outcome",
     "GraphError": "refold.events.errors",
     "GraphStore": "refold.memory.graph",
@@ -269,6 +290,8 @@ _HOMES = {
     "Published": "refold.published",
     "ReActProvider": "refold.providers.react",
     "ReActStep": "refold.react_text",
+    "RecallPolicy": "refold.events.memory_policies",
+    "Recalled": "refold.memory.recalled",
     "RecordedEvent": "refold.events.codec",
     "RefoldError": "refold.events.errors",
     "RetryPolicy": "refold.events.retrying",
@@ -278,6 +301,7 @@ _HOMES = {
     "RunStream": "refold.run_stream",
     "ScriptItem": "refold.providers.scripted",
     "ScriptedProvider": "refold.providers.scripted",
+    "SemanticStore": "refold.memory.semantic",
     "Session": "refold.session",
     "SessionId": "refold.events.ids",
     "SessionMetadata": "refold.session_metadata",
@@ -294,6 +318,7 @@ _HOMES = {
     "SyncSession": "refold.sync_session",
     "SyncSubscription": "refold.sync_streams",
     "TextBlock": "refold.events.content",
+    "TextColumn": "refold.events.text_column",
     "TextDelta": "refold.events.model",
     "ThinkingBlock": "refold.events.content",
     "ThinkingDelta": "refold.events.model",
@@ -312,11 +337,13 @@ _HOMES = {
     "Unfinished": "refold.connection",
     "Usage": "refold.events.model",
     "UsageDelta": "refold.events.model",
+    "WorkingMemory": "refold.memory.working",
     "WouldDeadlock": "refold.actors.errors",
     "connect": "refold.connection",
     "cut": "refold.providers.scripted",
     "load_checkpoint": "refold.checkpoint",
     "load_skills": "refold.skill",
+    "memory_tools": "refold.memory.tools",
     "parse_react_step": "refold.react_text",
     "say": "refold.providers.scripted",
     "stall": "refold.providers.scripted",

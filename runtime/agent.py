@@ -3,7 +3,7 @@
 import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import msgspec
 
@@ -12,8 +12,11 @@ from refold.actors.protocols import Provider
 from refold.actors.result_limit import DEFAULT_RESULT_LIMIT
 from refold.approval_handling import ApprovalHandler
 from refold.events.configuration import AgentConfig, Tier
+from refold.events.episodic_core import MEMORY_KIND
 from refold.events.errors import ConfigError
 from refold.events.ids import checked_identifier
+from refold.events.semantic_core import KNOWLEDGE_KIND
+from refold.events.working_memory_core import WORKING_KIND
 from refold.given_provider import checked_provider
 from refold.memory.graph import GraphStore
 from refold.options import RuntimeOptions
@@ -22,6 +25,11 @@ from refold.stream_object import StreamObject, stream_objects_of
 from refold.structured_output import output_schema, with_output
 from refold.subagent_tool import SUBAGENT_SILENCE_S, SubagentTool, Task, subagent
 from refold.tools import Tool
+
+if TYPE_CHECKING:
+    from refold.memory.episodic import EpisodicStore
+    from refold.memory.semantic import SemanticStore
+    from refold.memory.working import WorkingMemory
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +57,12 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     told its schema; read an answer with `RunResult.parsed`."""
     graph: GraphStore | None = None
     """What it knows of entities and their relationships."""
+    memory: "EpisodicStore | None" = None
+    """What happened to it."""
+    semantic: "SemanticStore | None" = None
+    """What it knows."""
+    working_memory: "WorkingMemory | None" = None
+    """What it has in mind just now."""
     objects: Sequence[StreamObject[Any, Any, Any]] = ()
     """What else lives on the runtime's log, such as circuit breakers."""
     skills: Sequence[Skill] = ()
@@ -68,6 +82,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("Agent.offer must be a plain function that returns quickly, not an async one")
         if self.output_type is not None:
             output_schema(self.output_type)
+        self._check_stores()
         check_streams(self.stream_objects())
         checked_skills(self.skills)
         if self.config.protocol == "react":
@@ -100,9 +115,16 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             result_limit=result_limit,
         )
 
+    def _check_stores(self) -> None:
+        for field, kind in (("memory", MEMORY_KIND), ("semantic", KNOWLEDGE_KIND), ("working_memory", WORKING_KIND)):
+            given = getattr(self, field)
+            if given is not None and getattr(given, "kind", None) != kind:
+                raise ConfigError(f"Agent.{field} must be a store of the kind {kind!r}, not {given!r:.80}")
+
     def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
         """Return all of it that lives on the log, each once: its objects, and those of its provider and its tools."""
-        own = [living for living in (self.graph,) if living is not None]
+        stores = (self.memory, self.semantic, self.working_memory, self.graph)
+        own = [living for living in stores if living is not None]
         every = (*own, *self.objects, *stream_objects_of(self.provider, *self.tools))
         return tuple({id(living): living for living in every}.values())
 
@@ -156,6 +178,9 @@ class AgentParts(TypedDict, total=False):
     offer: Offer | None
     output_type: type[object] | None
     graph: GraphStore | None
+    memory: "EpisodicStore | None"
+    semantic: "SemanticStore | None"
+    working_memory: "WorkingMemory | None"
     objects: Sequence[StreamObject[Any, Any, Any]]
     skills: Sequence[Skill]
     skill_prompter: SkillPrompter | None

@@ -22,7 +22,6 @@ import msgspec
 
 from refold.events.checked_core import CheckedCore
 from refold.events.configuration import CORE_VERSION
-from refold.events.core import evolve_all
 from refold.events.errors import ConfigError, DivergenceError
 from refold.events.pure_core import PureCore, S
 from refold.events.records import StreamHead
@@ -37,6 +36,7 @@ from refold.log_reading import (
     stream_head,
 )
 from refold.stores.event_store import EventStore
+from refold.stores.past_state import past_state
 from refold.stream_kinds import GivenKind, StreamKind, kinds_with
 from refold.stream_replay import Divergence
 
@@ -163,34 +163,28 @@ async def state_at(
     stream: str,
     core: type[PureCore[S, Any, Any]] | PureCore[S, Any, Any],
     *,
+    position: int | None = None,
     version: int | None = None,
 ) -> S:
-    """Return the state of an event-sourced actor as it was after one of its events; nothing is written.
+    """Return the state of an event-sourced actor as it was at a place of the log; nothing is written.
 
     Args:
         log: path of the file, or an open store, which stays open. It may be in use.
         stream: the actor's address, such as `"book/ACME"`.
         core: what folds its events.
-        version: of that event; None = the last, 0 = before the first.
+        position: the place in the log, included; None = its end.
+        version: the place in the stream, included; None = its end, 0 = before the first event.
 
     Raises:
-        ConfigError: there is no such stream or version, or the core's types cannot work.
+        ConfigError: there is no such stream or place, or the core's types cannot work.
         LogFormatError: the file is no log, or an event in it cannot be decoded or folded.
         PersistenceError: the log cannot be read.
     """
     checked = CheckedCore(core)
     async with opened(log) as store:
         head = await stream_head(store, stream)
-        last = head.version if version is None else version
-        if not 0 <= last <= head.version:
-            raise ConfigError(f"stream {stream!r} has the versions 1 to {head.version}, and not {last}")
-        state = checked.initial()
-        async for batch in Batches(store, head.stream):
-            events = checked.codec.decode_all(item for item in batch if item.version <= last)
-            state = evolve_all(checked, events, state)
-            if batch[-1].version >= last:
-                break
-        return state
+        past = await past_state(store, head.stream, checked, checked.codec, position=position, version=version)
+        return past.state
 
 
 class _Findings:

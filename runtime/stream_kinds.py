@@ -15,6 +15,7 @@ from refold.events.checked_core import CheckedCore
 from refold.events.codec import EventCodec
 from refold.events.core import Core, evolve_all
 from refold.events.dedup_core import DEDUP_CORE, DEDUP_KIND
+from refold.events.episodic_core import EPISODIC_CORE, MEMORY_KIND
 from refold.events.errors import ConfigError, LogFormatError
 from refold.events.event import Event
 from refold.events.graph_core import GRAPH_CORE, GRAPH_KIND
@@ -24,8 +25,10 @@ from refold.events.pure_core import PureCore
 from refold.events.records import StoredEvent
 from refold.events.runtime_core import RUNTIME_CODEC, RUNTIME_CORE
 from refold.events.runtime_events import RUNTIME_STREAM
+from refold.events.semantic_core import KNOWLEDGE_KIND, SEMANTIC_CORE
 from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.tool_core import TOOL_CODEC, TOOL_CORE, TOOL_KIND
+from refold.events.working_memory_core import WORKING_CORE, WORKING_KIND
 from refold.stream_replay import CoreReplay, StreamReplay
 
 EventReader = Callable[[StoredEvent], tuple[Event, Sequence[Violation]]]
@@ -110,6 +113,9 @@ KINDS: Mapping[str, StreamKind] = MappingProxyType(
         GRAPH_KIND: _folded_kind(GRAPH_CORE),
         BREAKER_KIND: _folded_kind(BREAKER_CORE),
         DEDUP_KIND: _folded_kind(DEDUP_CORE),
+        MEMORY_KIND: _folded_kind(EPISODIC_CORE),
+        KNOWLEDGE_KIND: _folded_kind(SEMANTIC_CORE),
+        WORKING_KIND: _folded_kind(WORKING_CORE),
         kind_and_identifier(RUNTIME_STREAM)[0]: stream_kind(RUNTIME_CORE, RUNTIME_CODEC),
     }
 )

@@ -18,28 +18,34 @@ content, so that a program that fills its stores before each start fills them on
 
 import copy
 import hashlib
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import msgspec
 
 from refold.actors.actor_ref import ActorRef
-from refold.actors.clock import Clock, SystemClock
+from refold.actors.clock import Clock, ManualClock, SystemClock
+from refold.actors.errors import ActorStopped
 from refold.actors.folded_actor import FoldedActor, Performed
 from refold.actors.future import ActorFuture
-from refold.actors.hosted_actor import Answer, Question, Several
+from refold.actors.hosted_actor import Answer, Question, Several, Told
 from refold.actors.hosting import Host
 from refold.events.checked_core import CheckedCore
 from refold.events.core import Recorded, plan
-from refold.events.errors import CommandRejected, ConfigError, RefoldError
+from refold.events.errors import BackpressureShed, CommandRejected, ConfigError, RefoldError
 from refold.events.ids import StreamName, checked_identifier, stream_name
 from refold.events.pure_core import E, KeyedCommand, State
+from refold.log_reading import ReadableLog, opened
+from refold.stores.past_state import past_state
 
 S = TypeVar("S", bound=State)
 C = TypeVar("C", bound=KeyedCommand)
 R = TypeVar("R")
+
+log = logging.getLogger("refold.objects")
 
 COMMANDS_PER_TRANSACTION = 500
 """So many commands of the time before the runtime are recorded together."""
@@ -74,6 +80,8 @@ class StreamObject(Generic[S, C, E]):
         """Held by whoever uses the state before a runtime has the object, or takes what was given then."""
         self._attaching = False
         self._repetitions: Counter[str] = Counter()
+        self._past = False
+        """Whether it is what the object was at an earlier place of the log."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.stream}>"
@@ -118,6 +126,66 @@ class StreamObject(Generic[S, C, E]):
         state: S | None = actor.current_state() if isinstance(actor, FoldedActor) else None
         return question(state) if state is not None else None
 
+    def read_and_note(self, question: Callable[[S], R], note: Callable[[R], C | None]) -> ActorFuture[R]:
+        """Return what `read` does, once the command is performed that `note` makes of it; None = there is none.
+
+        Nothing else happens to the object in between.
+        """
+
+        def noted() -> R:
+            found = self.read(question).get()
+            command = note(found)
+            if command is not None:
+                self.perform(command).get()
+            return found
+
+        with self._before_lock:
+            if self._ref is None:
+                return _outcome_of(noted, Exception)
+        return self._ref.ask(Question(question, note), block=False).map(_value)
+
+    def tell(self, command: C) -> None:
+        """Have the core decide about `command` and wait for nothing; if it comes to nothing, that is logged."""
+        if self._ref is None:
+            self.perform(command)
+            return
+        try:
+            self._ref.tell(Told(command))
+        except (ActorStopped, BackpressureShed) as error:
+            log.warning("%s: a %s is not recorded: %s", self.stream, type(command).__name__, error)
+
+    def keyed(self, command: C) -> C:
+        """Return `command` with the key under which `perform` will send it, where it is known beforehand."""
+        with self._before_lock:
+            return self._with_key(command) if self._ref is None else command
+
+    async def at(self, log: ReadableLog, *, position: int | None = None, version: int | None = None) -> Self:
+        """Return an object with what the log had of this one at a place; it can be asked everything, and not changed.
+
+        Its time is that of the place, so what depends on age is as it was then.
+
+        Args:
+            log: a path, or an open store such as `runtime.store`.
+            position: the place in the log, included; None = its end.
+            version: the place in the object's stream, included; None = its end.
+
+        Raises:
+            ConfigError: there cannot be such a place.
+            PersistenceError: the log is missing, cannot be read or is damaged.
+        """
+        async with opened(log) as store:
+            past = await past_state(store, self.stream, self.core, self.core.codec, position=position, version=version)
+        then = copy.copy(self)
+        then._forget_derived()
+        then._ref, then._before, then._given = None, past.state, []
+        then._past = True
+        if position is not None or version is not None:
+            then._clock = ManualClock(past.at)
+        return then
+
+    def _forget_derived(self) -> None:
+        """Let go of what was derived from a state, since another one takes its place."""
+
     async def attach(self, host: Host) -> None:
         """Live on the log behind `host`, that of a runtime or an `EventSourcedSystem`, and record there what was done.
 
@@ -125,6 +193,7 @@ class StreamObject(Generic[S, C, E]):
             ConfigError: another runtime has the object.
             PersistenceError: the log failed.
         """
+        self._require_present()
         with self._before_lock:
             if self._attaching or (self._ref is not None and self._ref.is_alive()):
                 raise ConfigError(f"{self!r} lives in another runtime; make an object for each")
@@ -163,7 +232,12 @@ class StreamObject(Generic[S, C, E]):
         self._before = planned.state
         return Performed(planned.state.version - len(planned.events) + 1, True)
 
+    def _require_present(self) -> None:
+        if self._past:
+            raise ConfigError(f"{self!r} is what it was at an earlier place of the log, and cannot be changed")
+
     def _perform_before(self, command: C) -> Performed:
+        self._require_present()
         command = self._with_key(command)
         performed = self._plan_before(command)
         if performed.new:

@@ -47,6 +47,7 @@ IMPURE_BUILTINS = {"__import__", "breakpoint", "compile", "eval", "exec", "hash"
 """What `events` may not call; `hash` and `id` differ from one process to the next."""
 
 AT_HOME_IN = {
+    "numpy": ("runtime/memory/",),
     "aiosqlite": ("stores/",),
     "sqlite3": ("stores/",),
     "httpx": ("runtime/",),

@@ -1,0 +1,152 @@
+"""Embeddings on their way into a store: vectors as bytes, and the application's function that makes them.
+
+The rule: calls are made outside of any handler and never block the loop, and what follows from them happens in the
+order in which they were asked for.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union
+
+from refold.actors.future import ActorFuture
+from refold.events.errors import AgentMemoryError, ConfigError
+from refold.events.semantic_core import check_embedding
+from refold.memory.preparing import in_thread
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+R = TypeVar("R")
+
+Vector: TypeAlias = Union[Sequence[float], "NDArray[np.floating[Any]]"]
+"""Numbers, as a sequence or a one-dimensional array."""
+
+Embed: TypeAlias = Callable[[str], Vector | Awaitable[Vector]]
+"""Gives the embedding of a text."""
+
+
+def float32_bytes(vector: Vector, what: str) -> bytes:
+    """Return the numbers of a vector as float32, little-endian.
+
+    Args:
+        vector: one-dimensional.
+        what: what errors call it.
+
+    Raises:
+        AgentMemoryError: it is no vector of numbers, or has no direction: see `check_embedding`.
+    """
+    import numpy as np
+
+    try:
+        exact = np.asarray(vector, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise AgentMemoryError(f"{what} must be a vector of numbers: {error}") from None
+    if exact.ndim != 1:
+        raise AgentMemoryError(f"{what} must be one vector of numbers, and has {exact.ndim} dimensions")
+    with np.errstate(over="ignore", under="ignore"):
+        data = exact.astype("<f4").tobytes()
+    check_embedding(data, what)
+    return data
+
+
+class Embedder:
+    """Calls an application's function.
+
+    Args:
+        embed: plain or async.
+
+    Raises:
+        ConfigError: it is no function.
+    """
+
+    def __init__(self, embed: Embed) -> None:
+        if not callable(embed):
+            raise ConfigError(f"embed must be a function, not {type(embed).__name__}")
+        self._embed = embed
+        self._last: asyncio.Task[None] | None = None
+        """The task that was begun last."""
+
+    def then(
+        self,
+        text: str,
+        what: str,
+        use: Callable[[bytes | None], ActorFuture[R]],
+        *,
+        loop: asyncio.AbstractEventLoop | None,
+        unless: ActorFuture[bool] | None = None,
+    ) -> ActorFuture[R]:
+        """Return what `use` gives for the embedding of a text.
+
+        On a loop, this goes on in a task; in a thread without one, the function is called before this returns.
+
+        Args:
+            text: to be embedded.
+            what: what errors call the embedding.
+            use: what follows.
+            loop: where the store lives, on which an async function is awaited; None = nowhere yet.
+            unless: where its outcome is true, the text is not embedded and `use` gets None.
+        """
+        here = asyncio._get_running_loop()
+        if here is not None:
+            future: ActorFuture[R] = ActorFuture(here)
+            self._last = here.create_task(self._carry_out(future, text, what, use, unless, self._last))
+            return future
+        try:
+            data = None if unless is not None and unless.get() else self._embedded(text, what, loop)
+            return use(data)
+        except Exception as error:  # noqa: BLE001 - for whoever waits, as on a loop
+            future = ActorFuture()
+            future.settle(error=error)
+            return future
+
+    def _embedded(self, text: str, what: str, loop: asyncio.AbstractEventLoop | None) -> bytes:
+        vector = self._called(text, what)
+        if inspect.isawaitable(vector):
+            awaited = _awaited(vector, what)
+            vector = asyncio.run(awaited) if loop is None else asyncio.run_coroutine_threadsafe(awaited, loop).result()
+        return float32_bytes(vector, what)
+
+    async def _carry_out(
+        self,
+        future: ActorFuture[R],
+        text: str,
+        what: str,
+        use: Callable[[bytes | None], ActorFuture[R]],
+        unless: ActorFuture[bool] | None,
+        before: asyncio.Task[None] | None,
+    ) -> None:
+        if before is not None and before.get_loop() is not asyncio.get_running_loop():
+            before = None
+        try:
+            if before is not None and not inspect.iscoroutinefunction(self._embed):  # One thread at a time.
+                await asyncio.wait((before,))
+            data = None if unless is not None and await unless else await self._vector(text, what)
+            if before is not None:
+                await asyncio.wait((before,))
+            future.settle(await use(data))
+        except BaseException as error:
+            future.settle(error=error)
+            if not isinstance(error, Exception):
+                raise
+
+    async def _vector(self, text: str, what: str) -> bytes:
+        if inspect.iscoroutinefunction(self._embed):
+            vector = self._called(text, what)
+        else:
+            vector = await in_thread(lambda: self._called(text, what), "embedding")
+        return float32_bytes(await _awaited(vector, what) if inspect.isawaitable(vector) else vector, what)
+
+    def _called(self, text: str, what: str) -> Vector | Awaitable[Vector]:
+        try:
+            return self._embed(text)
+        except Exception as error:
+            raise AgentMemoryError(f"{what} could not be made: {type(error).__name__}: {error}") from error
+
+
+async def _awaited(vector: Awaitable[Vector], what: str) -> Vector:
+    try:
+        return await vector
+    except Exception as error:
+        raise AgentMemoryError(f"{what} could not be made: {type(error).__name__}: {error}") from error

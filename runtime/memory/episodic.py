@@ -1,0 +1,282 @@
+"""What happened to agents: episodes, of which the right few come back to mind.
+
+Read `refold.stream_object` first for what such an object is, `refold.events.episodic_core` for what is recorded, and
+`refold.events.memory_policies` for the formulas. The rule: recalling is a question, answered beside the recorded state;
+what a recall leaves behind is that it happened.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from refold.actors.clock import Clock
+from refold.actors.future import ActorFuture
+from refold.actors.hosting import Host
+from refold.events.cleaning import clean_text
+from refold.events.episodic_core import (
+    EPISODIC_CORE,
+    MEMORY_KIND,
+    AddEpisode,
+    ChangeCapacity,
+    ClearEpisodes,
+    Episodes,
+    EpisodicCommand,
+    EpisodicEvent,
+    NoteRecalled,
+    check_episode,
+    check_tags,
+    memory_id,
+)
+from refold.events.errors import AgentMemoryError, ConfigError
+from refold.events.ids import MemoryId
+from refold.events.memory_policies import DecayPolicy, RecallPolicy
+from refold.events.text_column import TextColumn
+from refold.memory.preparing import PREPARED_FROM, in_thread
+from refold.memory.recalled import Recalled
+from refold.stream_object import StreamObject
+
+if TYPE_CHECKING:
+    from refold.memory.episodic_index import AgentIndex, EpisodicIndex, Given
+
+RECALL_LIMIT: Final = 5
+"""So many episodes are recalled unless the caller says otherwise."""
+
+
+class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
+    """An episodic memory: `memory.add_episode("agent", "Anna prefers tea", importance=0.8)`.
+
+    Methods that give an `ActorFuture` may be awaited on the loop, waited for by `.get()` in other threads, or left
+    alone. What cannot be remembered or asked is refused at the call, with AgentMemoryError.
+
+    Args:
+        name: of the memory; its stream is `memory/<name>`.
+        decay: how importance falls with age.
+        recall: what comes first among episodes that match equally well.
+        capacity: most episodes of each agent, >= 1; the least important go, of several the oldest. None = no bound.
+        clock: tells the time before a runtime has the memory; None = the machine's.
+
+    Raises:
+        ConfigError: the name, a policy or the capacity cannot be one.
+    """
+
+    kind = MEMORY_KIND
+    core = EPISODIC_CORE
+
+    def __init__(
+        self,
+        name: str = "main",
+        *,
+        decay: DecayPolicy | None = None,
+        recall: RecallPolicy | None = None,
+        capacity: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(name, clock)
+        self.decay = decay if decay is not None else DecayPolicy.none()
+        self.recall_policy = recall if recall is not None else RecallPolicy.importance()
+        self.capacity = checked_capacity(capacity) if capacity is not None else None
+        for policy, kind in ((self.decay, DecayPolicy), (self.recall_policy, RecallPolicy)):
+            if not isinstance(policy, kind):
+                raise ConfigError(f"{self!r} needs a {kind.__name__}, not {policy!r:.80}")
+        self._index: EpisodicIndex | None = None
+
+    def opening(self, state: Episodes) -> Sequence[EpisodicCommand]:
+        """Return the change of capacity that makes the log's memory this one."""
+        return () if state.capacity == self.capacity else (ChangeCapacity(capacity=self.capacity),)
+
+    async def attach(self, host: Host) -> None:
+        """Live on the log behind `host`, and have many episodes ready to be recalled."""
+        await super().attach(host)
+        given: list[Given] = []
+
+        def give(state: Episodes) -> None:  # Itself and no copy: episodes do not change.
+            from refold.memory.episodic_index import Given
+
+            for own in state.agents.values():
+                if len(own.ids) >= PREPARED_FROM:
+                    given.append(Given(state, own))
+
+        await self.read(give)
+        if given:
+            await in_thread(lambda: self._indexes().prepare(given), f"preparing {self.stream}")
+
+    def add_episode(
+        self,
+        agent: str,
+        content: str,
+        importance: float = 0.5,
+        tags: Sequence[str] = (),
+        *,
+        key: str | None = None,
+    ) -> ActorFuture[MemoryId]:
+        """Remember what happened, and return the id of the episode once that is durable.
+
+        Args:
+            agent: whose memory it is.
+            content: what happened; text that is not empty.
+            importance: from 0 to 1, both included.
+            tags: words by which it is found as well.
+            key: the same key with the same content is remembered once, also after a restart.
+
+        Raises:
+            AgentMemoryError: something of it cannot be remembered.
+        """
+        check_tags(tags, f"an episode of {agent!r:.80}")
+        given = AddEpisode(agent=agent, content=content, importance=importance, tags=tuple(tags), key=key)
+        check_episode(given)
+        clean = msgspec.structs.replace(
+            given,
+            agent=clean_text(agent),
+            content=clean_text(content),
+            importance=float(importance),
+            tags=tuple(map(clean_text, given.tags)),
+        )
+        command = self.keyed(clean)
+        return self.perform(command).map(lambda performed: memory_id(command.key, performed.version))
+
+    def recall(
+        self, agent: str, query: str, limit: int = RECALL_LIMIT, *, key: str | None = None
+    ) -> ActorFuture[list[Recalled]]:
+        """Return an agent's episodes that match a query, the best first, once it is recorded that they were recalled.
+
+        Those match that share a word with the query, in content or tags (see `refold.events.words`). They are ordered
+        by how many of its words they share, then by their score (see `RecallPolicy`), then by insertion, the oldest
+        first. Where no episode shares a word, all are taken to match equally well: those of the highest score come, and
+        have 0 `shared_words`. That is so for a query without words as well.
+
+        Args:
+            agent: whose memory.
+            query: any text.
+            limit: at most so many, >= 0.
+            key: the same key counts one recall.
+
+        Raises:
+            AgentMemoryError: the query or the limit cannot be one.
+        """
+
+        def note(found: list[Recalled]) -> NoteRecalled | None:
+            return NoteRecalled(episodes=tuple(each.id for each in found), key=key) if found else None
+
+        return self.read_and_note(self._question(agent, query, limit), note)
+
+    def look(self, agent: str, query: str, limit: int = RECALL_LIMIT) -> ActorFuture[list[Recalled]]:
+        """Return what `recall` does, and record nothing; `note_recalled` may follow.
+
+        Raises:
+            AgentMemoryError: the query or the limit cannot be one.
+        """
+        return self.read(self._question(agent, query, limit))
+
+    def note_recalled(self, ids: Sequence[MemoryId], key: str | None = None) -> None:
+        """Have it recorded that episodes were recalled, and wait for nothing; those that are gone are left out.
+
+        Args:
+            ids: of the episodes.
+            key: the same key counts one recall.
+        """
+        if ids:
+            self.tell(NoteRecalled(episodes=tuple(ids), key=key))
+
+    def clear(self, agent: str | None = None, *, key: str | None = None) -> ActorFuture[None]:
+        """Forget all episodes of an agent, or of every agent."""
+        return self.perform(ClearEpisodes(agent=agent, key=key)).map(lambda _: None)
+
+    # Looking into it
+
+    def agents(self) -> ActorFuture[list[str]]:
+        """Return the agents that have episodes, in code-point order."""
+        return self.read(lambda state: sorted(state.agents))
+
+    def count(self, agent: str | None = None) -> ActorFuture[int]:
+        """Return how many episodes an agent has, or all have together."""
+        return self.read(lambda state: len(state.episodes if agent is None else _ids_of(state, agent)))
+
+    def contents(self, agent: str) -> ActorFuture[TextColumn]:
+        """Return the contents of an agent's episodes, in the order of insertion."""
+        return self.read(lambda state: TextColumn(state.episodes[memory].content for memory in _ids_of(state, agent)))
+
+    def by_importance(self, agent: str) -> ActorFuture[list[Recalled]]:
+        """Return an agent's episodes by effective importance, the most important first, then by insertion."""
+        return self._all_of(agent, None)
+
+    def more_important_than(self, agent: str, threshold: float) -> ActorFuture[list[Recalled]]:
+        """Return an agent's episodes whose effective importance is more than `threshold`, as `by_importance`.
+
+        Raises:
+            AgentMemoryError: the threshold is NaN or no number.
+        """
+        if not (isinstance(threshold, int | float) and threshold == threshold):
+            raise AgentMemoryError(f"importance cannot be compared to {threshold!r:.80}")
+        return self._all_of(agent, threshold)
+
+    def _all_of(self, agent: str, above: float | None) -> ActorFuture[list[Recalled]]:
+        def question(state: Episodes) -> list[Recalled]:
+            index = self._index_of(state, agent)
+            if index is None:
+                return []
+            return index.by_importance(self.now_us(), self.decay, self.recall_policy, above)
+
+        return self.read(question)
+
+    def _question(self, agent: str, query: str, limit: int) -> "_Question":
+        if not isinstance(query, str):
+            raise AgentMemoryError(f"a query must be a text, not {query!r:.80}")
+        return _Question(self, agent, query, checked_limit(limit))
+
+    def _index_of(self, state: Episodes, agent: str) -> "AgentIndex | None":
+        return self._indexes().of(state, agent)
+
+    def _indexes(self) -> "EpisodicIndex":
+        if self._index is None:
+            from refold.memory.episodic_index import EpisodicIndex
+
+            self._index = EpisodicIndex()
+        return self._index
+
+    def _forget_derived(self) -> None:
+        self._index = None
+
+
+class _Question:
+    """What a query finds in the state."""
+
+    def __init__(self, store: EpisodicStore, agent: str, query: str, limit: int) -> None:
+        self._store = store
+        self._agent = agent
+        self._query = query
+        self._limit = limit
+
+    def __call__(self, state: Episodes) -> list[Recalled]:
+        store = self._store
+        index = store._index_of(state, self._agent) if self._limit else None
+        if index is None:
+            return []
+        return index.recalled(self._query, self._limit, store.now_us(), store.decay, store.recall_policy)
+
+
+def _ids_of(state: Episodes, agent: str) -> dict[MemoryId, None]:
+    own = state.agents.get(agent)
+    return own.ids if own is not None else {}
+
+
+def checked_capacity(capacity: object) -> int:
+    """Return `capacity` where it can be one.
+
+    Raises:
+        ConfigError: it is no whole number of at least 1.
+    """
+    if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
+        raise ConfigError(f"the capacity of a memory must be a whole number of at least 1, not {capacity!r:.80}")
+    return capacity
+
+
+def checked_limit(limit: object, name: str = "limit") -> int:
+    """Return `limit` where it can be one.
+
+    Raises:
+        AgentMemoryError: it is no whole number of at least 0.
+    """
+    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
+        raise AgentMemoryError(f"{name} must be a whole number of at least 0, not {limit!r:.80}")
+    return limit

@@ -1,0 +1,310 @@
+"""What is known: values by key, found by tag and by likeness.
+
+Read `refold.stream_object` first for what such an object is, and `refold.events.semantic_core` for what is recorded.
+The rule: an embedding function is the application's own and is called outside of the recorded decisions; what it gave
+is recorded, so a log is read without it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from refold.actors.clock import Clock
+from refold.actors.future import ActorFuture
+from refold.actors.hosting import Host
+from refold.events.cleaning import clean_text
+from refold.events.episodic_core import check_tags
+from refold.events.errors import AgentMemoryError, ConfigError
+from refold.events.semantic_core import (
+    BYTES_PER_NUMBER,
+    KNOWLEDGE_KIND,
+    SEMANTIC_CORE,
+    ChangeDimension,
+    ClearEntries,
+    Knowledge,
+    Known,
+    PutEntry,
+    RemoveEntry,
+    SemanticCommand,
+    SemanticEvent,
+    check_dimension,
+    check_embedding,
+    check_entry,
+)
+from refold.events.text_column import TextColumn
+from refold.memory.embedding import Embed, Embedder, Vector, float32_bytes
+from refold.memory.episodic import checked_limit
+from refold.memory.given_entries import GivenEntries
+from refold.memory.preparing import PREPARED_FROM, in_thread
+from refold.memory.recalled import KnownEntry, SimilarEntry
+from refold.stream_object import StreamObject
+
+if TYPE_CHECKING:
+    from refold.memory.entry_words import EntryWords
+    from refold.memory.vector_index import VectorIndex
+
+SIMILAR_LIMIT: Final = 5
+"""So many similar entries are returned unless the caller says otherwise."""
+
+
+class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
+    """A semantic memory: `facts.put("capital of Portugal", "Lisbon", tags=["geography"])`.
+
+    Methods that give an `ActorFuture` may be awaited on the loop, waited for by `.get()` in other threads, or left
+    alone.
+
+    Args:
+        name: of the memory; its stream is `knowledge/<name>`.
+        embed: gives the embedding of a text, at once or as an awaitable; None = embeddings are given by the caller. On
+            the loop a plain function runs in a thread.
+        dimension: how many numbers each embedding has, >= 1; None = as many as the first one.
+        clock: tells the time before a runtime has the memory; None = the machine's.
+
+    Raises:
+        ConfigError: the name, the function or the dimension cannot be one.
+    """
+
+    kind = KNOWLEDGE_KIND
+    core = SEMANTIC_CORE
+
+    def __init__(
+        self,
+        name: str = "main",
+        *,
+        embed: Embed | None = None,
+        dimension: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(name, clock)
+        whole = isinstance(dimension, int) and not isinstance(dimension, bool)
+        if dimension is not None and not (whole and dimension >= 1):
+            raise ConfigError(f"the dimension of embeddings must be a whole number of at least 1, not {dimension!r}")
+        self.dimension = dimension
+        self._embedder = Embedder(embed) if embed is not None else None
+        self._index: VectorIndex | None = None
+        self._words: EntryWords | None = None
+
+    @property
+    def embeds(self) -> bool:
+        """Whether the store makes embeddings itself."""
+        return self._embedder is not None
+
+    def opening(self, state: Knowledge) -> Sequence[SemanticCommand]:
+        """Return the change of dimension that makes the log's memory this one."""
+        return () if state.given_dimension == self.dimension else (ChangeDimension(dimension=self.dimension),)
+
+    async def attach(self, host: Host) -> None:
+        """Live on the log behind `host`, and have many entries ready to be found."""
+        await super().attach(host)
+        given: list[GivenEntries] = []
+
+        def give(state: Knowledge) -> None:  # Itself and no copy: entries do not change.
+            if len(state.entries) >= PREPARED_FROM:
+                given.append(GivenEntries(state))
+
+        await self.read(give)
+        if given:
+            await in_thread(lambda: self._prepare(given[0]), f"preparing {self.stream}")
+
+    def put(
+        self,
+        key: str,
+        value: str,
+        tags: Sequence[str] = (),
+        embedding: Vector | None = None,
+        *,
+        command_key: str | None = None,
+    ) -> ActorFuture[None]:
+        """Know a value under a key, in place of what was known under it.
+
+        Args:
+            key: text that is not empty.
+            value: any text.
+            tags: by which it is found.
+            embedding: finite numbers, not all of them zero, kept as float32; None = the store's `embed` makes it of the
+                value, and where there is none, the entry is not found by likeness.
+            command_key: the same one with the same content counts once, also after a restart; an embedding is then not
+                made again.
+
+        Raises:
+            AgentMemoryError: something of it cannot be known; names the key. At the call, or as the outcome where it
+                depends on what the store holds, or on what `embed` gave.
+        """
+        check_tags(tags, repr(key)[:80])
+        check_entry(PutEntry(name=key, value=value))
+        command = PutEntry(
+            name=clean_text(key), value=clean_text(value), tags=tuple(map(clean_text, tags)), key=command_key
+        )
+        if embedding is not None:
+            data = float32_bytes(embedding, f"the embedding of {key!r:.80}")
+            return self._put(msgspec.structs.replace(command, embedding=data))
+        if self._embedder is None:
+            return self._put(command)
+        known = self.read(lambda state: command_key in state.keys) if command_key is not None else None
+        return self._embedder.then(
+            command.value,
+            f"the embedding of {key!r:.80}",
+            lambda data: self._put(msgspec.structs.replace(command, embedding=data)) if data is not None else _done(),
+            loop=self._loop(),
+            unless=known,
+        )
+
+    def _put(self, command: PutEntry) -> ActorFuture[None]:
+        return self.perform(command).map(lambda _: None)
+
+    def get(self, key: str) -> ActorFuture[str | None]:
+        """Return the value that is known under a key, or None."""
+        return self.entry(key).map(lambda entry: entry.value if entry is not None else None)
+
+    def entry(self, key: str) -> ActorFuture[KnownEntry | None]:
+        """Return all that is known under a key, or None."""
+        name = clean_text(key)
+        return self.read(lambda state: _entry(name, state.entries[name]) if name in state.entries else None)
+
+    def remove(self, key: str, *, command_key: str | None = None) -> ActorFuture[bool]:
+        """Forget what is known under a key; returns whether there was something."""
+        command = RemoveEntry(name=clean_text(key), key=command_key)
+        return self.perform(command).map(lambda performed: performed.version > 0)
+
+    def clear(self, *, command_key: str | None = None) -> ActorFuture[None]:
+        """Forget everything."""
+        return self.perform(ClearEntries(key=command_key)).map(lambda _: None)
+
+    def by_tags(self, *tags: str) -> ActorFuture[list[KnownEntry]]:
+        """Return the entries that have all of `tags`, in the order of insertion; without tags, all entries."""
+        wanted = [clean_text(tag) for tag in dict.fromkeys(tags)]
+        return self.read(lambda state: _tagged(state, wanted))
+
+    def similar(
+        self, query: str | Vector, k: int = SIMILAR_LIMIT, threshold: float | None = None
+    ) -> ActorFuture[list[SimilarEntry]]:
+        """Return the entries whose embeddings are most similar to a query: by cosine, then by insertion.
+
+        Args:
+            query: an embedding, or a text where the store has `embed`.
+            k: at most so many, >= 0.
+            threshold: least cosine, included; None = any will do.
+
+        Raises:
+            AgentMemoryError: the query has no direction or another dimension, or is a text and there is no `embed`; or
+                `k` or `threshold` cannot be one. At the call, or as the outcome.
+        """
+        checked_limit(k, "k")
+        if threshold is not None and not (isinstance(threshold, int | float) and threshold == threshold):
+            raise AgentMemoryError(f"a cosine cannot be compared to the threshold {threshold!r:.80}")
+        what = "the embedding of the query"
+        if not isinstance(query, str):
+            return self._similar(float32_bytes(query, what), k, threshold)
+        if self._embedder is None:
+            raise AgentMemoryError(f"{self!r} has no `embed`, so a query must be an embedding, not {query!r:.80}")
+        return self._embedder.then(
+            clean_text(query), what, lambda data: self._similar(data or b"", k, threshold), loop=self._loop()
+        )
+
+    def _similar(self, data: bytes, k: int, threshold: float | None) -> ActorFuture[list[SimilarEntry]]:
+        check_embedding(data, "the embedding of the query")
+
+        def question(state: Knowledge) -> list[SimilarEntry]:
+            import numpy as np
+
+            from refold.memory.vector_index import VectorIndex
+
+            check_dimension(len(data) // BYTES_PER_NUMBER, state.dimension, "the embedding of the query")
+            index = self._index
+            if index is None or not index.follow(state):
+                index = self._index = VectorIndex(GivenEntries(state))
+            return [
+                SimilarEntry(key=key, value=state.entries[key].value, score=score, tags=state.entries[key].tags)
+                for key, score in index.most_similar(np.frombuffer(data, dtype="<f4"), k, threshold)
+            ]
+
+        return self.read(question)
+
+    def matching(self, query: str, k: int = SIMILAR_LIMIT) -> ActorFuture[list[KnownEntry]]:
+        """Return the entries that share words with a query, in key, value or tags; see `refold.events.words`.
+
+        Those that share most of its words come first, then those inserted first.
+
+        Args:
+            query: any text.
+            k: at most so many, >= 0.
+
+        Raises:
+            AgentMemoryError: the query or `k` cannot be one.
+        """
+        checked_limit(k, "k")
+        if not isinstance(query, str):
+            raise AgentMemoryError(f"a query must be a text, not {query!r:.80}")
+
+        def question(state: Knowledge) -> list[KnownEntry]:
+            from refold.memory.entry_words import EntryWords
+
+            words = self._words
+            if words is None or not words.follow(state):
+                words = self._words = EntryWords(GivenEntries(state))
+            return [_entry(name, state.entries[name]) for name in words.matching(query, k)]
+
+        return self.read(question)
+
+    # Looking into it
+
+    def keys(self) -> ActorFuture[list[str]]:
+        """Return all keys, in the order of insertion."""
+        return self.read(lambda state: list(state.entries))
+
+    def values_column(self) -> ActorFuture[TextColumn]:
+        """Return all values, in the order of insertion of their keys."""
+        return self.read(lambda state: TextColumn(known.value for known in state.entries.values()))
+
+    def tags(self) -> ActorFuture[list[str]]:
+        """Return all tags that an entry has, in code-point order."""
+        return self.read(lambda state: sorted(state.tagged))
+
+    def most_common_tag(self) -> ActorFuture[str | None]:
+        """Return the tag that most entries have, of several the first in code-point order; None = there is no tag."""
+        return self.read(lambda state: min(state.tagged, key=lambda tag: (-len(state.tagged[tag]), tag), default=None))
+
+    def count_by_tag(self, tag: str) -> ActorFuture[int]:
+        """Return how many entries have a tag."""
+        return self.read(lambda state: len(state.tagged.get(clean_text(tag), ())))
+
+    def with_embedding(self) -> ActorFuture[list[str]]:
+        """Return the keys of those entries that have an embedding, in the order of insertion."""
+        return self.read(lambda state: [key for key, known in state.entries.items() if known.embedding is not None])
+
+    def _loop(self) -> asyncio.AbstractEventLoop | None:
+        return self._ref.system.loop if self._ref is not None else None
+
+    def _prepare(self, given: GivenEntries) -> None:
+        from refold.memory.entry_words import EntryWords
+        from refold.memory.vector_index import VectorIndex
+
+        if given.dimension:
+            self._index = VectorIndex(given)
+        if not self.embeds:
+            self._words = EntryWords(given)
+
+    def _forget_derived(self) -> None:
+        self._index = None
+        self._words = None
+
+
+def _done() -> ActorFuture[None]:
+    future: ActorFuture[None] = ActorFuture()
+    future.set()
+    return future
+
+
+def _entry(name: str, known: Known) -> KnownEntry:
+    return KnownEntry(key=name, value=known.value, tags=known.tags, embedding=known.embedding)
+
+
+def _tagged(state: Knowledge, wanted: Sequence[str]) -> list[KnownEntry]:
+    if not wanted:
+        return [_entry(name, known) for name, known in state.entries.items()]
+    keys = sorted((state.tagged.get(tag, {}) for tag in wanted), key=len)
+    found = [name for name in keys[0] if all(name in others for others in keys[1:])]
+    found.sort(key=lambda name: state.entries[name].number)
+    return [_entry(name, state.entries[name]) for name in found]

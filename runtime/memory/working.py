@@ -1,0 +1,104 @@
+"""What an agent has in mind just now: a few texts by key, shown to the model with every prompt.
+
+Read `refold.stream_object` first for what such an object is, and `refold.events.working_memory_core` for what is
+recorded.
+"""
+
+from collections.abc import Sequence
+
+from refold.actors.clock import Clock
+from refold.actors.future import ActorFuture
+from refold.events.cleaning import clean_text
+from refold.events.working_memory_core import (
+    WORKING_CORE,
+    WORKING_KIND,
+    ChangeRoom,
+    ClearItems,
+    Items,
+    RemoveItem,
+    SetItem,
+    WorkingCommand,
+    WorkingEvent,
+    check_item,
+)
+from refold.memory.episodic import checked_capacity
+from refold.stream_object import StreamObject
+
+HEADING = "Working memory:"
+
+
+class WorkingMemory(StreamObject[Items, WorkingCommand, WorkingEvent]):
+    """A working memory: `working.set("city", "Lisbon")`.
+
+    There is room for `capacity` keys; beyond it the key goes that was set longest ago. Looking at a key does not make
+    it newer.
+
+    Args:
+        capacity: most keys, >= 1.
+        name: of the memory; its stream is `working/<name>`.
+        clock: tells the time before a runtime has the memory; None = the machine's.
+
+    Raises:
+        ConfigError: the name or the capacity cannot be one.
+    """
+
+    kind = WORKING_KIND
+    core = WORKING_CORE
+
+    def __init__(self, capacity: int, name: str = "main", *, clock: Clock | None = None) -> None:
+        super().__init__(name, clock)
+        self.capacity = checked_capacity(capacity)
+
+    def opening(self, state: Items) -> Sequence[WorkingCommand]:
+        """Return the change of room that makes the log's memory this one."""
+        return () if state.capacity == self.capacity else (ChangeRoom(capacity=self.capacity),)
+
+    def set(self, name: str, value: str, *, key: str | None = None) -> ActorFuture[None]:
+        """Keep a text under a name, which becomes the newest.
+
+        Args:
+            name: text that is not empty.
+            value: any text.
+            key: the same key with the same content counts once, also after a restart.
+
+        Raises:
+            AgentMemoryError: the name or the value cannot be one.
+        """
+        check_item(SetItem(name=name, value=value))
+        command = SetItem(name=clean_text(name), value=clean_text(value), key=key)
+        return self.perform(command).map(lambda _: None)
+
+    def get(self, name: str) -> ActorFuture[str | None]:
+        """Return what is kept under a name, or None."""
+        return self.read(lambda state: state.items.get(clean_text(name)))
+
+    def remove(self, name: str, *, key: str | None = None) -> ActorFuture[bool]:
+        """Let go of what is kept under a name; returns whether there was something."""
+        return self.perform(RemoveItem(name=clean_text(name), key=key)).map(lambda performed: performed.version > 0)
+
+    def clear(self, *, key: str | None = None) -> ActorFuture[None]:
+        """Let go of everything."""
+        return self.perform(ClearItems(key=key)).map(lambda _: None)
+
+    def items(self) -> ActorFuture[dict[str, str]]:
+        """Return everything by name; what was set longest ago, and goes next, comes first."""
+        return self.read(lambda state: state.items)
+
+    def prompt_text(self) -> ActorFuture[str]:
+        """Return what is appended to a prompt: a heading and a line `- name: value` each; nothing where it is empty.
+
+        What was set longest ago comes first. Further lines of a name or value are indented, so that a text cannot pass
+        for another item.
+        """
+        return self.read(lambda state: _prompt_text(state.items))
+
+
+def _prompt_text(items: dict[str, str]) -> str:
+    if not items:
+        return ""
+    return "\n".join((HEADING, *(_indented(f"- {name}: {value}") for name, value in items.items())))
+
+
+def _indented(text: str) -> str:
+    first, *more = text.splitlines()
+    return "\n".join((first, *(f"  {line}" for line in more)))

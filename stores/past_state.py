@@ -1,0 +1,86 @@
+"""What a stream added up to at an earlier place of its log: time travel, with nothing but a store and a core.
+
+The rule: the events up to that place are folded as they were then, so the answer is the state that the actor had, bit
+for bit; a place inside a batch is a place as well.
+"""
+
+from typing import Generic, Never, TypeVar
+
+import msgspec
+
+from refold.events.codec import EventCodec
+from refold.events.core import Core, evolve_all
+from refold.events.errors import ConfigError, LogFormatError
+from refold.events.event import Event
+from refold.stores.event_store import EventStore
+
+S = TypeVar("S")
+E = TypeVar("E", bound=Event)
+
+EVENTS_PER_PAGE = 1_000
+
+
+class PastState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
+    """A state and the place that it belongs to."""
+
+    state: S
+    version: int
+    """Of the last event that is in it; 0 = there is none."""
+    at: int
+    """The time of that place, microseconds since the epoch, UTC; 0 = before all events."""
+
+
+async def past_state(
+    store: EventStore,
+    stream: str,
+    core: Core[S, Never, E],
+    codec: EventCodec[E],
+    *,
+    position: int | None = None,
+    version: int | None = None,
+) -> PastState[S]:
+    """Return the state of a stream after the events up to a place, that one included.
+
+    Args:
+        store: the log.
+        stream: whose state.
+        core: evolves it.
+        codec: reads its events.
+        position: a place in the log, of whichever stream's event; None = its end.
+        version: a place in the stream; None = its end. 0 in either case is before the first event.
+
+    Raises:
+        ConfigError: a place is negative, or the stream has no such version.
+        LogFormatError: an event cannot be read or folded.
+        PersistenceError: the log cannot be read.
+    """
+    for name, place in (("position", position), ("version", version)):
+        if place is not None and place < 0:
+            raise ConfigError(f"stream {stream!r} has no {name} {place}; the least is 0, before the first event")
+    state, reached, at = core.initial(), 0, 0
+    while version is None or reached < version:
+        limit = EVENTS_PER_PAGE if version is None else min(EVENTS_PER_PAGE, version - reached)
+        page = await store.read_stream(stream, after_version=reached, limit=limit)
+        until = [item for item in page if position is None or item.position <= position]
+        if until:
+            try:
+                state = evolve_all(core, codec.decode_all(until), state)
+            except LogFormatError as error:
+                raise LogFormatError(f"stream {stream}: {error}") from error.__cause__
+            reached, at = until[-1].version, until[-1].at
+        if len(until) < limit:
+            break
+    if version is not None and reached < version:
+        head = await store.head(stream)
+        if head is None or head.version < version:
+            last = head.version if head is not None else 0
+            raise ConfigError(f"stream {stream!r} has the versions 1 to {last}, and not {version}")
+    if position:
+        at = max(at, await _time_at(store, position))
+    return PastState(state=state, version=reached, at=at)
+
+
+async def _time_at(store: EventStore, position: int) -> int:
+    """Return the time of the event at a position; 0 where there is none."""
+    found = await store.read_all(after_position=position - 1, limit=1)
+    return found[0].at if found and found[0].position == position else 0
