@@ -16,23 +16,23 @@ import msgspec
 from refold.actors.actor import Actor
 from refold.actors.actor_ref import ActorRef
 from refold.actors.answer_stream import answer_stream, can_stream, close_stream
-from refold.actors.conversation import Conversation
 from refold.actors.effects import EffectEnded
 from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import CANCEL_GRACE_S, RECORD_RETRY_S
 from refold.actors.given_content import checked_delta, checked_response
-from refold.actors.judging import Offer, Policy, judged, offered_tools
+from refold.actors.judging import Offer, Policy, judged
 from refold.actors.mailbox import Vital
+from refold.actors.outgoing_request import OutgoingRequest, RequestMaker, WantedRequest
 from refold.actors.partial_answer import PartialAnswer
 from refold.actors.protocols import Provider, SessionObserver, ToolRunner
 from refold.actors.tool_results import text_of_error
 from refold.events.answers import recorded_answer
 from refold.events.cleaning import clean_text
-from refold.events.configuration import AgentConfiguration, ToolSpec
-from refold.events.content import JsonObject, Message, TextBlock, ToolUseBlock
+from refold.events.content import JsonObject, TextBlock, ToolUseBlock
+from refold.events.context_window import ContextWindow
 from refold.events.errors import LogFormatError, PersistenceError, ProviderError
-from refold.events.ids import PayloadHash, RunId, SessionId
-from refold.events.model import ModelRequest, ModelResponse, RequestReference, ToolUse, UsageDelta
+from refold.events.ids import RunId, SessionId
+from refold.events.model import ModelRequest, ModelResponse, ToolUse, UsageDelta
 from refold.events.session_commands import RecordModelFailure, RecordModelResponse, SessionCommand
 from refold.events.session_events import Verdict
 from refold.stores.event_store import EventStore
@@ -62,14 +62,7 @@ class StartModelCall(Vital, frozen=True, kw_only=True):
     turn: int
     asked: int
     """Version of the event that wants the call."""
-    configured: int
-    """Version of the AgentConfigured in force."""
-    configuration: AgentConfiguration
-    source: list[Message]
-    """The session's history, which only grows at its end."""
-    length: int
-    """How many of its messages belong to the request."""
-    conversation: Conversation
+    wanted: WantedRequest
 
 
 class CancelModelCall(Vital, frozen=True, kw_only=True):
@@ -101,6 +94,7 @@ class ModelActor(Actor):
         policy: judges the calls of an answer; None = the tools alone say which may run.
         offer: says which tools a model is offered; None = all.
         output_check: says of a final answer's text why it cannot be used, or None; None = any can.
+        window: says which messages of a history a model is shown; None = all.
     """
 
     def __init__(
@@ -113,16 +107,15 @@ class ModelActor(Actor):
         policy: Policy | None = None,
         offer: Offer | None = None,
         output_check: OutputCheck | None = None,
+        window: ContextWindow | None = None,
     ) -> None:
         self._policy = policy
-        self._offer = offer
+        self._requests = RequestMaker(store, offer=offer, window=window)
         self._output_check = output_check
         self._provider = provider
         self._tools = tools
-        self._store = store
         self._observer = observer
         self._calls: dict[tuple[SessionId, str], _Calling] = {}
-        self._parts: dict[tuple[PayloadHash, PayloadHash], tuple[str, tuple[ToolSpec, ...]]] = {}
 
     def on_receive(self, message: StartModelCall | CancelModelCall) -> None:
         """Begin or cancel a call."""
@@ -162,42 +155,42 @@ class ModelActor(Actor):
 
     async def _call(self, calling: _Calling) -> EffectEnded:
         message = calling.message
-        reference: RequestReference | None = None
+        outgoing: OutgoingRequest | None = None
         try:
-            request, reference = await self._request_once_readable(message)
-            response = await self._answer(calling, request)
+            outgoing = await self._request_once_readable(message)
+            response = await self._answer(calling, outgoing.request)
             answer = await judged(
                 recorded_answer(response, self._check),
                 self._policy,
                 session=message.session,
                 run=message.run,
                 turn=message.turn,
-                tools=(await self._prompt_and_tools(message.configuration))[1],
-                offered=request.tools,
+                tools=outgoing.tools,
+                offered=outgoing.request.tools,
             )
             rejected = self._rejection(response)
         except ProviderError as error:
-            return self._failed(message, error, reference)
+            return self._failed(message, error, outgoing)
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise
         except BaseException as error:  # User code (a provider, a validator) fails its call, nothing else.
             log.warning(
                 "model call %s of session %s failed: %s", message.key, message.session, _said(error), exc_info=error
             )
-            return self._failed(message, error, reference)
+            return self._failed(message, error, outgoing)
         command: SessionCommand = RecordModelResponse(
             run=message.run,
             turn=message.turn,
             content=answer.content,
             stop_reason=response.stop_reason,
             usage=response.usage,
-            request=reference,
+            request=outgoing.reference,
             asked=message.asked,
             model=response.model,
             verdicts=answer.verdicts,
             rejected=rejected,
         )
-        return EffectEnded(key=message.key, command=command, payloads=answer.payloads)
+        return EffectEnded(key=message.key, command=command, payloads={**outgoing.payloads, **answer.payloads})
 
     def _rejection(self, response: ModelResponse) -> str:
         """Return why an answer cannot be used as a whole, in words for the model; empty where it can be."""
@@ -218,12 +211,12 @@ class ModelActor(Actor):
             log.exception("the arguments of a call of %s cannot be checked", name)
             return arguments, Verdict(verdict="broken", reason=f"The arguments cannot be checked: {_said(error)}")
 
-    async def _request_once_readable(self, message: StartModelCall) -> tuple[ModelRequest, RequestReference]:
+    async def _request_once_readable(self, message: StartModelCall) -> OutgoingRequest:
         """Return the request; a log that cannot be read for a while fails no run."""
         pause_s = RECORD_RETRY_S
         while True:
             try:
-                return await self._request(message)
+                return await self._requests.make(message.wanted)
             except LogFormatError:
                 raise
             except PersistenceError as error:
@@ -231,38 +224,8 @@ class ModelActor(Actor):
                 await self.system.clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, 32 * RECORD_RETRY_S)
 
-    async def _request(self, message: StartModelCall) -> tuple[ModelRequest, RequestReference]:
-        configuration = message.configuration
-        messages, digest = await message.conversation.upto(message.source, message.length)
-        prompt, tools = await self._prompt_and_tools(configuration)
-        offered = offered_tools(self._offer, message.session, tools)
-        request = ModelRequest(
-            model=configuration.model,
-            system_prompt=prompt,
-            messages=messages,
-            tools=offered,
-            max_tokens=configuration.max_tokens,
-            temperature=configuration.temperature,
-            stop_sequences=configuration.stop_sequences,
-        )
-        names = tuple(spec.name for spec in offered) if len(offered) < len(tools) else None
-        return request, RequestReference(
-            configured=message.configured, messages=message.length, digest=digest, offered=names
-        )
-
-    async def _prompt_and_tools(self, configuration: AgentConfiguration) -> tuple[str, tuple[ToolSpec, ...]]:
-        place = (configuration.system_prompt, configuration.tool_schemas)
-        if place not in self._parts:
-            payloads = await self._store.read_payloads(place)
-            for name in place:
-                if name not in payloads:
-                    raise LogFormatError(f"payload {name} is missing from {self._store.name}")
-            specs = msgspec.json.decode(payloads[configuration.tool_schemas], type=tuple[ToolSpec, ...])
-            self._parts[place] = (payloads[configuration.system_prompt].decode(), specs)
-        return self._parts[place]
-
     async def _answer(self, calling: _Calling, request: ModelRequest) -> ModelResponse:
-        if not calling.message.configuration.streaming or not can_stream(self._provider):
+        if not calling.message.wanted.configuration.streaming or not can_stream(self._provider):
             return checked_response(await self._provider.complete(request))
         stream = answer_stream(self._provider, request)
         try:
@@ -329,7 +292,7 @@ class ModelActor(Actor):
         evidence, payloads = calling.partial.interruption(message.turn, message.asked)
         return msgspec.structs.replace(ended, evidence=evidence, payloads={**ended.payloads, **payloads})
 
-    def _failed(self, message: StartModelCall, error: BaseException, reference: RequestReference | None) -> EffectEnded:
+    def _failed(self, message: StartModelCall, error: BaseException, outgoing: OutgoingRequest | None) -> EffectEnded:
         provider = error if isinstance(error, ProviderError) else None
         command = RecordModelFailure(
             run=message.run,
@@ -339,10 +302,11 @@ class ModelActor(Actor):
             status=provider.status if provider is not None else None,
             retryable=provider.retryable if provider is not None else False,
             retry_after_s=_finite(provider.retry_after_s) if provider is not None else None,
-            request=reference,
+            request=outgoing.reference if outgoing is not None else None,
             asked=message.asked,
         )
-        return EffectEnded(key=message.key, command=command)
+        payloads = outgoing.payloads if outgoing is not None else {}
+        return EffectEnded(key=message.key, command=command, payloads=payloads)
 
 
 def _said(error: BaseException) -> str:

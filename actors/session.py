@@ -20,6 +20,7 @@ from refold.actors.folded_actor import Performed
 from refold.actors.journal import Journal
 from refold.actors.mailbox import Vital
 from refold.actors.model import MODEL_KIND, CancelModelCall, StartModelCall
+from refold.actors.outgoing_request import WantedRequest
 from refold.actors.protocols import SessionObserver
 from refold.actors.tool import AbandonToolCall, CancelToolCall, StartToolCall
 from refold.events.codec import RecordedEvent
@@ -48,6 +49,7 @@ from refold.events.session_core import SESSION_CODEC, SESSION_CORE
 from refold.events.session_decisions import AskPerson, CallModel, RunTool
 from refold.events.session_events import SessionEvent, ToolApprovalRequested
 from refold.events.session_state import (
+    Run,
     SessionState,
     awaits_step,
     calls_awaiting_approval,
@@ -251,11 +253,7 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
                     run=self.state.run.id,
                     turn=effect.turn,
                     asked=effect.causation,
-                    configured=self.state.configured,
-                    configuration=configuration,
-                    source=self.state.messages,
-                    length=len(self.state.messages),
-                    conversation=self._conversation,
+                    wanted=self._wanted_request(self.state.run, effect.turn, configuration),
                 )
             case RunTool():
                 message = StartToolCall(
@@ -273,6 +271,20 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
             case _:
                 assert_never(effect)
         self._order(effect, message)
+
+    def _wanted_request(self, run: Run, turn: int, configuration: AgentConfiguration) -> WantedRequest:
+        messages = self.state.messages
+        return WantedRequest(
+            session=self.session,
+            run=run.id,
+            turn=turn,
+            configured=self.state.configured,
+            configuration=configuration,
+            source=messages,
+            length=len(messages),
+            latest_input=run.latest_input,
+            conversation=self._conversation,
+        )
 
     def _request_of(self, effect: AskPerson) -> ToolApprovalRequested:
         assert self.state.run is not None

@@ -104,7 +104,14 @@ class ContextPrepared(Event, frozen=True, kw_only=True, tag="session.context_pre
     replaced: int
     """How many of the oldest messages the summary stands for."""
     summary: tuple[Message, ...]
+    """What stands for them: a user's message with the summary, and the latest input itself, where it was one of them.
+    """
     usage: Usage = Usage()
+    """Of making the summary."""
+    model: str | None = None
+    """The model that made it, where the provider says."""
+    request: RequestReference | None = None
+    """What that model was asked."""
 
 
 class ModelRequested(Event, frozen=True, kw_only=True, tag="session.model_requested.v1"):

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from refold.events.content import ThinkingBlock as ThinkingBlock
     from refold.events.content import ToolResultBlock as ToolResultBlock
     from refold.events.content import ToolUseBlock as ToolUseBlock
+    from refold.events.context_window import ContextWindow as ContextWindow
+    from refold.events.context_window import TokenWindow as TokenWindow
     from refold.events.errors import AgentLoopError as AgentLoopError
     from refold.events.errors import CommandRejected as CommandRejected
     from refold.events.errors import ConfigError as ConfigError
@@ -121,6 +123,7 @@ __all__ = [
     "ConfigError",
     "ConnectedSession",
     "Connection",
+    "ContextWindow",
     "Delta",
     "Deny",
     "Failed",
@@ -169,6 +172,7 @@ __all__ = [
     "TextDelta",
     "ThinkingBlock",
     "ThinkingDelta",
+    "TokenWindow",
     "Tool",
     "ToolApprovalRequested",
     "ToolCallId",
@@ -216,6 +220,7 @@ _HOMES = {
     "ConfigError": "refold.events.errors",
     "ConnectedSession": "refold.connection",
     "Connection": "refold.connection",
+    "ContextWindow": "refold.events.context_window",
     "Delta": "refold.events.model",
     "Deny": "refold.events.permission",
     "Failed": "refold.outcome",
@@ -264,6 +269,7 @@ _HOMES = {
     "TextDelta": "refold.events.model",
     "ThinkingBlock": "refold.events.content",
     "ThinkingDelta": "refold.events.model",
+    "TokenWindow": "refold.events.context_window",
     "Tool": "refold.tools",
     "ToolApprovalRequested": "refold.events.session_events",
     "ToolCallId": "refold.events.ids",

@@ -11,6 +11,7 @@ from refold.actors.judging import Offer, Policy
 from refold.actors.protocols import Provider
 from refold.approval_handling import ApprovalHandler
 from refold.events.configuration import AgentConfig
+from refold.events.context_window import ContextWindow
 from refold.events.errors import ConfigError
 from refold.events.ids import checked_identifier
 from refold.given_provider import checked_provider
@@ -43,6 +44,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     output_type: type[object] | None = None
     """What a final answer must be, as JSON: a msgspec Struct, a dataclass, a TypedDict; None = any text. The model is
     told its schema; read an answer with `RunResult.parsed`."""
+    context: ContextWindow | None = None
+    """Says which part of a long history the model is shown, such as a `TokenWindow`; None = all of it."""
     objects: Sequence[StreamObject[Any, Any, Any]] = ()
     """What else lives on the runtime's log, such as circuit breakers."""
 
@@ -56,6 +59,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"Agent.{field} must be a function, not {type(given).__name__}")
         if self.offer is not None and inspect.iscoroutinefunction(self.offer):
             raise ConfigError("Agent.offer must be a plain function that returns quickly, not an async one")
+        if self.context is not None and not callable(getattr(self.context, "kept", None)):
+            raise ConfigError(f"Agent.context must be a ContextWindow, not {type(self.context).__name__}")
         if self.output_type is not None:
             output_schema(self.output_type)
         self._check_objects()
@@ -105,6 +110,7 @@ class AgentParts(TypedDict, total=False):
     policy: Policy | None
     offer: Offer | None
     output_type: type[object] | None
+    context: ContextWindow | None
     objects: Sequence[StreamObject[Any, Any, Any]]
 
 

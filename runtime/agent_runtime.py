@@ -259,7 +259,14 @@ class AgentRuntime:
         system.register(
             MODEL_KIND,
             lambda _: ModelActor(
-                agent.answering(), tools, store, hub, policy=agent.policy, offer=agent.offer, output_check=output_check
+                agent.answering(),
+                tools,
+                store,
+                hub,
+                policy=agent.policy,
+                offer=agent.offer,
+                output_check=output_check,
+                window=agent.context,
             ),
         )
         ask = asking(agent.approval, self._approval_pool)

@@ -106,7 +106,7 @@ async def _status_of_head(store: EventStore, head: StreamHead, last: StoredEvent
     outcome = _OUTCOMES.get(tag_of(last.data))
     if outcome is not None:
         return outcome
-    return status_of(fold(await _events_until(store, head.stream, head.version)))
+    return status_of(fold(await events_until(store, head.stream, head.version)))
 
 
 def _first_input(events: list[StoredEvent]) -> str:
@@ -115,7 +115,8 @@ def _first_input(events: list[StoredEvent]) -> str:
     return content_words(first.content) if first is not None else ""
 
 
-async def _events_until(store: EventStore, stream: str, version: int) -> list[SessionEvent]:
+async def events_until(store: EventStore, stream: str, version: int) -> list[SessionEvent]:
+    """Return a session's events up to a version."""
     events: list[SessionEvent] = []
     async for batch in Batches(store, stream):
         events += SESSION_CODEC.decode_all(event for event in batch if event.version <= version)
@@ -204,7 +205,7 @@ async def view_session(store: EventStore, session: str, *, at: int | None = None
     """
     head = await session_head(store, session)
     version = checked_version(head, at)
-    events = await _events_until(store, head.stream, version)
+    events = await events_until(store, head.stream, version)
     transcript = Transcript()
     transcript.add_all(events)
     return _view(SessionId(session), head.version, fold(events), transcript)
