@@ -25,6 +25,7 @@ from refold.actors.mailbox import Vital
 from refold.actors.outgoing_request import OutgoingRequest, RequestMaker, WantedRequest
 from refold.actors.partial_answer import PartialAnswer
 from refold.actors.protocols import Provider, SessionObserver, ToolRunner
+from refold.actors.recalling import Recalling
 from refold.actors.tool_results import text_of_error
 from refold.events.answers import recorded_answer
 from refold.events.cleaning import clean_text
@@ -94,6 +95,7 @@ class ModelActor(Actor):
         policy: judges the calls of an answer; None = the tools alone say which may run.
         offer: says which tools a model is offered; None = all.
         output_check: says of a final answer's text why it cannot be used, or None; None = any can.
+        recalling: asks the agent's memories; None = it has none.
         window: says which messages of a history a model is shown; None = all.
     """
 
@@ -107,10 +109,11 @@ class ModelActor(Actor):
         policy: Policy | None = None,
         offer: Offer | None = None,
         output_check: OutputCheck | None = None,
+        recalling: Recalling | None = None,
         window: ContextWindow | None = None,
     ) -> None:
         self._policy = policy
-        self._requests = RequestMaker(store, offer=offer, window=window)
+        self._requests = RequestMaker(store, offer=offer, recalling=recalling, window=window)
         self._output_check = output_check
         self._provider = provider
         self._tools = tools

@@ -11,6 +11,7 @@ import msgspec
 
 from refold.actors.conversation import Conversation
 from refold.actors.judging import Offer, offered_tools
+from refold.actors.recalling import Recalling
 from refold.actors.tool_results import text_of_error
 from refold.events.configuration import AgentConfiguration, ToolSpec
 from refold.events.content import Message
@@ -59,12 +60,21 @@ class RequestMaker:
     Args:
         store: where prompts and schemas are.
         offer: says which tools a model is offered; None = all.
+        recalling: asks the agent's memories; None = it has none.
         window: says which messages a model is shown; None = all.
     """
 
-    def __init__(self, store: EventStore, *, offer: Offer | None = None, window: ContextWindow | None = None) -> None:
+    def __init__(
+        self,
+        store: EventStore,
+        *,
+        offer: Offer | None = None,
+        recalling: Recalling | None = None,
+        window: ContextWindow | None = None,
+    ) -> None:
         self._store = store
         self._offer = offer
+        self._recalling = recalling
         self._window = window
         self._parts: dict[tuple[PayloadHash, PayloadHash], tuple[str, tuple[ToolSpec, ...]]] = {}
 
@@ -82,7 +92,13 @@ class RequestMaker:
         names = tuple(spec.name for spec in offered) if len(offered) < len(tools) else None
         reference = RequestReference(configured=wanted.configured, messages=wanted.length, digest=digest, offered=names)
         plain = plain_request(wanted.configuration, prompt, tools, messages, names)
-        prepared = self._trimmed(plain, wanted.latest_input, NOTHING)
+        prepared = NOTHING
+        if self._recalling is not None:
+            query = messages[wanted.latest_input].text if wanted.latest_input < len(messages) else ""
+            remembered = await self._recalling.remembered(wanted.configuration, query)
+            prepared = Prepared(added=remembered.added, notes=remembered.notes)
+            reference = msgspec.structs.replace(reference, recalled=remembered.recalled)
+        prepared = self._trimmed(plain, wanted.latest_input, prepared)
         reference, payloads = with_prepared(reference, prepared)
         return OutgoingRequest(
             request=applied(plain, prepared_of(reference, payloads)),

@@ -22,6 +22,7 @@ from refold.actors.mailbox import Vital
 from refold.actors.model import MODEL_KIND, CancelModelCall, StartModelCall
 from refold.actors.outgoing_request import WantedRequest
 from refold.actors.protocols import SessionObserver
+from refold.actors.recalling import Recalling
 from refold.actors.tool import AbandonToolCall, CancelToolCall, StartToolCall
 from refold.events.codec import RecordedEvent
 from refold.events.configuration import AgentConfiguration
@@ -47,7 +48,7 @@ from refold.events.session_commands import (
 )
 from refold.events.session_core import SESSION_CODEC, SESSION_CORE
 from refold.events.session_decisions import AskPerson, CallModel, RunTool
-from refold.events.session_events import SessionEvent, ToolApprovalRequested
+from refold.events.session_events import ModelResponded, SessionEvent, ToolApprovalRequested
 from refold.events.session_state import (
     Run,
     SessionState,
@@ -108,6 +109,8 @@ class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
     after_order: bool = False
     """Whether the runtime before this one had ended in order, so that no run of it was interrupted by a crash."""
     cancel_grace_s: float = 5.0
+    recalling: Recalling | None = None
+    """The agent's memories, which are told what was recalled; None = it has none."""
 
 
 class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]):
@@ -232,8 +235,12 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         return isinstance(command, ResumeRun)
 
     def published(self, events: Sequence[RecordedEvent[SessionEvent]]) -> None:
-        """Tell the observer."""
+        """Tell the observer, and the memory what an answer was given with."""
         self._observer.recorded(self.session, events)
+        recalling = self._setting.recalling
+        for event in (recorded.event for recorded in events) if recalling is not None else ():
+            if recalling is not None and isinstance(event, ModelResponded) and event.request.recalled:
+                recalling.note(self.session, event.run, event.request.recalled)
 
     def settled(self) -> None:
         """Tell the observer."""

@@ -9,6 +9,7 @@ import msgspec
 
 from refold.actors.judging import Offer, Policy
 from refold.actors.protocols import Provider
+from refold.actors.recalling import PromptText, Recall, Recalling
 from refold.approval_handling import ApprovalHandler
 from refold.events.configuration import AgentConfig
 from refold.events.context_window import ContextWindow
@@ -46,6 +47,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     told its schema; read an answer with `RunResult.parsed`."""
     context: ContextWindow | None = None
     """Says which part of a long history the model is shown, such as a `TokenWindow`; None = all of it."""
+    memory: Recall | None = None
+    """Of episodes: those that match the latest input enter each request, as far as the configuration allows."""
+    working_memory: PromptText | None = None
+    """What it holds stands behind the system prompt of each request."""
     objects: Sequence[StreamObject[Any, Any, Any]] = ()
     """What else lives on the runtime's log, such as circuit breakers."""
 
@@ -61,6 +66,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("Agent.offer must be a plain function that returns quickly, not an async one")
         if self.context is not None and not callable(getattr(self.context, "kept", None)):
             raise ConfigError(f"Agent.context must be a ContextWindow, not {type(self.context).__name__}")
+        for field, method in (("memory", "look"), ("memory", "note_recalled"), ("working_memory", "prompt_text")):
+            given = getattr(self, field)
+            if given is not None and not callable(getattr(given, method, None)):
+                raise ConfigError(f"Agent.{field} must have a method {method}, which {type(given).__name__} has not")
         if self.output_type is not None:
             output_schema(self.output_type)
         self._check_objects()
@@ -75,7 +84,18 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
     def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
         """Return everything of it that lives on the log, each once."""
-        return tuple({id(living): living for living in self.objects}.values())
+        remembering: list[StreamObject[Any, Any, Any]] = [
+            cast("StreamObject[Any, Any, Any]", item)
+            for item in (self.memory, self.working_memory)
+            if isinstance(item, StreamObject)
+        ]
+        return tuple({id(living): living for living in (*self.objects, *remembering)}.values())
+
+    def recalling(self) -> Recalling | None:
+        """Return what asks its memories, if it has any."""
+        if self.memory is None and self.working_memory is None:
+            return None
+        return Recalling(self.memory, self.working_memory)
 
     def _check_names_of_actions(self) -> None:
         from refold.react_action import is_reserved
@@ -111,6 +131,8 @@ class AgentParts(TypedDict, total=False):
     offer: Offer | None
     output_type: type[object] | None
     context: ContextWindow | None
+    memory: Recall | None
+    working_memory: PromptText | None
     objects: Sequence[StreamObject[Any, Any, Any]]
 
 

@@ -249,6 +249,7 @@ class AgentRuntime:
             auto_resume=self.options.auto_resume,
             after_order=await ended_in_order(store),
             cancel_grace_s=self.options.cancel_grace_s,
+            recalling=self.agent.recalling(),
         )
 
     def _register(self, system: ActorSystem, journal: Journal, store: EventStore, setting: SessionSetting) -> None:
@@ -266,6 +267,7 @@ class AgentRuntime:
                 policy=agent.policy,
                 offer=agent.offer,
                 output_check=output_check,
+                recalling=setting.recalling,
                 window=agent.context,
             ),
         )
