@@ -6,22 +6,33 @@ that by `refold.events.request_building`, as a reader of the log builds it again
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 import msgspec
 
 from refold.actors.conversation import Conversation
 from refold.actors.judging import Offer, offered_tools
+from refold.actors.middleware import HookContext, Hooks
 from refold.actors.recalling import Recalling
 from refold.actors.tool_results import text_of_error
+from refold.events.cleaning import Unrecordable
 from refold.events.configuration import AgentConfiguration, ToolSpec
-from refold.events.content import Message
+from refold.events.content import AnswerContent, Message
 from refold.events.context_window import Context, ContextWindow, Range
 from refold.events.errors import AgentLoopError, LogFormatError
 from refold.events.history_rules import HistoryRules
 from refold.events.ids import PayloadHash, RunId, SessionId
 from refold.events.model import ModelRequest, RequestReference
 from refold.events.prepared import NOTHING, Prepared
-from refold.events.request_building import applied, plain_request, prepared_of, with_prepared
+from refold.events.request_building import (
+    applied,
+    difference,
+    plain_request,
+    prepared_of,
+    recordable,
+    with_prepared,
+)
+from refold.events.spending import Usage
 from refold.stores.event_store import EventStore
 
 
@@ -31,6 +42,10 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     session: SessionId
     run: RunId
     turn: int
+    asked: int
+    """Version of the event that wants the model call."""
+    summarised: int = 0
+    """Version of the last summary of the history."""
     configured: int
     """Version of the AgentConfigured in force."""
     configuration: AgentConfiguration
@@ -41,6 +56,10 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     latest_input: int
     """Place of the latest input among them."""
     conversation: Conversation
+    notes: tuple[str, ...] = ()
+    """What could not be done to it, in words."""
+    paid: Usage = Usage()
+    """Tokens that were paid for that."""
 
 
 class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,8 +69,17 @@ class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
     reference: RequestReference
     payloads: dict[PayloadHash, bytes] = {}
     """That the reference names and the log may not have."""
+    prepared: Prepared = NOTHING
+    """What was done to it, wherever the reference has that."""
     tools: tuple[ToolSpec, ...] = ()
     """All that are configured, in name order."""
+
+    def answered_with(self, answer: tuple[AnswerContent, ...]) -> Self:
+        """Return this with the model's own answer, which middleware changed."""
+        plain = msgspec.structs.replace(self.reference, prepared=None, prepared_payload=None)
+        prepared = msgspec.structs.replace(self.prepared, answer=answer)
+        reference, payloads = with_prepared(plain, prepared)
+        return msgspec.structs.replace(self, reference=reference, payloads=payloads, prepared=prepared)
 
 
 class RequestMaker:
@@ -62,6 +90,7 @@ class RequestMaker:
         offer: says which tools a model is offered; None = all.
         recalling: asks the agent's memories; None = it has none.
         window: says which messages a model is shown; None = all.
+        hooks: may change the request last of all; None = there is no middleware.
     """
 
     def __init__(
@@ -71,8 +100,10 @@ class RequestMaker:
         offer: Offer | None = None,
         recalling: Recalling | None = None,
         window: ContextWindow | None = None,
+        hooks: Hooks | None = None,
     ) -> None:
         self._store = store
+        self._hooks = hooks
         self._offer = offer
         self._recalling = recalling
         self._window = window
@@ -86,26 +117,58 @@ class RequestMaker:
             LogFormatError: the log lacks a part of it, or a part is damaged.
             PersistenceError: the log cannot be read.
         """
+        plain, reference = await self.plain(wanted)
+        prepared = Prepared(notes=wanted.notes)
+        if self._recalling is not None:
+            latest = plain.messages[wanted.latest_input]
+            remembered = await self._recalling.remembered(wanted.configuration, latest.text)
+            prepared = Prepared(added=remembered.added, notes=wanted.notes + remembered.notes)
+            reference = msgspec.structs.replace(reference, recalled=remembered.recalled)
+        prepared = self._trimmed(plain, wanted.latest_input, prepared)
+        if self._hooks is not None:
+            prepared = await self._rewritten(self._hooks, wanted, applied(plain, prepared), prepared)
+        referring, payloads = with_prepared(reference, prepared)
+        return OutgoingRequest(
+            request=applied(plain, prepared_of(referring, payloads)),
+            reference=referring,
+            payloads=payloads,
+            prepared=prepared,
+            tools=(await self._prompt_and_tools(wanted.configuration))[1],
+        )
+
+    async def plain(self, wanted: WantedRequest) -> tuple[ModelRequest, RequestReference]:
+        """Return the request to which nothing was done yet, and the reference to it.
+
+        Raises:
+            AgentLoopError: the offer of tools failed.
+            LogFormatError: the log lacks a part of it, or a part is damaged.
+            PersistenceError: the log cannot be read.
+        """
         messages, digest = await wanted.conversation.upto(wanted.source, wanted.length)
         prompt, tools = await self._prompt_and_tools(wanted.configuration)
         offered = offered_tools(self._offer, wanted.session, tools)
         names = tuple(spec.name for spec in offered) if len(offered) < len(tools) else None
         reference = RequestReference(configured=wanted.configured, messages=wanted.length, digest=digest, offered=names)
-        plain = plain_request(wanted.configuration, prompt, tools, messages, names)
-        prepared = NOTHING
-        if self._recalling is not None:
-            query = messages[wanted.latest_input].text if wanted.latest_input < len(messages) else ""
-            remembered = await self._recalling.remembered(wanted.configuration, query)
-            prepared = Prepared(added=remembered.added, notes=remembered.notes)
-            reference = msgspec.structs.replace(reference, recalled=remembered.recalled)
-        prepared = self._trimmed(plain, wanted.latest_input, prepared)
-        reference, payloads = with_prepared(reference, prepared)
-        return OutgoingRequest(
-            request=applied(plain, prepared_of(reference, payloads)),
-            reference=reference,
-            payloads=payloads,
-            tools=tools,
-        )
+        return plain_request(wanted.configuration, prompt, tools, messages, names), reference
+
+    async def _rewritten(
+        self, hooks: Hooks, wanted: WantedRequest, request: ModelRequest, prepared: Prepared
+    ) -> Prepared:
+        """Return what is done to a request, with what middleware changes in it."""
+        context = HookContext(session=wanted.session, run=wanted.run, turn=wanted.turn)
+        changed = await hooks.pre_llm(context, request)
+        if changed is request:
+            return prepared
+        changes = difference(request, changed)
+        if changes is None:
+            return prepared
+        try:
+            again, _ = recordable(msgspec.structs.replace(prepared, rewritten=changes))
+        except Unrecordable as error:
+            raise AgentLoopError(f"the request that middleware made cannot be recorded: {error}") from error
+        if changes.messages is not None:
+            require_acceptable(changed.messages, "what middleware made of the messages")
+        return again
 
     def _trimmed(self, plain: ModelRequest, latest_input: int, prepared: Prepared) -> Prepared:
         """Return what is done to a request, with what the window leaves out of its history."""

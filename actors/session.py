@@ -23,6 +23,7 @@ from refold.actors.model import MODEL_KIND, CancelModelCall, StartModelCall
 from refold.actors.outgoing_request import WantedRequest
 from refold.actors.protocols import SessionObserver
 from refold.actors.recalling import Recalling
+from refold.actors.session_messages import ForAcceptedWork, PreparedContext
 from refold.actors.tool import AbandonToolCall, CancelToolCall, StartToolCall
 from refold.events.codec import RecordedEvent
 from refold.events.configuration import AgentConfiguration
@@ -38,6 +39,7 @@ from refold.events.session_commands import (
     DecideApproval,
     ImportHistory,
     OpenSession,
+    RecordContext,
     RecordModelFailure,
     RecordModelResponse,
     RecordTimer,
@@ -82,12 +84,6 @@ class ReadSession(msgspec.Struct, frozen=True):
     """
 
     question: Callable[[SessionState], object]
-
-
-class ForAcceptedWork(Vital, frozen=True):
-    """A command or a question about what was accepted before, which a full mailbox must not turn away."""
-
-    message: object
 
 
 class InsistOnCancel(Vital, frozen=True):
@@ -157,6 +153,8 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         command = message.command if type(message) is WithPayloads else message
         if isinstance(reply, Performed) and type(command) is SendInput:
             return PerformedInRun(reply.version, reply.new, self._run_of(command, reply.version))
+        if isinstance(reply, Performed) and type(command) is RecordContext:
+            return PreparedContext(reply.version, reply.new, self._wanted_still(command))
         return reply
 
     async def _allow_turn(self, command: AllowTurn) -> object:
@@ -279,12 +277,21 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
                 assert_never(effect)
         self._order(effect, message)
 
+    def _wanted_still(self, command: RecordContext) -> WantedRequest | None:
+        """Return the request as it is wanted after a summary, or None where it is not any more."""
+        run, configuration = self.state.run, self.state.configuration
+        if run is None or configuration is None or (run.id, run.asked) != (command.run, command.asked):
+            return None
+        return self._wanted_request(run, command.turn, configuration) if run.phase == "model" else None
+
     def _wanted_request(self, run: Run, turn: int, configuration: AgentConfiguration) -> WantedRequest:
         messages = self.state.messages
         return WantedRequest(
             session=self.session,
             run=run.id,
             turn=turn,
+            asked=run.asked,
+            summarised=self.state.summarised,
             configured=self.state.configured,
             configuration=configuration,
             source=messages,

@@ -27,21 +27,22 @@ def result_content(value: object) -> tuple[tuple[ResultContent, ...], dict[Paylo
     Raises:
         Unrecordable: the value has no JSON form; names the path.
     """
-    content, payloads = spill(_blocks(value))
+    content, payloads = spill(result_blocks(value))
     return content, payloads
 
 
-def _blocks(value: object) -> Sequence[TextBlock | ImageBlock]:
+def result_blocks(value: object) -> Sequence[TextBlock | ImageBlock]:
+    """Return a tool's value as blocks, however large; see `result_content`."""
     if value is None:
         return ()
     if isinstance(value, str):
         return (TextBlock(text=clean_text(str.__str__(value))),) if value else ()
     if isinstance(value, TextBlock):
-        return _blocks(value.text)
+        return result_blocks(value.text)
     if isinstance(value, ImageBlock):
         return (checked_block(value),)
     if _are_blocks(value):
-        return [block for item in value for block in _blocks(item)]
+        return [block for item in value for block in result_blocks(item)]
     return (TextBlock(text=msgspec.json.encode(clean_json(value)).decode()),)
 
 

@@ -157,7 +157,7 @@ def referenced_payloads(event: Event) -> list[PayloadHash]:
     reference = getattr(event, "request", None)
     if isinstance(reference, RequestReference) and reference.prepared_payload is not None:
         found.append(reference.prepared_payload)
-    found += [block.hash for block in _stored_blocks(getattr(event, "original", ()))]
+    found += [block.hash for block in _stored_blocks(getattr(event, "original", None) or ())]
     for message in (*getattr(event, "messages", ()), *getattr(event, "summary", ())):
         found += [block.hash for block in _stored_blocks(message.content)]
     return list(dict.fromkeys(found))

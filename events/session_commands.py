@@ -54,6 +54,8 @@ class SendInput(msgspec.Struct, frozen=True, kw_only=True):
     """Join the run under way before its next model call; where there is none it is an ordinary input."""
     stepwise: bool = False
     """Its run takes one turn, and each further one only when `AllowTurn` says so."""
+    original: tuple[UserContent, ...] = ()
+    """What was given, where middleware changed it; the key is of that."""
 
 
 class AllowTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +95,23 @@ class ResumeRun(msgspec.Struct, frozen=True, kw_only=True):
     """Somebody asked for it, so that a parked run goes on too."""
     in_order: bool = False
     """The runtime before had ended in order."""
+
+
+class RecordContext(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary stands for the beginning of the history, made for a model call that is waited for."""
+
+    run: RunId
+    turn: int
+    asked: int
+    """Version of the event that wants the model call."""
+    after: int
+    """Version of the last summary that its maker knew of; 0 = there was none."""
+    replaced: int
+    """How many of the oldest messages it stands for."""
+    summary: tuple[Message, ...]
+    usage: Usage = Usage()
+    model: str | None = None
+    request: RequestReference | None = None
 
 
 class RecordModelResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +167,8 @@ class RecordToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """The tool ends the run as completed, with this as its answer."""
     broken: bool = False
     """It is not the tool that failed, but what carries it out."""
+    original: tuple[ResultContent, ...] | None = None
+    """What the tool gave, where middleware changed it."""
 
 
 class RecordTimer(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +188,7 @@ SessionCommand: TypeAlias = (
     | CancelRun
     | DecideApproval
     | ResumeRun
+    | RecordContext
     | RecordModelResponse
     | RecordModelInterruption
     | RecordModelFailure

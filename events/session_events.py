@@ -77,6 +77,8 @@ class InputQueued(Event, frozen=True, kw_only=True, tag="session.input_queued.v1
     """The run under way, which it joins before the next model call; None = it has a run of its own."""
     stepwise: bool = False
     """Its run takes one turn, and each further one only when somebody allows it."""
+    original: tuple[UserContent, ...] = ()
+    """What was given, where middleware changed it; the key is of that."""
 
 
 class TurnAllowed(Event, frozen=True, kw_only=True, tag="session.turn_allowed.v1"):
@@ -225,6 +227,8 @@ class ToolCallCompleted(Event, frozen=True, kw_only=True, tag="session.tool_call
     content: tuple[ResultContent, ...]
     ends_run: bool = False
     """The tool ended the run as completed; this is its answer."""
+    original: tuple[ResultContent, ...] | None = None
+    """What the tool gave, where middleware changed it."""
 
 
 class ToolCallFailed(Event, frozen=True, kw_only=True, tag="session.tool_call_failed.v1"):
@@ -237,6 +241,8 @@ class ToolCallFailed(Event, frozen=True, kw_only=True, tag="session.tool_call_fa
     """Whether the body may have begun."""
     broken: bool = False
     """It is not the tool that failed, but what carries it out."""
+    original: tuple[ResultContent, ...] | None = None
+    """What the tool gave, where middleware changed it."""
 
 
 class ToolResultLate(Event, frozen=True, kw_only=True, tag="session.tool_result_late.v1"):
@@ -287,6 +293,8 @@ class TimerSet(Event, frozen=True, kw_only=True, tag="session.timer_set.v1"):
     content: tuple[UserContent, ...] = ()
     key: str | None = None
     """The caller's idempotency key."""
+    original: tuple[UserContent, ...] = ()
+    """What was given, where middleware changed it; the key is of that."""
 
 
 class TimerFired(Event, frozen=True, kw_only=True, tag="session.timer_fired.v1"):

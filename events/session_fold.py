@@ -114,7 +114,7 @@ def _timer_set(state: SessionState, event: TimerSet) -> None:
     scheduled = ScheduledInput(event.due_at, state.version, event.timer, event.content, event.key)
     insort(state.scheduled, scheduled, key=lambda entry: (entry.due_at, entry.version))
     if event.key is not None:
-        digest = content_digest(event.content)
+        digest = content_digest(event.original or event.content)
         state.keys[event.key] = KeyRecord("send", digest, state.version, run_of_input(state.version))
 
 
@@ -123,7 +123,7 @@ def _input_queued(state: SessionState, event: InputQueued) -> None:
     queued = QueuedInput(state.version, run, Message("user", event.content), event.key, event.cancelled, event.stepwise)
     if event.key is not None and not event.scheduled:
         cancelled = state.version if event.cancelled else 0
-        digest = content_digest(event.content)
+        digest = content_digest(event.original or event.content)
         state.keys[event.key] = KeyRecord("send", digest, state.version, run, cancelled=cancelled)
     if event.scheduled:
         state.due = None

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from refold.actors.cancellation import CancellationToken as CancellationToken
+    from refold.actors.compaction import Summarising as Summarising
     from refold.actors.errors import ActorStopped as ActorStopped
     from refold.actors.errors import AskCycle as AskCycle
     from refold.actors.errors import AskTimeout as AskTimeout
     from refold.actors.errors import WouldDeadlock as WouldDeadlock
     from refold.actors.judging import Policy as Policy
+    from refold.actors.middleware import HookContext as HookContext
+    from refold.actors.middleware import Middleware as Middleware
+    from refold.actors.middleware import ToolCall as ToolCall
     from refold.actors.protocols import Provider as Provider
     from refold.actors.protocols import StreamingProvider as StreamingProvider
     from refold.actors.tool_context import ToolContext as ToolContext
@@ -127,11 +131,13 @@ __all__ = [
     "Delta",
     "Deny",
     "Failed",
+    "HookContext",
     "ImageBlock",
     "LogFormatError",
     "LogInUse",
     "MemoryId",
     "Message",
+    "Middleware",
     "Missed",
     "ModelRequest",
     "ModelResponse",
@@ -162,6 +168,7 @@ __all__ = [
     "Streamed",
     "StreamingProvider",
     "Subscription",
+    "Summarising",
     "SyncConnectedSession",
     "SyncConnection",
     "SyncRunStream",
@@ -175,6 +182,7 @@ __all__ = [
     "TokenWindow",
     "Tool",
     "ToolApprovalRequested",
+    "ToolCall",
     "ToolCallId",
     "ToolContext",
     "ToolError",
@@ -224,11 +232,13 @@ _HOMES = {
     "Delta": "refold.events.model",
     "Deny": "refold.events.permission",
     "Failed": "refold.outcome",
+    "HookContext": "refold.actors.middleware",
     "ImageBlock": "refold.events.content",
     "LogFormatError": "refold.events.errors",
     "LogInUse": "refold.events.errors",
     "MemoryId": "refold.events.ids",
     "Message": "refold.events.content",
+    "Middleware": "refold.actors.middleware",
     "Missed": "refold.published",
     "ModelRequest": "refold.events.model",
     "ModelResponse": "refold.events.model",
@@ -259,6 +269,7 @@ _HOMES = {
     "Streamed": "refold.published",
     "StreamingProvider": "refold.actors.protocols",
     "Subscription": "refold.subscription",
+    "Summarising": "refold.actors.compaction",
     "SyncConnectedSession": "refold.sync_connection",
     "SyncConnection": "refold.sync_connection",
     "SyncRunStream": "refold.sync_streams",
@@ -272,6 +283,7 @@ _HOMES = {
     "TokenWindow": "refold.events.context_window",
     "Tool": "refold.tools",
     "ToolApprovalRequested": "refold.events.session_events",
+    "ToolCall": "refold.actors.middleware",
     "ToolCallId": "refold.events.ids",
     "ToolContext": "refold.actors.tool_context",
     "ToolError": "refold.events.errors",

@@ -8,6 +8,7 @@ from typing import Any, TypedDict, cast
 import msgspec
 
 from refold.actors.judging import Offer, Policy
+from refold.actors.middleware import Hooks, Middleware
 from refold.actors.protocols import Provider
 from refold.actors.recalling import PromptText, Recall, Recalling
 from refold.approval_handling import ApprovalHandler
@@ -47,6 +48,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     told its schema; read an answer with `RunResult.parsed`."""
     context: ContextWindow | None = None
     """Says which part of a long history the model is shown, such as a `TokenWindow`; None = all of it."""
+    middleware: Sequence[Middleware] = ()
+    """Is called around what people say, what the model is asked and answers, and each tool's body, in this order."""
     memory: Recall | None = None
     """Of episodes: those that match the latest input enter each request, as far as the configuration allows."""
     working_memory: PromptText | None = None
@@ -66,6 +69,9 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("Agent.offer must be a plain function that returns quickly, not an async one")
         if self.context is not None and not callable(getattr(self.context, "kept", None)):
             raise ConfigError(f"Agent.context must be a ContextWindow, not {type(self.context).__name__}")
+        for each in self.middleware:
+            if not isinstance(each, Middleware):
+                raise ConfigError(f"Agent.middleware must hold Middleware only, not {type(each).__name__}")
         for field, method in (("memory", "look"), ("memory", "note_recalled"), ("working_memory", "prompt_text")):
             given = getattr(self, field)
             if given is not None and not callable(getattr(given, method, None)):
@@ -90,6 +96,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             if isinstance(item, StreamObject)
         ]
         return tuple({id(living): living for living in (*self.objects, *remembering)}.values())
+
+    def hooks(self) -> Hooks | None:
+        """Return its middleware, if it has any."""
+        return Hooks(self.middleware) if self.middleware else None
 
     def recalling(self) -> Recalling | None:
         """Return what asks its memories, if it has any."""
@@ -131,6 +141,7 @@ class AgentParts(TypedDict, total=False):
     offer: Offer | None
     output_type: type[object] | None
     context: ContextWindow | None
+    middleware: Sequence[Middleware]
     memory: Recall | None
     working_memory: PromptText | None
     objects: Sequence[StreamObject[Any, Any, Any]]

@@ -22,7 +22,8 @@ from refold.actors.hosting import Host
 from refold.actors.journal import Journal
 from refold.actors.model import MODEL_KIND, ModelActor
 from refold.actors.protocols import Provider
-from refold.actors.session import ForAcceptedWork, ReadSession, SessionActor, SessionSetting
+from refold.actors.session import ReadSession, SessionActor, SessionSetting
+from refold.actors.session_messages import ForAcceptedWork
 from refold.actors.supervision import ActorFailure
 from refold.actors.thread_pool import ThreadPool
 from refold.actors.tool import ToolActor
@@ -43,6 +44,7 @@ from refold.events.session_decisions import pending
 from refold.events.session_state import SessionState, is_scheduled
 from refold.events.tool_core import TOOL_KIND
 from refold.forked_child import protect_from_children
+from refold.hooked_tools import tools_of
 from refold.inbox_reading import InboxReader, reader_of
 from refold.log_opening import ended_in_order, opened_store
 from refold.options import RuntimeOptions, checked_options
@@ -54,7 +56,6 @@ from refold.session_hub import SessionHub, Subscriber
 from refold.stores.event_store import EventStore
 from refold.structured_output import OutputCheck
 from refold.subscription import CAPACITY, Subscription
-from refold.tool_registry import ToolRegistry
 from refold.version import VERSION
 
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ class AgentRuntime:
         self.hub = SessionHub()
         self._pool = ThreadPool(self.options.tool_threads, name="refold-tool")
         self._approval_pool = ThreadPool(self.options.tool_threads, name="refold-approval")
-        self.tools = ToolRegistry(self.agent.tools, pool=self._pool)
+        self.hooks = self.agent.hooks()
+        self.tools = tools_of(self.agent, self.hooks, self._pool)
         self._in_flight = EffectsInFlight()
         self._store: EventStore | None = None
         self._system: ActorSystem | None = None
@@ -269,6 +271,8 @@ class AgentRuntime:
                 output_check=output_check,
                 recalling=setting.recalling,
                 window=agent.context,
+                hooks=self.hooks,
+                summariser=agent.provider,
             ),
         )
         ask = asking(agent.approval, self._approval_pool)
