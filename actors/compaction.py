@@ -225,7 +225,10 @@ class Compaction:
     def _without(self, wanted: WantedRequest, error: BaseException) -> WantedRequest:
         """Return what is wanted where there is no summary, with why, and what was paid for none."""
         said = text_of_error(error) or type(error).__name__
-        said = said if isinstance(error, ProviderError | Unusable) else f"{type(error).__name__}: {said}"
-        log.warning("%s: the history is not summarised: %s", wanted.session, said, exc_info=error)
+        expected = isinstance(error, ProviderError | Unusable)
+        said = said if expected else f"{type(error).__name__}: {said}"
+        log.warning(
+            "session %s: the history is not summarised: %s", wanted.session, said, exc_info=None if expected else error
+        )
         paid = error.usage if isinstance(error, Unusable) else Usage()
         return msgspec.structs.replace(wanted, notes=(f"the history was not summarised ({said[:2_000]})",), paid=paid)

@@ -53,20 +53,20 @@ def summary_plan(context: Context, max_tokens: int, keep_tokens: int, count: Cou
     There is need where a request has more than `max_tokens`. The cut leaves as many of the last messages as
     `keep_tokens` hold, and at least what the model has not answered yet. What a summary stands for must be a quarter
     of what `max_tokens` leave for messages, so that a summary is not made again and again; and it is at most all of
-    that, so that it can be made of one request.
+    that, so that it can be made of one request, unless a single answer is longer.
     """
     messages, room = context.messages, max_tokens - frame_tokens(context)
     counts = [count(message) for message in messages]
     left = sum(counts)
     if left <= room or room <= 0:
         return None
-    last = _first_unanswered(messages)
+    last, least = _first_unanswered(messages), max(1, room // 4)
     best: SummaryPlan | None = None
     before = 0
     for place in range(1, last + 1):
         before += counts[place - 1]
         left -= counts[place - 1]
-        if before > room and best is not None:
+        if before > room and best is not None and best.tokens >= least:
             break
         if begins_group(messages, place) or begins_unit(messages, place):
             keeps_input = context.latest_input < place
@@ -74,7 +74,7 @@ def summary_plan(context: Context, max_tokens: int, keep_tokens: int, count: Cou
             best = SummaryPlan(place, gained, keeps_input)
             if left <= keep_tokens:
                 break
-    return best if best is not None and best.tokens >= max(1, room // 4) else None
+    return best if best is not None and best.tokens >= least else None
 
 
 def _first_unanswered(messages: Sequence[Message]) -> int:
@@ -82,6 +82,8 @@ def _first_unanswered(messages: Sequence[Message]) -> int:
     last = len(messages) - 1
     while last > 0 and messages[last].role == "user":
         last -= 1
+    if messages[last].role == "user":
+        return 0
     if not tool_uses(messages[last].content):
         return min(last + 1, len(messages) - 1)
     while last > 0 and not begins_unit(messages, last):

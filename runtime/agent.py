@@ -72,13 +72,13 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         for each in self.middleware:
             if not isinstance(each, Middleware):
                 raise ConfigError(f"Agent.middleware must hold Middleware only, not {type(each).__name__}")
+        if self.output_type is not None:
+            output_schema(self.output_type)
+        self._check_objects()
         for field, method in (("memory", "look"), ("memory", "note_recalled"), ("working_memory", "prompt_text")):
             given = getattr(self, field)
             if given is not None and not callable(getattr(given, method, None)):
                 raise ConfigError(f"Agent.{field} must have a method {method}, which {type(given).__name__} has not")
-        if self.output_type is not None:
-            output_schema(self.output_type)
-        self._check_objects()
         if self.config.protocol == "react":
             self._check_names_of_actions()
 
@@ -90,11 +90,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
     def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
         """Return everything of it that lives on the log, each once."""
-        remembering: list[StreamObject[Any, Any, Any]] = [
-            cast("StreamObject[Any, Any, Any]", item)
-            for item in (self.memory, self.working_memory)
-            if isinstance(item, StreamObject)
-        ]
+        given: tuple[object, ...] = (self.memory, self.working_memory)
+        remembering: list[StreamObject[Any, Any, Any]] = [item for item in given if isinstance(item, StreamObject)]
         return tuple({id(living): living for living in (*self.objects, *remembering)}.values())
 
     def hooks(self) -> Hooks | None:

@@ -153,6 +153,7 @@ class Setup:
                     session=SessionId("s"),
                     run=RunId("run_3"),
                     turn=1,
+                    asked=5,
                     configured=2,
                     configuration=self.configuration,
                     source=[Message("user", (TextBlock(text="hello"),))],
