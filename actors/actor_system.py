@@ -98,6 +98,8 @@ class ActorSystem:
         self._failed: dict[str, str] = {}
         self._posted: dict[str, int] = {}  # messages of other threads that are on their way, by address
         self._posting = threading.Lock()
+        self.sheds = 0
+        """Messages that were turned away because too many waited."""
         self._started = 0
         self._closing = False
 
@@ -308,6 +310,7 @@ class ActorSystem:
         with self._posting:
             posted = self._posted.get(address, 0)
             if depth + posted >= capacity and not isinstance(message, Vital):
+                self.sheds += 1
                 return BackpressureShed(depth + posted, capacity, of=address)
             self._posted[address] = posted + 1
         return None
@@ -337,6 +340,11 @@ class ActorSystem:
             self.set_aside(ref.address, message, str(error))
 
     # For cells
+
+    def note_shed(self) -> None:
+        """For cells: count a message that finds no room in a mailbox."""
+        with self._posting:
+            self.sheds += 1
 
     def replace(self, cell: ActorCell) -> ActorCell | None:
         """For refs and cells: take a closed cell out of the directory; return the one that waiting messages start."""

@@ -69,6 +69,13 @@ class FoldedActor(Actor, Generic[S, C, E]):
     def published(self, events: Sequence[RecordedEvent[E]]) -> None:
         """See events that have just become durable."""
 
+    def current_state(self) -> S | None:
+        """Return the state, whose last events may be on their way to the log; None while it has to be folded anew.
+
+        It is the actor's own: look, and hold nothing of it.
+        """
+        return None if self._stale else self.state
+
     @property
     def stream(self) -> StreamName:
         """The stream that the state is folded from: the actor's address."""

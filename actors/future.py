@@ -151,6 +151,14 @@ class ActorFuture(pykka.Future[T]):
         """Return a future of `func(value)`; `func` is called by the first who gets or awaits it."""
         return _Derived((self,), lambda values: func(values[0]))
 
+    def map_in_thread(self, func: Callable[[T], R]) -> "ActorFuture[R]":
+        """Return a future of `func(value)` for a `func` that computes for long: it never blocks a loop that waits.
+
+        Who awaits it has `func` called in a daemon thread of its own, who gets it in the caller's thread; once. A
+        waiter that gives up leaves that thread computing.
+        """
+        return _Computed((self,), lambda values: func(values[0]))
+
     def filter(self, func: Callable[[Any], Any]) -> "ActorFuture[Iterable[Any]]":
         """Return a future of the list of those items of the value for which `func(item)` is true."""
         return self.map(lambda items: list(filter(func, cast("Iterable[Any]", items))))
@@ -249,6 +257,24 @@ class _Derived(ActorFuture[T]):
             self.settle(error=error)
         else:
             self.settle(value)
+
+
+class _Computed(_Derived[T]):
+    """The outcome of a long computation, for which coroutines wait without blocking their loop."""
+
+    def ready(self) -> bool:
+        return self._ready
+
+    def __await__(self) -> Generator[Any, None, T]:
+        if not self._ready:
+            values: list[Any] = []
+            for parent in self._parents:
+                values.append((yield from _for_the_loop(parent).__await__()))
+            if not self._begun:
+                threading.Thread(target=self._fill, args=(values,), name="computing", daemon=True).start()
+        return (yield from ActorFuture.__await__(self))
+
+    __iter__ = __await__
 
 
 def settle_in_thread(future: ActorFuture[T], source: pykka.Future[T]) -> None:

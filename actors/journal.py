@@ -8,6 +8,7 @@ durable; a batch that is refused never costs the others that shared its transact
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Protocol
 
 from refold.events.errors import PersistenceError, WrongExpectedVersion
 from refold.events.ids import PayloadHash
@@ -19,6 +20,18 @@ GROUP_BATCHES_MAX = 512
 
 GROUP_BYTES_MAX = 8 * 1024 * 1024
 """A transaction takes no further batch once it holds so many bytes of events and payloads."""
+
+
+class JournalObserver(Protocol):
+    """Sees what becomes of appends. It must return at once, and never raise."""
+
+    def written(self, batches: Sequence[EncodedBatch], appended: Sequence[Appended]) -> None:
+        """See batches that have just become durable, and where each is; in order of position, and each once."""
+        ...
+
+    def not_written(self, batches: Sequence[EncodedBatch], failure: PersistenceError) -> None:
+        """See batches of one append that failed; `failure.outcome_unknown` says whether they may be durable."""
+        ...
 
 
 class _Waiting:
@@ -57,6 +70,8 @@ class Journal:
         self.store = store
         self.commits = 0
         """Transactions that were written."""
+        self.observer: JournalObserver | None = None
+        """Is told what becomes of every append."""
         self._waiting: deque[_Waiting] = deque()
         self._writer: asyncio.Task[None] | None = None
         self._closed = False
@@ -159,7 +174,7 @@ class Journal:
                 raise RuntimeError(f"it did not say where {len(batches)} batches are")
         except (WrongExpectedVersion, ValueError, TypeError) as error:
             if len(group) == 1:
-                group[0].settle(None, self._failure(error, outcome_unknown=False))
+                self._fail(group, self._failure(error, outcome_unknown=False))
                 return
             for entry in group:  # Nothing was written: each by itself, so that only the refused one fails.
                 await self._write_group([entry])
@@ -169,16 +184,22 @@ class Journal:
             writer = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and writer is not None and writer.cancelling():
                 raise
-            failure = self._failure(error, outcome_unknown=True)
-            for entry in group:
-                entry.settle(None, failure)
+            self._fail(group, self._failure(error, outcome_unknown=True))
         else:
             self.commits += 1
+            if self.observer is not None:
+                self.observer.written(batches, appended)
             start = 0
             for entry in group:
                 end = start + len(entry.batches)
                 entry.settle(appended[start:end])
                 start = end
+
+    def _fail(self, group: Sequence[_Waiting], failure: PersistenceError) -> None:
+        for entry in group:
+            if self.observer is not None:
+                self.observer.not_written(entry.batches, failure)
+            entry.settle(None, failure)
 
     def _failure(self, error: BaseException, *, outcome_unknown: bool) -> PersistenceError:
         if isinstance(error, PersistenceError):

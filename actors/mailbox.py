@@ -65,6 +65,7 @@ class Mailbox:
         if queue is None:
             queue = self._queue = deque()
         elif len(queue) >= self.capacity and not isinstance(message, _ALWAYS_TAKEN):
+            self.system.note_shed()
             raise BackpressureShed(len(queue), self.capacity, of=self.address)
         if reply is not None:
             reply.answerer = self

@@ -107,6 +107,8 @@ class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
     cancel_grace_s: float = 5.0
     recalling: Recalling | None = None
     """The agent's memories, which are told what was recalled; None = it has none."""
+    graph_entities: Callable[[], int | None] | None = None
+    """Tells at once how many entities the agent's graph has; None = it has no graph."""
 
 
 class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]):
@@ -196,7 +198,12 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         if self.state.session is None and not isinstance(command, SendInput | ImportHistory):
             return ()
         if self.state.session is None:
-            opening = OpenSession(session=self.session, agent=configuration.agent)
+            entities = self._setting.graph_entities
+            opening = OpenSession(
+                session=self.session,
+                agent=configuration.agent,
+                graph_entities=entities() if entities is not None else None,
+            )
             return (opening, Configure(configuration=configuration))
         if self.state.configuration is configuration:
             return ()

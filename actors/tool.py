@@ -20,6 +20,7 @@ from refold.actors.journal import Journal
 from refold.actors.mailbox import Vital
 from refold.actors.middleware import CallRefused
 from refold.actors.protocols import SessionObserver, ToolRunner
+from refold.actors.result_limit import WithLimit
 from refold.actors.tool_context import CallingTool, ToolContext, calling_tool
 from refold.actors.tool_results import failure, result_content, text_of_error
 from refold.events.cleaning import Unrecordable
@@ -182,7 +183,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             else:
                 value = await self._body(running)
                 finished = running.context.finished if running.context is not None else None
-                content, payloads = result_content(value if finished is None else finished)
+                content, payloads = result_content(value if finished is None else WithLimit(finished, None))
                 self._tell(running, content, None, payloads, ends_run=finished is not None)
         except asyncio.CancelledError:
             if running.token.cancelled:
@@ -302,4 +303,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
                 self._listen(running)
             self._observer.progressed(running.message.session, running.message.call, report)
 
-        self.system.loop.call_soon_threadsafe(publish)
+        try:
+            self.system.loop.call_soon_threadsafe(publish)
+        except RuntimeError:  # The loop is closed, and the thread of a body that was left behind still reports.
+            log.debug("%s: a report of call %s comes after the end", self.address, running.message.call)

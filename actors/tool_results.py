@@ -6,6 +6,7 @@ from typing import TypeGuard, cast
 import msgspec
 
 from refold.actors.given_content import checked_block
+from refold.actors.result_limit import DEFAULT_RESULT_LIMIT, WithLimit, limited
 from refold.events.cleaning import clean_json, clean_text
 from refold.events.content import ErrorKind, ImageBlock, ResultContent, TextBlock
 from refold.events.errors import ToolError
@@ -22,13 +23,16 @@ ERROR_CHARACTERS_MAX = 4_000
 def result_content(value: object) -> tuple[tuple[ResultContent, ...], dict[PayloadHash, bytes]]:
     """Return a tool's value as content, with the payloads of what is large.
 
-    Text stays text, None is no content, blocks stay blocks, and everything else becomes its JSON text.
+    Text stays text, None is no content, blocks stay blocks, and everything else becomes its JSON text. What is too long
+    for a model is cut as `refold.actors.result_limit` says.
 
     Raises:
-        Unrecordable: the value has no JSON form; names the path.
+        Unrecordable: the value has no JSON form, or holds an image that is too large; names the path.
     """
-    content, payloads = spill(result_blocks(value))
-    return content, payloads
+    given = value if isinstance(value, WithLimit) else WithLimit(value, DEFAULT_RESULT_LIMIT)
+    shown, whole = limited(result_blocks(given.value), given.limit)
+    content, payloads = spill(shown)
+    return content, {**whole, **payloads}
 
 
 def result_blocks(value: object) -> Sequence[TextBlock | ImageBlock]:

@@ -9,6 +9,7 @@ function but `evolve` may change the state; `refold.events.state_watch` says how
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from types import NoneType
 from typing import Any, Generic, TypeGuard, TypeVar, get_args, get_origin
 
@@ -244,15 +245,21 @@ def _key_of(command: object) -> CommandKey | None:
     if not isinstance(command, KeyedCommand) or command.key is None:
         return None
     given = {
-        field.name: getattr(command, field.name)
-        for field in msgspec.structs.fields(command)
-        if field.name != "key" and getattr(command, field.name) != field.default
+        name: value
+        for name, default in _fields_of(type(command))
+        if name != "key" and (value := getattr(command, name)) != default
     }
     try:
         content = msgspec.json.encode((type(command).__name__, given), order="deterministic")
     except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, TypeError, ValueError) as error:
         raise CommandRejected(f"a {type(command).__name__} with a key must be plain data: {error}") from None
     return CommandKey(command.key, hashlib.sha256(content).hexdigest()[:32])
+
+
+@cache
+def _fields_of(command: type[KeyedCommand]) -> tuple[tuple[str, object], ...]:
+    """Return the name and the default of each field; msgspec works that out anew each time that it is asked."""
+    return tuple((field.name, field.default) for field in msgspec.structs.fields(command))
 
 
 def _types_of(core: type[object]) -> tuple[object, object, object]:

@@ -115,6 +115,8 @@ class StoredBlock(_Block, frozen=True, kw_only=True, tag="stored"):
     """Size of the payload."""
     holds: Literal["text", "image", "thinking", "provider"]
     """Tag of the block that it stands for."""
+    shown: str = ""
+    """What a model is shown in its place, where the whole is too long for one; empty = the block itself."""
 
 
 class ToolUseBlock(_Block, frozen=True, kw_only=True, tag="tool_use"):

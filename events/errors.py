@@ -3,14 +3,14 @@
     RefoldError
     ├── ConfigError               a setting or a name is wrong; correct it before running
     ├── CommandRejected           the command may not happen now; nothing was recorded
+    │   └── GraphError            a graph operation has no meaning
     ├── BackpressureShed          too many inputs are waiting; try again later
     ├── CircuitOpen               a service failed too often and is not called for now
     ├── ProviderError             the model's provider failed; `retryable` says whether to try again
     ├── ToolError                 raise it in a tool to choose the kind of its failure
     ├── AgentLoopError            the loop of turns cannot go on
     ├── AgentMemoryError          a memory store refused a value
-    ├── GraphError                a graph operation has no meaning
-    ├── PersistenceError          the log could not be read or written
+    ├── PersistenceError          the log, or a persistence backend, could not be read or written
     │   ├── WrongExpectedVersion  the stream moved on; fold again and retry
     │   ├── LogFormatError        the file is not a log, is damaged, or comes from a newer Refold
     │   └── LogInUse              another runtime owns the log
@@ -48,6 +48,10 @@ class ConfigError(RefoldError):
 
 class CommandRejected(RefoldError):
     """A command may not happen in the present state; nothing was recorded, and it may be corrected and resent."""
+
+
+class GraphError(CommandRejected):
+    """A graph operation has no meaning: it names what the graph does not have, or a weight that is none."""
 
 
 class BackpressureShed(RefoldError):
@@ -127,15 +131,11 @@ class AgentMemoryError(RefoldError):
     """A memory store refused a value or a query."""
 
 
-class GraphError(RefoldError):
-    """A graph operation named an unknown entity or has no meaning."""
-
-
 class PersistenceError(RefoldError):
-    """The log could not be read or written.
+    """The log, or a persistence backend, could not be read or written.
 
     Attributes:
-        outcome_unknown: True where a write may or may not be in the log; read it again before retrying.
+        outcome_unknown: True where a write may or may not be in it; read it again before retrying.
     """
 
     def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:

@@ -64,6 +64,18 @@ def spill(content: Sequence[B]) -> tuple[tuple[B | StoredBlock, ...], dict[Paylo
     return tuple(kept), payloads
 
 
+def kept_whole(block: Storable) -> tuple[StoredBlock, bytes]:
+    """Return what stands for a block, however small it is, and the payload that holds it.
+
+    Raises:
+        Unrecordable: the block would be read back as another one, or is too large to be kept.
+    """
+    data = _readable(block)
+    if len(data) > PAYLOAD_BYTES_MAX:
+        raise Unrecordable("$", f"has {len(data):,} bytes as JSON; {PAYLOAD_BYTES_MAX:,} are accepted")
+    return StoredBlock(hash=payload_hash(data), bytes=len(data), holds=_kind_of(block)), data
+
+
 def _readable(block: Storable) -> bytes:
     """Return the JSON of a block, which decodes to an equal one."""
     try:
@@ -100,23 +112,35 @@ def _may_be_large(block: Storable) -> bool:
 
 
 def restore(stored: StoredBlock, payloads: Mapping[PayloadHash, bytes]) -> Storable:
-    """Return the block that `stored` stands for.
+    """Return the block that `stored` stands for, or, of one that is too long for a model, what is shown in its place.
 
     Raises:
         LogFormatError: its payload is missing or damaged.
     """
-    data = payloads.get(stored.hash)
+    if stored.shown:
+        return TextBlock(text=stored.shown)
+    return whole_block(stored.hash, payloads)
+
+
+def whole_block(name: PayloadHash, payloads: Mapping[PayloadHash, bytes]) -> Storable:
+    """Return the block that is kept under a hash.
+
+    Raises:
+        LogFormatError: its payload is missing or damaged, or is no block.
+    """
+    data = payloads.get(name)
     if data is None:
-        raise LogFormatError(f"payload {stored.hash} is missing from the log")
+        raise LogFormatError(f"payload {name} is missing from the log")
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise LogFormatError(f"payload {stored.hash} is damaged: {error}") from None
+        raise LogFormatError(f"payload {name} is damaged: {error}") from None
 
 
 def stored_hashes(messages: Iterable[Message]) -> list[PayloadHash]:
-    """Return the payloads that `messages` refer to, in order, each once."""
-    return list(dict.fromkeys(block.hash for message in messages for block in _stored_blocks(message.content)))
+    """Return the payloads that are needed to show `messages` to a model, in order, each once."""
+    stored = (block for message in messages for block in _stored_blocks(message.content))
+    return list(dict.fromkeys(block.hash for block in stored if not block.shown))
 
 
 def _stored_blocks(content: Iterable[object]) -> Iterable[StoredBlock]:

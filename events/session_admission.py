@@ -86,9 +86,9 @@ def admit(state: SessionState, command: SessionCommand) -> SessionEvent | Record
     if state.session is None and isinstance(command, NEEDS_A_SESSION):
         raise CommandRejected("the session is not open; open it first")
     match command:
-        case OpenSession(session=session, agent=agent):
+        case OpenSession(session=session, agent=agent, graph_entities=graph_entities):
             if state.session is None:
-                return SessionOpened(session=session, agent=agent)
+                return SessionOpened(session=session, agent=agent, graph_entities=graph_entities)
             if state.session != session:
                 raise CommandRejected(f"this is session {state.session!r}, not {session!r}")
             return Recorded(1)

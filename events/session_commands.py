@@ -19,6 +19,7 @@ class OpenSession(msgspec.Struct, frozen=True, kw_only=True):
 
     session: SessionId
     agent: AgentId
+    graph_entities: int | None = None
 
 
 class Configure(msgspec.Struct, frozen=True, kw_only=True):

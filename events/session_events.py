@@ -35,6 +35,8 @@ class SessionOpened(Event, frozen=True, kw_only=True, tag="session.opened.v1"):
 
     session: SessionId
     agent: AgentId
+    graph_entities: int | None = None
+    """How many entities the agent's graph had then; None = it had none, or that was not known."""
 
 
 class AgentConfigured(Event, frozen=True, kw_only=True, tag="session.agent_configured.v1"):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from refold.agent import Agent as Agent
     from refold.agent_runtime import AgentRuntime as AgentRuntime
     from refold.approval_handling import ApprovalHandler as ApprovalHandler
+    from refold.checkpoint import Checkpoint as Checkpoint
+    from refold.checkpoint import load_checkpoint as load_checkpoint
     from refold.connection import ConnectedSession as ConnectedSession
     from refold.connection import Connection as Connection
     from refold.connection import Unfinished as Unfinished
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from refold.events.errors import AgentLoopError as AgentLoopError
     from refold.events.errors import CommandRejected as CommandRejected
     from refold.events.errors import ConfigError as ConfigError
+    from refold.events.errors import GraphError as GraphError
     from refold.events.errors import LogFormatError as LogFormatError
     from refold.events.errors import LogInUse as LogInUse
     from refold.events.errors import PersistenceError as PersistenceError
@@ -71,6 +74,7 @@ if TYPE_CHECKING:
     from refold.events.session_events import ToolApprovalRequested as ToolApprovalRequested
     from refold.events.spending import Budget as Budget
     from refold.events.spending import Price as Price
+    from refold.memory.graph import GraphStore as GraphStore
     from refold.outcome import Cancelled as Cancelled
     from refold.outcome import Completed as Completed
     from refold.outcome import Failed as Failed
@@ -93,6 +97,9 @@ if TYPE_CHECKING:
     from refold.react_text import parse_react_step as parse_react_step
     from refold.run_stream import RunStream as RunStream
     from refold.session import Session as Session
+    from refold.session_metadata import SessionMetadata as SessionMetadata
+    from refold.skill import Skill as Skill
+    from refold.skill import load_skills as load_skills
     from refold.stepping import TurnResult as TurnResult
     from refold.stopping import stop_on_sigterm as stop_on_sigterm
     from refold.subscription import Subscription as Subscription
@@ -122,6 +129,7 @@ __all__ = [
     "Budget",
     "CancellationToken",
     "Cancelled",
+    "Checkpoint",
     "CommandRejected",
     "Completed",
     "ConfigError",
@@ -131,6 +139,8 @@ __all__ = [
     "Delta",
     "Deny",
     "Failed",
+    "GraphError",
+    "GraphStore",
     "HookContext",
     "ImageBlock",
     "LogFormatError",
@@ -164,6 +174,8 @@ __all__ = [
     "ScriptedProvider",
     "Session",
     "SessionId",
+    "SessionMetadata",
+    "Skill",
     "Spent",
     "Streamed",
     "StreamingProvider",
@@ -200,6 +212,8 @@ __all__ = [
     "__version__",
     "connect",
     "cut",
+    "load_checkpoint",
+    "load_skills",
     "parse_react_step",
     "say",
     "stall",
@@ -223,6 +237,7 @@ _HOMES = {
     "Budget": "refold.events.spending",
     "CancellationToken": "refold.actors.cancellation",
     "Cancelled": "refold.outcome",
+    "Checkpoint": "refold.checkpoint",
     "CommandRejected": "refold.events.errors",
     "Completed": "refold.outcome",
     "ConfigError": "refold.events.errors",
@@ -233,6 +248,8 @@ _HOMES = {
     "Deny": "refold.events.permission",
     "Failed": "refold.outcome",
     "HookContext": "refold.actors.middleware",
+    "GraphError": "refold.events.errors",
+    "GraphStore": "refold.memory.graph",
     "ImageBlock": "refold.events.content",
     "LogFormatError": "refold.events.errors",
     "LogInUse": "refold.events.errors",
@@ -265,6 +282,8 @@ _HOMES = {
     "ScriptedProvider": "refold.providers.scripted",
     "Session": "refold.session",
     "SessionId": "refold.events.ids",
+    "SessionMetadata": "refold.session_metadata",
+    "Skill": "refold.skill",
     "Spent": "refold.outcome",
     "Streamed": "refold.published",
     "StreamingProvider": "refold.actors.protocols",
@@ -300,6 +319,8 @@ _HOMES = {
     "WouldDeadlock": "refold.actors.errors",
     "connect": "refold.connection",
     "cut": "refold.providers.scripted",
+    "load_checkpoint": "refold.checkpoint",
+    "load_skills": "refold.skill",
     "parse_react_step": "refold.react_text",
     "say": "refold.providers.scripted",
     "stall": "refold.providers.scripted",

@@ -17,7 +17,9 @@ from refold.events.context_window import ContextWindow
 from refold.events.errors import ConfigError
 from refold.events.ids import checked_identifier
 from refold.given_provider import checked_provider
+from refold.memory.graph import GraphStore
 from refold.options import RuntimeOptions
+from refold.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_skills
 from refold.stream_object import StreamObject
 from refold.structured_output import output_schema, with_output
 from refold.tools import Tool
@@ -54,14 +56,20 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Of episodes: those that match the latest input enter each request, as far as the configuration allows."""
     working_memory: PromptText | None = None
     """What it holds stands behind the system prompt of each request."""
+    graph: GraphStore | None = None
+    """What it knows of entities and their relationships."""
     objects: Sequence[StreamObject[Any, Any, Any]] = ()
     """What else lives on the runtime's log, such as circuit breakers."""
+    skills: Sequence[Skill] = ()
+    """Instructions that its model reads when a task needs them, with the tool `load_skill`."""
+    skill_prompter: SkillPrompter | None = None
+    """Says how skills enter the system prompt; None = names and descriptions are listed."""
 
     def __post_init__(self) -> None:
         if "/" in checked_identifier(self.name, "agent name"):
             raise ConfigError(f"the agent name {self.name!r} holds a slash; use a name without one")
         checked_provider(self.provider)
-        for field in ("approval", "policy", "offer"):
+        for field in ("approval", "policy", "offer", "skill_prompter"):
             given = getattr(self, field)
             if given is not None and not callable(given):
                 raise ConfigError(f"Agent.{field} must be a function, not {type(given).__name__}")
@@ -79,6 +87,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             given = getattr(self, field)
             if given is not None and not callable(getattr(given, method, None)):
                 raise ConfigError(f"Agent.{field} must have a method {method}, which {type(given).__name__} has not")
+        checked_skills(self.skills)
         if self.config.protocol == "react":
             self._check_names_of_actions()
 
@@ -90,7 +99,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
     def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
         """Return everything of it that lives on the log, each once."""
-        given: tuple[object, ...] = (self.memory, self.working_memory)
+        given: tuple[object, ...] = (self.graph, self.memory, self.working_memory)
         remembering: list[StreamObject[Any, Any, Any]] = [item for item in given if isinstance(item, StreamObject)]
         return tuple({id(living): living for living in (*self.objects, *remembering)}.values())
 
@@ -115,6 +124,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
                     "give it another name with @tool(name=…)"
                 )
 
+    def all_tools(self) -> tuple[Tool[..., object], ...]:
+        """Return its tools, with the one that reads skills where it has some."""
+        return (*self.tools, skill_tool(self.skills)) if self.skills else tuple(self.tools)
+
     def answering(self) -> Provider:
         """Return what answers its requests, in the protocol of its configuration."""
         if self.config.protocol == "native":
@@ -125,7 +138,8 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
     def told_config(self) -> AgentConfig:
         """Return the configuration with all that the model is told of the agent."""
-        return self.config if self.output_type is None else with_output(self.config, self.output_type)
+        config = with_skills(self.config, self.skills, self.skill_prompter)
+        return config if self.output_type is None else with_output(config, self.output_type)
 
 
 class AgentParts(TypedDict, total=False):
@@ -141,7 +155,10 @@ class AgentParts(TypedDict, total=False):
     middleware: Sequence[Middleware]
     memory: Recall | None
     working_memory: PromptText | None
+    graph: GraphStore | None
     objects: Sequence[StreamObject[Any, Any, Any]]
+    skills: Sequence[Skill]
+    skill_prompter: SkillPrompter | None
 
 
 def parts_and_rest(given: Mapping[str, object]) -> tuple[AgentParts, RuntimeOptions]:

@@ -20,7 +20,7 @@ from refold.actors.errors import ActorStopped, AskTimeout
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.journal import Journal
-from refold.actors.model import MODEL_KIND, ModelActor
+from refold.actors.model import MODEL_KIND
 from refold.actors.protocols import Provider
 from refold.actors.session import ReadSession, SessionActor, SessionSetting
 from refold.actors.session_messages import ForAcceptedWork
@@ -28,6 +28,7 @@ from refold.actors.supervision import ActorFailure
 from refold.actors.thread_pool import ThreadPool
 from refold.actors.tool import ToolActor
 from refold.agent import Agent, AgentParts, agent_of, parts_and_rest
+from refold.agent_actors import model_actor_of
 from refold.approval_handling import asking
 from refold.contained_store import ContainedStore
 from refold.events.cleaning import clean_text
@@ -47,14 +48,16 @@ from refold.forked_child import protect_from_children
 from refold.hooked_tools import tools_of
 from refold.inbox_reading import InboxReader, reader_of
 from refold.log_opening import ended_in_order, opened_store
+from refold.metrics.live import RuntimeMetrics
 from refold.options import RuntimeOptions, checked_options
 from refold.published import Recorded
 from refold.recorded_reading import read_recorded
 from refold.resuming import resume_open_runs
 from refold.session import Session
 from refold.session_hub import SessionHub, Subscriber
+from refold.skill import Skill, checked_skills
+from refold.step_snapshots import StepSnapshots
 from refold.stores.event_store import EventStore
-from refold.structured_output import OutputCheck
 from refold.subscription import CAPACITY, Subscription
 from refold.version import VERSION
 
@@ -98,11 +101,14 @@ class AgentRuntime:
         self.agent = agent_of(agent, provider, parts)
         self.options = checked_options(rest)
         self.hub = SessionHub()
+        self.metrics = RuntimeMetrics(self)
         self._pool = ThreadPool(self.options.tool_threads, name="refold-tool")
         self._approval_pool = ThreadPool(self.options.tool_threads, name="refold-approval")
         self.hooks = self.agent.hooks()
         self.tools = tools_of(self.agent, self.hooks, self._pool)
         self._in_flight = EffectsInFlight()
+        snapshots = self.options.step_snapshots
+        self.step_snapshots = StepSnapshots(snapshots) if snapshots is not None else None
         self._store: EventStore | None = None
         self._system: ActorSystem | None = None
         self._journal: Journal | None = None
@@ -144,6 +150,11 @@ class AgentRuntime:
         system = self.system  # Raises where the runtime is not open.
         assert self._journal is not None
         return Host(system, self._journal, self._in_flight, self.options.cancel_grace_s)
+
+    @property
+    def skills(self) -> tuple[Skill, ...]:
+        """The agent's skills, in name order."""
+        return checked_skills(self.agent.skills)
 
     @property
     def commits(self) -> int:
@@ -219,6 +230,7 @@ class AgentRuntime:
             on_failure=self._actor_failed,
         )
         self._journal = Journal(store)
+        self._journal.observer = self.metrics
         code = CodeIdentity(refold=VERSION, core=CORE_VERSION, app=options.app_version)
         self._register(self._system, self._journal, store, await self._setting(store, self._journal, code))
         note = await self._system.start(
@@ -227,6 +239,8 @@ class AgentRuntime:
         await note.ask(RuntimeStarted(code=code), block=False)
         for living in self.agent.stream_objects():
             await living.attach(self.host)
+        if self.step_snapshots is not None:
+            self.step_snapshots.begin(store, self.hub.subscribe)
         if options.auto_resume:
             self._resuming = asyncio.get_running_loop().create_task(self._resume(store), name="resume open runs")
         self._inbox = reader_of(self)
@@ -252,29 +266,15 @@ class AgentRuntime:
             after_order=await ended_in_order(store),
             cancel_grace_s=self.options.cancel_grace_s,
             recalling=self.agent.recalling(),
+            graph_entities=self.agent.graph.count_now if self.agent.graph is not None else None,
         )
 
     def _register(self, system: ActorSystem, journal: Journal, store: EventStore, setting: SessionSetting) -> None:
         hub, tools, options = self.hub, self.tools, self.options
         system.register(SESSION_KIND, lambda _: SessionActor(setting, journal, self._in_flight, hub))
         agent = self.agent
-        output_check = OutputCheck(agent.output_type) if agent.output_type is not None else None
-        system.register(
-            MODEL_KIND,
-            lambda _: ModelActor(
-                agent.answering(),
-                tools,
-                store,
-                hub,
-                policy=agent.policy,
-                offer=agent.offer,
-                output_check=output_check,
-                recalling=setting.recalling,
-                window=agent.context,
-                hooks=self.hooks,
-                summariser=agent.provider,
-            ),
-        )
+        parts = (agent, tools, store, hub, self.hooks, setting.recalling)
+        system.register(MODEL_KIND, lambda _: model_actor_of(*parts))
         ask = asking(agent.approval, self._approval_pool)
         system.register(APPROVAL_KIND, lambda _: ApprovalActor(ask))
         system.register(
@@ -384,6 +384,8 @@ class AgentRuntime:
             if cancel:
                 await self._cancel_open_runs()
             await self._in_flight.drain(self.system.clock, self.options.close_grace_s)
+            if self.step_snapshots is not None:
+                await self.step_snapshots.close(self.system.clock, self.options.close_grace_s)
             self.hub.close()
             heads = await self.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
             await self.system.ref(RUNTIME_STREAM).ask(
@@ -424,6 +426,8 @@ class AgentRuntime:
         try:
             if self._inbox is not None:
                 await self._inbox.stop()
+            if self.step_snapshots is not None and self._system is not None:
+                await self.step_snapshots.close(self._system.clock, 0)
             if self._resuming is not None:
                 self._resuming.cancel()
                 await asyncio.wait([self._resuming])
@@ -436,6 +440,7 @@ class AgentRuntime:
                 if self._journal is not None:
                     await self._journal.close()
             finally:
+                self.metrics.end()
                 self.hub.end()
                 for name in self._approval_pool.close():
                     self.log.warning("the approval handler still thinks about %s in its thread", name)

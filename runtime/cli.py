@@ -17,12 +17,14 @@ from refold.commands.demo import demo
 from refold.commands.execution import EXIT_CODES_HELP
 from refold.commands.export import export
 from refold.commands.import_log import import_log
+from refold.commands.metrics import metrics
 from refold.commands.replay import replay
 from refold.commands.resume import resume
 from refold.commands.run import run
 from refold.commands.send import send
 from refold.commands.sessions import sessions
 from refold.commands.show import show
+from refold.commands.stats import stats
 from refold.commands.tail import tail
 from refold.version import VERSION
 
@@ -37,7 +39,23 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for command in (demo, run, resume, chat, send, approve, cancel, sessions, show, tail, replay, check, export):
+for command in (
+    demo,
+    run,
+    resume,
+    chat,
+    send,
+    approve,
+    cancel,
+    sessions,
+    show,
+    tail,
+    stats,
+    metrics,
+    replay,
+    check,
+    export,
+):
     app.command(epilog=EXIT_CODES_HELP)(command)
 app.command("import", epilog=EXIT_CODES_HELP)(import_log)
 

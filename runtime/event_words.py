@@ -126,8 +126,10 @@ def _call_words(event: Event) -> str:
 
 def _other_words(event: Event) -> str:
     match event:
-        case SessionOpened(session=session, agent=agent):
-            return f"{session} with {agent}"
+        case SessionOpened(session=session, agent=agent, graph_entities=entities):
+            return f"{session} with {agent}" + (
+                f", whose graph has {entities} entities" if entities is not None else ""
+            )
         case AgentConfigured(configuration=configuration):
             tools = ", ".join(policy.name for policy in configuration.tools) or "no tools"
             return f"{configuration.agent}: {configuration.model}; {tools}"
@@ -165,7 +167,7 @@ def block_words(block: Block) -> str:
         case ProviderBlock(provider=provider, data=data):
             return f"[{data.get('type', 'block')} of {provider}]"
         case StoredBlock(hash=name, bytes=size, holds=holds):
-            return f"[{holds} of {size:,} bytes, payload {name[:12]}]"
+            return block.shown or f"[{holds} of {size:,} bytes, payload {name[:12]}]"
         case ToolUseBlock(name=tool, input=arguments, malformed_input=None):
             return call_words(tool, arguments)
         case ToolUseBlock(name=tool, malformed_input=malformed):

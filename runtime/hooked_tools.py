@@ -3,6 +3,7 @@
 import copy
 
 from refold.actors.middleware import CallRefused, HookContext, Hooks, ToolCall
+from refold.actors.result_limit import DEFAULT_RESULT_LIMIT, WithLimit
 from refold.actors.thread_pool import ThreadPool
 from refold.actors.tool_context import ToolContext
 from refold.actors.tool_results import failure, result_blocks
@@ -15,7 +16,7 @@ from refold.tool_registry import ToolRegistry
 
 def tools_of(agent: Agent, hooks: Hooks | None, pool: ThreadPool) -> ToolRegistry:
     """Return the tools of an agent, whose plain functions run in `pool`."""
-    return ToolRegistry(agent.tools, pool=pool) if hooks is None else HookedTools(agent, hooks, pool)
+    return ToolRegistry(agent.all_tools(), pool=pool) if hooks is None else HookedTools(agent, hooks, pool)
 
 
 class HookedTools(ToolRegistry):
@@ -28,7 +29,7 @@ class HookedTools(ToolRegistry):
     """
 
     def __init__(self, agent: Agent, hooks: Hooks, pool: ThreadPool) -> None:
-        super().__init__(agent.tools, pool=pool)
+        super().__init__(agent.all_tools(), pool=pool)
         self._hooks = hooks
 
     async def run(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
@@ -48,7 +49,8 @@ class HookedTools(ToolRegistry):
         except Exception as error:
             await self._after_failure(where, context, error)
             raise
-        before = tuple(result_blocks(value if context.finished is None else context.finished))
+        given = value if isinstance(value, WithLimit) else WithLimit(value, DEFAULT_RESULT_LIMIT)
+        before = tuple(result_blocks(given.value if context.finished is None else context.finished))
         result = ToolResultBlock(tool_use_id=context.call, content=before)
         changed = await self._hooks.tool_result(where, result)
         if changed is result:
@@ -58,7 +60,7 @@ class HookedTools(ToolRegistry):
             raise ToolError(text_of(changed.content), kind="transient" if changed.kind == "transient" else "permanent")
         if context.finished is not None:
             context.finished = text_of(changed.content)
-        return changed.content or None
+        return WithLimit(changed.content or None, given.limit)
 
     async def _after_failure(self, where: HookContext, context: ToolContext[object], error: Exception) -> None:
         """Show middleware the failure of a body.

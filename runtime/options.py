@@ -11,6 +11,7 @@ from refold.actors.supervision import ActorFailure
 from refold.events.cleaning import clean_text
 from refold.events.errors import ConfigError
 from refold.stores.event_store import EventStore
+from refold.stores.persistence_backend import PersistenceBackend
 from refold.stores.sqlite_file import Durability
 
 Log = str | os.PathLike[str] | EventStore
@@ -61,6 +62,8 @@ class RuntimeOptions(TypedDict, total=False):
     """Makes the ids of sessions that are opened without one; default None, random UUIDs."""
     on_failure: Callable[[ActorFailure], object] | None
     """Called with each failure of an actor; default None."""
+    step_snapshots: PersistenceBackend | None
+    """Where a checkpoint goes after every turn (`refold.step_snapshots`); default None, nowhere."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +89,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock | None = None
     session_ids: Callable[[], str] | None = None
     on_failure: Callable[[ActorFailure], object] | None = None
+    step_snapshots: PersistenceBackend | None = None
 
 
 MAY_BE_NONE = ("passivate_after_s", "live_max")
@@ -142,6 +146,7 @@ def _check_kinds(options: Settings) -> None:
         ("clock", options.clock, _has(options.clock, "call_later"), "a Clock"),
         ("session_ids", options.session_ids, _has(options.session_ids, "__call__"), "a function"),
         ("on_failure", options.on_failure, _has(options.on_failure, "__call__"), "a function"),
+        ("step_snapshots", options.step_snapshots, _has(options.step_snapshots, "save"), "a PersistenceBackend"),
     )
     for name, value, good, wanted in kinds:
         if not good:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from refold.actors.cancellation import CancellationToken
 from refold.actors.conversation import own_copy
 from refold.actors.given_content import checked_messages
+from refold.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
 from refold.events.codec import RecordedEvent
 from refold.events.content import Message
 from refold.events.ids import PayloadHash, RunId, SessionId, ToolCallId
@@ -25,13 +26,18 @@ from refold.events.session_commands import (
 )
 from refold.events.session_events import SessionEvent, ToolApprovalRequested
 from refold.events.session_state import SessionState, calls_awaiting_approval, history, reason_to_ask
+from refold.events.session_statistics import SessionStatistics
+from refold.events.steps import Step
 from refold.given_input import Input, checked_flag, checked_key, checked_name
+from refold.metrics.session_reading import read_steps, read_stream_statistics
 from refold.outcome import RunResult, Spent
 from refold.published import Recorded
 from refold.run_stream import RunStream
 from refold.sending import remind, send
 from refold.session_access import SessionAccess
+from refold.session_metadata import SessionMetadata, metadata_in
 from refold.stepping import TurnResult, step
+from refold.stores.persistence_backend import PersistenceBackend
 from refold.subscription import CAPACITY, Subscription
 
 if TYPE_CHECKING:
@@ -244,9 +250,66 @@ class Session:
         payloads = await self._runtime.store.read_payloads(hashes) if hashes else {}
         return [own_copy(restored(message, payloads)) for message in messages]
 
+    async def checkpoint(self, backend: PersistenceBackend, key: str | None = None) -> Checkpoint:
+        """Export the session at its present version to a backend and return what was written; nothing is recorded.
+
+        Args:
+            backend: where it goes.
+            key: under which key, in place of what is there; None = `"session/<id>"`.
+
+        Raises:
+            PersistenceError: the log cannot be read, or the backend could not keep it.
+        """
+        facts = await self._access.read(lambda state: with_history(state, self.id))
+        checkpoint = await completed(facts, self._runtime.store, self._access.stream)
+        document = checkpoint_bytes(checkpoint, map(encode_message, checkpoint.history))
+        await backend.save(self._access.stream if key is None else key, document)
+        return checkpoint
+
+    async def payload(self, name: PayloadHash | str) -> bytes:
+        """Return content that the log keeps by its hash, such as the whole of a tool's long result, as it was given.
+
+        Args:
+            name: 64 hexadecimal digits, as in a StoredBlock or where a text says that it was cut.
+
+        Raises:
+            ConfigError: nothing of this session has that name.
+            PersistenceError: the log cannot be read.
+        """
+        return await self._access.payload(name)
+
     async def spent(self) -> Spent:
         """Return what all model calls of the session have taken so far, those that failed included."""
         return await self._access.read(lambda state: Spent(usage=state.usage, cost=state.cost))
+
+    async def metadata(self) -> SessionMetadata | None:
+        """Return what was noted when the session began; None = nothing of it is in the log yet.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        first = await self._runtime.recorded_after(self.id, 0, 1)
+        return metadata_in(first[0]) if first else None
+
+    async def steps(self) -> tuple[Step, ...]:
+        """Return what the agent thought, did and saw, step by step, oldest first; see `refold.events.steps`.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        self._runtime.require_open()
+        return await read_steps(self._runtime.store, self._access.stream)
+
+    async def statistics(self) -> SessionStatistics:
+        """Return the session's steps with its thoughts, actions and observations, and how it went as a whole.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        self._runtime.require_open()
+        stream = self._access.stream
+        failed = self._runtime.metrics.failed_appends_of(stream)
+        return await read_stream_statistics(self._runtime.store, stream, append_errors=failed)
 
     async def state_at(self, version: int | None = None) -> SessionState:
         """Return the state folded from the log, as of a version or as of now; it is the caller's own.

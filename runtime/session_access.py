@@ -21,6 +21,7 @@ from refold.events.session_commands import (
 )
 from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session_state import SessionState
+from refold.kept_content import content_by_hash
 from refold.user_messages import hooked_input
 
 if TYPE_CHECKING:
@@ -92,6 +93,16 @@ class SessionAccess:
         """
         stored = await self.runtime.store.read_stream(self.stream, limit=version)
         return evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(stored))
+
+    async def payload(self, name: PayloadHash | str) -> bytes:
+        """Return content of this session that the log keeps by its hash: a text as UTF-8, an image as its file.
+
+        Raises:
+            ConfigError: nothing of this session has that name.
+            PersistenceError: the log cannot be read.
+        """
+        self.runtime.require_open()
+        return await content_by_hash(self.runtime.store, self.stream, name)
 
     @property
     def _ref(self) -> ActorRef:

@@ -116,7 +116,12 @@ def _first_input(events: list[StoredEvent]) -> str:
 
 
 async def events_until(store: EventStore, stream: str, version: int) -> list[SessionEvent]:
-    """Return a session's events up to a version."""
+    """Return the events of a session's stream up to and with a version.
+
+    Raises:
+        LogFormatError: one of them is damaged.
+        PersistenceError: the log cannot be read.
+    """
     events: list[SessionEvent] = []
     async for batch in Batches(store, stream):
         events += SESSION_CODEC.decode_all(event for event in batch if event.version <= version)

@@ -15,6 +15,7 @@ from refold.events.codec import EventCodec
 from refold.events.core import Core, evolve_all
 from refold.events.errors import ConfigError, LogFormatError
 from refold.events.event import Event
+from refold.events.graph_core import GRAPH_CORE, GRAPH_KIND
 from refold.events.ids import StreamName, kind_and_identifier
 from refold.events.invariants import SessionChecker, Violation
 from refold.events.pure_core import PureCore
@@ -94,10 +95,15 @@ class _FoldCheck(Generic[S, E]):
         return ()
 
 
+def _folded_kind(core: CheckedCore[Any, Any, Any]) -> StreamKind:
+    return stream_kind(core, core.codec, lambda stream: _FoldCheck(stream, core).observe)
+
+
 KINDS: Mapping[str, StreamKind] = MappingProxyType(
     {
         SESSION_KIND: stream_kind(SESSION_CORE, SESSION_CODEC, lambda stream: SessionChecker(stream).observe),
         TOOL_KIND: stream_kind(TOOL_CORE, TOOL_CODEC),
+        GRAPH_KIND: _folded_kind(GRAPH_CORE),
         kind_and_identifier(RUNTIME_STREAM)[0]: stream_kind(RUNTIME_CORE, RUNTIME_CODEC),
     }
 )
@@ -126,5 +132,4 @@ def kinds_with(given: Mapping[str, GivenKind] | None) -> Mapping[str, StreamKind
 def _kind_of(given: GivenKind) -> StreamKind:
     if isinstance(given, StreamKind):
         return given
-    checked = CheckedCore[Any, Any, Any](given)
-    return stream_kind(checked, checked.codec, lambda stream: _FoldCheck(stream, checked).observe)
+    return _folded_kind(CheckedCore[Any, Any, Any](given))

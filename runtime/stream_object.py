@@ -18,6 +18,7 @@ content, so that a program that fills its stores before each start fills them on
 
 import copy
 import hashlib
+import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, TypeVar, cast
@@ -26,13 +27,13 @@ import msgspec
 
 from refold.actors.actor_ref import ActorRef
 from refold.actors.clock import Clock, SystemClock
-from refold.actors.folded_actor import Performed
+from refold.actors.folded_actor import FoldedActor, Performed
 from refold.actors.future import ActorFuture
 from refold.actors.hosted_actor import Answer, Question, Several
 from refold.actors.hosting import Host
 from refold.events.checked_core import CheckedCore
 from refold.events.core import Recorded, plan
-from refold.events.errors import ConfigError, RefoldError
+from refold.events.errors import CommandRejected, ConfigError, RefoldError
 from refold.events.ids import StreamName, checked_identifier, stream_name
 from refold.events.pure_core import E, KeyedCommand, State
 
@@ -69,6 +70,9 @@ class StreamObject(Generic[S, C, E]):
         """The state before a runtime has the object, once somebody asks for it."""
         self._time = 0
         self._given: list[C] = []
+        self._before_lock = threading.RLock()
+        """Held by whoever uses the state before a runtime has the object, or takes what was given then."""
+        self._attaching = False
         self._repetitions: Counter[str] = Counter()
 
     def __repr__(self) -> str:
@@ -87,28 +91,32 @@ class StreamObject(Generic[S, C, E]):
 
         The outcome may be an error: see `refold.actors.Hosted.ask`.
         """
-        if self._ref is not None:
-            return self._ref.ask(command, block=False)
-        future: ActorFuture[Performed] = ActorFuture()
-        try:
-            future.set(self._perform_before(command))
-        except RefoldError as error:
-            future.settle(error=error)
-        return future
+        with self._before_lock:
+            if self._ref is None:
+                return _outcome_of(lambda: self._perform_before(command), RefoldError)
+        return self._ref.ask(command, block=False)
 
     def read(self, question: Callable[[S], R]) -> ActorFuture[R]:
         """Return a copy of what `question` finds in the state, which is durable, and which it must not change.
 
         The outcome may be an error: see `refold.actors.Hosted.read`, or what `question` raised.
         """
-        if self._ref is not None:
-            return self._ref.ask(Question(question), block=False).map(_value)
-        future: ActorFuture[R] = ActorFuture()
-        try:
-            future.set(copy.deepcopy(question(self._state_before())))
-        except Exception as error:  # noqa: BLE001 - the asker's own code
-            future.settle(error=error)
-        return future
+        with self._before_lock:
+            if self._ref is None:
+                return _outcome_of(lambda: copy.deepcopy(question(self._state_before())), Exception)
+        return self._ref.ask(Question(question), block=False).map(_value)
+
+    def glance(self, question: Callable[[S], R]) -> R | None:
+        """Return at once what `question` finds in the state, which may still be on its way to the log; None = unknown.
+
+        On the runtime's loop only, and for what shares nothing with the state, such as a number.
+        """
+        with self._before_lock:
+            if self._ref is None:
+                return question(self._state_before())
+        actor = self._ref.system.instance(self.stream)
+        state: S | None = actor.current_state() if isinstance(actor, FoldedActor) else None
+        return question(state) if state is not None else None
 
     async def attach(self, host: Host) -> None:
         """Live on the log behind `host`, that of a runtime or an `EventSourcedSystem`, and record there what was done.
@@ -117,13 +125,25 @@ class StreamObject(Generic[S, C, E]):
             ConfigError: another runtime has the object.
             PersistenceError: the log failed.
         """
-        if self._ref is not None and self._ref.is_alive():
-            raise ConfigError(f"{self!r} lives in another runtime; make an object for each")
-        self._ref = (await host.lasting(self.kind, self.core)).ref(self.stream)
-        opening = await self.read(self.opening)
-        given = [*opening, *self._given]
-        for first in range(0, len(given), COMMANDS_PER_TRANSACTION):
-            await self._ref.ask(Several(tuple(given[first : first + COMMANDS_PER_TRANSACTION])), block=False)
+        with self._before_lock:
+            if self._attaching or (self._ref is not None and self._ref.is_alive()):
+                raise ConfigError(f"{self!r} lives in another runtime; make an object for each")
+            self._attaching = True
+        try:
+            ref = (await host.lasting(self.kind, self.core)).ref(self.stream)
+            commands = [*(await ref.ask(Question(self.opening), block=False).map(_value))]
+            taken = 0
+            while True:
+                with self._before_lock:  # Other threads may still be giving.
+                    commands += self._given[taken:]
+                    taken = len(self._given)
+                    if not commands:
+                        self._ref = ref
+                        return
+                await ref.ask(Several(tuple(commands[:COMMANDS_PER_TRANSACTION])), block=False)
+                del commands[:COMMANDS_PER_TRANSACTION]
+        finally:
+            self._attaching = False
 
     def _state_before(self) -> S:
         if self._before is None:
@@ -151,9 +171,23 @@ class StreamObject(Generic[S, C, E]):
     def _with_key(self, command: C) -> C:
         if command.key is not None:
             return command
-        digest = hashlib.sha256(msgspec.json.encode((type(command).__name__, command))).hexdigest()[:16]
+        try:
+            content = msgspec.json.encode((type(command).__name__, command), order="deterministic")
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, TypeError, ValueError) as error:
+            raise CommandRejected(f"a {type(command).__name__} must be plain data: {error}") from None
+        digest = hashlib.sha256(content).hexdigest()[:16]
         self._repetitions[digest] += 1
         return msgspec.structs.replace(command, key=f"given {digest} {self._repetitions[digest]}")
+
+
+def _outcome_of(call: Callable[[], R], errors: type[Exception]) -> ActorFuture[R]:
+    """Return a future of what `call` returned, or of which of `errors` it raised."""
+    future: ActorFuture[R] = ActorFuture()
+    try:
+        future.set(call())
+    except errors as error:
+        future.settle(error=error)
+    return future
 
 
 def _value(answer: Answer) -> R:  # type: ignore[type-var]

@@ -12,8 +12,11 @@ from refold.actors.actor_system import ActorSystem
 from refold.agent import Agent
 from refold.agent_runtime import AgentRuntime
 from refold.loop_thread import AlreadyClosed, LoopThread
+from refold.metrics.live import SyncMetrics
 from refold.options import Settings
 from refold.session_hub import Subscriber
+from refold.skill import Skill
+from refold.step_snapshots import StepSnapshots
 from refold.subscription import CAPACITY
 from refold.sync_face import blocking, run_on_loop
 from refold.sync_session import SyncSession
@@ -66,6 +69,21 @@ class SyncRuntime:
     def system(self) -> ActorSystem:
         """The actors; their refs are good in every thread, with a blocking `ask` outside the loop's."""
         return self.asynchronous.system
+
+    @property
+    def metrics(self) -> SyncMetrics:
+        """Figures about all that is in the log."""
+        return SyncMetrics(self.asynchronous.metrics)
+
+    @property
+    def skills(self) -> tuple[Skill, ...]:
+        """The agent's skills, in name order."""
+        return self.asynchronous.skills
+
+    @property
+    def step_snapshots(self) -> StepSnapshots | None:
+        """Writes checkpoints after turns, and counts them; None where the option is not set."""
+        return self.asynchronous.step_snapshots
 
     @property
     def commits(self) -> int:

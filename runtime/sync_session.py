@@ -50,7 +50,12 @@ class SyncSession:
     import_history = blocking(Session.import_history)
     clear = blocking(Session.clear)
     history = blocking(Session.history)
+    checkpoint = blocking(Session.checkpoint)
+    payload = blocking(Session.payload)
     spent = blocking(Session.spent)
+    metadata = blocking(Session.metadata)
+    steps = blocking(Session.steps)
+    statistics = blocking(Session.statistics)
     state_at = blocking(Session.state_at)
 
     def stream(

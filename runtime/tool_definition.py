@@ -12,6 +12,7 @@ from typing import TypeVar, get_args
 
 import msgspec
 
+from refold.actors.result_limit import RESULT_LIMIT_MAX
 from refold.events.cleaning import clean_text
 from refold.events.configuration import EffectClass, Tier, ToolSpec
 from refold.events.errors import ConfigError
@@ -125,3 +126,19 @@ def checked_validator(
                 f"the {role} of the tool {tool_name!r} must take its arguments ({', '.join(names)}): {error}"
             ) from None
     return validate
+
+
+def checked_result_limit(limit: object, name: str) -> int | None:
+    """Return how much of a tool's results a model may be shown.
+
+    Raises:
+        ConfigError: it is no number of bytes that can be.
+    """
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= RESULT_LIMIT_MAX:
+        raise ConfigError(
+            f"result_limit of the tool {name!r} must be 0 to {RESULT_LIMIT_MAX:,} bytes, or None for whole results, "
+            f"not {limit!r:.60}"
+        )
+    return limit

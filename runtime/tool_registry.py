@@ -14,6 +14,7 @@ from refold.events.configuration import Tier, ToolSpec
 from refold.events.content import JsonObject
 from refold.events.errors import ConfigError, ToolError
 from refold.events.session_events import Verdict
+from refold.events.text_column import TextColumn
 from refold.tools import Tool, tool
 
 AnyTool = Tool[..., object]
@@ -96,6 +97,11 @@ class ToolRegistry:
     def names_containing(self, text: str) -> tuple[str, ...]:
         """Return the names that contain `text` in upper or lower case, sorted."""
         return tuple(name for name in self._names if text.casefold() in name.casefold())
+
+    @property
+    def descriptions(self) -> TextColumn:
+        """What models are told of the tools, in name order."""
+        return TextColumn(item.spec.description for item in self)
 
     def by_tier(self, tier: Tier) -> tuple[AnyTool, ...]:
         """Return the tools of one tier, in name order.

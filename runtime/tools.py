@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import WRAPPER_ASSIGNMENTS
 from typing import Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
+from refold.actors.result_limit import DEFAULT_RESULT_LIMIT, WithLimit
 from refold.actors.thread_pool import ThreadPool
 from refold.actors.tool_context import ToolContext
 from refold.events.cleaning import clean_text
@@ -23,6 +24,7 @@ from refold.tool_definition import (
     ActionName,
     Validator,
     check_function,
+    checked_result_limit,
     checked_spec,
     checked_validator,
     docstring_of,
@@ -68,6 +70,7 @@ class Tool(Generic[P, R_co]):
     Attributes:
         spec: what a model is told of it, and how it runs.
         function: the function itself.
+        result_limit: how many bytes of a result's text a model is shown; None = all.
     """
 
     spec: ToolSpec
@@ -76,6 +79,7 @@ class Tool(Generic[P, R_co]):
     _body: Callable[[dict[str, object], ToolContext[object]], object]
     _validate: Validator | None
     _action: ActionName | None = None
+    result_limit: int | None = DEFAULT_RESULT_LIMIT
 
     def __post_init__(self) -> None:
         for name in WRAPPER_ASSIGNMENTS:
@@ -125,7 +129,9 @@ class Tool(Generic[P, R_co]):
         return repaired, Verdict(verdict="invalid_arguments", reason=reason)
 
     async def run(self, arguments: JsonObject, context: ToolContext[object], pool: ThreadPool) -> object:
-        """Run the body and return what it returned; a synchronous one runs in a thread of `pool`.
+        """Run the body and return what it returned, with its limit if it has one of its own.
+
+        A synchronous body runs in a thread of `pool`.
 
         Raises:
             ToolError: the arguments do not fit, since the tool changed after they were checked.
@@ -138,7 +144,8 @@ class Tool(Generic[P, R_co]):
             result = await run_in_thread(
                 lambda: self._body(values, context), name=f"tool {self.name}", context=context, pool=pool
             )
-        return await result if inspect.isawaitable(result) else result
+        value = await result if inspect.isawaitable(result) else result
+        return value if self.result_limit == DEFAULT_RESULT_LIMIT else WithLimit(value, self.result_limit)
 
     def _permitted(self, arguments: JsonObject) -> Verdict:
         """Return the verdict on arguments that fit."""
@@ -181,6 +188,7 @@ class Tool(Generic[P, R_co]):
         validate: Validator | None = None,
         action: ActionName | None = None,
         display_name: str = "",
+        result_limit: int | None = DEFAULT_RESULT_LIMIT,
     ) -> "Tool[Q, R]":
         """Return a tool that is described by a JSON schema, as tools of other systems are.
 
@@ -197,6 +205,7 @@ class Tool(Generic[P, R_co]):
             validate: see `Validator`.
             action: see `ActionName`.
             display_name: see `tool`.
+            result_limit: see `tool`.
 
         Raises:
             ConfigError: something of it cannot work; names the tool.
@@ -227,6 +236,7 @@ class Tool(Generic[P, R_co]):
             lambda values, context: call(values, **dict.fromkeys(contexts, context)),
             checked_validator(validate, name),
             checked_validator(action, name, role="action"),
+            checked_result_limit(result_limit, name),
         )
 
 
@@ -251,6 +261,7 @@ def tool(
     validate: Validator | None = None,
     action: ActionName | None = None,
     display_name: str = "",
+    result_limit: int | None = DEFAULT_RESULT_LIMIT,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -266,6 +277,7 @@ def tool(
     validate: Validator | None = None,
     action: ActionName | None = None,
     display_name: str = "",
+    result_limit: int | None = DEFAULT_RESULT_LIMIT,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of a typed function, sync or async: `@tool` or `@tool(tier="observe", effect="pure")`.
 
@@ -283,6 +295,8 @@ def tool(
         validate: see `Validator`; synchronous.
         action: see `ActionName`; None = every call of the tool is the same action.
         display_name: what people are shown instead of the name; empty = the name.
+        result_limit: how many UTF-8 bytes of a result's text a model is shown; of a longer one it sees the beginning
+            and the end, and the log keeps all of it (`refold.actors.result_limit`). None = all, and images of any size.
 
     Raises:
         ConfigError: something of it cannot work; names the tool and the parameter.
@@ -312,6 +326,7 @@ def tool(
             lambda values, context: call(**values, **dict.fromkeys(contexts, context)),
             checked_validator(validate, shown, signature.names),
             checked_validator(action, shown, signature.names, role="action"),
+            checked_result_limit(result_limit, shown),
         )
 
     return decorate if function is None else decorate(function)

@@ -15,7 +15,7 @@ import heapq
 import random
 from asyncio import base_events
 from collections.abc import Callable, Coroutine, Mapping
-from contextvars import Context
+from functools import partial
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from refold.events.errors import RefoldError
@@ -24,6 +24,23 @@ T = TypeVar("T")
 
 STEPS_MAX = 5_000_000
 """A simulation that takes more steps of the loop does not end."""
+
+
+REFUSED = {
+    "run_in_executor": "work was to be done in a thread",
+    "add_signal_handler": "a handler was to be set for a signal",
+    "add_reader": "a file descriptor was to be watched",
+    "add_writer": "a file descriptor was to be watched",
+    "getaddrinfo": "an address was asked for from the network",
+    "create_connection": "a connection was to be opened over the network",
+    "create_server": "a server was to be opened on the network",
+    "create_datagram_endpoint": "a socket was to be opened on the network",
+    "create_unix_connection": "a socket was to be opened",
+    "create_unix_server": "a socket was to be opened",
+    "subprocess_exec": "a process was to be started beside this one",
+    "subprocess_shell": "a process was to be started beside this one",
+}
+"""The loop's methods that reach outside, and what a call of each is told."""
 
 
 class SimulationError(RefoldError):
@@ -130,6 +147,9 @@ class SimulatedLoop(base_events.BaseEventLoop):
         """Called with the number of each step, from 1, before it is taken; what it raises ends the simulation."""
         super().__init__()
         self.set_task_factory(_task)
+        self.set_debug(False)  # It reads the machine's clock at each step.
+        for name, what in REFUSED.items():
+            setattr(self, name, partial(_refuse, what))
 
     def next_number(self) -> int:
         """Return a number that no task and no future of this loop has."""
@@ -144,20 +164,15 @@ class SimulatedLoop(base_events.BaseEventLoop):
         """Return a future that hashes by the order in which it was made."""
         return _Future(loop=self)
 
-    def call_soon_threadsafe(
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
-    ) -> asyncio.Handle:
-        """Schedule a callback: there are no other threads."""
-        return self.call_soon(callback, *args, context=context)
-
     def _run_once(self) -> None:
-        ready, timers = self._ready, self._scheduled  # type: ignore[attr-defined]
+        own: Any = self  # What the base class keeps is nobody's business but a loop's.
+        ready, timers = own._ready, own._scheduled
         while timers and timers[0]._cancelled:
             heapq.heappop(timers)._scheduled = False
-            self._timer_cancelled_count -= 1
+            own._timer_cancelled_count -= 1
         if not ready:
             if not timers:
-                if self._stopping:  # type: ignore[attr-defined]
+                if own._stopping:
                     return
                 raise Deadlock(f"after {self.steps} steps nothing is ready and no timer is set; {_waiting(self)}")
             self._time_s = max(self._time_s, timers[0]._when)
@@ -165,7 +180,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
             timer = heapq.heappop(timers)
             timer._scheduled = False
             if timer._cancelled:
-                self._timer_cancelled_count -= 1
+                own._timer_cancelled_count -= 1
             else:
                 ready.append(timer)
         place = 0
@@ -184,47 +199,18 @@ class SimulatedLoop(base_events.BaseEventLoop):
         if not handle._cancelled:
             handle._run()
 
-    # The world outside
-
     def _process_events(self, event_list: Any) -> None:
         """There is no selector and so there are no events."""
 
     def _write_to_self(self) -> None:
         """Nobody waits in a selector to be woken."""
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:  # type: ignore[override]
-        """Refuse."""
-        raise OutsideWorld(f"{getattr(func, '__qualname__', func)} was to run in a thread, which a simulation has not")
 
-    def add_signal_handler(self, sig: int, callback: Any, *args: Any) -> NoReturn:
-        """Refuse."""
-        raise OutsideWorld("a signal handler was to be set, and a simulation has no signals")
-
-    def add_reader(self, fd: Any, callback: Any, *args: Any) -> NoReturn:
-        """Refuse."""
-        raise OutsideWorld("a file descriptor was to be watched, and a simulation has none")
-
-    add_writer = add_reader
-
-    async def getaddrinfo(self, *args: Any, **options: Any) -> NoReturn:
-        """Refuse."""
-        raise OutsideWorld(f"the address of {args[:1]} was asked for, and a simulation has no network")
-
-    async def create_connection(self, *args: Any, **options: Any) -> NoReturn:  # type: ignore[override]
-        """Refuse."""
-        raise OutsideWorld("a connection was to be opened, and a simulation has no network")
-
-    create_server = create_connection  # type: ignore[assignment]
-    create_datagram_endpoint = create_connection  # type: ignore[assignment]
-
-    async def subprocess_exec(self, *args: Any, **options: Any) -> NoReturn:  # type: ignore[override]
-        """Refuse."""
-        raise OutsideWorld("a process was to be started, and a simulation has no other processes")
-
-    subprocess_shell = subprocess_exec  # type: ignore[assignment]
+def _refuse(what: str, *args: object, **options: object) -> NoReturn:
+    raise OutsideWorld(f"{what}, which a simulation has not")
 
 
-def _task(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+def _task(loop: Any, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
     assert isinstance(loop, SimulatedLoop)
     return _Task(coroutine, loop=loop, **options)
 

@@ -35,7 +35,9 @@ def _simulated(tool: Tool[..., object], world: World) -> Tool[..., object]:
     return dataclasses.replace(tool, function=body, _body=body)
 
 
-async def _carry_out(tool: Tool[..., Any], values: dict[str, object], context: ToolContext[Any], world: World) -> object:
+async def _carry_out(
+    tool: Tool[..., Any], values: dict[str, object], context: ToolContext[Any], world: World
+) -> object:
     chance = world.chance(f"tool {tool.name}")
     due = world.plan.count("tool")
     body = Body(

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from refold.events.content import TextBlock
 from refold.events.ids import kind_and_identifier, stream_name
 from refold.events.invariants import SessionChecker
 from refold.events.model import ModelRequest
-from refold.events.content import TextBlock
 from refold.events.records import EncodedBatch
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND
 from refold.events.session_events import RunCancelled, RunCompleted, RunFailed

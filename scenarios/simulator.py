@@ -40,6 +40,8 @@ from refold.scenarios.simulated_tools import simulated_tools
 from refold.scenarios.simulated_world import World
 from refold.scenarios.simulation_watch import Broken, SimulationWatch, marked
 
+log = logging.getLogger("refold.scenarios")
+
 LIVES_MAX = 200
 """A process that dies more often than this is not the fault of the plan."""
 
@@ -144,7 +146,7 @@ class _Simulation:
         try:
             loop.run_until_complete(_Life(self, store).live())
         except _Gone:
-            pass
+            log.debug("life %d ended at %.3f s", self.world.life, loop.time())
         except (RefoldError, AssertionError) as error:
             self.watch.note("ERROR", "", f"{type(error).__name__}: {error}")
         finally:
@@ -345,8 +347,8 @@ class _Life:
             if self._world.is_calm():
                 await self._resume_what_waits(runtime)
             await asyncio.sleep(LOOK_S)
-        while not self._world.is_calm():  # So that no fault of the plan hits who only looks.
-            await asyncio.sleep(LOOK_S)
+        # So that no fault of the plan hits who only looks.
+        await asyncio.sleep(max(0.0, scenario.calm_s - self._world.now_s()))
         self._watch.exercised.add("LIVENESS")
         for session_id in scenario.sessions():
             await self._compare(runtime, session_id)

@@ -69,9 +69,15 @@ class FileThread:
         else:
             self._thread.join()
 
+    def end(self) -> None:
+        """Have the thread end once all that is queued has run; nobody waits for that."""
+        self._closing = True
+        self._queue.put(None)
+
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:
             work()
+            del work  # It may hold what ends this thread when nobody else holds it any more.
 
 
 def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], work: Callable[[], T]) -> None:

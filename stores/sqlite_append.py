@@ -6,7 +6,7 @@ writes nothing; and after an error the log itself is asked whether the append is
 
 import logging
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
@@ -201,6 +201,29 @@ class LogWriter:
         except sqlite3.Error as error:
             failed = f"the snapshot of stream {snapshot.stream!r} could not be kept in {self._log}"
             raise persistence_error(error, failed, outcome_unknown=True) from error
+
+    def change_beside(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Change tables that hold no events, in one transaction of their own.
+
+        Raises:
+            LogInUse: the log has a newer owner; nothing was written.
+            PersistenceError: SQLite failed, or the log or its WAL is not in its place any more; `outcome_unknown` says
+                whether the change may be in all the same.
+        """
+        committing = False
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._last_position()
+            work(self._connection)
+            committing = True
+            self._connection.execute("COMMIT")
+            self._place.require_both()
+        except BaseException as error:
+            self._forget_and_roll_back()
+            if isinstance(error, sqlite3.Error):
+                unknown = committing or primary_code(error) == sqlite3.SQLITE_IOERR
+                raise persistence_error(error, f"the change of {self._log} failed", outcome_unknown=unknown) from error
+            raise
 
     def rescue(self) -> bool:
         """Copy the WAL, which has lost its name, into the log; return whether all of it is there now."""

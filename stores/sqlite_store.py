@@ -11,13 +11,14 @@ an append that hangs) nothing is written before the file was closed, opened and 
 
 import asyncio
 import os
+import sqlite3
 import warnings
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from refold.events.errors import LogFormatError, PersistenceError
 from refold.events.ids import PayloadHash
@@ -33,6 +34,8 @@ from refold.stores.sqlite_connection import settled
 from refold.stores.sqlite_file import Durability
 from refold.stores.whole_log import ListedPayload, Tombstone
 from refold.stores.writing_side import WritingSide
+
+T = TypeVar("T")
 
 
 class SQLiteStore:
@@ -200,6 +203,31 @@ class SQLiteStore:
             lambda connection: sqlite_read.load_snapshot(connection, stream),
             f"the snapshot of stream {stream!r} of {self._log} cannot be read",
         )
+
+    async def read_beside(self, work: Callable[[sqlite3.Connection], T], failed: str) -> T:
+        """Return what `work` reads from tables that hold no events, as bytes where they hold text.
+
+        Args:
+            work: one short read, in the reading thread.
+            failed: what failed if it fails, as the beginning of a sentence.
+
+        Raises:
+            PersistenceError: it cannot be read.
+        """
+        self._require_open()
+        return await self._reading.read(work, failed)
+
+    async def change_beside(self, work: Callable[[sqlite3.Connection], None], failed: str) -> None:
+        """Change tables that hold no events, in one transaction, as durable as an append.
+
+        Args:
+            work: what is done inside the transaction, in the writing thread.
+            failed: as for `read_beside`.
+
+        Raises:
+            PersistenceError: it failed; `outcome_unknown` says whether it may be in the file all the same.
+        """
+        await self._require_writing().write(lambda writer: writer.change_beside(work), failed)
 
     async def list_payloads(self, *, after: str = "", limit: int) -> list[ListedPayload]:
         """Return at most `limit` payloads whose hashes are greater than `after`, in order of the hashes."""

@@ -6,7 +6,15 @@ from importlib import import_module
 
 import pytest
 
-PACKAGES = ("refold", "refold.actors", "refold.events", "refold.providers", "refold.stores")
+PACKAGES = (
+    "refold",
+    "refold.actors",
+    "refold.events",
+    "refold.memory",
+    "refold.metrics",
+    "refold.providers",
+    "refold.stores",
+)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -115,13 +115,14 @@ def chosen_agent(name: str | None, choice: ModelChoice) -> "Agent":
     from refold.agent import Agent
     from refold.agent_loading import load_agent
     from refold.events.configuration import AgentConfig
+    from refold.events.retrying import RetryPolicy
 
     _check(name, choice)
     if name is not None:
         agent = load_agent(name)
         provider = _provider(choice) if choice.provider is not None else agent.provider
         return msgspec.structs.replace(agent, config=_with(choice, agent.config), provider=provider)
-    config = _with(choice, AgentConfig(model=choice.model or "", streaming=True))
+    config = _with(choice, AgentConfig(model=choice.model or "", streaming=True, retry=RetryPolicy()))
     return Agent(config=config, provider=_provider(choice))
 
 

@@ -1,6 +1,7 @@
 """What the commands that run an agent show of it beside its answers: a line for each tool call and for each result.
 
-Answers are written by `refold.commands.live_text`.
+A model call that failed and is made again has a line, too: the pause may be long. Answers are written by
+`refold.commands.live_text`.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -34,14 +35,26 @@ class CallLines:
         self._quiet = quiet
         self._tools: dict[str, str] = {}
         """Names by call."""
+        self._failure = ""
+        """Why the last model call failed."""
 
     def see(self, recorded: "Recorded") -> None:
-        """Write what an event says of a tool call, if it does."""
+        """Write what an event says of a tool call, or of a model call that is made again, if it does."""
         from refold.event_words import call_words, content_words
         from refold.events.content import tool_uses
-        from refold.events.session_events import ModelResponded, ToolCallCompleted, ToolCallFailed
+        from refold.events.session_events import (
+            ModelFailed,
+            ModelResponded,
+            RetryScheduled,
+            ToolCallCompleted,
+            ToolCallFailed,
+        )
 
         match recorded.event:
+            case ModelFailed(message=message):
+                self._failure = message
+            case RetryScheduled(due_at=due_at, at=at):
+                self.tell(f".. asked again in {max(due_at - at, 0) / 1e6:.0f} s: {self._failure}")
             case ModelResponded(content=content):
                 for call in tool_uses(content):
                     self._tools[call.id] = call.name
@@ -54,7 +67,7 @@ class CallLines:
                 return
 
     def tell(self, words: str) -> None:
-        """Write a line about a call."""
+        """Write a line about a call, cut to one of a terminal."""
         if not self._quiet:
             tell(cell(words, CALL_CHARACTERS))
 

@@ -50,6 +50,15 @@ def safe_json(text: str) -> str:
     return _UNSAFE_IN_JSON.sub(_escaped, text)
 
 
+def safe_lines(text: str) -> str:
+    """Return text of a format that has no escapes for them with a sign in place of each such character."""
+    return _SURROGATES.sub("\ufffd", _UNSAFE_IN_JSON.sub(_replaced, text))
+
+
+def _replaced(found: re.Match[str]) -> str:
+    return found[0] if found[0] in "\t\n" else "\ufffd"
+
+
 def _escaped(found: re.Match[str]) -> str:
     if found[0] in "\t\n":
         return found[0]

@@ -27,11 +27,18 @@ def show(
         int | None,
         typer.Option("--request", metavar="N", help="Show the exact request behind version N.", show_default=False),
     ] = None,
+    payload: Annotated[
+        str | None,
+        typer.Option(
+            "--payload", metavar="HASH", help="Write content that the log keeps by its hash.", show_default=False
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one session as a conversation.
 
-    Who said what, tool calls with their results, how runs ended, and what is in flight.
+    Who said what, tool calls with their results, how runs ended, and what is in flight. Where a result was cut, it
+    says under which hash the log keeps all of it; --payload writes that, byte for byte: a text, or an image's file.
 
     JSON: {session, agent, model, status, version, last_version, at, usage, run, queue: [{run, content, due_at}],
     pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With --events:
@@ -42,7 +49,20 @@ def show(
     if request is not None:
         run_command(_request(log, session, request, as_json))
         return
+    if payload is not None:
+        run_command(_payload(log, session, payload))
     run_command(_events(log, session, at, as_json) if events else _conversation(log, session, at, as_json))
+
+
+async def _payload(log: Path, session: str, name: str) -> int:
+    from refold.kept_content import content_by_hash
+    from refold.log_reading import opened, session_head
+
+    async with opened(log) as store:
+        head = await session_head(store, session)
+        content = await content_by_hash(store, head.stream, name)
+    typer.echo(content, nl=False)
+    return EXIT_OK
 
 
 async def _conversation(log: Path, session: str, at: int | None, as_json: bool) -> int:

@@ -25,7 +25,7 @@ from refold.providers.anthropic_request import (
     AnthropicOptions,
 )
 from refold.providers.http_provider import HttpProvider
-from refold.providers.http_settings import HttpOptions
+from refold.providers.http_settings import HttpOptions, checked_mapping
 from refold.providers.secrets import Secret, key_from
 
 BASE_URL = "https://api.anthropic.com"
@@ -96,11 +96,11 @@ class AnthropicProvider(HttpProvider):
             )
         )
         if drop_stale_thinking and "headers" in options:
-            options["headers"] = _with_beta(options["headers"], STALE_THINKING_BETA)
+            options["headers"] = _with_beta(checked_mapping(options["headers"]), STALE_THINKING_BETA)
         key, bearer = _key(api_key, auth_token, environment, official=_is_official(url))
         super().__init__(
             wire_format,
-            base_url=url.rstrip("/").removesuffix("/v1") if isinstance(url, str) else url,
+            base_url=_without_version(url) if isinstance(url, str) else url,
             key=key,
             key_header="authorization" if bearer else "x-api-key",
             key_prefix="Bearer " if bearer else "",
@@ -114,6 +114,12 @@ def _with_beta(headers: Mapping[str, str | Secret], beta: str) -> dict[str, str 
         name: f"{value},{beta}" if name.lower() == "anthropic-beta" and isinstance(value, str) else value
         for name, value in headers.items()
     }
+
+
+def _without_version(url: str) -> str:
+    """Return a base URL without a `/v1` at the end of its path."""
+    path, mark, query = url.partition("?")
+    return path.rstrip("/").removesuffix("/v1") + mark + query
 
 
 def _is_official(url: str) -> bool:

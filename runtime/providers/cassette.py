@@ -84,7 +84,7 @@ def read_cassette(path: str | os.PathLike[str]) -> list[Exchange]:
         if exchange.cassette != CASSETTE_VERSION:
             raise ConfigError(
                 f"line {number} of the cassette {os.fspath(path)} has version {exchange.cassette}, and this Refold "
-                f"reads {CASSETTE_VERSION}; record it again"
+                f"reads {CASSETTE_VERSION}; delete it and record again"
             )
         exchanges.append(exchange)
     return sorted(exchanges, key=lambda exchange: exchange.call)

@@ -57,11 +57,17 @@ class LoopConnections:
         self._clients.add(client)
         return client
 
-    async def give_back(self, client: httpx.AsyncClient) -> None:
-        """Keep a client for the next call."""
+    async def give_back(self, client: httpx.AsyncClient, *, answered: bool) -> None:
+        """Keep a client for the next call.
+
+        Args:
+            client: a borrowed one.
+            answered: whether a response has begun. If not it is closed: httpcore 1.0 neither closes nor uses again a
+                connection that is made just when a call is cancelled, or its time is up.
+        """
         if self._shared:
             return
-        if self.closed:
+        if self.closed or not answered:
             await self._close(client)
             return
         self._idle.append((self._loop.time(), client))

@@ -8,9 +8,11 @@ either whole and kept for the next call, or closed.
 import asyncio
 import logging
 import math
+import os
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar, cast, runtime_checkable
 
 import httpx
 
@@ -97,8 +99,17 @@ class HttpExchange:
         # A transport for tests may give a response whose body has been read.
         self._pieces = _read_already(response.content) if response.is_stream_consumed else response.aiter_raw()
 
-    def _send(self) -> Awaitable[httpx.Response]:
-        return self._client.send(self._request, auth=self._authentication, stream=True, follow_redirects=False)
+    async def _send(self) -> httpx.Response:
+        handshake = _Handshake()
+        if self._request.url.scheme == "https":
+            self._request.extensions["trace"] = handshake.trace
+        try:
+            return await self._client.send(
+                self._request, auth=self._authentication, stream=True, follow_redirects=False
+            )
+        except BaseException:
+            await handshake.abandon()
+            raise
 
     async def piece(self) -> bytes | None:
         """Return the next bytes of the body as they come; None = it has ended.
@@ -214,6 +225,34 @@ class HttpExchange:
         return ProviderError(f"{self.host} took too long: {what}", kind="timeout", retryable=True)
 
 
+@runtime_checkable
+class _Closable(Protocol):
+    async def aclose(self) -> None: ...
+
+
+class _Handshake:
+    """Knows the connection on which encryption is being agreed on.
+
+    httpcore 1.0 leaves it open where the call is cancelled, or its time is up, before that is done: its `start_tls`
+    closes it after an `Exception` only.
+    """
+
+    def __init__(self) -> None:
+        self._stream: object = None
+
+    async def trace(self, event: str, told: Mapping[str, object]) -> None:
+        """Take what httpcore tells about a request under way."""
+        if event.endswith("connect_tcp.complete"):
+            self._stream = told.get("return_value")
+        elif event.endswith("start_tls.complete"):
+            self._stream = None
+
+    async def abandon(self) -> None:
+        """Close the connection, if there is one and it is not encrypted yet."""
+        if isinstance(self._stream, _Closable):
+            await self._stream.aclose()
+
+
 async def _read_already(body: bytes) -> AsyncIterator[bytes]:
     if body:
         yield body
@@ -224,5 +263,20 @@ async def _next(pieces: AsyncIterator[bytes]) -> bytes | None:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what the library says, or the name of its exception where it says nothing."""
+    """Return what the system says, such as "Connection refused", or else the library, or the name of its exception."""
+    cause: BaseException | None = error
+    # A ConnectError of httpx has one of httpcore as its cause, that has anyio's OSError as its context, and what the
+    # system said is the cause of that. No other context counts: it may be what our caller is busy with.
+    while cause is not None and _is_vague(cause):
+        cause = cause.__cause__ or (cause.__context__ if type(cause).__module__.startswith("httpcore") else None)
+        if isinstance(cause, BaseExceptionGroup):  # One for each address of the host.
+            cause = cast("BaseExceptionGroup[BaseException]", cause).exceptions[0]
+    number = cause.errno if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) else None
+    if number is not None and number > 0:  # Those of names that have no address are below.
+        return os.strerror(number)
     return str(error) or type(error).__name__
+
+
+def _is_vague(error: BaseException) -> bool:
+    """Return whether an error says that there is no connection, and not why."""
+    return type(error).__name__ == "ConnectError" or (isinstance(error, OSError) and error.errno is None)

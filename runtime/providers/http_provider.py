@@ -26,17 +26,19 @@ from refold.providers.http_client import LoopConnections, encryption, new_client
 from refold.providers.http_events import EventStreamReader
 from refold.providers.http_exchange import HttpExchange
 from refold.providers.http_settings import (
-    HttpLimits,
     HttpOptions,
-    HttpTimeouts,
     checked_base_url,
     checked_headers,
+    checked_options,
     secrets_in_query,
 )
 from refold.providers.retry_after import retry_after_s
 from refold.providers.secrets import DeltaRedactor, Redactor, Secret
 from refold.providers.wire_format import WireEvent, WireFormat, WireRequest
 from refold.version import VERSION
+
+ENVIRONMENT = "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
+"""Variables that count with `trust_env`."""
 
 REFUSAL_BYTES_MAX = 64 * 1024
 """So much of the body of a refusal is read, to say why."""
@@ -76,8 +78,7 @@ class HttpProvider(StreamingProvider):
         self._format = wire_format
         self._url = checked_base_url(base_url, allow_http=options.get("allow_http", False))
         self._headers, secret_headers, secrets = checked_headers(options.get("headers", {}))
-        self._timeouts = options.get("timeouts", HttpTimeouts())
-        self._limits = options.get("limits", HttpLimits())
+        self._timeouts, self._limits = checked_options(options)
         if key is not None:
             secret_headers[key_header.lower()] = key_prefix + key.reveal()
             secrets.append(key)
@@ -85,14 +86,26 @@ class HttpProvider(StreamingProvider):
         self.redactor = Redactor([*secrets, *secrets_in_query(self._url)])
         trust_env = options.get("trust_env", False)
         self._shared = options.get("transport") is not None
-        self._new_client = partial(
-            new_client,
-            options.get("transport"),
-            # The environment may name a proxy that is reached encrypted, though the host is not.
-            encryption(needed=not self._shared and (trust_env or self._url.scheme == "https"), trust_env=trust_env),
-            connect_s=self._timeouts.connect_s,
-            trust_env=trust_env,
-        )
+        try:
+            self._new_client = partial(
+                new_client,
+                options.get("transport"),
+                # The environment may name a proxy that is reached encrypted, though the host is not.
+                encryption(needed=not self._shared and (trust_env or self._url.scheme == "https"), trust_env=trust_env),
+                connect_s=self._timeouts.connect_s,
+                trust_env=trust_env,
+            )
+            if trust_env and not self._shared:
+                self._new_client()  # Opens nothing yet, and fails here instead of at the first call.
+        except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
+            if not trust_env:
+                raise
+            # A proxy that is none may hold a password.
+            reason = str(error) if isinstance(error, ImportError) else type(error).__name__
+            raise ConfigError(
+                f"what the environment says of proxies and certificates cannot be used ({reason}): see {ENVIRONMENT}, "
+                "or leave trust_env out"
+            ) from None
         self._connections: dict[asyncio.AbstractEventLoop, LoopConnections] = {}
 
     def __repr__(self) -> str:
@@ -158,6 +171,7 @@ class HttpProvider(StreamingProvider):
         wire_request = self._format.request(request, stream=stream)
         connections = self._connections_of_this_loop()
         client = await connections.borrow()
+        answered = False
         try:
             http_request = self._http_request(client, wire_request, stream=stream)
             exchange = HttpExchange(
@@ -165,13 +179,14 @@ class HttpProvider(StreamingProvider):
             )
             try:
                 await exchange.open()
+                answered = True
                 if not 200 <= exchange.status < 300:
                     raise await self._refusal(exchange)
                 yield exchange
             finally:
                 await exchange.close()
         finally:
-            await connections.give_back(client)
+            await connections.give_back(client, answered=answered)
 
     def _connections_of_this_loop(self) -> LoopConnections:
         loop = asyncio.get_running_loop()
@@ -191,7 +206,9 @@ class HttpProvider(StreamingProvider):
         }
         headers.update({name.lower(): value for name, value in wire_request.headers.items()})
         headers.update(self._headers)
-        url = self._url.copy_with(path=self._url.path.rstrip("/") + wire_request.path)
+        # As it was given: decoded, `%2F` in a path would be a slash.
+        path, mark, query = self._url.raw_path.partition(b"?")
+        url = self._url.copy_with(raw_path=path.rstrip(b"/") + wire_request.path.encode() + mark + query)
         return client.build_request("POST", url, headers=headers, content=wire_request.body)
 
     async def _refusal(self, exchange: HttpExchange) -> ProviderError:
@@ -205,6 +222,8 @@ class HttpProvider(StreamingProvider):
                 status=exchange.status,
             )
         error = self._format.failure(exchange.status, exchange.headers, body)
+        if exchange.status in (404, 405) and b'"error"' not in body:  # Not the API's own words, such as on a model.
+            error.args = (f"{error}; is the base URL right?",)
         error.retry_after_s = retry_after_s(exchange.headers)
         return error
 

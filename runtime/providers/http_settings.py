@@ -12,6 +12,8 @@ import msgspec
 from refold.events.errors import ConfigError
 from refold.providers.secrets import Secret
 
+PORT_MAX = 65_535
+
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
@@ -79,32 +81,53 @@ def checked_base_url(base_url: str, *, allow_http: bool) -> httpx.URL:
     """Return a provider's base URL.
 
     Raises:
-        ConfigError: it is none, carries credentials, or would send the key in clear text.
+        ConfigError: it is none, carries credentials, or would send the key in clear text. What stands behind its `?`
+            may be a key, and is not shown.
     """
+    if not isinstance(base_url, str):
+        raise ConfigError(f"the base URL is a text, not {type(base_url).__name__}")
     url: httpx.URL | None = None
     reason = ""
     try:
         url = httpx.URL(base_url)
-    except (httpx.InvalidURL, TypeError, ValueError) as error:
+    except (httpx.InvalidURL, ValueError) as error:
         reason = str(error)
     if url is None and not _may_hold_a_password(base_url):
         raise ConfigError(f"the base URL cannot be read: {reason}")
     if url is None or url.userinfo or (not url.host and _may_hold_a_password(base_url)):
         raise ConfigError("the base URL holds a user name or password; pass a key or a header instead")
     if url.scheme not in ("http", "https") or not url.host:
-        raise ConfigError(f"a base URL is like https://host/path, not {base_url!r:.200}")
+        shown = re.split("[?#]", base_url, maxsplit=1)[0]
+        raise ConfigError(f"a base URL is like https://host/path, not {shown!r:.200}")
     if url.fragment:
         raise ConfigError("a base URL has no part behind #")
+    if url.port is not None and url.port > PORT_MAX:
+        raise ConfigError(f"the base URL has the port {url.port}; there are ports up to {PORT_MAX}")
     if url.scheme == "http" and not allow_http and not _is_this_machine(url.host):
         raise ConfigError(
-            f"http://{url.host} would send the key and the prompts unencrypted; use https, or pass allow_http=True"
+            f"http://{url.netloc.decode('ascii')} would send the key and the prompts unencrypted; use https, or pass "
+            "allow_http=True (on the command line --allow-http)"
         )
     return url
 
 
-def _may_hold_a_password(base_url: object) -> bool:
+def _may_hold_a_password(base_url: str) -> bool:
     """Return whether a base URL that is none may not be shown, nor what a library says of it, which quotes it."""
-    return isinstance(base_url, str) and "@" in base_url
+    return "@" in base_url
+
+
+def checked_options(options: HttpOptions) -> tuple[HttpTimeouts, HttpLimits]:
+    """Return the times and sizes that options name, or the usual ones.
+
+    Raises:
+        ConfigError: they are something else.
+    """
+    timeouts, limits = options.get("timeouts", HttpTimeouts()), options.get("limits", HttpLimits())
+    if not isinstance(timeouts, HttpTimeouts):
+        raise ConfigError(f"timeouts are HttpTimeouts(…), not {timeouts!r:.80}")
+    if not isinstance(limits, HttpLimits):
+        raise ConfigError(f"limits are HttpLimits(…), not {limits!r:.80}")
+    return timeouts, limits
 
 
 def secrets_in_query(url: httpx.URL) -> list[Secret]:
@@ -128,7 +151,7 @@ def checked_headers(headers: Mapping[str, str | Secret]) -> tuple[dict[str, str]
     open_ones: dict[str, str] = {}
     hidden: dict[str, str] = {}
     secrets: list[Secret] = []
-    for name, value in headers.items():
+    for name, value in checked_mapping(headers).items():
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
             raise ConfigError(f"{name!r:.80} is no name of a header")
         text = value.reveal() if isinstance(value, Secret) else value
@@ -140,6 +163,17 @@ def checked_headers(headers: Mapping[str, str | Secret]) -> tuple[dict[str, str]
         else:
             open_ones[name.lower()] = text
     return open_ones, hidden, secrets
+
+
+def checked_mapping(headers: Mapping[str, str | Secret]) -> Mapping[str, str | Secret]:
+    """Return what is given as headers.
+
+    Raises:
+        ConfigError: it is no mapping.
+    """
+    if not isinstance(headers, Mapping):
+        raise ConfigError(f"headers are values by their names, not {type(headers).__name__}")
+    return headers
 
 
 def _sounds_secret(name: str) -> bool:

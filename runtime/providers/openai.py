@@ -16,7 +16,7 @@ import httpx
 
 from refold.events.content import JsonObject
 from refold.providers.http_provider import HttpProvider
-from refold.providers.http_settings import HttpOptions
+from refold.providers.http_settings import HttpOptions, checked_mapping
 from refold.providers.openai_format import OpenAIFormat
 from refold.providers.openai_request import STOP_SEQUENCES_MAX, OpenAISettings, ReturnedReasoning
 from refold.providers.secrets import Secret, key_from
@@ -84,10 +84,9 @@ class OpenAIProvider(HttpProvider):
             extra_body=extra_body or {},
         )
         accounts = {"openai-organization": organization, "openai-project": project}
-        options["headers"] = {
-            **{header: value for header, value in accounts.items() if value is not None},
-            **options.get("headers", {}),
-        }
+        ours = {header: value for header, value in accounts.items() if value is not None}
+        if ours:
+            options["headers"] = {**ours, **checked_mapping(options.get("headers", {}))}
         super().__init__(OpenAIFormat(settings), base_url=url, key=_key(api_key, environment, official), **options)
 
 
@@ -95,7 +94,7 @@ def _is_official(url: str) -> bool:
     """Return whether a URL is OpenAI's own; one that is none is refused later, by whoever uses it."""
     try:
         host = httpx.URL(url).host
-    except httpx.InvalidURL:
+    except (httpx.InvalidURL, TypeError):
         return False
     return f".{host}".endswith(_OFFICIAL_HOSTS)
 

@@ -230,5 +230,6 @@ def _cut(text: str) -> str:
 
 def _message(provider: str, said: _Said, status: int | None) -> str:
     what = f"{provider} answered with status {status}" if status is not None else f"{provider} reported an error"
-    named = f" ({', '.join(said.words)})" if said.words else ""
-    return f"{what}{_cut(named)}: {said.message or 'no reason given'}"
+    words = ", ".join(dict.fromkeys(said.words))  # Many errors have one word for both code and type.
+    named = f" ({_cut(words)})" if words else ""
+    return f"{what}{named}: {said.message or 'no reason given'}"

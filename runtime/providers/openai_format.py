@@ -6,7 +6,7 @@ both in `openai_calls`, errors in `openai_failure`, names in `openai_names`.
 
 from collections.abc import Mapping
 
-from refold.events.errors import ConfigError, ProviderError
+from refold.events.errors import ProviderError
 from refold.events.model import ModelRequest, ModelResponse
 from refold.providers.openai_answer import complete_answer
 from refold.providers.openai_failure import failure_of_status
@@ -20,26 +20,15 @@ PATH = "/chat/completions"
 
 DEFAULT_SETTINGS = OpenAISettings()
 
-_FIXED_FIELDS = ("model", "messages", "stream", "n")
-"""Without these an answer could not be read any more."""
-
 
 class OpenAIFormat:
     """Writes requests, and reads answers and errors.
 
     Args:
         settings: how the server wants to be asked.
-
-    Raises:
-        ConfigError: a setting is one that cannot work.
     """
 
     def __init__(self, settings: OpenAISettings = DEFAULT_SETTINGS) -> None:
-        fixed = [field for field in _FIXED_FIELDS if field in settings.extra_body]
-        if fixed:
-            raise ConfigError(f"extra_body may not set {', '.join(fixed)}: Refold writes that itself")
-        if not settings.name:
-            raise ConfigError("a provider needs a name")
         self.name = settings.name
         self.settings = settings
         self._names = ToolNames()

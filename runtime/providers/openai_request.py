@@ -16,7 +16,7 @@ compatible servers refuse of it. The rules:
 import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NoReturn, TypeAlias
+from typing import Literal, NoReturn, TypeAlias, get_args
 
 import msgspec
 
@@ -37,7 +37,7 @@ from refold.events.content import (
     tool_uses,
     without_blanks,
 )
-from refold.events.errors import ProviderError
+from refold.events.errors import ConfigError, ProviderError
 from refold.events.model import ModelRequest
 from refold.providers.openai_names import CALL_ID_CHARACTERS_MAX, NAME_CHARACTERS_MAX, fitted
 from refold.providers.wire_json import encoded, object_field
@@ -61,11 +61,18 @@ vLLM since 0.16, gpt-oss. `reasoning_details`: OpenRouter's signed or encrypted 
 """
 
 _MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
+_MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
+_FIXED_FIELDS = ("model", "messages", "stream", "n")
+"""Without these an answer could not be read any more."""
 _OWN_FIELDS = ("role", "content", "tool_calls")
 
 
 class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server of the Chat Completions API wants to be asked."""
+    """How a server of the Chat Completions API wants to be asked.
+
+    Raises:
+        ConfigError: a setting is one that cannot work.
+    """
 
     name: str = "openai"
     """The provider's name: whose `ProviderBlock`s and `provider_data` go back to it."""
@@ -83,6 +90,29 @@ class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
     """Most accepted stop sequences; None = any number, as vLLM and llama.cpp take them."""
     extra_body: JsonObject = msgspec.field(default_factory=dict[str, Json])
     """Further fields of the body, over those that are written here."""
+
+    def __post_init__(self) -> None:
+        returned, effort = self.return_reasoning, self.reasoning_effort
+        bounds: tuple[tuple[str, bool, str], ...] = (
+            ("name", isinstance(self.name, str) and bool(self.name), "a name"),
+            ("max_tokens_field", self.max_tokens_field in _MAX_TOKENS_FIELDS, " or ".join(_MAX_TOKENS_FIELDS)),
+            ("include_usage", isinstance(self.include_usage, bool), "True or False"),
+            ("parallel_tool_calls", self.parallel_tool_calls in (None, True, False), "None, True or False"),
+            ("reasoning_effort", effort is None or (isinstance(effort, str) and bool(effort)), "None or a word"),
+            (
+                "return_reasoning",
+                returned is None or returned in get_args(ReturnedReasoning),
+                f"None or one of {', '.join(get_args(ReturnedReasoning))}",
+            ),
+        )
+        for field, good, wanted in bounds:
+            if not good:
+                raise ConfigError(f"OpenAIProvider: {field} must be {wanted}, not {getattr(self, field)!r:.80}")
+        if not is_json_object(self.extra_body):
+            raise ConfigError("OpenAIProvider: extra_body must be an object")
+        fixed = [field for field in _FIXED_FIELDS if field in self.extra_body]
+        if fixed:
+            raise ConfigError(f"extra_body may not set {', '.join(fixed)}: Refold writes that itself")
 
 
 def tool_forms(request: ModelRequest) -> dict[str, str]:

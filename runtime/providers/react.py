@@ -56,9 +56,8 @@ class ReActProvider(StreamingProvider):
         Raises:
             ProviderError: the call failed, or the other provider's answer is none.
         """
-        return step_response(
-            checked_response(await self._provider.complete(text_request(request, stop=self._stop))), request.tools
-        )
+        answer = await self._provider.complete(text_request(request, stop=self._stop))
+        return self._step(answer, request)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         """Yield the model's next step as it arrives, and the complete step last.
@@ -73,7 +72,7 @@ class ReActProvider(StreamingProvider):
                 if isinstance(item, ModelResponse):
                     for delta in pieces.rest():
                         yield delta
-                    yield step_response(checked_response(item), request.tools)
+                    yield self._step(item, request)
                     return
                 piece = checked_delta(item)
                 if isinstance(piece, TextDelta):
@@ -83,6 +82,10 @@ class ReActProvider(StreamingProvider):
                     yield piece
         finally:
             await close_behind(stream)
+
+    def _step(self, answer: object, request: ModelRequest) -> ModelResponse:
+        # Arguments are read out of the text only here, and with them what escapes in their JSON have hidden.
+        return self.redactor.value(step_response(checked_response(answer), request.tools))
 
 
 def in_protocol(provider: Provider, protocol: Protocol) -> Provider:

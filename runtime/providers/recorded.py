@@ -193,7 +193,7 @@ class RecordedProvider(StreamingProvider):
         if place >= len(self._exchanges):
             raise ProviderError(
                 f"the cassette {self._path} has {len(self._exchanges)} calls and this is request {place + 1}; "
-                "record it again",
+                "delete it and record again",
                 kind="invalid_request",
             )
         exchange = self._exchanges[place]
@@ -202,8 +202,8 @@ class RecordedProvider(StreamingProvider):
             difference = first_difference(exchange.request, asked, "request")
             if difference is not None:
                 raise ProviderError(
-                    f"request {place + 1} is not the one in the cassette {self._path}: {difference}; record it again, "
-                    "or pass strict=False",
+                    f"request {place + 1} is not the one in the cassette {self._path}: {difference}; delete the "
+                    "cassette and record again, or pass strict=False",
                     kind="invalid_request",
                 )
         return exchange

@@ -11,9 +11,10 @@ from typing import Final, NoReturn, Self, TypeVar, cast
 
 import msgspec
 
+from refold.events.cleaning import clean_text
 from refold.events.content import is_json_object
 from refold.events.errors import ConfigError, ProviderError
-from refold.events.model import Delta, TextDelta, ThinkingDelta, ToolInputDelta
+from refold.events.model import Delta, TextDelta, ThinkingDelta, ToolInputDelta, ToolUse
 
 T = TypeVar("T")
 
@@ -22,6 +23,9 @@ REDACTED: Final = "[redacted]"
 
 SECRET_CHARACTERS_MIN = 12
 """A shorter value is a placeholder, such as a local server's `EMPTY` or `ollama`, and is left in texts."""
+
+SHOWN_EARLY_CHARACTERS_MAX = 3
+"""So much of the beginning of a secret is shown where an answer goes on elsewhere: every second text ends with `s`."""
 
 
 class Secret:
@@ -168,6 +172,9 @@ class Redactor:
         if isinstance(value, msgspec.Struct):
             fields = {field: getattr(value, field) for field in value.__struct_fields__}
             changed = {field: new for field, old in fields.items() if (new := self._cleaned(old)) is not old}
+            if isinstance(value, ToolUse) and isinstance(value.input, str):
+                arguments = self._cleaned_arguments(value.input)
+                changed |= {"input": arguments} if arguments is not value.input else {}
             return msgspec.structs.replace(value, **changed) if changed else value
         if isinstance(value, list | tuple):
             before = cast("Sequence[object]", value)
@@ -181,6 +188,18 @@ class Redactor:
             return value if same else members
         return value
 
+    def _cleaned_arguments(self, text: str) -> str:
+        """Return the text of a call's arguments without the secrets, also those that its JSON spells with escapes."""
+        text = self.text(text)
+        if "\\" not in text:
+            return text
+        try:
+            arguments: object = msgspec.json.decode(clean_text(text))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return text  # No arguments, then.
+        cleaned = self._cleaned(arguments)
+        return text if cleaned is arguments else msgspec.json.encode(cleaned).decode()
+
 
 def redactor_of(*providers: object) -> Redactor:
     """Return one that takes out the secrets that providers know; those without a `redactor` know none."""
@@ -188,39 +207,68 @@ def redactor_of(*providers: object) -> Redactor:
     return Redactor((), [redactor for redactor in known if isinstance(redactor, Redactor)])
 
 
+class _Waiting(msgspec.Struct, frozen=True):
+    """The end of a text, which may be the beginning of a secret."""
+
+    delta: Delta
+    """What it came in, without its text."""
+    text: str
+    shown: int = 0
+    """So many characters at its beginning have been shown."""
+
+    def unseen(self) -> list[Delta]:
+        """Return what has not been shown of it."""
+        return [_with_text(self.delta, self.text[self.shown :])] if self.shown < len(self.text) else []
+
+
 class DeltaRedactor:
     """Takes secrets out of an answer that comes in pieces, also where one is split over several.
 
     The end of a text that may be the beginning of a secret waits for the text's next piece; `rest` gives what is
-    waiting when the answer is complete.
+    waiting when the answer is complete. Where something else follows, such as a call behind "I look at the files", a
+    short end does not wait on: it would be shown behind what follows it.
     """
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
-        self._waiting: dict[tuple[type[Delta], int], tuple[Delta, str]] = {}
+        self._waiting: dict[tuple[type[Delta], int], _Waiting] = {}
 
     def pieces(self, deltas: Sequence[Delta]) -> list[Delta]:
         """Return what may be shown after the next pieces have come."""
-        return [shown for delta in deltas if (shown := self._shown(delta)) is not None]
+        return [shown for delta in deltas for shown in self._shown(delta)]
 
     def rest(self) -> list[Delta]:
         """Return the ends that waited in vain for a secret to go on."""
         waiting, self._waiting = self._waiting, {}
-        return [_with_text(delta, text) for delta, text in waiting.values()]
+        return [delta for end in waiting.values() for delta in end.unseen()]
 
-    def _shown(self, delta: Delta) -> Delta | None:
+    def _shown(self, delta: Delta) -> list[Delta]:
         text = _text_of(delta)
         if text is None:
-            return self._redactor.value(delta)
+            return [self._redactor.value(delta)]
         place = (type(delta), delta.index if isinstance(delta, ToolInputDelta) else 0)
-        _, before = self._waiting.pop(place, (delta, ""))
-        whole = self._redactor.text(before + text)
+        deltas = self._left_behind(place)
+        before = self._waiting.pop(place, _Waiting(delta, ""))
+        whole = self._redactor.text(before.text + text)
+        # What was shown is where it was, unless it has become a part of a secret.
+        begin = next(size for size in range(before.shown, -1, -1) if whole.startswith(before.text[:size]))
         end = len(whole) - self._redactor.held_back(whole)
         clean = self._redactor.value(_with_text(delta, ""))
         if end < len(whole):
-            self._waiting[place] = (clean, whole[end:])
+            self._waiting[place] = _Waiting(clean, whole[end:], shown=max(begin - end, 0))
         # A piece of a call is shown even if it is empty: it says that the call has begun.
-        return _with_text(clean, whole[:end]) if end or isinstance(delta, ToolInputDelta) else None
+        if begin < end or isinstance(delta, ToolInputDelta):
+            deltas.append(_with_text(clean, whole[begin:end]))
+        return deltas
+
+    def _left_behind(self, place: tuple[type[Delta], int]) -> list[Delta]:
+        """Return the short ends of other texts than the one at `place`, and remember that they are shown."""
+        deltas: list[Delta] = []
+        for other, end in self._waiting.items():
+            if other != place and len(end.text) <= SHOWN_EARLY_CHARACTERS_MAX:
+                deltas += end.unseen()
+                self._waiting[other] = msgspec.structs.replace(end, shown=len(end.text))
+        return deltas
 
 
 def _text_of(delta: Delta) -> str | None:

@@ -134,3 +134,48 @@ async def test_a_derived_future_raises_what_its_parent_or_its_function_raises() 
     fine.set(0)
     with pytest.raises(ZeroDivisionError):
         await fine.map(lambda value: 1 // value)
+
+
+async def test_a_long_computation_leaves_the_loop_free_and_is_done_once() -> None:
+    source: ActorFuture[int] = ActorFuture()
+    begun, go_on, calls, loop = asyncio.Event(), threading.Event(), [], asyncio.get_running_loop()
+
+    def compute(value: int) -> int:
+        calls.append(threading.current_thread())
+        loop.call_soon_threadsafe(begun.set)
+        assert go_on.wait(10)
+        return value + 1
+
+    computed = source.map_in_thread(compute)
+    waiting = [asyncio.ensure_future(_outcome(computed)) for _ in range(2)]
+    source.set(1)
+    await begun.wait()
+    assert not computed.ready()
+    waiting[0].cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    assert await waiting[1] == 2
+    assert await computed == computed.get() == 2
+    assert len(calls) == 1
+    assert calls[0] is not threading.current_thread()
+
+
+async def test_a_computation_that_fails_raises_for_each_who_asks() -> None:
+    source: ActorFuture[int] = ActorFuture()
+    source.set(0)
+    computed = source.map_in_thread(lambda value: 1 // value)
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            await computed
+    with pytest.raises(ZeroDivisionError):
+        computed.get()
+
+
+def test_in_a_thread_a_computation_is_done_by_who_gets_it() -> None:
+    source: ActorFuture[int] = ActorFuture()
+    source.set(1)
+    assert source.map_in_thread(lambda value: threading.current_thread()).get() is threading.current_thread()
+
+
+async def _outcome(future: ActorFuture[int]) -> int:
+    return await future

@@ -99,7 +99,7 @@ async def test_a_huge_result_is_kept_beside_the_events_and_reaches_model_and_rea
     huge = large(kind, size)
     asked: list[bool] = []
 
-    @tool
+    @tool(result_limit=None)
     async def read() -> str | ImageBlock:
         """Read something huge."""
         return huge

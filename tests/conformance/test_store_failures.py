@@ -783,7 +783,7 @@ class Interrupted:
         self.provider = ScriptedProvider([use("work"), say("done"), say("more")])
         self.clock = clock
 
-        @tool(effect="once")
+        @tool(effect="once", result_limit=None)
         async def work() -> str:
             """Work."""
             self.ran += 1

@@ -351,7 +351,7 @@ ACTORS = (
     ShellFault(
         "the refusal of an append that shared a transaction is lost",
         "actors/journal.py",
-        "                group[0].settle(None, self._failure(error, outcome_unknown=False))\n",
+        "                self._fail(group, self._failure(error, outcome_unknown=False))\n",
         "                group[0].settle([])\n",
         ("actors/test_journal.py::test_a_wrong_expected_version_in_a_group_fails_only_its_own_append",),
     ),

@@ -129,6 +129,26 @@ def test_what_cannot_work_is_refused_at_once() -> None:
         AnthropicProvider(api_key=KEY, max_tokens=0, environment={})
     with pytest.raises(ConfigError, match="base URL"):
         AnthropicProvider(api_key=KEY, base_url="api.anthropic.com", environment={})
+    for wrong in (5, "a: b"):
+        headers: Any = wrong
+        with pytest.raises(ConfigError, match="headers"):
+            AnthropicProvider(api_key=KEY, drop_stale_thinking=True, headers=headers, environment={})
+
+
+@pytest.mark.parametrize(
+    ("base_url", "path"),
+    [
+        ("", "/v1/messages"),
+        ("/v1/", "/v1/messages"),
+        ("/gateway/v1?team=a%2Fb", "/gateway/v1/messages?team=a%2Fb"),
+        ("/v1/v10", "/v1/v10/v1/messages"),
+    ],
+)
+async def test_the_version_at_the_end_of_a_base_url_is_said_once(base_url: str, path: str) -> None:
+    async with Loopback([whole(HELLO)]) as server:
+        async with AnthropicProvider(api_key=KEY, base_url=server.url + base_url, environment={}) as provider:
+            await provider.complete(REQUEST)
+        assert server.requests[0].path == path
 
 
 async def test_a_refusal_is_classified_and_never_shows_the_key() -> None:

@@ -206,6 +206,17 @@ async def test_a_request_that_is_not_the_recorded_one_is_refused_with_the_first_
     assert await RecordedProvider(path, strict=False).complete(request_now) == say("a")
 
 
+async def test_recording_again_does_what_a_refusal_advises(tmp_path: Path) -> None:
+    path = tmp_path / "calls.jsonl"
+    await RecordingProvider(ScriptedProvider(["a"]), path).complete(REQUEST)
+    other = msgspec.structs.replace(REQUEST, system_prompt="Be brief.")
+    with pytest.raises(ProviderError, match="delete the cassette and record again"):
+        await RecordedProvider(path).complete(other)
+    path.unlink()  # Without this the new call would stand behind the old one.
+    await RecordingProvider(ScriptedProvider(["b"]), path).complete(other)
+    assert await RecordedProvider(path).complete(other) == say("b")
+
+
 async def test_a_request_behind_the_last_recorded_one_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "calls.jsonl"
     await RecordingProvider(ScriptedProvider(["a"]), path).complete(REQUEST)

@@ -1,10 +1,13 @@
 """Providers over HTTP against a server of our own: answers, streams, every way to fail, and what is left behind."""
 
 import asyncio
+import contextlib
 import gc
+import importlib.util
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ from refold import ConfigError, ModelResponse, ProviderError, TextDelta, say
 from refold.providers import HttpLimits, HttpProvider, HttpTimeouts, Secret
 from refold.providers.http_client import IDLE_S
 from tests.providers.letter_format import END, KEY, REQUEST, LetterProvider, Stream, piece, streamed
-from tests.providers.loopback import End, Loopback, Step, answer, chunk, event_stream, json_answer
+from tests.providers.loopback import PATIENCE_S, End, Loopback, Step, answer, chunk, event_stream, json_answer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -73,6 +76,22 @@ async def test_own_headers_and_the_base_urls_query_go_with_each_request() -> Non
 
 
 @pytest.mark.parametrize(
+    ("path", "sent"),
+    [
+        ("", "/letters"),
+        ("/", "/letters"),
+        ("/v1//?x=%26", "/v1/letters?x=%26"),
+        ("/team%2Fa/b c", "/team%2Fa/b%20c/letters"),
+        ("/100%25/\u00fc", "/100%25/%C3%BC/letters"),
+    ],
+)
+async def test_the_base_urls_path_is_sent_as_it_was_given(path: str, sent: str) -> None:
+    async with Loopback([json_answer({"text": "a"})]) as server, LetterProvider(server.url + path) as provider:
+        await provider.complete(REQUEST)
+        assert server.requests[0].path == sent
+
+
+@pytest.mark.parametrize(
     ("base_url", "reason"),
     [
         ("http://api.example.com", "unencrypted"),
@@ -83,11 +102,15 @@ async def test_own_headers_and_the_base_urls_query_go_with_each_request() -> Non
         ("https://example.com\x00:hunter2@", "user name or password"),
         ("ftp://example.com", "like https://host/path"),
         ("example.com/v1", "like https://host/path"),
+        ("example.com/v1?key=hunter2", "like https://host/path"),
+        ("ftp://example.com#hunter2", "like https://host/path"),
         ("https://example.com/#part", "behind #"),
+        ("https://example.com:99999", "port 99999"),
+        (b"https://example.com", "not bytes"),
         ("http://[::1", "cannot be read"),
     ],
 )
-def test_a_base_url_that_cannot_work_is_refused(base_url: str, reason: str) -> None:
+def test_a_base_url_that_cannot_work_is_refused(base_url: Any, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason) as caught:
         LetterProvider(base_url)
     assert "hunter2" not in str(caught.value)
@@ -123,6 +146,33 @@ def test_settings_that_cannot_work_are_refused() -> None:
         HttpLimits(events_max=0)
     with pytest.raises(ConfigError, match="no option 'retries'"):
         LetterProvider("https://example.com", retries=3)  # type: ignore[call-arg]
+    for option in ("timeouts", "limits", "headers"):
+        for given in (None, 5):
+            options: Any = {option: given}
+            with pytest.raises(ConfigError, match=option):
+                LetterProvider("https://example.com", **options)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("ALL_PROXY", "socks5://127.0.0.1:1", "SOCKS"),
+        ("ALL_PROXY", "gopher://name:hunter2@127.0.0.1:1", "ValueError"),
+        ("HTTP_PROXY", "http://name:hunter2@[::1", "InvalidURL"),
+        ("SSL_CERT_FILE", "/nowhere", "FileNotFoundError"),
+    ],
+)
+def test_an_environment_that_cannot_be_used_is_refused_where_it_is_trusted(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reason: str
+) -> None:
+    if variable == "ALL_PROXY" and "socks" in value and importlib.util.find_spec("socksio") is not None:
+        pytest.skip("SOCKS proxies can be used here")
+    monkeypatch.setenv(variable, value)
+    LetterProvider("https://example.com")
+    with pytest.raises(ConfigError, match=reason) as caught:
+        LetterProvider("https://example.com", trust_env=True)
+    report = "".join(traceback.TracebackException.from_exception(caught.value).format())
+    assert "hunter2" not in report
 
 
 async def test_the_environment_sends_nothing_elsewhere_unless_it_is_trusted(
@@ -211,7 +261,7 @@ async def test_a_refused_connection(closed_port: str, stream: bool) -> None:
     async with LetterProvider(closed_port) as provider:
         error = await failing(provider, stream=stream)
     assert (error.kind, error.retryable, error.status) == ("connection", True, None)
-    assert closed_port.removeprefix("http://") in str(error)
+    assert str(error) == f"the connection to {closed_port.removeprefix('http://')} failed: Connection refused"
 
 
 async def test_a_host_that_has_no_address() -> None:
@@ -305,6 +355,22 @@ async def test_the_format_says_what_a_status_means(status: int, kind: str, retry
         error = await failing(provider, stream=stream)
     assert (error.kind, error.status, error.retryable, error.retry_after_s) == (kind, status, retryable, 7.5)
     assert "because" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "asks"),
+    [
+        (answer(b"404 page not found", status=404, headers={"content-type": "text/plain"}), True),
+        (json_answer({"detail": "Method Not Allowed"}, status=405), True),
+        (json_answer({"error": "no model letter-1"}, status=404), False),
+        (answer(b"", status=500), False),
+    ],
+)
+async def test_an_address_without_the_api_is_asked_about(refusal: list[Step], asks: bool) -> None:
+    async with Loopback([refusal]) as server, LetterProvider(server.url) as provider:
+        error = await failing(provider)
+    assert str(error).endswith("; is the base URL right?") is asks
+    assert str(error).startswith(f"status {error.status}: ")
 
 
 async def test_a_refusal_whose_body_is_cut_is_still_that_refusal() -> None:
@@ -529,6 +595,47 @@ async def test_a_cancelled_call_closes_its_connection(steps: list[Step], stream:
         await server.until(lambda: server.left == 1)
         assert await provider.complete(REQUEST) == say("next")
         assert server.requests[1].connection == 2
+
+
+async def test_a_call_that_is_cancelled_at_any_point_closes_its_connection() -> None:
+    async with Loopback([[End.STALL]] * 60) as server, LetterProvider(server.url) as provider:
+        for turns in range(60):
+            call = asyncio.create_task(provider.complete(REQUEST))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        assert 0 < len(server.requests) < 60
+        await server.until(lambda: server.open == 0)
+
+
+@pytest.mark.parametrize("patience_s", [0.2, None])
+async def test_a_call_that_ends_while_encryption_is_agreed_on_closes_its_connection(patience_s: float | None) -> None:
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        begun.set()
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        left.set()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        gc.disable()  # It would close what nobody holds any more, some day.
+        try:
+            async with LetterProvider(url, timeouts=HttpTimeouts(first_byte_s=patience_s)) as provider:
+                call = asyncio.create_task(provider.complete(REQUEST))
+                await asyncio.wait_for(begun.wait(), PATIENCE_S)
+                if patience_s is None:
+                    call.cancel()
+                with pytest.raises(asyncio.CancelledError if patience_s is None else ProviderError):
+                    await call
+            await asyncio.wait_for(left.wait(), PATIENCE_S)
+        finally:
+            gc.enable()
 
 
 async def test_a_stream_that_nobody_reads_on_closes_its_connection_and_leaves_nothing_to_do() -> None:

@@ -58,6 +58,14 @@ def test_statuses(status: int, body: object, kind: str, retryable: bool) -> None
     assert (error.kind, error.retryable) == (kind, retryable)
 
 
+def test_an_error_names_its_code_and_its_type_once() -> None:
+    both = failure(401, official("invalid_api_key"))
+    assert str(both) == "openai answered with status 401 (invalid_api_key, invalid_request_error): No."
+    same = failure(429, official("insufficient_quota", "insufficient_quota"))
+    assert str(same) == "openai answered with status 429 (insufficient_quota): No."
+    assert str(failure(500, {})) == "openai answered with status 500: no reason given"
+
+
 @pytest.mark.parametrize(
     ("status", "body", "kind", "said"),
     [

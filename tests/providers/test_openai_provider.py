@@ -191,6 +191,23 @@ def test_what_cannot_work_is_refused_at_once() -> None:
         OpenAIProvider(api_key=KEY, base_url="ftp://host", environment=NO_ENVIRONMENT)
     with pytest.raises(ConfigError):
         OpenAIProvider(api_key=KEY, base_url="http://[", environment=NO_ENVIRONMENT)
+    no_text: Any = 5
+    with pytest.raises(ConfigError, match="base URL"):
+        OpenAIProvider(api_key=KEY, base_url=no_text, environment=NO_ENVIRONMENT)
+    wrong: dict[str, Any] = {
+        "headers": 5,
+        "extra_body": [1],
+        "name": "",
+        "max_tokens_field": "tokens",
+        "return_reasoning": "thoughts",
+        "reasoning_effort": 5,
+        "include_usage": "yes",
+        "parallel_tool_calls": "no",
+    }
+    for argument, value in wrong.items():
+        options: dict[str, Any] = {"project": "p", argument: value}
+        with pytest.raises(ConfigError, match=argument):
+            OpenAIProvider(api_key=KEY, environment=NO_ENVIRONMENT, **options)
     assert KEY not in repr(OpenAIProvider(api_key=KEY, environment=NO_ENVIRONMENT))
 
 
@@ -243,6 +260,38 @@ def plan(steps: list[dict[str, str]], note: str = "") -> str:
 @pytest.fixture(autouse=True)
 def nothing_ran() -> None:
     ran.clear()
+
+
+@pytest.mark.parametrize("protocol", ["native", "react"])
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_a_key_that_arguments_spell_with_escapes_does_not_reach_the_tool(streaming: bool, protocol: Any) -> None:
+    received: list[str] = []
+
+    @tool(tier="observe", effect="pure")
+    async def weather(city: str) -> str:
+        received.append(city)
+        return "sunny"
+
+    arguments = json.dumps({"city": f"{KEY}\n"}).replace("-", "\\u002d")
+    assert KEY not in arguments
+    first: dict[str, Any] = {"content": f"Thought: I ask.\nAction: weather\nAction Input: {arguments}"}
+    reason = "stop"
+    if protocol == "native":
+        first, reason = {"content": None, "tool_calls": [{"index": 0, **call(arguments)}]}, "tool_calls"
+    second = {"content": "FINAL_ANSWER: done"}
+    if streaming:
+        script = [streamed(chunk(message), chunk(finish=end)) for message, end in ((first, reason), (second, "stop"))]
+    else:
+        script = [whole(first, finish=reason), whole(second)]
+    config = AgentConfig(model="m", streaming=streaming, protocol=protocol)
+    async with (
+        Loopback(script) as server,
+        provider(server) as openai,
+        AgentRuntime(config, provider=openai, tools=[weather]) as runtime,
+    ):
+        result = await (await runtime.session("a")).send("Hi")
+    assert result.text.endswith("done")
+    assert received == ["[redacted]\n"]
 
 
 @pytest.mark.parametrize("streaming", [False, True])

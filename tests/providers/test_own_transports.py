@@ -1,6 +1,9 @@
 """Transports that users bring: answers that are there already, and exceptions that hold the key."""
 
+import errno
 import logging
+import socket
+import ssl
 from collections.abc import AsyncIterator
 
 import httpx
@@ -68,6 +71,29 @@ async def test_what_a_transport_raises_shows_no_key_anywhere(
     assert ("cannot read on" if late else "cannot send") in result.outcome.error.message
     assert KEY not in recorded
     assert KEY not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        (ConnectionRefusedError(errno.ECONNREFUSED, "to [::1]:1"), "Connection refused"),
+        (ExceptionGroup("two addresses", [OSError(errno.ENETUNREACH, "v6"), OSError("v4")]), "Network is unreachable"),
+        (socket.gaierror(socket.EAI_NONAME, "unknown name"), "no connection"),
+        (ssl.SSLError(1, "certificate"), "no connection"),
+        (None, "no connection"),
+    ],
+)
+async def test_a_connection_that_fails_says_why_as_the_system_does(cause: Exception | None, said: str) -> None:
+    def fail(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("no connection") from cause
+
+    async with LetterProvider("https://example.com", transport=httpx.MockTransport(fail)) as provider:
+        try:
+            raise FileNotFoundError(errno.ENOENT, "what the caller is busy with")
+        except FileNotFoundError:
+            with pytest.raises(ProviderError) as caught:
+                await provider.complete(REQUEST)
+    assert str(caught.value) == f"the connection to example.com failed: {said}"
 
 
 async def test_a_key_in_the_base_urls_query_is_shown_no_more_than_any_other(caplog: pytest.LogCaptureFixture) -> None:

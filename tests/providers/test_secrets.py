@@ -25,6 +25,8 @@ from refold import (
     ThinkingDelta,
     ToolInputDelta,
     ToolUse,
+    Usage,
+    UsageDelta,
     say,
 )
 from refold.providers import HttpLimits, HttpTimeouts, RecordingProvider, Secret, key_from
@@ -139,6 +141,31 @@ async def test_only_what_may_be_the_beginning_of_a_key_waits() -> None:
         go.set()
         rest = [item async for item in stream]
     assert rest == [TextDelta("s "), TextDelta("sky"), say("tasks sky")]
+
+
+async def test_a_text_is_shown_to_its_end_before_what_follows_it() -> None:
+    script = [event_stream(piece(thinking="files"), piece(text="I ask"), piece(tokens=3), piece(call="{}"), END)]
+    async with Loopback(script) as server, LetterProvider(server.url) as provider:
+        items = await streamed(provider)
+    assert items[:-1] == [
+        ThinkingDelta("file"),
+        ThinkingDelta("s"),
+        TextDelta("I a"),
+        UsageDelta(Usage(output_tokens=3)),
+        TextDelta("sk"),
+        ToolInputDelta(0, "look", "{}"),
+    ]
+
+
+@pytest.mark.parametrize("first", [1, 3, 4, 29])
+async def test_a_key_with_something_else_in_its_midst_is_shown_to_its_first_characters_at_most(first: int) -> None:
+    parts = [piece(text=f"a {KEY[:first]}"), piece(call="{}"), piece(text=KEY[first:-1]), piece(thinking="b")]
+    script = [event_stream(*parts, piece(text=f"{KEY[-1]} sk"), piece(thinking="c"), piece(text="y"), END)]
+    async with Loopback(script) as server, LetterProvider(server.url) as provider:
+        items = await streamed(provider)
+    shown = "".join(item.text for item in items if isinstance(item, TextDelta))
+    assert shown == f"a {KEY[:first] if first <= 3 else ''}{GONE} sky"
+    assert items[-1] == ModelResponse(content=(TextBlock(text=f"a {GONE} sky"), ToolUse(name="look", input={})))
 
 
 async def test_a_placeholder_for_a_key_is_left_in_answers() -> None:

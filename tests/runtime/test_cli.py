@@ -60,11 +60,23 @@ def hostile_log(tmp_path: Path) -> Path:
 def test_help_names_every_command_and_the_exit_codes() -> None:
     result = run("--help")
     assert result.exit_code == 0
-    for word in ("run", "resume", "chat", "sessions", "show", "replay", "check", "Exit codes:", "130"):
+    for word in (
+        "run",
+        "resume",
+        "chat",
+        "sessions",
+        "show",
+        "stats",
+        "metrics",
+        "replay",
+        "check",
+        "Exit codes:",
+        "130",
+    ):
         assert word in result.stdout
 
 
-@pytest.mark.parametrize("command", ["resume", "sessions", "show", "replay", "check"])
+@pytest.mark.parametrize("command", ["resume", "sessions", "show", "replay", "check", "metrics", "stats"])
 def test_the_help_of_a_command_tells_its_exit_codes_and_its_json(command: str) -> None:
     result = run(command, "--help")
     assert result.exit_code == 0

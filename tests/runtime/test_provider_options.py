@@ -181,6 +181,20 @@ async def test_react_asks_for_tools_in_text(folder: Path) -> None:
     assert (await configured_in(folder)).configuration.protocol == "react"
 
 
+@pytest.mark.parametrize("command", ["run", "chat"])
+async def test_a_busy_provider_is_asked_again_and_that_is_told(folder: Path, command: str) -> None:
+    busy = json_answer({"error": {"message": "Slow down", "type": "tokens"}}, status=429, headers={"retry-after": "0"})
+    async with Loopback([busy, openai_answer("Hello.")]) as server:
+        options = ["--provider", "openai", "--model", "gpt-x", "--base-url", f"{server.url}/v1", "--session", "s"]
+        arguments, given = (["Hi"], "") if command == "run" else ([], "Hi\n")
+        code, said, told = await process(folder, command, *arguments, *options, given=given)
+    assert (code, said) == (0, "Hello.\n")
+    assert told.splitlines()[1:] == [
+        ".. asked again in 1 s: ProviderError: openai answered with status 429 (tokens): Slow down"
+    ]
+    assert len(server.requests) == 2
+
+
 async def test_a_refused_key_is_one_line_that_does_not_show_it(folder: Path) -> None:
     refusal = {"error": {"message": f"Incorrect API key provided: {KEY}", "code": "invalid_api_key"}}
     async with Loopback([json_answer(refusal, status=401), openai_answer("Hello.")]) as server:

@@ -1,6 +1,7 @@
 """What lives on the log and is used like a plain object: before, in, and between runtimes."""
 
 import asyncio
+import sys
 import threading
 from pathlib import Path
 
@@ -149,6 +150,96 @@ async def test_it_lives_in_one_runtime_and_later_in_another(tmp_path: Path) -> N
         await notes.lines()
     async with runtime_of(tmp_path / "a.db", notes):
         assert await notes.lines() == ["one"]
+
+
+def test_threads_may_give_at_once_before_a_runtime_has_it() -> None:
+    notes = Notes("mine")
+
+    def give(name: str) -> None:
+        for number in range(400):
+            notes.write(f"{name} {number}")
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=give, args=(name,)) for name in "abcd"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert sorted(notes.lines().get()) == sorted(f"{name} {number}" for name in "abcd" for number in range(400))
+
+
+async def test_what_a_thread_gives_while_a_runtime_takes_it_is_in_the_log_once_and_in_order() -> None:
+    notes, over = Notes("mine"), threading.Event()
+    written: list[ActorFuture[int]] = []
+
+    def give() -> None:
+        while not over.is_set() and len(written) < 1_000:
+            written.append(notes.write(f"line {len(written)}"))
+
+    thread = threading.Thread(target=give)
+    thread.start()
+    async with runtime_of(":memory:", notes):
+        over.set()
+        await asyncio.to_thread(thread.join)
+        for future in written:
+            await future
+        assert await notes.lines() == [f"line {number}" for number in range(len(written))]
+
+
+async def test_of_two_runtimes_that_take_it_at_once_one_gets_it() -> None:
+    notes = Notes("mine")
+    for number in range(1_200):
+        notes.write(f"line {number}")
+    async with EventSourcedSystem() as one, EventSourcedSystem() as other:
+        outcomes = await asyncio.gather(notes.attach(one.host), notes.attach(other.host), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [type(None), ConfigError]
+        assert len(await notes.lines()) == 1_200
+
+
+async def test_a_start_that_fails_or_is_cancelled_leaves_it_as_it_was(tmp_path: Path) -> None:
+    notes = Notes("mine")
+    for number in range(1_200):
+        notes.write(f"line {number}", key=f"k{number}")
+    async with EventSourcedSystem() as system:
+        attaching = asyncio.create_task(notes.attach(system.host))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        attaching.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attaching
+    other = Notes("mine")
+    other.write("another", key="k700")
+    async with runtime_of(tmp_path / "events.db", other):
+        pass
+    with pytest.raises(CommandRejected, match="'k700' was used for another command"):
+        async with runtime_of(tmp_path / "events.db", notes):
+            raise AssertionError
+    assert len(notes.lines().get()) == 1_200
+    async with runtime_of(":memory:", notes):
+        assert len(await notes.lines()) == 1_200
+
+
+async def test_what_cannot_be_recorded_is_refused_by_the_future_before_a_runtime_too() -> None:
+    notes = Notes("mine")
+    refused = notes.write(object())  # type: ignore[arg-type]
+    with pytest.raises(CommandRejected, match="plain data"):
+        await refused
+    assert await notes.lines() == []
+
+
+async def test_a_glance_needs_no_wait() -> None:
+    notes = Notes("mine")
+    notes.write("one")
+    assert notes.glance(lambda pages: len(pages.lines)) == 1
+    async with runtime_of(":memory:", notes):
+        assert notes.glance(lambda pages: len(pages.lines)) == 1
+        await notes.write("two")
+        assert notes.glance(lambda pages: len(pages.lines)) == 2
+    assert notes.glance(lambda pages: len(pages.lines)) is None
 
 
 def test_two_objects_of_one_stream_are_refused() -> None:

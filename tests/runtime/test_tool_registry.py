@@ -54,6 +54,15 @@ def test_a_registry_is_what_actors_call_their_tool_runner() -> None:
     assert runner.names() == ("weather",)
 
 
+def test_descriptions_are_a_column_of_texts_in_name_order() -> None:
+    registry = ToolRegistry([weather, pay, note])
+    assert registry.descriptions == ["Notes.", "Pays.", "Forecast."]
+    assert registry.descriptions.longest == "Forecast."
+    registry.remove("weather")
+    assert registry.descriptions.total_bytes == len("Notes.Pays.")
+    assert ToolRegistry().descriptions.longest is None
+
+
 def test_tools_and_plain_functions_are_listed_in_name_order() -> None:
     registry = ToolRegistry([weather, pay, note])
     assert registry.names() == ("note", "pay", "weather")

@@ -1,0 +1,216 @@
+"""The metrics of a runtime: those of its whole log at this moment, also of what was recorded before it opened.
+
+Read `refold.events.metrics_fold` for what is counted. The rules: nothing is counted until somebody asks, so opening a
+runtime on a large log costs nothing; then the log is read once, page by page, and what the journal writes is counted
+as it comes, without being waited for by anybody; and the figures are at every moment those that the log gives up to
+the same position. So positions are followed: where one is missing, the log is read from there.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from refold.actors.errors import ActorStopped
+from refold.actors.future import ActorFuture
+from refold.events.errors import PersistenceError, WrongExpectedVersion
+from refold.events.ids import StreamName
+from refold.events.metrics_counts import LiveCounts
+from refold.events.metrics_fold import MetricsState, count_all, snapshot
+from refold.events.metrics_snapshot import MetricsSnapshot
+from refold.events.records import Appended, EncodedBatch, StoredEvent
+
+if TYPE_CHECKING:
+    from refold.agent_runtime import AgentRuntime
+
+log = logging.getLogger("refold.metrics")
+
+EVENTS_PER_PAGE: Final = 500
+"""So many events are counted in one go, before others get their turn on the loop."""
+
+BATCHES_WAITING_MAX: Final = 64
+"""After so many batches what was written is counted, also if nobody asks."""
+
+STREAMS_NAMED_MAX: Final = 1_000
+"""Of so many streams failed appends are kept by name."""
+
+
+class RuntimeMetrics:
+    """Figures about all that is in a runtime's log; get it from `AgentRuntime.metrics`."""
+
+    def __init__(self, runtime: "AgentRuntime") -> None:
+        self._runtime = runtime
+        self._state = MetricsState()
+        self._current = False
+        """Whether `_state` and `_waiting` are all that the log holds."""
+        self._written = 0
+        """Position of the last event that is known to be in the log."""
+        self._waiting: list[tuple[EncodedBatch, Appended]] = []
+        self._reading: asyncio.Task[None] | None = None
+        self._asked: list[ActorFuture[MetricsSnapshot]] = []
+        self._ended = False
+        self._failed_appends = 0
+        self._failed_streams: dict[StreamName, int] = {}
+
+    def snapshot(self) -> ActorFuture[MetricsSnapshot]:
+        """Return the figures of this moment: `await` it on the loop, `.get()` it in any other thread.
+
+        The first snapshot reads the whole log, in pages between which everything else goes on; later ones are there at
+        once. After the runtime's end they are those of its end, if one was asked for before.
+
+        Raises:
+            ConfigError: the runtime has never been open.
+            ActorStopped: as the outcome: the runtime is closed, and had not counted its log.
+            PersistenceError: as the outcome: the log cannot be read.
+        """
+        loop = self._runtime.system.loop
+        future: ActorFuture[MetricsSnapshot] = ActorFuture(loop)
+        if asyncio._get_running_loop() is loop:
+            self._answer(future)
+            return future
+        try:
+            loop.call_soon_threadsafe(self._answer, future)
+        except RuntimeError:  # The loop is closed, and nothing changes any more.
+            self._ended = True
+            self._answer(future)
+        return future
+
+    def failed_appends_of(self, stream: StreamName) -> int:
+        """Return how many appends of a stream the log has refused since the runtime opened."""
+        return self._failed_streams.get(stream, 0)
+
+    # For the journal
+
+    def written(self, batches: Sequence[EncodedBatch], appended: Sequence[Appended]) -> None:
+        """Take what has just become durable."""
+        if appended:
+            self._written = max(self._written, appended[-1].position + len(batches[-1].events) - 1)
+        if not self._current:
+            return
+        before = len(self._waiting)
+        self._waiting.extend(zip(batches, appended, strict=True))
+        if before < BATCHES_WAITING_MAX <= len(self._waiting):
+            self._runtime.system.loop.call_soon(self._count_waiting)
+
+    def not_written(self, batches: Sequence[EncodedBatch], failure: PersistenceError) -> None:
+        """Take note of an append that failed, and that may be in the log all the same."""
+        if isinstance(failure, WrongExpectedVersion):
+            return
+        self._failed_appends += 1
+        for stream in dict.fromkeys(batch.stream for batch in batches):
+            if stream in self._failed_streams or len(self._failed_streams) < STREAMS_NAMED_MAX:
+                self._failed_streams[stream] = self._failed_streams.get(stream, 0) + 1
+        if failure.outcome_unknown:
+            self._current = False
+
+    # For the runtime
+
+    def end(self) -> None:
+        """Count what was written last, and read nothing more: the log is about to be closed."""
+        self._count_waiting()
+        self._ended = True
+        if self._reading is not None:
+            self._reading.cancel()
+
+    # Counting
+
+    def _answer(self, future: ActorFuture[MetricsSnapshot]) -> None:
+        self._count_waiting()
+        if self._current:
+            future.settle(self._now())
+        elif self._ended:
+            future.settle(error=self._over())
+        else:
+            self._asked.append(future)
+            if self._reading is None:
+                self._reading = self._runtime.system.loop.create_task(self._read(), name="count the log")
+
+    def _count_waiting(self) -> None:
+        """Count what the journal wrote, as far as nothing is missing in between."""
+        if not self._current:
+            self._waiting.clear()
+            return
+        waiting, self._waiting = self._waiting, []
+        self._current = False  # Whatever is left out below is read from the log.
+        for batch, place in waiting:
+            if place.position > self._state.position + 1:
+                return
+            if place.position == self._state.position + 1:  # Else it was read from the log.
+                count_all(self._state, _stored(batch, place.position))
+        self._current = True
+
+    async def _read(self) -> None:
+        """Read what the log holds beyond what was counted, and answer those who asked."""
+        try:
+            await self._catch_up()
+        except PersistenceError as error:
+            log.warning("the metrics of %s cannot be counted: %s", self._runtime.store.name, error)
+            self._refuse(error)
+        else:
+            self._tell()
+        finally:
+            self._reading = None
+            self._refuse(self._over())  # Whoever still waits: this was cancelled.
+
+    async def _catch_up(self) -> None:
+        store = self._runtime.store
+        while True:
+            page = await store.read_all(after_position=self._state.position, limit=EVENTS_PER_PAGE)
+            count_all(self._state, page)
+            if not page or (len(page) < EVENTS_PER_PAGE and self._state.position >= self._written):
+                self._current = True  # Without a wait since the comparison: from here on the journal tells the rest.
+                return
+
+    def _tell(self) -> None:
+        asked, self._asked = self._asked, []
+        for future in asked:
+            future.settle(self._now())
+
+    def _refuse(self, error: BaseException) -> None:
+        asked, self._asked = self._asked, []
+        for future in asked:
+            future.settle(error=error)
+
+    def _over(self) -> ActorStopped:
+        return ActorStopped("runtime/log", "it is closed, and had not counted its log; `refold metrics` does")
+
+    def _now(self) -> MetricsSnapshot:
+        runtime = self._runtime
+        live = LiveCounts(
+            commits=runtime.commits,
+            failed_appends=self._failed_appends,
+            shed_commands=runtime.system.sheds,
+            observer_failures=runtime.hub.failures,
+        )
+        return snapshot(self._state, live)
+
+
+def _stored(batch: EncodedBatch, position: int) -> Iterable[StoredEvent]:
+    """Return the events of a batch as the log gives them back, given the position of the first."""
+    first = batch.expected_version + 1
+    for offset, data in enumerate(batch.events):
+        yield StoredEvent(
+            position=position + offset,
+            stream=batch.stream,
+            version=first + offset,
+            batch=first,
+            at=batch.at,
+            data=data,
+        )
+
+
+class SyncMetrics:
+    """The same for threads; get it from `SyncRuntime.metrics`."""
+
+    def __init__(self, metrics: RuntimeMetrics) -> None:
+        self.asynchronous = metrics
+
+    def snapshot(self) -> MetricsSnapshot:
+        """Return the figures of this moment. This blocks the calling thread; see `RuntimeMetrics.snapshot`.
+
+        Raises:
+            WouldDeadlock: this is the loop's own thread.
+            ActorStopped: the runtime is closed, and had not counted its log.
+            PersistenceError: the log cannot be read.
+        """
+        return self.asynchronous.snapshot().get()

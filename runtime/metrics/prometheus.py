@@ -1,0 +1,215 @@
+"""Metrics for Prometheus, written by its official client: the extra `prometheus`.
+
+A collector turns a snapshot into metric families each time it is asked, so nothing is counted twice and nothing has to
+be kept in step. Names and labels follow the client's conventions: counters end in `_total`, and it escapes the labels.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from refold.actors.future import ActorFuture
+from refold.agent_runtime import AgentRuntime
+from refold.events.errors import ConfigError
+from refold.events.metrics_snapshot import MetricsSnapshot
+from refold.sync_runtime import SyncRuntime
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+ANSWER_S = 10.0
+"""How long a scrape waits for a runtime's figures, the first one that a thread makes for the log to be counted."""
+
+
+class PrometheusCollector:
+    """Gives the figures of one or several runtimes, summed, to a registry: `REGISTRY.register(PrometheusCollector(r))`.
+
+    In the thread of a runtime's own loop nothing can be waited for: until its log has been counted, which making the
+    collector begins, a scrape there has `refold_metrics_complete 0` and no figures.
+
+    Args:
+        runtimes: open ones, whose logs are different.
+
+    Raises:
+        ConfigError: there is none, one has never been open, or the client is not installed.
+    """
+
+    def __init__(self, *runtimes: AgentRuntime | SyncRuntime) -> None:
+        require_client()
+        if not runtimes:
+            raise ConfigError("a PrometheusCollector needs a runtime, and got none")
+        self._runtimes = tuple(
+            runtime.asynchronous if isinstance(runtime, SyncRuntime) else runtime for runtime in runtimes
+        )
+        for runtime in self._runtimes:
+            runtime.metrics.snapshot()
+
+    def describe(self) -> Iterator["Metric"]:
+        """Yield the families without figures, so that a registry learns their names and asks no runtime."""
+        return families(None)
+
+    def collect(self) -> Iterator["Metric"]:
+        """Yield the families with the figures of this moment.
+
+        Raises:
+            ActorStopped: a runtime is closed, and had not counted its log.
+            AskTimeout: a runtime does not answer.
+            PersistenceError: a log cannot be read.
+        """
+        snapshots = [_of_this_moment(runtime) for runtime in self._runtimes]
+        known = [snapshot for snapshot in snapshots if snapshot is not None]
+        total = known[0] if known else None
+        for snapshot in known[1:]:
+            total = total + snapshot if total is not None else snapshot
+        return families(total if len(known) == len(snapshots) else None)
+
+
+def _of_this_moment(runtime: AgentRuntime) -> MetricsSnapshot | None:
+    future: ActorFuture[MetricsSnapshot] = runtime.metrics.snapshot()
+    if asyncio._get_running_loop() is runtime.system.loop and not future.ready():
+        return None
+    return future.get(timeout=ANSWER_S)
+
+
+def prometheus_text(snapshot: MetricsSnapshot) -> str:
+    """Return a snapshot in Prometheus's text format.
+
+    Raises:
+        ConfigError: the client is not installed.
+    """
+    require_client()
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    class Fixed:
+        def collect(self) -> Iterator["Metric"]:
+            return families(snapshot)
+
+    registry = CollectorRegistry()
+    registry.register(Fixed())
+    return generate_latest(registry).decode()
+
+
+def require_client() -> None:
+    """Load Prometheus's client.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
+    try:
+        import_module("prometheus_client")
+    except ImportError as error:
+        raise ConfigError("metrics for Prometheus need its client: pip install 'refold[prometheus]'") from error
+
+
+def families(snapshot: MetricsSnapshot | None) -> Iterator["Metric"]:
+    """Yield the metric families of a snapshot; without figures where there is none."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    for name, help_text, gauge in GAUGES:
+        yield GaugeMetricFamily(name, help_text, value=None if snapshot is None else gauge(snapshot))
+    yield GaugeMetricFamily(
+        "refold_metrics_complete", "Whether the log has been counted.", value=0 if snapshot is None else 1
+    )
+    for name, help_text, labels, samples in COUNTERS:
+        family = CounterMetricFamily(name, help_text, labels=labels)
+        for values, figure in samples(snapshot) if snapshot is not None else ():
+            family.add_metric(values, figure)
+        yield family
+
+
+Samples = Iterator[tuple[tuple[str, ...], int]]
+"""The values of the labels, and the figure."""
+
+
+def _one(field: str) -> Callable[[MetricsSnapshot], Samples]:
+    return lambda snapshot: iter([((), getattr(snapshot, field))])
+
+
+def _live(field: str) -> Callable[[MetricsSnapshot], Samples]:
+    return lambda snapshot: iter([((), getattr(snapshot.live, field))] if snapshot.live is not None else [])
+
+
+def _several(**fields: str) -> Callable[[MetricsSnapshot], Samples]:
+    """Return what gives several fields of a snapshot under one label, by its values."""
+    return lambda snapshot: (((value,), getattr(snapshot, field)) for value, field in fields.items())
+
+
+def _by_name(names: str) -> Callable[[MetricsSnapshot], Samples]:
+    return lambda snapshot: (((name,), figure) for name, figure in getattr(snapshot, names).items())
+
+
+def _tools(field: str) -> Callable[[MetricsSnapshot], Samples]:
+    return lambda snapshot: (((name,), getattr(counts, field)) for name, counts in snapshot.tools.items())
+
+
+def _tool_failures(snapshot: MetricsSnapshot) -> Samples:
+    for name, counts in snapshot.tools.items():
+        for kind, figure in counts.failure_kinds.items():
+            yield (name, kind), figure
+
+
+def _agents(field: str) -> Callable[[MetricsSnapshot], Samples]:
+    return lambda snapshot: (((name,), getattr(counts, field)) for name, counts in snapshot.agents.items())
+
+
+def _agent_runs(snapshot: MetricsSnapshot) -> Samples:
+    for name, counts in snapshot.agents.items():
+        for outcome in ("completed", "failed", "cancelled"):
+            yield (name, outcome), getattr(counts, f"runs_{outcome}")
+
+
+GAUGES: tuple[tuple[str, str, Callable[[MetricsSnapshot], float]], ...] = (
+    ("refold_active_sessions", "Sessions with an open run.", lambda snapshot: snapshot.active_sessions),
+    ("refold_log_position", "Position of the last event that was counted.", lambda snapshot: snapshot.position),
+    ("refold_last_event_timestamp_seconds", "Time of that event.", lambda snapshot: snapshot.at / 1_000_000),
+)
+
+COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[MetricsSnapshot], Samples]], ...] = (
+    ("refold_sessions", "Sessions that were opened.", (), _one("sessions")),
+    ("refold_inputs", "Inputs that were accepted.", (), _one("inputs")),
+    ("refold_runs_started", "Runs that began.", (), _one("runs_started")),
+    (
+        "refold_runs_ended",
+        "Runs that ended, by outcome.",
+        ("outcome",),
+        _several(completed="runs_completed", failed="runs_failed", cancelled="runs_cancelled"),
+    ),
+    ("refold_run_failures", "Runs that failed, by kind.", ("kind",), _by_name("run_failure_kinds")),
+    ("refold_runs_resumed", "Open runs that went on in another process.", (), _one("runs_resumed")),
+    ("refold_runs_parked", "Runs that were parked.", (), _one("runs_parked")),
+    ("refold_steps", "Answers of models.", (), _one("steps")),
+    (
+        "refold_model_calls",
+        "Model calls that ended, by outcome.",
+        ("outcome",),
+        _several(answered="steps", failed="model_failures"),
+    ),
+    ("refold_model_retries", "Model calls that were scheduled again.", (), _one("model_retries")),
+    (
+        "refold_tokens",
+        "Tokens of model calls, by kind.",
+        ("kind",),
+        _several(
+            input="input_tokens",
+            output="output_tokens",
+            cache_read="cache_read_tokens",
+            cache_creation="cache_creation_tokens",
+        ),
+    ),
+    ("refold_tool_calls", "Tool calls that a model asked for.", ("tool",), _tools("calls")),
+    ("refold_tool_successes", "Tool calls that the tool answered.", ("tool",), _tools("successes")),
+    ("refold_tool_failures", "Tool calls that were answered with an error.", ("tool", "kind"), _tool_failures),
+    ("refold_recalls", "Memories that entered a model's context.", (), _one("recalls")),
+    ("refold_sheds", "Tool calls that were turned away.", (), _one("sheds")),
+    ("refold_agent_sessions", "Sessions, by agent.", ("agent",), _agents("sessions")),
+    ("refold_agent_runs_ended", "Runs that ended, by agent and outcome.", ("agent", "outcome"), _agent_runs),
+    ("refold_agent_steps", "Answers of models, by agent.", ("agent",), _agents("steps")),
+    ("refold_agent_tool_calls", "Tool calls, by agent.", ("agent",), _agents("tool_calls")),
+    ("refold_actor_failures", "Failures of actors.", (), _one("actor_failures")),
+    ("refold_events", "Events of all streams, by type.", ("type",), _by_name("events")),
+    ("refold_commits", "Transactions of this runtime.", (), _live("commits")),
+    ("refold_failed_appends", "Appends that the log refused this runtime.", (), _live("failed_appends")),
+    ("refold_shed_commands", "Messages to actors that were turned away here.", (), _live("shed_commands")),
+    ("refold_observer_failures", "Times that a subscriber raised here.", (), _live("observer_failures")),
+)

@@ -1,0 +1,154 @@
+"""Scenarios are played on the real runtime: the same seed gives the same log, faults happen, promises are kept."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from refold import Agent, AgentConfig, RetryPolicy, ScriptedProvider, tool
+from refold.scenarios import faults
+from refold.scenarios.drawing import drawn_scenario
+from refold.scenarios.faults import AnyFault
+from refold.scenarios.scenario import Abandon, Cancel, Say, Scenario
+from refold.scenarios.simulator import SimulationReport, Simulator
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@tool(tier="observe", effect="pure")
+async def look(city: str) -> str:
+    """Look at a city."""
+    return f"{city} is fine"
+
+
+@tool
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+@tool(effect="idempotent")
+def write(text: str) -> str:
+    """Write, in plain code."""
+    return text
+
+
+@tool(tier="confirm")
+async def send(to: str) -> str:
+    """Send, once a person agrees."""
+    return f"sent to {to}"
+
+
+def agent(*, streaming: bool = True) -> Agent:
+    return Agent(
+        config=AgentConfig(model="m", retry=RetryPolicy(), streaming=streaming),
+        provider=ScriptedProvider([]),
+        tools=[look, pay, write, send],
+    )
+
+
+def played(*planned: AnyFault, seed: int = 1, streaming: bool = True) -> SimulationReport:
+    scenario = Scenario(
+        acts=(
+            Say(session="a", text="hello"),
+            Say(session="b", text="hello", at_s=1),
+            Say(session="a", text="go on", at_s=5),
+            Cancel(session="b", at_s=4),
+            Abandon(session="c", at_s=2),
+        ),
+        faults=planned,
+        seed=seed,
+    )
+    report = Simulator(agent(streaming=streaming)).run(scenario)
+    report.raise_if_broken()
+    return report
+
+
+def test_without_faults_everything_is_said_and_answered() -> None:
+    report = played()
+    assert (report.lives, report.happened) == (1, ())
+    assert report.outcomes[0] == "Completed"
+    assert all(report.outcomes)
+    assert report.exercised == (
+        "CHECK", "INV0", "INV1", "INV2", "INV3", "INV4", "INV5", "INV6", "INV7", "LIVENESS",
+    )  # fmt: skip
+
+
+def test_the_same_scenario_gives_the_same_log_and_another_seed_another_one() -> None:
+    planned = (faults.CrashAtAppend(nth=4), faults.Crash(at_s=6), faults.ToolRaises(nth=2))
+    assert played(*planned) == played(*planned)
+    assert played(*planned).digest != played(*planned, seed=2).digest
+
+
+PROGRAM = """
+from refold.scenarios.drawing import drawn_scenario
+from refold.scenarios.simulator import Simulator
+from tests.scenarios.test_simulator import agent
+for seed in (3, 4, 5):
+    print(Simulator(agent()).run(drawn_scenario(seed)).digest)
+"""
+
+
+def test_two_processes_with_other_hash_seeds_play_the_same_log() -> None:
+    said = [
+        subprocess.run(
+            [sys.executable, "-P", "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT), "PYTHONASYNCIODEBUG": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert said[0] == said[1]
+    assert len(set(said[0].split())) == 3
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        faults.ProviderRefuses(nth=2),
+        faults.ProviderRefuses(nth=1, kind="auth", retryable=False),
+        faults.ProviderDrops(nth=2),
+        faults.ProviderStalls(nth=1, seconds=500),
+        faults.ProviderBabbles(nth=1),
+        faults.ToolRaises(nth=1),
+        faults.ToolIsSlow(nth=1, seconds=100),
+        faults.ToolHangs(nth=1),
+        faults.ToolReturnsGarbage(nth=1),
+        faults.AppendFails(nth=4),
+        faults.AppendFails(nth=4, committed=True),
+        faults.AppendFails(nth=4, appends=8),
+        faults.AppendIsSlow(nth=4),
+        faults.ReadFails(nth=3),
+        faults.CrashAtAppend(nth=5),
+        faults.CrashAtAppend(nth=5, committed=True),
+        faults.CrashAtStep(nth=200),
+        faults.CrashInTool(nth=1),
+        faults.Crash(at_s=3),
+        faults.Close(at_s=3),
+        faults.ClockJumps(at_s=3, seconds=-86_400),
+        faults.ClockJumps(at_s=3, seconds=86_400),
+    ],
+    ids=repr,
+)
+def test_each_kind_of_fault_happens_and_breaks_nothing(fault: AnyFault, streaming: bool) -> None:
+    report = played(fault, streaming=streaming)
+    assert report.happened == (fault,)
+    crashed = isinstance(fault, faults.CrashAtAppend | faults.CrashAtStep | faults.CrashInTool | faults.Crash)
+    assert report.lives == (2 if crashed or isinstance(fault, faults.Close) else 1)
+
+
+def test_drawn_scenarios_break_nothing() -> None:
+    for seed in range(25):
+        Simulator(agent()).run(drawn_scenario(seed)).raise_if_broken()
+
+
+@pytest.mark.slow
+def test_many_drawn_scenarios_break_nothing() -> None:
+    for seed in range(1_000, 1_300):
+        Simulator(agent()).run(drawn_scenario(seed)).raise_if_broken()
