@@ -24,7 +24,7 @@ from refold.events.pure_core import C, E, PureCore, S
 
 R = TypeVar("R")
 
-RESERVED_KINDS = frozenset({"approval", "breaker", "graph", "memory", "model", "runtime", "session", "tool"})
+RESERVED_KINDS = frozenset({"approval", "breaker", "dedup", "graph", "memory", "model", "runtime", "session", "tool"})
 """Kinds of streams and actors that Refold itself has, or will have."""
 
 STREAMS_PER_PAGE = 1_000

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol, TypeAlias
 
+from refold.actors.tool_calling import ToolRules
 from refold.actors.tool_context import ToolContext
 from refold.events.codec import RecordedEvent
 from refold.events.configuration import ToolSpec
@@ -52,6 +53,10 @@ class ToolRunner(Protocol):
 
     def spec(self, name: str) -> ToolSpec | None:
         """Return a tool's description, or None if there is no such tool."""
+        ...
+
+    def rules(self, name: str) -> ToolRules:
+        """Return how a tool's calls are carried out."""
         ...
 
     def check(self, name: str, arguments: JsonObject) -> tuple[JsonObject, Verdict]:

@@ -3,7 +3,8 @@
 Its address and stream are `tool/<name>`; the stream tells what the tool was defined as and which calls were given up.
 A call's body runs beside the mailbox. The rules: a call that is begun twice under one key runs once; each call tells
 its session its end exactly once, and a body that outlives that end tells it what it returned all the same, which the
-session keeps as evidence.
+session keeps as evidence. How a call is carried out, see `refold.actors.tool_calling`: it may wait until fewer bodies
+run, and be tried again; neither wait is silence, and both end at once when the run is cancelled.
 """
 
 import asyncio
@@ -21,12 +22,21 @@ from refold.actors.mailbox import Vital
 from refold.actors.middleware import CallRefused
 from refold.actors.protocols import SessionObserver, ToolRunner
 from refold.actors.result_limit import WithLimit
+from refold.actors.tool_calling import (
+    CallGuard,
+    CallNotMade,
+    NoSignOfLife,
+    ToolRules,
+    may_run_again,
+    silence_text,
+)
 from refold.actors.tool_context import CallingTool, ToolContext, calling_tool
 from refold.actors.tool_results import failure, result_content, text_of_error
 from refold.events.cleaning import Unrecordable
 from refold.events.content import CRASHED_TEXT, ErrorKind, JsonObject, ResultContent, TextBlock
-from refold.events.errors import AgentLoopError, CommandRejected, PersistenceError, ToolError
+from refold.events.errors import AgentLoopError, CircuitOpen, CommandRejected, PersistenceError, ToolError
 from refold.events.ids import EventRef, PayloadHash, SessionId, ToolCallId, kind_and_identifier
+from refold.events.retrying import retry_delay_us
 from refold.events.session_commands import RecordToolResult
 from refold.events.tool_core import TOOL_CODEC, TOOL_CORE, AbandonCall, DefineTool, ToolCommand, ToolState
 from refold.events.tool_events import ToolEvent
@@ -79,6 +89,22 @@ class _Running:
         self.grace: Timer | None = None
         self.told = False
         """Whether the session has been told that the call is over."""
+        self.attempts = 0
+        self.attempt_token = self.token
+        """Of the attempt under way."""
+        self.silent = False
+        """Whether the attempt under way gave no sign of life, and is to end so that there can be another."""
+        self.waits = False
+        """Whether it waits for other bodies to end, or for its next attempt."""
+        self.guard: CallGuard | None = None
+        self.slot: asyncio.Semaphore | None = None
+        """What it holds of the tool's limit."""
+
+    def free_slot(self) -> None:
+        """Let another call begin."""
+        slot, self.slot = self.slot, None
+        if slot is not None:
+            slot.release()
 
     def stop_timers(self) -> None:
         """Wait for nothing any more."""
@@ -115,6 +141,8 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         self._patience_s = cancel_grace_s / 2
         self._calls: dict[tuple[SessionId, str], _Running] = {}
         self._defined = False
+        self._slots: tuple[int, asyncio.Semaphore] | None = None
+        """The limit of bodies that run at once, and how many more may."""
 
     @property
     def tool(self) -> str:
@@ -134,6 +162,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             case AbandonToolCall(session=session, key=key):
                 running = self._calls.get((session, key))
                 if running is not None:
+                    running.free_slot()  # Or the calls that wait for it would wait for ever.
                     await self._note(AbandonCall(running.message.started))
             case RecordFact(fact=fact):
                 await self._note(fact)
@@ -181,7 +210,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
                 text = f"There is no tool {self.tool!r} in this process."
                 self._tell(running, (TextBlock(text=text),), "not_found")
             else:
-                value = await self._body(running)
+                value = await self._carried_out(running)
                 finished = running.context.finished if running.context is not None else None
                 content, payloads = result_content(value if finished is None else WithLimit(finished, None))
                 self._tell(running, content, None, payloads, ends_run=finished is not None)
@@ -204,6 +233,8 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         except CallRefused as error:
             text = f"{error} The call was not run." if error.broken else str(error)
             self._tell(running, (TextBlock(text=text),), "denied", broken=error.broken)
+        except CallNotMade as error:
+            self._tell(running, (TextBlock(text=str(error)),), "shed")
         except ToolError as error:
             self._tell(running, *failure(error))
         except BaseException as error:  # The border to user code: its failure is a result for the model.
@@ -213,16 +244,91 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             self._tell(running, *failure(error))
         finally:
             running.stop_timers()
+            running.free_slot()
             if self._calls.get(place) is running:
                 del self._calls[place]
 
+    async def _carried_out(self, running: _Running) -> object:
+        """Return what the body returned, in the end.
+
+        Raises:
+            CallNotMade: the breaker keeps the call away.
+            NoSignOfLife: the last attempt gave none.
+            Exception: whatever the last attempt raised.
+        """
+        rules = self._runner.rules(self.tool)
+        await self._enter(running, rules)
+        failed: Exception | None = None
+        while True:
+            running.attempts += 1
+            try:
+                return await self._attempt(running, rules)
+            except CallNotMade:
+                if failed is not None:  # What happened before says more.
+                    raise failed from None
+                raise
+            except AgentLoopError:
+                raise
+            except Exception as error:
+                failed = error
+                spec = self._runner.spec(self.tool)
+                over = running.told or running.token.cancelled
+                if over or failure(error)[1] != "transient" or not may_run_again(spec, rules, running.attempts):
+                    raise
+            await self._pause(running, rules, failed)
+
+    async def _enter(self, running: _Running, rules: ToolRules) -> None:
+        """Wait until one body more may run."""
+        if rules.concurrency is None:
+            return
+        if self._slots is None or self._slots[0] != rules.concurrency:
+            self._slots = (rules.concurrency, asyncio.Semaphore(rules.concurrency))
+        slot = self._slots[1]
+        running.waits = True
+        await slot.acquire()
+        running.slot, running.waits = slot, False
+
+    async def _pause(self, running: _Running, rules: ToolRules, failed: Exception) -> None:
+        """Wait until the next attempt."""
+        assert rules.retries is not None
+        message = running.message
+        delay_us = retry_delay_us(rules.retries, running.attempts, None, f"{message.session}/{message.call}")
+        log.info(
+            "%s: attempt %d at call %s of session %s failed and is made again after %.3g s: %s",
+            self.address, running.attempts, message.call, message.session, delay_us / 1e6, text_of_error(failed),
+        )  # fmt: skip
+        running.stop_timers()
+        running.waits = True
+        await self.system.clock.sleep(delay_us / 1e6)
+        running.waits = False
+
+    async def _attempt(self, running: _Running, rules: ToolRules) -> object:
+        if rules.breaker is None:
+            return await self._body(running)
+        guard = rules.breaker.guard()
+        running.waits = True
+        try:
+            await guard.begin()
+        except CircuitOpen as error:
+            raise CallNotMade(self.tool, error) from None
+        running.guard, running.waits = guard, False
+        try:
+            value = await self._body(running)
+        except BaseException as error:
+            await guard.end(error)
+            raise
+        await guard.end(None)
+        return value
+
     async def _body(self, running: _Running) -> object:
         message = running.message
+        running.silent = False
+        running.attempt_token = running.token.child()
         running.context = ToolContext(
             call=message.call,
             session=message.session,
             deps=self._deps,
-            cancel=running.token.child(),
+            cancel=running.attempt_token,
             report=lambda report: self._progressed(running, report),
         )
         self._listen(running)
@@ -230,6 +336,14 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         calling_tool.set(calling)
         try:
             return await self._runner.run(self.tool, message.arguments, running.context)
+        except BaseException:
+            if not running.silent or running.token.cancelled or not self.actor_ref.is_alive():
+                raise
+            running.stop_timers()
+            task = asyncio.current_task()
+            while task is not None and task.cancelling():
+                task.uncancel()  # It was the attempt's end that was meant, and there may be another.
+            raise NoSignOfLife("it gave no sign of life") from None
         finally:
             calling.over = True
 
@@ -270,6 +384,13 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         """Show the token first; a body that does not watch it, or watches for too long, has its task cancelled."""
         running.stop_timers()
         running.token.cancel(reason)
+        if running.waits and running.task is not None:
+            running.task.cancel()
+        else:
+            self._end_body(running)
+
+    def _end_body(self, running: _Running) -> None:
+        """Cancel the task of a body whose token is cancelled, after a while if it watches that."""
         task = running.task
         if task is None or running.context is None:
             return  # It has not begun, and will see its token when it does.
@@ -288,18 +409,33 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             running.silence = self.system.clock.call_later(timeout_s, lambda: self._timed_out(running, timeout_s))
 
     def _timed_out(self, running: _Running, timeout_s: float) -> None:
-        text = (
-            f"The tool gave no sign of life for {timeout_s:g} seconds and was given up. It may have taken full, "
-            "partial or no effect."
-        )
-        self._tell(running, (TextBlock(text=text),), "timeout")
-        self._cancel(running, "the call gave no sign of life for too long")
-        abandon = AbandonToolCall(session=running.message.session, key=running.message.key)
-        running.grace = self._tell_later(self._grace_s, abandon)
+        """End an attempt that gives no sign of life: so that there can be another, or with the call."""
+        if running.guard is not None:
+            running.guard.lose(NoSignOfLife(f"no sign of life for {timeout_s:g} seconds"))
+        reason = "the call gave no sign of life for too long"
+        if may_run_again(self._runner.spec(self.tool), self._runner.rules(self.tool), running.attempts):
+            running.silent = True
+            running.attempt_token.cancel(reason)
+            self._end_body(running)
+            running.grace = self.system.clock.call_later(self._grace_s, lambda: self._give_up(running, timeout_s))
+        else:
+            self._tell(running, (TextBlock(text=silence_text(timeout_s)),), "timeout")
+            self._cancel(running, reason)
+            running.grace = self._tell_later(self._grace_s, self._abandoning(running))
+
+    def _give_up(self, running: _Running, timeout_s: float) -> None:
+        """End a call one of whose attempts does not end: there cannot be another beside it."""
+        running.silent = False
+        self._tell(running, (TextBlock(text=silence_text(timeout_s)),), "timeout")
+        running.token.cancel("the call gave no sign of life for too long")
+        self.actor_ref.tell(self._abandoning(running))
+
+    def _abandoning(self, running: _Running) -> AbandonToolCall:
+        return AbandonToolCall(session=running.message.session, key=running.message.key)
 
     def _progressed(self, running: _Running, report: object) -> None:
         def publish() -> None:
-            if not running.told and not running.token.cancelled:
+            if not (running.told or running.silent or running.waits or running.token.cancelled):
                 self._listen(running)
             self._observer.progressed(running.message.session, running.message.call, report)
 

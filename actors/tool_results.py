@@ -9,7 +9,7 @@ from refold.actors.given_content import checked_block
 from refold.actors.result_limit import DEFAULT_RESULT_LIMIT, WithLimit, limited
 from refold.events.cleaning import clean_json, clean_text
 from refold.events.content import ErrorKind, ImageBlock, ResultContent, TextBlock
-from refold.events.errors import ToolError
+from refold.events.errors import CircuitOpen, ToolError
 from refold.events.ids import PayloadHash
 from refold.events.payloads import spill
 
@@ -59,8 +59,8 @@ def _are_blocks(value: object) -> TypeGuard[Sequence[TextBlock | ImageBlock]]:
 def failure(error: BaseException) -> tuple[tuple[ResultContent, ...], ErrorKind]:
     """Return what the model is told of an error that a tool raised, and its kind.
 
-    A `ToolError` says its kind. Lost connections and time-outs are transient, everything else permanent. Of a group
-    of errors, as a `TaskGroup` raises it, each is told, and it is transient if all of them are.
+    A `ToolError` says its kind. Lost connections, time-outs and open circuits are transient, everything else permanent.
+    Of a group of errors, as a `TaskGroup` raises it, each is told, and it is transient if all of them are.
     """
     said = [_said(single) for single in _singles(error)]
     text = "; ".join(text for text, _ in said)
@@ -71,7 +71,7 @@ def failure(error: BaseException) -> tuple[tuple[ResultContent, ...], ErrorKind]
 def _said(error: BaseException) -> tuple[str, ErrorKind]:
     if isinstance(error, ToolError):
         return text_of_error(error), error.kind
-    kind: ErrorKind = "transient" if isinstance(error, TimeoutError | ConnectionError) else "permanent"
+    kind: ErrorKind = "transient" if isinstance(error, TimeoutError | ConnectionError | CircuitOpen) else "permanent"
     return f"{type(error).__name__}: {text_of_error(error)}", kind
 
 

@@ -9,6 +9,7 @@
     ├── ProviderError             the model's provider failed; `retryable` says whether to try again
     ├── ToolError                 raise it in a tool to choose the kind of its failure
     ├── AgentLoopError            the loop of turns cannot go on
+    ├── PipelineError             a stage of a pipeline failed
     ├── AgentMemoryError          a memory store refused a value
     ├── PersistenceError          the log, or a persistence backend, could not be read or written
     │   ├── WrongExpectedVersion  the stream moved on; fold again and retry
@@ -78,11 +79,14 @@ class CircuitOpen(RefoldError):
 
     Attributes:
         service: the breaker's name.
+        retry_after_s: in so many seconds a call may be let through; None = that is not known.
     """
 
-    def __init__(self, service: str) -> None:
-        super().__init__(f"the circuit of {service!r} is open after repeated failures; call again later")
+    def __init__(self, service: str, *, retry_after_s: float | None = None) -> None:
+        when = "later" if retry_after_s is None else f"in {max(retry_after_s, 0.001):.3g} s"
+        super().__init__(f"the circuit of {service!r} is open after repeated failures; call again {when}")
         self.service = service
+        self.retry_after_s = retry_after_s
 
 
 class ProviderError(RefoldError):
@@ -125,6 +129,18 @@ class ToolError(RefoldError):
 
 class AgentLoopError(RefoldError):
     """The loop of turns cannot go on: limits reached, or answers that mean nothing."""
+
+
+class PipelineError(RefoldError):
+    """A stage of a pipeline failed; its `__cause__` is what the stage raised, where it raised something.
+
+    Attributes:
+        stage: the stage's name.
+    """
+
+    def __init__(self, stage: str, problem: str) -> None:
+        super().__init__(f"the stage {stage!r} of the pipeline {problem}")
+        self.stage = stage
 
 
 class AgentMemoryError(RefoldError):

@@ -43,12 +43,15 @@ if TYPE_CHECKING:
     from refold.events.context_window import ContextWindow as ContextWindow
     from refold.events.context_window import TokenWindow as TokenWindow
     from refold.events.errors import AgentLoopError as AgentLoopError
+    from refold.events.errors import BackpressureShed as BackpressureShed
+    from refold.events.errors import CircuitOpen as CircuitOpen
     from refold.events.errors import CommandRejected as CommandRejected
     from refold.events.errors import ConfigError as ConfigError
     from refold.events.errors import GraphError as GraphError
     from refold.events.errors import LogFormatError as LogFormatError
     from refold.events.errors import LogInUse as LogInUse
     from refold.events.errors import PersistenceError as PersistenceError
+    from refold.events.errors import PipelineError as PipelineError
     from refold.events.errors import ProviderError as ProviderError
     from refold.events.errors import RefoldError as RefoldError
     from refold.events.errors import ToolError as ToolError
@@ -126,10 +129,12 @@ __all__ = [
     "Ask",
     "AskCycle",
     "AskTimeout",
+    "BackpressureShed",
     "Budget",
     "CancellationToken",
     "Cancelled",
     "Checkpoint",
+    "CircuitOpen",
     "CommandRejected",
     "Completed",
     "ConfigError",
@@ -153,6 +158,7 @@ __all__ = [
     "ModelResponse",
     "Outcome",
     "PersistenceError",
+    "PipelineError",
     "Policy",
     "Price",
     "Progressed",
@@ -234,10 +240,12 @@ _HOMES = {
     "Ask": "refold.events.permission",
     "AskCycle": "refold.actors.errors",
     "AskTimeout": "refold.actors.errors",
+    "BackpressureShed": "refold.events.errors",
     "Budget": "refold.events.spending",
     "CancellationToken": "refold.actors.cancellation",
     "Cancelled": "refold.outcome",
     "Checkpoint": "refold.checkpoint",
+    "CircuitOpen": "refold.events.errors",
     "CommandRejected": "refold.events.errors",
     "Completed": "refold.outcome",
     "ConfigError": "refold.events.errors",
@@ -261,6 +269,7 @@ _HOMES = {
     "ModelResponse": "refold.events.model",
     "Outcome": "refold.outcome",
     "PersistenceError": "refold.events.errors",
+    "PipelineError": "refold.events.errors",
     "Policy": "refold.actors.judging",
     "Price": "refold.events.spending",
     "Progressed": "refold.published",

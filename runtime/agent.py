@@ -20,7 +20,7 @@ from refold.given_provider import checked_provider
 from refold.memory.graph import GraphStore
 from refold.options import RuntimeOptions
 from refold.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_skills
-from refold.stream_object import StreamObject
+from refold.stream_object import StreamObject, stream_objects_of
 from refold.structured_output import output_schema, with_output
 from refold.tools import Tool
 
@@ -98,10 +98,11 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{count} objects of the agent are the stream {stream}; give each a name of its own")
 
     def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
-        """Return everything of it that lives on the log, each once."""
+        """Return all of it that lives on the log, each once: its objects, and those of its provider and its tools."""
         given: tuple[object, ...] = (self.graph, self.memory, self.working_memory)
         remembering: list[StreamObject[Any, Any, Any]] = [item for item in given if isinstance(item, StreamObject)]
-        return tuple({id(living): living for living in (*self.objects, *remembering)}.values())
+        every = (*remembering, *self.objects, *stream_objects_of(self.provider, *self.tools))
+        return tuple({id(living): living for living in every}.values())
 
     def hooks(self) -> Hooks | None:
         """Return its middleware, if it has any."""

@@ -5,6 +5,7 @@ Nothing here is read by a machine, and nothing is made safe for a terminal: that
 
 import msgspec
 
+from refold.events.breaker_core import BreakerConfigured, CircuitClosed, CircuitOpened, ProbeBegun, ProbeReleased
 from refold.events.content import (
     Block,
     ImageBlock,
@@ -54,7 +55,7 @@ from refold.time_words import time_words
 
 def event_words(event: Event) -> str:
     """Return what `event` says, without its type and time."""
-    return _run_words(event) or _call_words(event) or _other_words(event)
+    return _run_words(event) or _call_words(event) or _breaker_words(event) or _other_words(event)
 
 
 def _run_words(event: Event) -> str:
@@ -120,6 +121,23 @@ def _call_words(event: Event) -> str:
             return f"{call} ({kind}): {content_words(content)}"
         case ToolResultLate(call=call, kind=kind, content=content):
             return f"{call} had ended when this came{f' ({kind})' if kind else ''}: {content_words(content)}"
+        case _:
+            return ""
+
+
+def _breaker_words(event: Event) -> str:
+    match event:
+        case BreakerConfigured(threshold=threshold, recovery_us=recovery_us, probe_us=probe_us):
+            times = f"for {recovery_us / 1e6:g} s; a probe has {probe_us / 1e6:g} s"
+            return f"opens after {threshold} failure{'s' if threshold != 1 else ''} in a row, {times}"
+        case CircuitOpened(failures=failures, error=error):
+            return f"after {failures} failure{'s' if failures != 1 else ''} in a row: {error}"
+        case ProbeBegun(probe=probe):
+            return f"probe {probe} is let through"
+        case ProbeReleased(probe=probe):
+            return f"probe {probe} was cancelled"
+        case CircuitClosed():
+            return "a probe succeeded"
         case _:
             return ""
 

@@ -4,37 +4,17 @@ The rule: an event that today's code cannot decode, of a user's own kind or of a
 recorded, so that whoever follows a log sees all of it.
 """
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final, Protocol
-
 import msgspec
 
 from refold.event_words import event_words
 from refold.events.codec import tag_of
 from refold.events.errors import LogFormatError
 from refold.events.event import Event
-from refold.events.ids import EventRef, StreamName, event_ref, kind_and_identifier
+from refold.events.ids import EventRef, StreamName, event_ref
 from refold.events.records import StoredEvent
-from refold.events.runtime_core import RUNTIME_CODEC
-from refold.events.runtime_events import RUNTIME_STREAM
-from refold.events.session_core import SESSION_CODEC, SESSION_KIND
-from refold.events.tool_core import TOOL_CODEC, TOOL_KIND
 from refold.log_reading import kind_of
 from refold.stores.event_store import EventStore
-
-
-class _Codec(Protocol):
-    def decode(self, stored: StoredEvent) -> Event: ...
-
-
-_CODECS: Final[Mapping[str, _Codec]] = MappingProxyType(
-    {
-        SESSION_KIND: SESSION_CODEC,
-        TOOL_KIND: TOOL_CODEC,
-        kind_and_identifier(RUNTIME_STREAM)[0]: RUNTIME_CODEC,
-    }
-)
+from refold.stream_kinds import KINDS
 
 
 class Followed(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,10 +103,10 @@ class Following:
 
 
 def _event(stored: StoredEvent) -> Event | msgspec.Raw | str:
-    codec = _CODECS.get(kind_of(stored.stream))
-    if codec is not None:
+    kind = KINDS.get(kind_of(stored.stream))
+    if kind is not None:
         try:
-            return codec.decode(stored)
+            return kind.decode(stored)
         except LogFormatError:
             return _as_recorded(stored.data)
     return _as_recorded(stored.data)

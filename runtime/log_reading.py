@@ -155,6 +155,13 @@ async def stream_head(store: EventStore, stream: str) -> StreamHead:
     raise ConfigError(f"no stream {stream!r} in {store.name}{advice}")
 
 
+async def other_stream(store: EventStore, name: str) -> StreamHead | None:
+    """Return the end of the stream `name`, such as `breaker/openai`, where no session has that name; else None."""
+    if not _can_be_a_name(name) or await store.head(stream_name("session", name)) is not None:
+        return None
+    return await store.head(StreamName(name)) if await _is_stream(store, name) else None
+
+
 async def _is_stream(store: EventStore, name: str) -> bool:
     kind, slash, identifier = name.partition("/")
     return (

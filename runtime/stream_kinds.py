@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, Never, TypeVar
 
+from refold.events.breaker_core import BREAKER_CORE, BREAKER_KIND
 from refold.events.checked_core import CheckedCore
 from refold.events.codec import EventCodec
 from refold.events.core import Core, evolve_all
+from refold.events.dedup_core import DEDUP_CORE, DEDUP_KIND
 from refold.events.errors import ConfigError, LogFormatError
 from refold.events.event import Event
 from refold.events.graph_core import GRAPH_CORE, GRAPH_KIND
@@ -42,6 +44,8 @@ class StreamKind:
     """Begins the reading of one stream from its first event."""
     replay: Callable[[StreamName], StreamReplay]
     """Begins the replay of one stream."""
+    decode: Callable[[StoredEvent], Event]
+    """Returns the event in a stored one, or raises LogFormatError where it cannot be decoded."""
 
 
 def stream_kind(
@@ -66,7 +70,7 @@ def stream_kind(
 
         return read
 
-    return StreamKind(reader=reader, replay=lambda stream: CoreReplay(stream, core, codec))
+    return StreamKind(reader=reader, replay=lambda stream: CoreReplay(stream, core, codec), decode=codec.decode)
 
 
 def _nothing_broken(event: Event) -> Sequence[Violation]:
@@ -104,6 +108,8 @@ KINDS: Mapping[str, StreamKind] = MappingProxyType(
         SESSION_KIND: stream_kind(SESSION_CORE, SESSION_CODEC, lambda stream: SessionChecker(stream).observe),
         TOOL_KIND: stream_kind(TOOL_CORE, TOOL_CODEC),
         GRAPH_KIND: _folded_kind(GRAPH_CORE),
+        BREAKER_KIND: _folded_kind(BREAKER_CORE),
+        DEDUP_KIND: _folded_kind(DEDUP_CORE),
         kind_and_identifier(RUNTIME_STREAM)[0]: stream_kind(RUNTIME_CORE, RUNTIME_CODEC),
     }
 )

@@ -21,7 +21,7 @@ import hashlib
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import msgspec
 
@@ -58,7 +58,7 @@ class StreamObject(Generic[S, C, E]):
 
     kind: ClassVar[str]
     """What stands before the slash of the stream's name."""
-    core: ClassVar[CheckedCore]  # type: ignore[type-arg] # A class variable cannot name the type variables.
+    core: ClassVar[CheckedCore[Any, Any, Any]]  # A class variable cannot name the type variables.
     """Decides for all objects of the class."""
 
     def __init__(self, name: str, clock: Clock | None = None) -> None:
@@ -147,9 +147,11 @@ class StreamObject(Generic[S, C, E]):
 
     def _state_before(self) -> S:
         if self._before is None:
-            self._before = self.core.initial()
-            for command in self.opening(self._before):
+            first: S = self.core.initial()
+            self._before = first
+            for command in self.opening(first):
                 self._plan_before(command)
+        assert self._before is not None
         return self._before
 
     def _plan_before(self, command: C) -> Performed:
@@ -188,6 +190,16 @@ def _outcome_of(call: Callable[[], R], errors: type[Exception]) -> ActorFuture[R
     except errors as error:
         future.settle(error=error)
     return future
+
+
+def stream_objects_of(*holders: object) -> "tuple[StreamObject[Any, Any, Any], ...]":
+    """Return what lives on the log of those who hold such objects: each names them in a tuple `stream_objects`."""
+    every: list[StreamObject[Any, Any, Any]] = []
+    for holder in holders:
+        held: Any = getattr(holder, "stream_objects", ())
+        if type(held) is tuple:
+            every.extend(cast("tuple[StreamObject[Any, Any, Any], ...]", held))
+    return tuple(every)
 
 
 def _value(answer: Answer) -> R:  # type: ignore[type-var]

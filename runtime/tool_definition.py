@@ -13,9 +13,11 @@ from typing import TypeVar, get_args
 import msgspec
 
 from refold.actors.result_limit import RESULT_LIMIT_MAX
+from refold.actors.tool_calling import CallBreaker, ToolRules
 from refold.events.cleaning import clean_text
 from refold.events.configuration import EffectClass, Tier, ToolSpec
 from refold.events.errors import ConfigError
+from refold.events.retrying import RetryPolicy
 from refold.tool_signature import AnyFunction, entry_of
 
 DISPLAY_NAME_CHARACTERS_MAX = 100
@@ -102,6 +104,33 @@ def checked_spec(spec: ToolSpec) -> ToolSpec:
         timeout_s=float(seconds),
         display_name=clean_text(spec.display_name),
     )
+
+
+def checked_rules(
+    spec: ToolSpec, breaker: CallBreaker | None, retries: RetryPolicy | None, concurrency: int | None
+) -> ToolRules:
+    """Return how the calls of a tool are carried out.
+
+    Raises:
+        ConfigError: one of it cannot be, or does not go with the tool's effect; names the tool.
+    """
+    problem = None
+    if breaker is not None and not callable(getattr(breaker, "guard", None)):
+        problem = f"breaker is a CircuitBreaker, not {breaker!r:.100}"
+    elif retries is not None and not isinstance(retries, RetryPolicy):
+        problem = f"retries are a RetryPolicy, not {retries!r:.100}"
+    elif retries is not None and spec.effect == "once":
+        problem = (
+            'effect is "once", so what failed is not run again: it may have taken effect. Say effect="idempotent" or '
+            '"pure" where it may be, or leave out retries'
+        )
+    elif retries is not None and (retries.attempts_by_kind or retries.attempts_total_max is not None):
+        problem = "retries say attempts_max only; kinds of errors are those of model calls"
+    elif concurrency is not None and not (type(concurrency) is int and concurrency >= 1):
+        problem = f"concurrency is None or an integer of at least 1, not {concurrency!r:.100}"
+    if problem is not None:
+        raise ConfigError(f"the tool {spec.name!r} cannot work: its {problem}")
+    return ToolRules(breaker, retries, concurrency)
 
 
 def checked_validator(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import cast, get_args
 
 from refold.actors.thread_pool import ThreadPool
+from refold.actors.tool_calling import NO_RULES, ToolRules
 from refold.actors.tool_context import ToolContext
 from refold.events.configuration import Tier, ToolSpec
 from refold.events.content import JsonObject
@@ -117,6 +118,11 @@ class ToolRegistry:
         """Return a tool's description, or None if there is no such tool."""
         found = self._tools.get(name)
         return found.spec if found is not None else None
+
+    def rules(self, name: str) -> ToolRules:
+        """Return how a tool's calls are carried out; by no rules if there is no such tool."""
+        found = self._tools.get(name)
+        return found.rules if found is not None else NO_RULES
 
     def specs(self) -> tuple[ToolSpec, ...]:
         """Return the descriptions of all tools, in name order."""

@@ -10,21 +10,25 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import WRAPPER_ASSIGNMENTS
-from typing import Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from refold.actors.result_limit import DEFAULT_RESULT_LIMIT, WithLimit
 from refold.actors.thread_pool import ThreadPool
+from refold.actors.tool_calling import NO_RULES, CallBreaker, ToolRules
 from refold.actors.tool_context import ToolContext
 from refold.events.cleaning import clean_text
 from refold.events.configuration import DEFAULT_TOOL_SILENCE_S, EffectClass, Tier, ToolSpec
 from refold.events.content import JsonObject
 from refold.events.errors import ConfigError, ToolError
+from refold.events.retrying import RetryPolicy
 from refold.events.session_events import Verdict
+from refold.stream_object import StreamObject
 from refold.tool_definition import (
     ActionName,
     Validator,
     check_function,
     checked_result_limit,
+    checked_rules,
     checked_spec,
     checked_validator,
     docstring_of,
@@ -71,6 +75,7 @@ class Tool(Generic[P, R_co]):
         spec: what a model is told of it, and how it runs.
         function: the function itself.
         result_limit: how many bytes of a result's text a model is shown; None = all.
+        rules: how its calls are carried out in a runtime.
     """
 
     spec: ToolSpec
@@ -80,6 +85,7 @@ class Tool(Generic[P, R_co]):
     _validate: Validator | None
     _action: ActionName | None = None
     result_limit: int | None = DEFAULT_RESULT_LIMIT
+    rules: ToolRules = NO_RULES
 
     def __post_init__(self) -> None:
         for name in WRAPPER_ASSIGNMENTS:
@@ -102,6 +108,11 @@ class Tool(Generic[P, R_co]):
     def display_name(self) -> str:
         """The name by which people are shown it."""
         return self.spec.display_name or self.spec.name
+
+    @property
+    def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
+        """What of it lives on a runtime's log: its breaker."""
+        return (self.rules.breaker,) if isinstance(self.rules.breaker, StreamObject) else ()
 
     @property
     def origin(self) -> str:
@@ -189,6 +200,9 @@ class Tool(Generic[P, R_co]):
         action: ActionName | None = None,
         display_name: str = "",
         result_limit: int | None = DEFAULT_RESULT_LIMIT,
+        breaker: CallBreaker | None = None,
+        retries: RetryPolicy | None = None,
+        concurrency: int | None = None,
     ) -> "Tool[Q, R]":
         """Return a tool that is described by a JSON schema, as tools of other systems are.
 
@@ -206,6 +220,9 @@ class Tool(Generic[P, R_co]):
             action: see `ActionName`.
             display_name: see `tool`.
             result_limit: see `tool`.
+            breaker: see `tool`.
+            retries: see `tool`.
+            concurrency: see `tool`.
 
         Raises:
             ConfigError: something of it cannot work; names the tool.
@@ -237,6 +254,7 @@ class Tool(Generic[P, R_co]):
             checked_validator(validate, name),
             checked_validator(action, name, role="action"),
             checked_result_limit(result_limit, name),
+            checked_rules(spec, breaker, retries, concurrency),
         )
 
 
@@ -262,6 +280,9 @@ def tool(
     action: ActionName | None = None,
     display_name: str = "",
     result_limit: int | None = DEFAULT_RESULT_LIMIT,
+    breaker: CallBreaker | None = None,
+    retries: RetryPolicy | None = None,
+    concurrency: int | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -278,6 +299,9 @@ def tool(
     action: ActionName | None = None,
     display_name: str = "",
     result_limit: int | None = DEFAULT_RESULT_LIMIT,
+    breaker: CallBreaker | None = None,
+    retries: RetryPolicy | None = None,
+    concurrency: int | None = None,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of a typed function, sync or async: `@tool` or `@tool(tier="observe", effect="pure")`.
 
@@ -297,6 +321,7 @@ def tool(
         display_name: what people are shown instead of the name; empty = the name.
         result_limit: how many UTF-8 bytes of a result's text a model is shown; of a longer one it sees the beginning
             and the end, and the log keeps all of it (`refold.actors.result_limit`). None = all, and images of any size.
+        breaker, retries, concurrency: see `ToolRules`. No retries where `effect` is `once`.
 
     Raises:
         ConfigError: something of it cannot work; names the tool and the parameter.
@@ -327,6 +352,7 @@ def tool(
             checked_validator(validate, shown, signature.names),
             checked_validator(action, shown, signature.names, role="action"),
             checked_result_limit(result_limit, shown),
+            checked_rules(spec, breaker, retries, concurrency),
         )
 
     return decorate if function is None else decorate(function)

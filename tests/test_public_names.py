@@ -13,6 +13,7 @@ PACKAGES = (
     "refold.memory",
     "refold.metrics",
     "refold.providers",
+    "refold.resilience",
     "refold.stores",
 )
 

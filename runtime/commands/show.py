@@ -1,13 +1,17 @@
-"""`refold show LOG SESSION`: one session, as a conversation or as its events."""
+"""`refold show LOG SESSION`: one session, as a conversation or as its events; or a stream of another kind."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
 from refold.commands.output import cell, console, table, write_json, write_table
 from refold.time_words import time_words
+
+if TYPE_CHECKING:
+    from refold.events.records import StreamHead
+    from refold.stores.event_store import EventStore
 
 SUMMARY_CHARACTERS = 100
 """After so many characters the summary of an event is cut."""
@@ -18,7 +22,10 @@ REQUEST_CHARACTERS = 2_000
 
 def show(
     log: LogArgument,
-    session: Annotated[str, typer.Argument(metavar="SESSION", help="The session's name.", show_default=False)],
+    session: Annotated[
+        str,
+        typer.Argument(metavar="SESSION", help="The session's name, or that of another stream.", show_default=False),
+    ],
     events: Annotated[bool, typer.Option("--events", help="Show its events instead of the conversation.")] = False,
     at: Annotated[
         int | None, typer.Option("--at", metavar="N", help="As it was after version N.", show_default=False)
@@ -35,23 +42,52 @@ def show(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one session as a conversation.
+    """Show one session as a conversation, or what happened to something else, such as breaker/NAME.
 
-    Who said what, tool calls with their results, how runs ended, and what is in flight. Where a result was cut, it
-    says under which hash the log keeps all of it; --payload writes that, byte for byte: a text, or an image's file.
+    Who said what, tool calls with their results, how runs ended, and what is in flight; of a stream of another kind its
+    events. Where a result was cut, it says under which hash the log keeps all of it; --payload writes that, byte for
+    byte: a text, or an image's file.
 
     JSON: {session, agent, model, status, version, last_version, at, usage, run, queue: [{run, content, due_at}],
     pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With --events:
     {session, version, last_version, events: [{stream, version, position, time, event, batch, correlation,
-    causation}]}. With --request: {session, version, request: {model, system_prompt, messages, tools, ...}, recalled,
-    prepared}. Times are microseconds since the epoch.
+    causation}]}; of another stream the same with stream in place of session. With --request: {session, version,
+    request: {model, system_prompt, messages, tools, ...}, recalled, prepared}. Times are microseconds since the epoch.
     """
     if request is not None:
         run_command(_request(log, session, request, as_json))
         return
     if payload is not None:
         run_command(_payload(log, session, payload))
-    run_command(_events(log, session, at, as_json) if events else _conversation(log, session, at, as_json))
+    run_command(_show(log, session, at, events, as_json))
+
+
+async def _show(log: Path, name: str, at: int | None, events: bool, as_json: bool) -> int:
+    from refold.log_reading import opened, other_stream
+
+    async with opened(log) as store:
+        head = await other_stream(store, name)
+        if head is not None:
+            return await _stream(store, head, at, as_json)
+    return await (_events(log, name, at, as_json) if events else _conversation(log, name, at, as_json))
+
+
+async def _stream(store: "EventStore", head: "StreamHead", at: int | None, as_json: bool) -> int:
+    from refold.followed import Following
+    from refold.session_view import checked_version
+
+    version = checked_version(head, at)
+    following = Following(store)
+    stored = await store.read_stream(head.stream, limit=version)
+    shown = [await following.read(event) for event in stored if event.version <= version]
+    if as_json:
+        write_json({"stream": head.stream, "version": version, "last_version": head.version, "events": shown})
+        return EXIT_OK
+    rows = table("#VERSION", "TIME", "TYPE", "SUMMARY")
+    for item in shown:
+        rows.add_row(str(item.version), time_words(item.time), item.type, cell(item.words, SUMMARY_CHARACTERS))
+    write_table(console(), rows)
+    return EXIT_OK
 
 
 async def _payload(log: Path, session: str, name: str) -> int:

@@ -2,11 +2,14 @@
 
 The order is that of the list, for every call anew. A call that failed because of what was asked would fail everywhere,
 and is not asked again. What has been streamed of an answer cannot be taken back, so a failure after its first piece is
-the call's failure; the agent's `RetryPolicy` says whether it is made again.
+the call's failure; the agent's `RetryPolicy` says whether it is made again. Each provider has a circuit breaker: one
+that failed often is not asked for a while, so that no call has to wait for its next failure.
 """
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from typing import TypeAlias, get_args
 
 import msgspec
@@ -14,10 +17,12 @@ import msgspec
 from refold.actors.answer_stream import answer_stream, close_behind
 from refold.actors.given_content import checked_delta, checked_response
 from refold.actors.protocols import Provider, StreamingProvider, StreamItem
-from refold.events.errors import ConfigError, ProviderError, ProviderErrorKind
+from refold.events.errors import CircuitOpen, ConfigError, ProviderError, ProviderErrorKind
 from refold.events.model import ModelRequest, ModelResponse, UsageDelta
 from refold.given_provider import checked_provider
 from refold.providers.secrets import redactor_of
+from refold.resilience.breaker import CircuitBreaker
+from refold.stream_object import stream_objects_of
 
 log = logging.getLogger("refold.model")
 
@@ -38,6 +43,9 @@ class FallbackProvider(StreamingProvider):
             model; with a name beside it, for that one. An answer says which model gave it, which is what its price goes
             by.
         on: kinds of errors after which the next one is asked.
+        breakers: one for each, in the same order, None for one without; None = each gets one of its own, which is named
+            by the provider's class and its model, such as `breaker/OpenAIProvider/gpt-5.2`, and counts errors of the
+            kinds in `on`. In a runtime they are on its log.
 
     Raises:
         ConfigError: there is none, or something is not what it should be.
@@ -47,7 +55,11 @@ class FallbackProvider(StreamingProvider):
     """
 
     def __init__(
-        self, alternatives: Sequence[Alternative], *, on: Collection[ProviderErrorKind] = FALL_BACK_ON
+        self,
+        alternatives: Sequence[Alternative],
+        *,
+        on: Collection[ProviderErrorKind] = FALL_BACK_ON,
+        breakers: Sequence[CircuitBreaker | None] | None = None,
     ) -> None:
         self._alternatives = [_alternative(given) for given in alternatives]
         self._on = frozenset(on)
@@ -57,6 +69,41 @@ class FallbackProvider(StreamingProvider):
             raise ConfigError("a FallbackProvider needs at least one provider")
         if unknown:
             raise ConfigError(f"{sorted(unknown)[0]!r} is no kind of ProviderError; they are {FALL_BACK_ON}")
+        self._breakers = self._own_breakers() if breakers is None else list(breakers)
+        if len(self._breakers) != len(self._alternatives):
+            raise ConfigError(
+                f"a FallbackProvider of {len(self._alternatives)} needs as many breakers, not {len(self._breakers)}; "
+                "give None for a provider without one"
+            )
+        for breaker in self._breakers:
+            if breaker is not None and not isinstance(breaker, CircuitBreaker):
+                raise ConfigError(f"breakers are CircuitBreakers or None, not {breaker!r:.80}")
+        self.stream_objects = (
+            *(breaker for breaker in self._breakers if breaker is not None),
+            *stream_objects_of(*(provider for provider, _ in self._alternatives)),
+        )
+
+    def _own_breakers(self) -> list[CircuitBreaker | None]:
+        names = [f"{type(provider).__name__}/{model}" if model else type(provider).__name__
+                 for provider, model in self._alternatives]  # fmt: skip
+        seen: Counter[str] = Counter()
+        breakers: list[CircuitBreaker | None] = []
+        for name in names:
+            seen[name] += 1
+            named = name if seen[name] == 1 else f"{name} {seen[name]}"
+            breakers.append(CircuitBreaker(named, counts=self._counts))
+        return breakers
+
+    def _counts(self, error: Exception) -> bool:
+        return not isinstance(error, ProviderError) or error.kind in self._on
+
+    async def aclose(self) -> None:
+        """Close what its providers keep open, of those that can be closed."""
+        async with AsyncExitStack() as stack:
+            for provider, _ in self._alternatives:
+                close = getattr(provider, "aclose", None)
+                if close is not None:
+                    stack.push_async_callback(close)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return the first answer that is given.
@@ -65,9 +112,12 @@ class FallbackProvider(StreamingProvider):
             ProviderError: none gave one; it says what each of them said, and may be repeated if one of them may.
         """
         failures: list[ProviderError] = []
-        for provider, model in self._alternatives:
+        for (provider, model), breaker in zip(self._alternatives, self._breakers, strict=True):
             try:
-                return _named(checked_response(await provider.complete(_for_model(request, model))), model)
+                async with _guarded(breaker):
+                    return _named(checked_response(await provider.complete(_for_model(request, model))), model)
+            except CircuitOpen as refusal:
+                failures.append(_not_asked(refusal))
             except ProviderError as error:
                 self._note(failures, error)
         raise _none_answered(failures)
@@ -79,19 +129,29 @@ class FallbackProvider(StreamingProvider):
             ProviderError: none gave one, or the one that began broke off.
         """
         failures: list[ProviderError] = []
-        for provider, model in self._alternatives:
+        for (provider, model), breaker in zip(self._alternatives, self._breakers, strict=True):
             begun = False
             stream: AsyncIterable[object] | None = None
             try:
-                stream = answer_stream(provider, _for_model(request, model))
-                async for item in stream:
-                    if isinstance(item, ModelResponse):
-                        yield _named(checked_response(item), model)
-                        return
-                    delta = checked_delta(item)
-                    begun = begun or not isinstance(delta, UsageDelta)
-                    yield delta
-                raise ProviderError("the stream ended without a complete answer", kind="malformed", retryable=True)
+                async with _guarded(breaker):
+                    stream = answer_stream(provider, _for_model(request, model))
+                    async for item in stream:
+                        if isinstance(item, ModelResponse):
+                            response = _named(checked_response(item), model)
+                            break
+                        delta = checked_delta(item)
+                        begun = begun or not isinstance(delta, UsageDelta)
+                        yield delta
+                    else:
+                        raise ProviderError(
+                            "the stream ended without a complete answer", kind="malformed", retryable=True
+                        )
+                yield response
+                return
+            except CircuitOpen as refusal:
+                if begun:
+                    raise
+                failures.append(_not_asked(refusal))
             except ProviderError as error:
                 if begun:
                     raise
@@ -114,6 +174,18 @@ class FallbackProvider(StreamingProvider):
             log.warning(
                 "provider %d of %d failed, the next is asked: %s", len(failures), len(self._alternatives), error
             )
+
+
+def _guarded(breaker: CircuitBreaker | None) -> AbstractAsyncContextManager[object]:
+    return nullcontext() if breaker is None else breaker.guard()
+
+
+def _not_asked(refusal: CircuitOpen) -> ProviderError:
+    """Return what stands for the failure of a provider that was not asked."""
+    log.info("a provider is not asked: %s", refusal)
+    return ProviderError(
+        f"it was not asked, since {refusal}", kind="overloaded", retryable=True, retry_after_s=refusal.retry_after_s
+    )
 
 
 def _alternative(given: Alternative) -> tuple[Provider, str | None]:

@@ -25,6 +25,7 @@ from refold.react_labels import labels_in, reasoning_in
 from refold.react_prompt import THOUGHT_DATA, UNPARSED_DATA, said_data, text_request
 from refold.react_stream import StepPieces
 from refold.react_text import EXPECTED, ReActStep, call_of, parse_react_step, step_text
+from refold.stream_object import stream_objects_of
 
 CUT = f"The answer was cut at its length limit before its Action or FINAL_ANSWER. Think more briefly. {EXPECTED}"
 """What a model is told whose answer was cut before it said anything that counts."""
@@ -48,6 +49,7 @@ class ReActProvider(StreamingProvider):
     def __init__(self, provider: Provider, *, stop: bool = True) -> None:
         self._provider = checked_provider(provider)
         self.redactor = redactor_of(provider)
+        self.stream_objects = stream_objects_of(provider)
         self._stop = stop
 
     async def complete(self, request: ModelRequest) -> ModelResponse:

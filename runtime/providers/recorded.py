@@ -28,6 +28,7 @@ from refold.providers.cassette import (
     response_from,
 )
 from refold.providers.secrets import DeltaRedactor, Redactor, Secret, redactor_of
+from refold.stream_object import stream_objects_of
 
 log = logging.getLogger("refold.provider")
 
@@ -50,6 +51,7 @@ class RecordingProvider(StreamingProvider):
     def __init__(self, provider: Provider, path: str | os.PathLike[str], *, secrets: Iterable[Secret] = ()) -> None:
         self._provider = checked_provider(provider)
         self.redactor = Redactor(secrets, [redactor_of(provider)])
+        self.stream_objects = stream_objects_of(provider)
         self._cassette = CassetteWriter(path)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:

@@ -11,11 +11,13 @@ import pytest
 from refold.actors import Actor, ActorRef, ActorSystem, Journal, ManualClock
 from refold.actors.effects import EffectEnded
 from refold.actors.tool import AbandonToolCall, CancelToolCall, StartToolCall, ToolActor
+from refold.actors.tool_calling import ToolRules
 from refold.actors.tool_context import ToolContext
 from refold.events.configuration import ToolSpec
 from refold.events.content import CRASHED_TEXT, JsonObject
 from refold.events.errors import PersistenceError
 from refold.events.ids import EventRef, SessionId, ToolCallId
+from refold.events.retrying import RetryPolicy
 from refold.events.session_commands import RecordToolResult
 from refold.events.session_events import Verdict
 from refold.events.tool_core import TOOL_CODEC
@@ -30,6 +32,7 @@ class OneTool:
 
     def __init__(self, body: Body, schema: JsonObject | None = None) -> None:
         self.body = body
+        self.known_rules = ToolRules()
         self.known: ToolSpec | None = ToolSpec(
             name="work", description="Works.", input_schema=schema or {"type": "object"}, timeout_s=10
         )
@@ -39,6 +42,9 @@ class OneTool:
 
     def spec(self, name: str) -> ToolSpec | None:
         return self.known
+
+    def rules(self, name: str) -> ToolRules:
+        return self.known_rules
 
     def check(self, name: str, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
         return arguments, Verdict()
@@ -378,3 +384,17 @@ async def test_a_stop_leaves_calls_open_as_after_a_crash(setups: Callable[..., S
     await setup.start()
     assert await setup.system.close() == ()
     assert setup.ends() == []
+
+
+async def test_k05_a_body_whose_effect_is_once_runs_once_whatever_the_rules_say(setups: Callable[..., Setup]) -> None:
+    attempts: list[str] = []
+
+    async def body(context: ToolContext[object]) -> object:
+        attempts.append(context.idempotency_key)
+        raise ConnectionError("reset after it was paid")
+
+    setup = setups(body)
+    setup.runner.known_rules = ToolRules(retries=RetryPolicy(attempts_max=9))
+    await setup.start()
+    await setup.clock.advance(1_000)
+    assert (setup.ends(), len(attempts)) == ([("transient", "ConnectionError: reset after it was paid")], 1)

@@ -24,7 +24,9 @@ from refold import (
     say,
 )
 from refold.actors import ManualClock
-from refold.providers import FallbackProvider
+from refold.events.content import text_of
+from refold.providers import FallbackProvider, ReActProvider
+from refold.resilience import CircuitBreaker
 from refold.stores import EventStore
 from tests.conformance.sessions import checked_log, runtime_of
 
@@ -149,6 +151,97 @@ def test_h6_what_cannot_work_is_refused_at_once() -> None:
     bad: Any = ["weather"]
     with pytest.raises(ConfigError, match="no kind of ProviderError"):
         FallbackProvider([ScriptedProvider([])], on=bad)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_h6_a_provider_that_failed_often_is_left_alone_for_a_while(log: EventStore, streaming: bool) -> None:
+    clock = ManualClock()
+    first = ScriptedProvider([DOWN] * 5 + [say("from the first")])
+    second = ScriptedProvider([say(f"answer {number}") for number in range(1, 9)])
+    provider = FallbackProvider([first, (second, "second-model")])
+    config = AgentConfig(model="m", streaming=streaming)
+    async with runtime_of(log, provider=provider, config=config, clock=clock) as runtime:
+        session = await runtime.session("alice")
+        for number in range(1, 9):
+            assert (await session.send("go")).text == f"answer {number}"
+        assert len(first.requests) == 5
+        await clock.advance(30)
+        assert (await session.send("go")).text == "from the first"
+    streams = [head.stream for head in await log.list_streams(prefix="breaker/")]
+    assert streams == ["breaker/ScriptedProvider"]
+    assert [living.stream for living in provider.stream_objects] == [
+        "breaker/ScriptedProvider",
+        "breaker/ScriptedProvider/second-model",
+    ]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_h6_where_all_are_left_alone_the_call_may_be_repeated_when_one_may_be_asked(streaming: bool) -> None:
+    clock = ManualClock()
+    breakers = [
+        CircuitBreaker(name, threshold=1, recovery_s=after, clock=clock) for name, after in (("a", 20), ("b", 9))
+    ]
+    first, second = ScriptedProvider([DOWN]), ScriptedProvider([DOWN, say("at last")])
+    provider = FallbackProvider([first, second], breakers=breakers)
+    request = ModelRequest(model="m", system_prompt="", messages=())
+
+    async def asked() -> list[Any]:
+        if streaming:
+            return [item async for item in provider.stream(request)]
+        return [await provider.complete(request)]
+
+    with pytest.raises(ProviderError, match=r"none of 2 providers answered\. 1: refused; 2: refused"):
+        await asked()
+    with pytest.raises(
+        ProviderError, match=r"1: it was not asked, since the circuit of 'a' is open .* 2: it was not"
+    ) as raised:
+        await asked()
+    assert (raised.value.retryable, raised.value.retry_after_s, raised.value.kind) == (True, 9, "overloaded")
+    assert (len(first.requests), len(second.requests)) == (1, 1)
+    clock.jump(9)
+    assert text_of((await asked())[-1].content) == "at last"
+
+
+async def test_h6_what_is_the_requests_own_fault_opens_no_circuit(log: EventStore) -> None:
+    provider = FallbackProvider([ScriptedProvider([WRONG] * 9 + [say("well")])])
+    for _ in range(9):
+        await sent(log, provider)
+    assert (await sent(log, provider)).text == "well"
+
+
+async def test_h6_breakers_can_be_left_out_and_those_inside_are_found() -> None:
+    one, other = CircuitBreaker("one"), CircuitBreaker("other")
+    inner = FallbackProvider([ScriptedProvider([])], breakers=[one])
+    outer = FallbackProvider([inner, ReActProvider(FallbackProvider([ScriptedProvider([])], breakers=[other]))],
+                             breakers=[None, None])  # fmt: skip
+    assert outer.stream_objects == (one, other)
+    bad: Any
+    for bad, says in (([None, None], "as many breakers"), (["weather"], "breakers are CircuitBreakers")):
+        with pytest.raises(ConfigError, match=says):
+            FallbackProvider([inner], breakers=bad)
+
+
+async def test_h6_two_providers_of_one_class_and_model_have_two_breakers() -> None:
+    provider = FallbackProvider([(ScriptedProvider([]), "m"), (ScriptedProvider([]), "m")])
+    assert [living.name for living in provider.stream_objects] == ["ScriptedProvider/m", "ScriptedProvider/m 2"]
+
+
+async def test_h6_closing_closes_every_provider_also_where_one_fails() -> None:
+    closed: list[str] = []
+
+    class Open(ScriptedProvider):
+        def __init__(self, name: str) -> None:
+            super().__init__([])
+            self.name = name
+
+        async def aclose(self) -> None:
+            closed.append(self.name)
+            if self.name == "b":
+                raise OSError("cannot be closed")
+
+    with pytest.raises(OSError, match="cannot be closed"):
+        await FallbackProvider([Open("a"), Open("b"), ScriptedProvider([]), Open("c")]).aclose()
+    assert sorted(closed) == ["a", "b", "c"]
 
 
 class NoStream(ScriptedProvider):

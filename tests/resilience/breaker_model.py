@@ -1,0 +1,144 @@
+"""What a circuit breaker is to do, said once more and more simply, and the machine that compares the two."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from refold import CircuitOpen
+from refold.actors import ManualClock
+from refold.events.breaker_core import BREAKER_CORE, BreakerCommand, Ticket
+from refold.events.core import Plan, plan
+from refold.resilience import BreakerBackend
+from refold.resilience.breaker_state import BreakerMemory, BreakerSettings, CallEnd
+
+SETTINGS = BreakerSettings(threshold=2, recovery_us=10_000_000, probe_us=4_000_000)
+
+
+class Model:
+    """A breaker as one would explain it. A call is (cycle, probe), as is who holds the slot."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.cycle = 0
+        self.in_a_row = 0
+        self.opened: int | None = None
+        self.probes = 0
+        self.slot: int | None = None
+        self.half_open = False
+
+    def begin(self) -> tuple[int, int] | None:
+        if self.opened is None:
+            return (self.cycle, 0)
+        if not self.half_open and self.now < self.opened + 10:
+            return None
+        if self.slot is not None and self.now < self.slot + 4:
+            return None
+        self.half_open, self.slot = True, self.now
+        self.probes += 1
+        return (self.cycle, self.probes)
+
+    def end(self, call: tuple[int, int], end: CallEnd) -> None:
+        if call != (self.cycle, self.probes):
+            return
+        is_probe = self.opened is not None
+        if end == "neither":
+            self.slot = None
+        elif end == "succeeded":
+            self.in_a_row = 0
+            if is_probe:
+                self._turn(None)
+        else:
+            self.in_a_row += 1
+            if is_probe or self.in_a_row >= 2:
+                self._turn(self.now)
+
+    def _turn(self, opened: int | None) -> None:
+        self.cycle += 1
+        self.opened, self.half_open, self.slot, self.probes = opened, False, None, 0
+
+    @property
+    def phase(self) -> str:
+        return "closed" if self.opened is None else "half_open" if self.half_open else "open"
+
+
+class Compared:
+    """A backend beside the model; every step is done to both, and what can be seen must agree."""
+
+    def __init__(self, backend: BreakerBackend, clock: ManualClock, name: str) -> None:
+        self.backend = backend
+        self.clock = clock
+        self.name = name
+        self.model = Model()
+        self.calls: list[tuple[Ticket, tuple[int, int]]] = []
+
+    def begin(self) -> None:
+        expected = self.model.begin()
+        if expected is None:
+            with pytest.raises(CircuitOpen) as refused:
+                self.backend.begin(self.name, SETTINGS, self.clock.now_us())
+            left_s = refused.value.retry_after_s
+            assert refused.value.service == self.name
+            assert left_s is not None
+            assert 0 < left_s <= 10
+        else:
+            ticket = self.backend.begin(self.name, SETTINGS, self.clock.now_us())
+            assert ticket is not None
+            assert expected == (ticket.generation, ticket.probe)
+            self.calls.append((ticket, expected))
+        self.agree()
+
+    def end(self, place: int, end: CallEnd) -> None:
+        """End a call, which stays there: it may be said to have ended twice."""
+        if self.calls:
+            ticket, call = self.calls[place % len(self.calls)]
+            self.backend.settle(self.name, SETTINGS, ticket, end, "no", self.clock.now_us())
+            self.model.end(call, end)
+        self.agree()
+
+    def wait(self, seconds: int) -> None:
+        self.clock.jump(seconds)
+        self.model.now += seconds
+        self.agree()
+
+    def agree(self) -> None:
+        known = self.backend.known(self.name, SETTINGS)
+        assert (known.state.phase, known.state.generation) == (self.model.phase, self.model.cycle)
+        if known.state.phase == "closed":
+            assert known.failures == self.model.in_a_row % 2
+        assert (known.state.probe_since is None) == (self.model.slot is None)
+
+
+STEPS: dict[str, Callable[[Compared], None]] = {
+    "begin": lambda it: it.begin(),
+    "last succeeds": lambda it: it.end(-1, "succeeded"),
+    "last fails": lambda it: it.end(-1, "failed"),
+    "last is cancelled": lambda it: it.end(-1, "neither"),
+    "first fails": lambda it: it.end(0, "failed"),
+    "first succeeds": lambda it: it.end(0, "succeeded"),
+    "wait": lambda it: it.wait(10),
+    "wait for the slot": lambda it: it.wait(4),
+}
+OPENED = ("begin", "last fails", "begin", "last fails")
+PROBING = (*OPENED, "wait", "begin")
+
+
+def lives(prefix: Sequence[str], length: int) -> Iterator[tuple[str, ...]]:
+    """Return all lives that begin so and have so many steps more."""
+    return ((*prefix, *rest) for rest in itertools.product(STEPS, repeat=length))
+
+
+def compared_in_memory() -> tuple[Compared, list[BreakerCommand]]:
+    """Return a breaker in memory and what it has recorded."""
+    clock = ManualClock()
+    recorded: list[BreakerCommand] = []
+    return Compared(BreakerMemory(SETTINGS, recorded.append), clock, "b"), recorded
+
+
+def assert_folds_to_the_live_state(compared: Compared, recorded: list[BreakerCommand]) -> None:
+    state = SETTINGS.begin()
+    for command in recorded:
+        planned = plan(BREAKER_CORE, state, command, compared.clock.now_us())
+        assert isinstance(planned, Plan)
+        state = planned.state
+    assert state == compared.backend.known("b", SETTINGS).state

@@ -1,0 +1,172 @@
+"""What a breaker leaves on a log, and takes up from it."""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from refold import AgentConfig, AgentRuntime, CircuitOpen, PersistenceError, ScriptedProvider
+from refold.actors import EventSourcedSystem, ManualClock
+from refold.events.breaker_core import BREAKER_CORE
+from refold.events.core import evolve_all
+from refold.log_check import check_log
+from refold.replay import replay
+from refold.resilience import CircuitBreaker
+from refold.stores import EventStore, InMemoryStore, SQLiteStore
+from tests.conformance.failing_store import FailingStore
+
+
+def breaker_of(**settings: float) -> CircuitBreaker:
+    return CircuitBreaker("weather", **{"threshold": 2, "recovery_s": 10, **settings})  # type: ignore[arg-type]
+
+
+def runtime_of(log: Path | str | EventStore, breaker: CircuitBreaker, clock: ManualClock) -> AgentRuntime:
+    return AgentRuntime(
+        AgentConfig(model="m"),
+        provider=ScriptedProvider([]),
+        log=log,
+        objects=[breaker],
+        clock=clock,
+        inbox_poll_s=0,
+        close_grace_s=0,
+    )
+
+
+def fail(breaker: CircuitBreaker, times: int) -> None:
+    for _ in range(times):
+        with suppress(OSError), breaker.guard():
+            raise OSError("no route")
+
+
+async def types_in(log: EventStore, stream: str = "breaker/weather") -> list[str]:
+    return [type(event).__name__ for event in BREAKER_CORE.codec.decode_all(await log.read_stream(stream))]
+
+
+async def test_e1_its_state_survives_a_restart(tmp_path: Path) -> None:
+    log, clock = tmp_path / "events.db", ManualClock()
+    breaker = breaker_of()
+    async with runtime_of(log, breaker, clock):
+        fail(breaker, 2)
+        before = await breaker.report()
+    await clock.advance(4)
+    again = breaker_of()
+    async with runtime_of(log, again, clock):
+        with pytest.raises(CircuitOpen) as raised:
+            await again.call(lambda: 1)
+        assert raised.value.retry_after_s == 6
+        assert (await again.report()).error == before.error == "OSError: no route"
+        await clock.advance(6)
+        assert await again.call(lambda: 1) == 1
+    last = breaker_of()
+    async with runtime_of(log, last, clock):
+        report = await last.report()
+        assert (report.phase, report.generation, report.closed_at) == ("closed", 2, clock.now_us())
+
+
+async def test_e1_a_probe_that_died_with_its_process_gives_up_its_slot(tmp_path: Path) -> None:
+    log, clock = tmp_path / "events.db", ManualClock()
+    breaker = breaker_of(probe_s=5)
+    async with runtime_of(log, breaker, clock):
+        fail(breaker, 2)
+        await clock.advance(10)
+        breaker.begin()
+    again = breaker_of(probe_s=5)
+    async with runtime_of(log, again, clock):
+        with pytest.raises(CircuitOpen):
+            await again.call(lambda: 1)
+        await clock.advance(5)
+        assert await again.call(lambda: 1) == 1
+
+
+async def test_transitions_are_recorded_and_nothing_else_and_the_folded_state_is_the_live_one() -> None:
+    log, clock = InMemoryStore(), ManualClock()
+    breaker = breaker_of()
+    async with runtime_of(log, breaker, clock) as runtime:
+        commits = runtime.commits
+        for _ in range(50):
+            fail(breaker, 1)
+            await breaker.call(lambda: 1)
+        await clock.settle()
+        assert runtime.commits == commits
+        fail(breaker, 2)
+        await clock.advance(10)
+        with suppress(asyncio.CancelledError), breaker.guard():
+            raise asyncio.CancelledError
+        fail(breaker, 1)
+        await clock.advance(10)
+        assert await breaker.call(lambda: 1) == 1
+        logged = await breaker.read(lambda state: state)
+        live = breaker.backend.known("weather", breaker.settings).state
+        assert logged == live
+    names = ["BreakerConfigured", "CircuitOpened", "ProbeBegun", "ProbeReleased", "ProbeBegun", "CircuitOpened"]
+    assert await types_in(log) == [*names, "ProbeBegun", "CircuitClosed"]
+    folded = evolve_all(BREAKER_CORE, BREAKER_CORE.codec.decode_all(await log.read_stream("breaker/weather")))
+    assert folded == live
+    assert (await check_log(log)).problems == ()
+    (await replay(log)).raise_for_divergence()
+
+
+async def test_settings_are_recorded_where_they_differ_and_no_stream_begins_before_there_is_need() -> None:
+    log, clock = InMemoryStore(), ManualClock()
+    async with runtime_of(log, CircuitBreaker("weather"), clock):
+        pass
+    assert await log.head("breaker/weather") is None
+    for threshold in (2, 2, 3):
+        async with runtime_of(log, breaker_of(threshold=threshold), clock):
+            pass
+    assert await types_in(log) == ["BreakerConfigured"] * 2
+
+
+async def test_a_circuit_that_opened_before_the_runtime_is_open_in_it() -> None:
+    log, clock = InMemoryStore(), ManualClock()
+    breaker = breaker_of(recovery_s=30)
+    fail(breaker, 2)
+    async with runtime_of(log, breaker, clock):
+        assert (await breaker.report()).generation == 1
+    assert await types_in(log) == ["BreakerConfigured", "CircuitOpened"]
+    fresh = breaker_of(recovery_s=30)
+    fail(fresh, 2)
+    async with runtime_of(log, fresh, clock):
+        assert (await fresh.report()).generation == 1
+    assert len(await types_in(log)) == 2
+
+
+async def test_a_log_that_fails_stops_no_call_and_what_it_missed_does_not_matter() -> None:
+    log, clock = FailingStore(InMemoryStore()), ManualClock()
+    breaker = breaker_of()
+    async with runtime_of(log, breaker, clock):
+        log.fail_appends(lambda: PersistenceError("no space left"))
+        fail(breaker, 2)
+        await clock.advance(10)
+        assert (await breaker.report()).phase == "half_open"
+        assert await breaker.call(lambda: 1) == 1
+        await clock.settle()
+        log.mend()
+        fail(breaker, 2)
+        await clock.settle()
+    opened = BREAKER_CORE.codec.decode_all(await log.read_stream("breaker/weather"))[-1]
+    assert getattr(opened, "generation", None) == 3
+    again = breaker_of()
+    async with runtime_of(log, again, clock):
+        assert (await again.report()).phase == "open"
+
+
+async def test_threads_have_their_transitions_recorded_without_waiting(tmp_path: Path) -> None:
+    clock = ManualClock()
+    store = await SQLiteStore.open(tmp_path / "events.db")
+    breaker = breaker_of()
+    async with runtime_of(store, breaker, clock):
+        await asyncio.to_thread(fail, breaker, 2)
+    assert await types_in(store) == ["BreakerConfigured", "CircuitOpened"]
+    await store.close()
+
+
+async def test_after_its_runtime_it_goes_on_in_memory() -> None:
+    clock = ManualClock()
+    breaker = breaker_of()
+    async with EventSourcedSystem(clock=clock) as system:
+        await breaker.attach(system.host)
+    fail(breaker, 2)
+    with pytest.raises(CircuitOpen):
+        await breaker.call(lambda: 1)

@@ -1,0 +1,61 @@
+"""`refold show LOG breaker/NAME`: when a breaker opened, and why."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from refold import AgentConfig, AgentRuntime, ScriptedProvider, say
+from refold.actors import ManualClock
+from refold.resilience import CircuitBreaker
+from tests.resilience.test_breaker_on_the_log import fail
+from tests.runtime.test_cli import error_of, run
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "events.db"
+
+    async def build() -> None:
+        clock = ManualClock()
+        breaker = CircuitBreaker("weather", threshold=2, recovery_s=10)
+        runtime = AgentRuntime(
+            AgentConfig(model="m"),
+            provider=ScriptedProvider([say("hello")]),
+            log=path,
+            objects=[breaker],
+            clock=clock,
+            inbox_poll_s=0,
+        )
+        async with runtime:
+            fail(breaker, 2)
+            await clock.advance(10)
+            await breaker.call(lambda: 1)
+            await (await runtime.session("breaker/alice")).send("hi")
+
+    asyncio.run(build())
+    return path
+
+
+def test_it_tells_when_and_why_it_opened(log: Path) -> None:
+    lines = run("show", log, "breaker/weather", columns=160).stdout.splitlines()
+    assert lines[0].split() == ["VERSION", "TIME", "TYPE", "SUMMARY"]
+    assert [line.split()[3] for line in lines[1:]] == ["configured.v1", "opened.v1", "probe_begun.v1", "closed.v1"]
+    assert "opens after 2 failures in a row, for 10 s; a probe has 60 s" in lines[1]
+    assert "2025-06-15" in lines[2]
+    assert "after 2 failures in a row: OSError: no route" in lines[2]
+    assert len(run("show", log, "breaker/weather", "--at", "2").stdout.splitlines()) == 3
+
+
+def test_its_events_as_json(log: Path) -> None:
+    document = json.loads(run("show", log, "breaker/weather", "--json", "--events", "--at", "3").stdout)
+    assert (document["stream"], document["version"], document["last_version"]) == ("breaker/weather", 3, 4)
+    assert document["events"][1]["event"]["error"] == "OSError: no route"
+
+
+def test_a_session_of_such_a_name_is_meant_first_and_what_there_is_not_is_said(log: Path) -> None:
+    assert "hello" in run("show", log, "breaker/alice").stdout
+    assert "breaker/weather@2" in run("tail", log, "--no-follow", "--stream", "breaker/weather").stdout
+    assert "no session 'breaker/rain'" in error_of(run("show", log, "breaker/rain"))
+    assert "has no version 9; its versions are 1 to 4" in error_of(run("show", log, "breaker/weather", "--at", "9"))

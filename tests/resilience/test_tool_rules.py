@@ -1,0 +1,459 @@
+"""Tools with a breaker, retries and a limit of bodies that run at once: D6, K05, K10."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from refold import (
+    AgentRuntime,
+    Cancelled,
+    Completed,
+    ConfigError,
+    RetryPolicy,
+    RunResult,
+    Session,
+    ToolContext,
+    ToolError,
+    say,
+    tool,
+    use,
+)
+from refold.actors import ManualClock
+from refold.events.session_events import ToolCallFailed
+from refold.resilience import CircuitBreaker
+from refold.stores import EventStore
+from refold.tools import Tool
+from tests.conformance.sessions import abandoned_in, checked_log, events_of, results_of, runtime_of
+
+RETRIES = RetryPolicy(attempts_max=3, base_s=1, jitter=0)
+
+
+@pytest.fixture
+async def log(tmp_path: Path) -> AsyncIterator[EventStore]:
+    async with checked_log("memory", tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+class Body:
+    """What a tool does: each attempt fails with the next error, until there are no more."""
+
+    def __init__(self, *errors: BaseException) -> None:
+        self.errors = list(errors)
+        self.keys: list[str] = []
+
+    def __call__(self, context: ToolContext[Any]) -> str:
+        self.keys.append(context.idempotency_key)
+        if self.errors:
+            raise self.errors.pop(0)
+        return "paid"
+
+    @property
+    def attempts(self) -> int:
+        return len(self.keys)
+
+
+def paying(body: Callable[[ToolContext[Any]], str], **options: Any) -> Tool[..., Any]:
+    @tool(**options)
+    async def pay(context: ToolContext[Any]) -> str:
+        """Pay."""
+        return body(context)
+
+    return pay
+
+
+def calling(*names: str) -> list[Any]:
+    return [[use(name, {}) for name in names], say("done")]
+
+
+async def sent(runtime: AgentRuntime, clock: ManualClock, seconds: float = 0.0) -> tuple[Session, RunResult]:
+    """Send an input, let so much time pass, and return the result."""
+    session = await runtime.session("s")
+    sending = asyncio.create_task(session.send("go"))
+    await clock.advance(seconds)
+    return session, await sending
+
+
+async def kinds_of(session: Session) -> list[str]:
+    return [event.kind for event in await events_of(session, ToolCallFailed)]
+
+
+# Retries
+
+
+@pytest.mark.parametrize("effect", ["idempotent", "pure"])
+async def test_d6_what_may_be_run_again_is_with_the_same_key_after_growing_pauses(
+    log: EventStore, clock: ManualClock, effect: str
+) -> None:
+    body = Body(ConnectionError("reset"), ToolError("busy", kind="transient"))
+    async with runtime_of(
+        log, *calling("pay"), tools=[paying(body, effect=effect, retries=RETRIES)], clock=clock
+    ) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        for seconds, attempts in ((0, 1), (0.9, 1), (0.1, 2), (1.9, 2), (0.1, 3)):
+            await clock.advance(seconds)
+            assert body.attempts == attempts
+        assert (await sending).outcome == Completed()
+        assert [result.text for result in await results_of(session)] == ["paid"]
+    assert len(set(body.keys)) == 1
+
+
+async def test_d6_attempts_are_bounded_and_the_last_failure_is_told(log: EventStore, clock: ManualClock) -> None:
+    body = Body(*[TimeoutError(f"attempt {number}") for number in range(1, 9)])
+    async with runtime_of(
+        log, *calling("pay"), tools=[paying(body, effect="pure", retries=RETRIES)], clock=clock
+    ) as runtime:
+        session, _ = await sent(runtime, clock, 100)
+        assert [result.text for result in await results_of(session)] == ["TimeoutError: attempt 3"]
+        assert await kinds_of(session) == ["transient"]
+    assert body.attempts == 3
+
+
+async def test_d6_a_pause_longer_than_the_timeout_is_no_silence(log: EventStore, clock: ManualClock) -> None:
+    body = Body(ConnectionError("reset"))
+    retries = RetryPolicy(base_s=20, jitter=0)
+    async with runtime_of(
+        log, *calling("pay"), tools=[paying(body, effect="pure", retries=retries, timeout_s=5)], clock=clock
+    ) as runtime:
+        session, _ = await sent(runtime, clock, 20)
+        assert [result.text for result in await results_of(session)] == ["paid"]
+
+
+async def test_d6_a_permanent_failure_is_not_repeated(log: EventStore, clock: ManualClock) -> None:
+    body = Body(ValueError("no such account"))
+    async with runtime_of(
+        log, *calling("pay"), tools=[paying(body, effect="pure", retries=RETRIES)], clock=clock
+    ) as runtime:
+        session, _ = await sent(runtime, clock, 100)
+        assert await kinds_of(session) == ["permanent"]
+    assert body.attempts == 1
+
+
+async def test_k05_a_tool_whose_effect_is_once_is_never_run_again(log: EventStore, clock: ManualClock) -> None:
+    with pytest.raises(ConfigError, match='its effect is "once", so what failed is not run again'):
+        paying(Body(), retries=RETRIES)
+    attempts: list[str] = []
+
+    @tool(timeout_s=5)
+    async def hang(context: ToolContext[Any]) -> str:
+        """Commit, and never answer."""
+        attempts.append(context.idempotency_key)
+        await asyncio.Event().wait()
+        return "never"
+
+    body = Body(ConnectionError("reset after the payment"))
+    async with runtime_of(log, *calling("pay", "hang"), tools=[paying(body), hang], clock=clock) as runtime:
+        session, _ = await sent(runtime, clock, 1_000)
+        assert await kinds_of(session) == ["transient", "timeout"]
+    assert (body.attempts, len(attempts)) == (1, 1)
+
+
+async def test_d6_a_pause_ends_at_once_when_the_run_is_cancelled(log: EventStore, clock: ManualClock) -> None:
+    body = Body(ConnectionError("reset"))
+
+    def watching(context: ToolContext[Any]) -> str:
+        assert not context.cancel.cancelled
+        return body(context)
+
+    async with runtime_of(
+        log, *calling("pay"), tools=[paying(watching, effect="pure", retries=RETRIES)], clock=clock
+    ) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await clock.advance(0.5)
+        await session.cancel()
+        assert (await sending).outcome == Cancelled()
+        await clock.advance(100)
+    assert body.attempts == 1
+
+
+async def test_d6_a_silent_attempt_is_ended_and_made_again(log: EventStore, clock: ManualClock) -> None:
+    ended: list[str] = []
+
+    @tool(effect="idempotent", timeout_s=10, retries=RETRIES)
+    async def fetch() -> str:
+        """Hang once."""
+        if not ended:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("the first")
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0  # What ended the first attempt is not meant for the second.
+        return "fetched"
+
+    async with runtime_of(log, *calling("fetch"), tools=[fetch], clock=clock) as runtime:
+        session, result = await sent(runtime, clock, 12)
+        assert result.outcome == Completed()
+        assert [found.text for found in await results_of(session)] == ["fetched"]
+    assert ended == ["the first"]
+
+
+async def test_d6_what_a_silent_attempt_brings_after_all_counts(log: EventStore, clock: ManualClock) -> None:
+    attempts: list[int] = []
+
+    @tool(effect="pure", timeout_s=10, retries=RETRIES)
+    async def fetch(context: ToolContext[Any]) -> str:
+        """End in order when it is asked to."""
+        attempts.append(1)
+        await context.cancel.wait()
+        return "half of it"
+
+    async with runtime_of(log, *calling("fetch"), tools=[fetch], clock=clock) as runtime:
+        session, _ = await sent(runtime, clock, 12)
+        assert [found.text for found in await results_of(session)] == ["half of it"]
+    assert len(attempts) == 1
+
+
+async def test_d6_beside_an_attempt_that_does_not_end_there_is_no_other(log: EventStore, clock: ManualClock) -> None:
+    begun: list[int] = []
+    gate = threading.Event()
+
+    @tool(effect="pure", timeout_s=10, retries=RETRIES)
+    def block() -> str:
+        """Block a thread."""
+        begun.append(1)
+        gate.wait()
+        return "late"
+
+    async with runtime_of(log, *calling("block"), tools=[block], clock=clock) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        while not begun:
+            await clock.advance(0)
+        await clock.advance(10)
+        assert not sending.done()
+        await clock.advance(5)
+        await sending
+        assert await kinds_of(session) == ["timeout"]
+        assert len(begun) == 1
+        gate.set()
+    assert await abandoned_in(log, "block") == 1
+
+
+# Silence
+
+
+async def test_k10_a_call_that_reports_progress_may_take_longer_than_its_timeout(
+    log: EventStore, clock: ManualClock
+) -> None:
+    @tool(timeout_s=10)
+    async def build(context: ToolContext[Any]) -> str:
+        """Build for minutes."""
+        for step in range(30):
+            await clock.sleep(9)
+            context.progress(step)
+        return "built"
+
+    async with runtime_of(log, *calling("build"), tools=[build], clock=clock) as runtime:
+        session, result = await sent(runtime, clock, 271)
+        assert result.outcome == Completed()
+        assert [found.text for found in await results_of(session)] == ["built"]
+
+
+# The limit
+
+
+async def test_d6_at_most_so_many_bodies_run_at_once_over_all_sessions_and_waiting_is_not_silence(
+    log: EventStore, clock: ManualClock
+) -> None:
+    running = most = begun = 0
+
+    @tool(tier="observe", timeout_s=10, concurrency=2)
+    async def count(context: ToolContext[Any]) -> str:
+        """Count for 20 seconds."""
+        nonlocal running, most, begun
+        begun, running = begun + 1, running + 1
+        most = max(most, running)
+        for step in range(4):
+            await clock.sleep(5)
+            context.progress(step)
+        running -= 1
+        return "counted"
+
+    calls = [use("count", {}), use("count", {})]
+    async with runtime_of(log, calls, calls, calls, *[say("done")] * 3, tools=[count], clock=clock) as runtime:
+        sessions = [await runtime.session(name) for name in ("a", "b", "c")]
+        sending = [asyncio.create_task(session.send("go")) for session in sessions]
+        for seconds, expected in ((0, 2), (19, 2), (1, 4), (20, 6)):
+            await clock.advance(seconds)
+            assert begun == expected
+        await clock.advance(20)
+        assert [(await one).outcome for one in sending] == [Completed()] * 3
+        texts = [found.text for session in sessions for found in await results_of(session)]
+        assert texts == ["counted"] * 6
+    assert most == 2
+
+
+async def test_d6_a_call_that_waits_for_others_is_cancelled_at_once(log: EventStore, clock: ManualClock) -> None:
+    begun: list[str] = []
+    gate = asyncio.Event()
+
+    @tool(tier="observe", concurrency=1, timeout_s=1_000)
+    async def count(context: ToolContext[Any]) -> str:
+        """Count."""
+        begun.append(context.session)
+        await gate.wait()
+        return "counted"
+
+    async with runtime_of(log, use("count", {}), use("count", {}), say("done"), tools=[count], clock=clock) as runtime:
+        sessions = [await runtime.session(name) for name in ("a", "b")]
+        sending = {session.id: asyncio.create_task(session.send("go")) for session in sessions}
+        await clock.advance(500)
+        [waiting] = [session for session in sessions if session.id not in begun]
+        await waiting.cancel()
+        assert (await sending[waiting.id]).outcome == Cancelled()
+        assert [result.text for result in await results_of(waiting)] == ["Cancelled by user"]
+        gate.set()
+        await asyncio.wait(sending.values())
+    assert len(begun) == 1
+
+
+async def test_d6_a_body_that_ignores_its_end_does_not_keep_others_waiting_for_ever(
+    log: EventStore, clock: ManualClock
+) -> None:
+    gate = asyncio.Event()
+    begun: list[str] = []
+
+    @tool(tier="observe", concurrency=1, timeout_s=10)
+    async def ignore(name: str) -> str:
+        """Ignore every cancellation."""
+        begun.append(name)
+        while name == "first" and not gate.is_set():
+            try:
+                await gate.wait()
+            except asyncio.CancelledError:
+                continue
+        return name
+
+    script = [[use("ignore", {"name": "first"}), use("ignore", {"name": "second"})], say("done")]
+    async with runtime_of(log, *script, tools=[ignore], clock=clock) as runtime:
+        session, _ = await sent(runtime, clock, 20)
+        assert await kinds_of(session) == ["timeout"]
+        assert begun == ["first", "second"]
+        gate.set()
+
+
+# The breaker
+
+
+async def test_d6_an_open_breaker_answers_calls_and_never_breaks_the_session(
+    log: EventStore, clock: ManualClock
+) -> None:
+    body = Body(*[ConnectionError("no route")] * 2)
+    breaker = CircuitBreaker("bank", threshold=2, recovery_s=30)
+    script = [use("pay", {}), use("pay", {}), use("pay", {}), say("I give up."), use("pay", {}), say("Paid.")]
+    async with runtime_of(log, *script, tools=[paying(body, breaker=breaker)], clock=clock) as runtime:
+        session, result = await sent(runtime, clock)
+        assert result.outcome == Completed()
+        assert await kinds_of(session) == ["transient", "transient", "shed"]
+        assert (await results_of(session))[-1].text == (
+            "pay was not called: it failed repeatedly, and is left alone for now. It may be tried again in 30 seconds."
+        )
+        assert body.attempts == 2
+        await clock.advance(30)
+        assert (await session.send("again")).text == "Paid."
+        assert (await breaker.report()).phase == "closed"
+    assert [event["type"] for event in await events_on(log, "breaker/bank")] == [
+        "breaker.configured.v1",
+        "breaker.opened.v1",
+        "breaker.probe_begun.v1",
+        "breaker.closed.v1",
+    ]
+
+
+async def events_on(log: EventStore, stream: str) -> list[Any]:
+    import msgspec
+
+    return [msgspec.json.decode(stored.data) for stored in await log.read_stream(stream)]
+
+
+async def test_d6_a_call_that_gave_no_sign_of_life_counts_and_one_that_was_cancelled_does_not(
+    log: EventStore, clock: ManualClock
+) -> None:
+    breaker = CircuitBreaker("bank", threshold=1)
+
+    @tool(breaker=breaker, timeout_s=10)
+    async def hang() -> str:
+        """Hang."""
+        await asyncio.Event().wait()
+        return "never"
+
+    async with runtime_of(log, use("hang", {}), use("hang", {}), say("done"), tools=[hang], clock=clock) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await clock.advance(5)
+        await session.cancel()
+        await sending
+        assert (await breaker.report()).phase == "closed"
+        await sent(runtime, clock, 10)
+        report = await breaker.report()
+        assert (report.phase, report.error) == ("open", "NoSignOfLife: no sign of life for 10 seconds")
+
+
+async def test_d6_where_retries_open_the_breaker_the_call_tells_what_failed(
+    log: EventStore, clock: ManualClock
+) -> None:
+    body = Body(*[ConnectionError("no route")] * 9)
+    one = paying(body, effect="pure", retries=RETRIES, breaker=CircuitBreaker("bank", threshold=2))
+    async with runtime_of(log, *calling("pay"), tools=[one], clock=clock) as runtime:
+        session, _ = await sent(runtime, clock, 100)
+        assert [result.text for result in await results_of(session)] == ["ConnectionError: no route"]
+    assert body.attempts == 2
+
+
+async def test_d6_two_runtimes_of_one_process_share_the_breaker_of_a_tool(clock: ManualClock) -> None:
+    one = paying(Body(ConnectionError("no route")), breaker=CircuitBreaker("bank", threshold=1))
+    from refold.stores import InMemoryStore
+
+    first, second = (InMemoryStore(), InMemoryStore())
+    async with (
+        runtime_of(first, *calling("pay"), tools=[one], clock=clock) as mine,
+        runtime_of(second, *calling("pay"), tools=[one], clock=clock) as other,
+    ):
+        await sent(mine, clock)
+        session, _ = await sent(other, clock)
+        assert await kinds_of(session) == ["shed"]
+    assert await first.head("breaker/bank") is not None
+    assert await second.head("breaker/bank") is None
+
+
+def test_d6_what_cannot_work_is_refused_when_the_tool_is_made() -> None:
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({"breaker": "weather"}, "breaker is a CircuitBreaker"),
+        ({"retries": 3, "effect": "pure"}, "retries are a RetryPolicy"),
+        (
+            {"retries": RetryPolicy(attempts_by_kind={"overloaded": 2}), "effect": "pure"},
+            "retries say attempts_max only",
+        ),
+        ({"concurrency": 0}, "concurrency is None or an integer"),
+        ({"concurrency": True}, "concurrency is None or an integer"),
+    ]
+    for options, says in bad:
+        with pytest.raises(ConfigError, match=f"the tool 'pay' cannot work: its {says}"):
+            paying(Body(), **options)
+
+
+def test_d6_a_tool_from_a_schema_has_rules_too() -> None:
+    made = Tool.from_schema(
+        name="pay",
+        description="Pay.",
+        input_schema={"type": "object"},
+        handler=lambda arguments: "paid",
+        effect="pure",
+        breaker=CircuitBreaker("bank"),
+        retries=RETRIES,
+        concurrency=2,
+    )
+    assert (made.rules.retries, made.rules.concurrency) == (RETRIES, 2)
+    assert [living.stream for living in made.stream_objects] == ["breaker/bank"]
