@@ -8,36 +8,47 @@ validation of arguments) runs here and never in a session's handler: whatever it
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterable, Callable
-from typing import TypeAlias
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import TypeAlias, TypeVar, cast
 
 import msgspec
 
 from refold.actors.actor import Actor
 from refold.actors.actor_ref import ActorRef
 from refold.actors.answer_stream import answer_stream, can_stream, close_stream
-from refold.actors.conversation import Conversation
+from refold.actors.compaction import Compaction, NotWanted, Summarising
 from refold.actors.effects import EffectEnded
 from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import CANCEL_GRACE_S, RECORD_RETRY_S
 from refold.actors.given_content import checked_delta, checked_response
-from refold.actors.judging import Offer, Policy, judged, offered_tools
+from refold.actors.judging import Offer, Policy, judged
 from refold.actors.mailbox import Vital
+from refold.actors.middleware import HookContext, Hooks
+from refold.actors.outgoing_request import OutgoingRequest, RequestMaker, WantedRequest
 from refold.actors.partial_answer import PartialAnswer
 from refold.actors.protocols import Provider, SessionObserver, ToolRunner
+from refold.actors.recalling import Recalling
 from refold.actors.tool_results import text_of_error
 from refold.events.answers import recorded_answer
 from refold.events.cleaning import clean_text
-from refold.events.configuration import AgentConfiguration, ToolSpec
-from refold.events.content import JsonObject, Message, TextBlock, ToolUseBlock
+from refold.events.content import AnswerContent, JsonObject, Message, TextBlock, ToolUseBlock
+from refold.events.context_window import ContextWindow
 from refold.events.errors import LogFormatError, PersistenceError, ProviderError
-from refold.events.ids import PayloadHash, RunId, SessionId
-from refold.events.model import ModelRequest, ModelResponse, RequestReference, ToolUse, UsageDelta
-from refold.events.session_commands import RecordModelFailure, RecordModelResponse, SessionCommand
+from refold.events.ids import RunId, SessionId
+from refold.events.model import ModelRequest, ModelResponse, ToolUse, Usage, UsageDelta
+from refold.events.payloads import restored
+from refold.events.session_commands import (
+    RecordModelFailure,
+    RecordModelInterruption,
+    RecordModelResponse,
+    SessionCommand,
+)
 from refold.events.session_events import Verdict
 from refold.stores.event_store import EventStore
 
 log = logging.getLogger("refold.model")
+
+T = TypeVar("T")
 
 MODEL_KIND = "model"
 """Kind of a model actor's address."""
@@ -62,14 +73,7 @@ class StartModelCall(Vital, frozen=True, kw_only=True):
     turn: int
     asked: int
     """Version of the event that wants the call."""
-    configured: int
-    """Version of the AgentConfigured in force."""
-    configuration: AgentConfiguration
-    source: list[Message]
-    """The session's history, which only grows at its end."""
-    length: int
-    """How many of its messages belong to the request."""
-    conversation: Conversation
+    wanted: WantedRequest
 
 
 class CancelModelCall(Vital, frozen=True, kw_only=True):
@@ -88,6 +92,8 @@ class _Calling:
         self.begun = False
         self.cancelled = False
         self.partial = PartialAnswer()
+        self.paid = Usage()
+        """Tokens of a summary that cannot be used."""
 
 
 class ModelActor(Actor):
@@ -101,6 +107,10 @@ class ModelActor(Actor):
         policy: judges the calls of an answer; None = the tools alone say which may run.
         offer: says which tools a model is offered; None = all.
         output_check: says of a final answer's text why it cannot be used, or None; None = any can.
+        recalling: asks the agent's memories; None = it has none.
+        window: says which messages of a history a model is shown; None = all.
+        hooks: may change requests and answers; None = there is no middleware.
+        summariser: answers requests for summaries, where `window` has them made and names none; None = `provider`.
     """
 
     def __init__(
@@ -113,16 +123,21 @@ class ModelActor(Actor):
         policy: Policy | None = None,
         offer: Offer | None = None,
         output_check: OutputCheck | None = None,
+        recalling: Recalling | None = None,
+        window: ContextWindow | None = None,
+        hooks: Hooks | None = None,
+        summariser: Provider | None = None,
     ) -> None:
         self._policy = policy
-        self._offer = offer
+        self._window = window
+        self._summariser = summariser or provider
+        self._hooks = hooks
+        self._requests = RequestMaker(store, offer=offer, recalling=recalling, window=window, hooks=hooks)
         self._output_check = output_check
         self._provider = provider
         self._tools = tools
-        self._store = store
         self._observer = observer
         self._calls: dict[tuple[SessionId, str], _Calling] = {}
-        self._parts: dict[tuple[PayloadHash, PayloadHash], tuple[str, tuple[ToolSpec, ...]]] = {}
 
     def on_receive(self, message: StartModelCall | CancelModelCall) -> None:
         """Begin or cancel a call."""
@@ -155,6 +170,8 @@ class ModelActor(Actor):
             del self._calls[message.session, message.key]
         if not isinstance(ended.command, RecordModelResponse):
             ended = self._with_evidence(ended, calling)
+        if calling.paid != Usage():
+            ended = _with_paid(ended, message, calling.paid)
         try:
             message.reply_to.tell(ended)
         except ActorStopped as error:  # As after a crash: the next start makes the call again.
@@ -162,42 +179,65 @@ class ModelActor(Actor):
 
     async def _call(self, calling: _Calling) -> EffectEnded:
         message = calling.message
-        reference: RequestReference | None = None
+        outgoing: OutgoingRequest | None = None
         try:
-            request, reference = await self._request_once_readable(message)
-            response = await self._answer(calling, request)
+            wanted = await self._compacted(message)
+            calling.paid = wanted.paid
+            outgoing = await self._once_readable(message, self._requests.make, wanted)
+            response = await self._answer(calling, outgoing.request)
+            if self._hooks is not None:
+                response, outgoing = await self._after_hooks(self._hooks, calling, response, outgoing)
             answer = await judged(
                 recorded_answer(response, self._check),
                 self._policy,
                 session=message.session,
                 run=message.run,
                 turn=message.turn,
-                tools=(await self._prompt_and_tools(message.configuration))[1],
-                offered=request.tools,
+                tools=outgoing.tools,
+                offered=outgoing.request.tools,
             )
             rejected = self._rejection(response)
+        except NotWanted:
+            return EffectEnded(key=message.key)
         except ProviderError as error:
-            return self._failed(message, error, reference)
+            return self._failed(message, error, outgoing)
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise
         except BaseException as error:  # User code (a provider, a validator) fails its call, nothing else.
             log.warning(
                 "model call %s of session %s failed: %s", message.key, message.session, _said(error), exc_info=error
             )
-            return self._failed(message, error, reference)
+            return self._failed(message, error, outgoing)
         command: SessionCommand = RecordModelResponse(
             run=message.run,
             turn=message.turn,
             content=answer.content,
             stop_reason=response.stop_reason,
             usage=response.usage,
-            request=reference,
+            request=outgoing.reference,
             asked=message.asked,
             model=response.model,
             verdicts=answer.verdicts,
             rejected=rejected,
         )
-        return EffectEnded(key=message.key, command=command, payloads=answer.payloads)
+        return EffectEnded(key=message.key, command=command, payloads={**outgoing.payloads, **answer.payloads})
+
+    async def _after_hooks(
+        self, hooks: Hooks, calling: _Calling, response: ModelResponse, outgoing: OutgoingRequest
+    ) -> tuple[ModelResponse, OutgoingRequest]:
+        """Return an answer as middleware leaves it, and the request with the model's own where they differ."""
+        message = calling.message
+        context = HookContext(session=message.session, run=message.run, turn=message.turn)
+        try:
+            changed = await hooks.post_llm(context, response)
+        except BaseException:
+            calling.partial.add(UsageDelta(response.usage))  # It was paid for, whatever becomes of it.
+            raise
+        if changed is response:
+            return response, outgoing
+        own = recorded_answer(response, lambda _, arguments: (arguments, Verdict()))
+        whole = restored(Message("assistant", own.content), own.payloads).content
+        return changed, outgoing.answered_with(cast("tuple[AnswerContent, ...]", whole))
 
     def _rejection(self, response: ModelResponse) -> str:
         """Return why an answer cannot be used as a whole, in words for the model; empty where it can be."""
@@ -218,12 +258,14 @@ class ModelActor(Actor):
             log.exception("the arguments of a call of %s cannot be checked", name)
             return arguments, Verdict(verdict="broken", reason=f"The arguments cannot be checked: {_said(error)}")
 
-    async def _request_once_readable(self, message: StartModelCall) -> tuple[ModelRequest, RequestReference]:
-        """Return the request; a log that cannot be read for a while fails no run."""
+    async def _once_readable(
+        self, message: StartModelCall, make: Callable[[WantedRequest], Awaitable[T]], wanted: WantedRequest
+    ) -> T:
+        """Return what `make` does; a log that cannot be read for a while fails no run."""
         pause_s = RECORD_RETRY_S
         while True:
             try:
-                return await self._request(message)
+                return await make(wanted)
             except LogFormatError:
                 raise
             except PersistenceError as error:
@@ -231,38 +273,17 @@ class ModelActor(Actor):
                 await self.system.clock.sleep(pause_s)
                 pause_s = min(2 * pause_s, 32 * RECORD_RETRY_S)
 
-    async def _request(self, message: StartModelCall) -> tuple[ModelRequest, RequestReference]:
-        configuration = message.configuration
-        messages, digest = await message.conversation.upto(message.source, message.length)
-        prompt, tools = await self._prompt_and_tools(configuration)
-        offered = offered_tools(self._offer, message.session, tools)
-        request = ModelRequest(
-            model=configuration.model,
-            system_prompt=prompt,
-            messages=messages,
-            tools=offered,
-            max_tokens=configuration.max_tokens,
-            temperature=configuration.temperature,
-            stop_sequences=configuration.stop_sequences,
+    async def _compacted(self, message: StartModelCall) -> WantedRequest:
+        """Return what is wanted once the history is no longer than it should be."""
+        if not isinstance(self._window, Summarising):
+            return message.wanted
+        compaction = Compaction(self._window, self._requests, self._summariser, self.system.clock.sleep)
+        return await self._once_readable(
+            message, lambda wanted: compaction.compacted(message.reply_to, wanted), message.wanted
         )
-        names = tuple(spec.name for spec in offered) if len(offered) < len(tools) else None
-        return request, RequestReference(
-            configured=message.configured, messages=message.length, digest=digest, offered=names
-        )
-
-    async def _prompt_and_tools(self, configuration: AgentConfiguration) -> tuple[str, tuple[ToolSpec, ...]]:
-        place = (configuration.system_prompt, configuration.tool_schemas)
-        if place not in self._parts:
-            payloads = await self._store.read_payloads(place)
-            for name in place:
-                if name not in payloads:
-                    raise LogFormatError(f"payload {name} is missing from {self._store.name}")
-            specs = msgspec.json.decode(payloads[configuration.tool_schemas], type=tuple[ToolSpec, ...])
-            self._parts[place] = (payloads[configuration.system_prompt].decode(), specs)
-        return self._parts[place]
 
     async def _answer(self, calling: _Calling, request: ModelRequest) -> ModelResponse:
-        if not calling.message.configuration.streaming or not can_stream(self._provider):
+        if not calling.message.wanted.configuration.streaming or not can_stream(self._provider):
             return checked_response(await self._provider.complete(request))
         stream = answer_stream(self._provider, request)
         try:
@@ -329,7 +350,7 @@ class ModelActor(Actor):
         evidence, payloads = calling.partial.interruption(message.turn, message.asked)
         return msgspec.structs.replace(ended, evidence=evidence, payloads={**ended.payloads, **payloads})
 
-    def _failed(self, message: StartModelCall, error: BaseException, reference: RequestReference | None) -> EffectEnded:
+    def _failed(self, message: StartModelCall, error: BaseException, outgoing: OutgoingRequest | None) -> EffectEnded:
         provider = error if isinstance(error, ProviderError) else None
         command = RecordModelFailure(
             run=message.run,
@@ -339,10 +360,19 @@ class ModelActor(Actor):
             status=provider.status if provider is not None else None,
             retryable=provider.retryable if provider is not None else False,
             retry_after_s=_finite(provider.retry_after_s) if provider is not None else None,
-            request=reference,
+            request=outgoing.reference if outgoing is not None else None,
             asked=message.asked,
         )
-        return EffectEnded(key=message.key, command=command)
+        payloads = outgoing.payloads if outgoing is not None else {}
+        return EffectEnded(key=message.key, command=command, payloads=payloads)
+
+
+def _with_paid(ended: EffectEnded, message: StartModelCall, paid: Usage) -> EffectEnded:
+    """Add to the evidence what was paid beside the answer."""
+    evidence = ended.evidence
+    if not isinstance(evidence, RecordModelInterruption):
+        evidence = RecordModelInterruption(turn=message.wanted.turn, asked=message.asked)
+    return msgspec.structs.replace(ended, evidence=msgspec.structs.replace(evidence, usage=evidence.usage + paid))
 
 
 def _said(error: BaseException) -> str:

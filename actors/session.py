@@ -31,7 +31,10 @@ from refold.actors.folded_actor import Performed
 from refold.actors.journal import Journal
 from refold.actors.mailbox import Vital
 from refold.actors.model import MODEL_KIND, CancelModelCall, StartModelCall
+from refold.actors.outgoing_request import WantedRequest
 from refold.actors.protocols import SessionObserver
+from refold.actors.recalling import Recalling
+from refold.actors.session_messages import ForAcceptedWork, PreparedContext
 from refold.actors.tool import AbandonToolCall, CancelToolCall, StartToolCall
 from refold.events.codec import RecordedEvent
 from refold.events.configuration import AgentConfiguration
@@ -47,6 +50,7 @@ from refold.events.session_commands import (
     DecideApproval,
     ImportHistory,
     OpenSession,
+    RecordContext,
     RecordModelFailure,
     RecordModelResponse,
     RecordTimer,
@@ -57,8 +61,9 @@ from refold.events.session_commands import (
 )
 from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session_decisions import AskPerson, CallModel, RunTool
-from refold.events.session_events import SessionEvent, ToolApprovalRequested
+from refold.events.session_events import ModelResponded, SessionEvent, ToolApprovalRequested
 from refold.events.session_state import (
+    Run,
     SessionState,
     awaits_step,
     calls_awaiting_approval,
@@ -93,12 +98,6 @@ class ReadSession(msgspec.Struct, frozen=True):
     question: Callable[[SessionState], object]
 
 
-class ForAcceptedWork(Vital, frozen=True):
-    """A command or a question about what was accepted before, which a full mailbox must not turn away."""
-
-    message: object
-
-
 class InsistOnCancel(Vital, frozen=True):
     """Cancel, and do not let go of it where the log refuses: a cancellation must not be lost."""
 
@@ -122,6 +121,8 @@ class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
     after_order: bool = False
     """Whether the runtime before this one had ended in order, so that no run of it was interrupted by a crash."""
     cancel_grace_s: float = 5.0
+    recalling: Recalling | None = None
+    """The agent's memories, which are told what was recalled; None = it has none."""
     graph_entities: Callable[[], int | None] | None = None
     """Tells at once how many entities the agent's graph has; None = it has no graph."""
 
@@ -233,6 +234,8 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         command = message.command if type(message) is WithPayloads else message
         if isinstance(reply, Performed) and type(command) is SendInput:
             return PerformedInRun(reply.version, reply.new, self._run_of(command, reply.version))
+        if isinstance(reply, Performed) and type(command) is RecordContext:
+            return PreparedContext(reply.version, reply.new, self._wanted_still(command))
         return reply
 
     async def _input_of_call(self, message: ChildInput) -> object:
@@ -362,8 +365,12 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         return isinstance(command, ResumeRun)
 
     def published(self, events: Sequence[RecordedEvent[SessionEvent]]) -> None:
-        """Tell the observer."""
+        """Tell the observer, and the memory what an answer was given with."""
         self._observer.recorded(self.session, events)
+        recalling = self._setting.recalling
+        for event in (recorded.event for recorded in events) if recalling is not None else ():
+            if recalling is not None and isinstance(event, ModelResponded) and event.request.recalled:
+                recalling.note(self.session, event.run, event.request.recalled)
 
     def settled(self) -> None:
         """Tell the observer."""
@@ -383,11 +390,7 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
                     run=self.state.run.id,
                     turn=effect.turn,
                     asked=effect.causation,
-                    configured=self.state.configured,
-                    configuration=configuration,
-                    source=self.state.messages,
-                    length=len(self.state.messages),
-                    conversation=self._conversation,
+                    wanted=self._wanted_request(self.state.run, effect.turn, configuration),
                 )
             case RunTool():
                 message = StartToolCall(
@@ -407,6 +410,29 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
             case _:
                 assert_never(effect)
         self._order(effect, message)
+
+    def _wanted_still(self, command: RecordContext) -> WantedRequest | None:
+        """Return the request as it is wanted after a summary, or None where it is not any more."""
+        run, configuration = self.state.run, self.state.configuration
+        if run is None or configuration is None or (run.id, run.asked) != (command.run, command.asked):
+            return None
+        return self._wanted_request(run, command.turn, configuration) if run.phase == "model" else None
+
+    def _wanted_request(self, run: Run, turn: int, configuration: AgentConfiguration) -> WantedRequest:
+        messages = self.state.messages
+        return WantedRequest(
+            session=self.session,
+            run=run.id,
+            turn=turn,
+            asked=run.asked,
+            summarised=self.state.summarised,
+            configured=self.state.configured,
+            configuration=configuration,
+            source=messages,
+            length=len(messages),
+            latest_input=run.latest_input,
+            conversation=self._conversation,
+        )
 
     def _request_of(self, effect: AskPerson) -> ToolApprovalRequested:
         assert self.state.run is not None

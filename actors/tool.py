@@ -20,6 +20,7 @@ from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import CANCEL_GRACE_S, EventSourcedActor
 from refold.actors.journal import Journal
 from refold.actors.mailbox import Vital
+from refold.actors.middleware import CallRefused
 from refold.actors.protocols import SessionObserver, Subagents, ToolRunner
 from refold.actors.result_limit import WithLimit
 from refold.actors.tool_calling import (
@@ -238,6 +239,9 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             log.error("%s: call %s cannot be carried out: %s", self.address, running.message.call, error)
             text = f"{CRASHED_TEXT} ({text_of_error(error)})"
             self._tell(running, (TextBlock(text=text),), "crashed", broken=True)
+        except CallRefused as error:
+            text = f"{error} The call was not run." if error.broken else str(error)
+            self._tell(running, (TextBlock(text=text),), "denied", broken=error.broken)
         except CallNotMade as error:
             self._tell(running, (TextBlock(text=str(error)),), "shed")
         except ToolError as error:
@@ -371,10 +375,17 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         ends_run: bool = False,
         broken: bool = False,
     ) -> None:
+        original, more = running.context.original if running.context is not None else (None, {})
         command = RecordToolResult(
-            call=running.message.call, content=content, kind=kind, ends_run=ends_run, broken=broken
+            call=running.message.call,
+            content=content,
+            kind=kind,
+            ends_run=ends_run,
+            broken=broken,
+            original=original,
         )
-        self._tell_end(running, EffectEnded(key=running.message.key, command=command, payloads=payloads or {}))
+        ended = EffectEnded(key=running.message.key, command=command, payloads={**(payloads or {}), **more})
+        self._tell_end(running, ended)
 
     def _tell_cancelled(self, running: _Running) -> None:
         if not running.told:

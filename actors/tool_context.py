@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.errors import AskCycle
+from refold.events.content import ResultContent
 from refold.events.errors import ToolError
-from refold.events.ids import EventRef, SessionId, ToolCallId, stream_name
+from refold.events.ids import EventRef, PayloadHash, SessionId, ToolCallId, stream_name
 from refold.events.session_core import SESSION_KIND
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ class ToolContext(Generic[D]):
         """Whether the tool has looked at `cancel`, so that it is left a moment to end by itself."""
         self.finished: str | None = None
         """What the tool ended the run with."""
+        self.original: tuple[tuple[ResultContent, ...] | None, dict[PayloadHash, bytes]] = (None, {})
+        """What the tool gave, where middleware changed its result, and its payloads."""
         self._cancel = cancel
         self._report = report
 

@@ -42,22 +42,23 @@ def result_content(value: object) -> tuple[tuple[ResultContent, ...], dict[Paylo
         Unrecordable: the value has no JSON form, or holds an image that is too large; names the path.
     """
     given = value if isinstance(value, WithLimit) else WithLimit(value, DEFAULT_RESULT_LIMIT)
-    shown, whole = limited(_blocks(given.value), given.limit)
+    shown, whole = limited(result_blocks(given.value), given.limit)
     content, payloads = spill(shown)
     return content, {**whole, **payloads}
 
 
-def _blocks(value: object) -> Sequence[TextBlock | ImageBlock]:
+def result_blocks(value: object) -> Sequence[TextBlock | ImageBlock]:
+    """Return a tool's value as blocks, however large; see `result_content`."""
     if value is None:
         return ()
     if isinstance(value, str):
         return (TextBlock(text=clean_text(str.__str__(value))),) if value else ()
     if isinstance(value, TextBlock):
-        return _blocks(value.text)
+        return result_blocks(value.text)
     if isinstance(value, ImageBlock):
         return (checked_block(value),)
     if _are_blocks(value):
-        return [block for item in value for block in _blocks(item)]
+        return [block for item in value for block in result_blocks(item)]
     return (TextBlock(text=msgspec.json.encode(clean_json(value)).decode()),)
 
 

@@ -31,10 +31,10 @@ EffectClass = Literal["once", "idempotent", "pure"]
 Protocol = Literal["native", "react"]
 """How a model asks for tools: `native` tool-call blocks, or `react` text (Thought, Action, Observation)."""
 
-CORE_VERSION = 3
+CORE_VERSION = 4
 """Raised whenever a recorded decision would now be taken differently; `core` replay compares within one version."""
 
-FOLD_VERSION = 3
+FOLD_VERSION = 4
 """Raised whenever folding the same events would give another state; snapshots of another version are ignored."""
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful AI agent."

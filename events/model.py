@@ -7,6 +7,8 @@ import msgspec
 
 from refold.events.configuration import ToolSpec
 from refold.events.content import AnswerContent, Json, JsonObject, Message, TextBlock, ThinkingBlock
+from refold.events.ids import PayloadHash
+from refold.events.prepared import Prepared
 from refold.events.spending import Usage as Usage
 
 StopReason = Literal["end_turn", "tool_use", "max_tokens", "stop_sequence", "pause_turn", "refusal"]
@@ -66,6 +68,12 @@ class RequestReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """SHA-256 over those messages, rolling, in hexadecimal."""
     offered: tuple[str, ...] | None = None
     """Names of the tools that the model was offered, in name order; None = all that are configured."""
+    recalled: tuple[str, ...] = ()
+    """Identifiers of the remembered items that entered the request, best first."""
+    prepared: Prepared | None = None
+    """What else was done to the request; None = nothing, or it is a payload."""
+    prepared_payload: PayloadHash | None = None
+    """The JSON of that, where it is large."""
 
 
 class TextDelta(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from refold.events.content import (
 from refold.events.errors import LogFormatError
 from refold.events.event import Event
 from refold.events.ids import PayloadHash
+from refold.events.model import RequestReference
 
 INLINE_BYTES_MAX = 64 * 1024
 """Largest JSON of a block that stays in its event."""
@@ -177,6 +178,10 @@ def referenced_payloads(event: Event) -> list[PayloadHash]:
     if isinstance(configuration, AgentConfiguration):
         found += [configuration.system_prompt, configuration.tool_schemas]
     found += [block.hash for block in _stored_blocks(getattr(event, "content", ()))]
+    reference = getattr(event, "request", None)
+    if isinstance(reference, RequestReference) and reference.prepared_payload is not None:
+        found.append(reference.prepared_payload)
+    found += [block.hash for block in _stored_blocks(getattr(event, "original", None) or ())]
     for message in (*getattr(event, "messages", ()), *getattr(event, "summary", ())):
         found += [block.hash for block in _stored_blocks(message.content)]
     return list(dict.fromkeys(found))

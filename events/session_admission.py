@@ -20,6 +20,7 @@ from refold.events.session_commands import (
     DecideApproval,
     ImportHistory,
     OpenSession,
+    RecordContext,
     RecordModelFailure,
     RecordModelInterruption,
     RecordModelResponse,
@@ -33,6 +34,7 @@ from refold.events.session_decisions import pending
 from refold.events.session_events import (
     AgentConfigured,
     CancelRequested,
+    ContextPrepared,
     HistoryCleared,
     HistoryImported,
     InputQueued,
@@ -62,6 +64,7 @@ from refold.events.session_state import (
     run_of_input,
     running_calls,
 )
+from refold.events.summarising import summary_fault
 
 FAILED_TEXT = "The tool failed and gave no reason."
 """The result of a failed call whose tool said nothing; providers refuse an error result without text."""
@@ -70,7 +73,7 @@ REJECTED_TEXT = "The answer could not be used. Answer again."
 """What the model is told where nobody says why; providers refuse a message without text."""
 
 
-NEEDS_A_SESSION = Configure | ImportHistory | RecordModelInterruption | RecordModelResponse | SendInput
+NEEDS_A_SESSION = Configure | ImportHistory | RecordContext | RecordModelInterruption | RecordModelResponse | SendInput
 """What is recorded even where no run is under way, and therefore must not come before the session is open."""
 
 
@@ -107,6 +110,8 @@ def admit(state: SessionState, command: SessionCommand) -> SessionEvent | Record
             return _admit_decision(state, command)
         case ResumeRun():
             return _admit_resume(state, command)
+        case RecordContext():
+            return _admit_context(state, command)
         case RecordModelResponse():
             return _admit_response(state, command)
         case RecordModelInterruption(turn=turn, asked=asked, content=content, usage=usage):
@@ -139,17 +144,20 @@ def _admit_input(state: SessionState, command: SendInput) -> SessionEvent | Reco
     content = without_blanks(command.content)
     if not content:
         raise CommandRejected("an input needs some content; send a text that is not blank, or an image")
-    if (recorded := _recorded(state, "send", command.key, content)) is not None:
+    given, original = command.original or content, command.original
+    if (recorded := _recorded(state, "send", command.key, given)) is not None:
         return recorded
     if command.due_at is not None:
         if command.cancelled or command.now or command.stepwise:
             raise CommandRejected("an input for a later time can be neither for now nor step by step nor cancelled")
         timer = input_key(state.version + 1)
-        return TimerSet(timer=timer, due_at=command.due_at, content=content, key=command.key)
+        return TimerSet(timer=timer, due_at=command.due_at, content=content, key=command.key, original=original)
     run = state.run
     if command.now and run is not None and run.ending is None and not run.finishing and not command.cancelled:
-        return InputQueued(content=content, key=command.key, joins=run.id)
-    return InputQueued(content=content, key=command.key, cancelled=command.cancelled, stepwise=command.stepwise)
+        return InputQueued(content=content, key=command.key, joins=run.id, original=original)
+    return InputQueued(
+        content=content, key=command.key, cancelled=command.cancelled, stepwise=command.stepwise, original=original
+    )
 
 
 def _admit_turn(state: SessionState, command: AllowTurn) -> SessionEvent | Recorded:
@@ -248,6 +256,25 @@ def _admit_resume(state: SessionState, command: ResumeRun) -> SessionEvent | Rec
     )
 
 
+def _admit_context(state: SessionState, command: RecordContext) -> SessionEvent | Recorded:
+    if command.after != state.summarised:
+        return Recorded(state.summarised)
+    run = state.run
+    if run is None or not _awaits_model(state, command.run, command.turn, command.asked):
+        return ModelInterrupted(turn=command.turn, usage=command.usage, asked=command.asked)
+    fault = summary_fault(state.messages, run.latest_input, command.replaced, command.summary)
+    if fault is not None:
+        raise CommandRejected(f"a summary cannot stand there: {fault}")
+    return ContextPrepared(
+        run=command.run,
+        replaced=command.replaced,
+        summary=command.summary,
+        usage=command.usage,
+        model=command.model,
+        request=command.request,
+    )
+
+
 def _admit_response(state: SessionState, command: RecordModelResponse) -> SessionEvent | Recorded:
     if not _awaits_model(state, command.run, command.turn, command.asked):
         return ModelInterrupted(turn=command.turn, content=command.content, usage=command.usage, asked=command.asked)
@@ -304,13 +331,16 @@ def _admit_tool_result(state: SessionState, command: RecordToolResult) -> Sessio
     if not call.started:
         raise CommandRejected(f"{command.call} has a result and was never started")
     if command.kind is None:
-        return ToolCallCompleted(call=command.call, content=content, ends_run=command.ends_run)
+        return ToolCallCompleted(
+            call=command.call, content=content, ends_run=command.ends_run, original=command.original
+        )
     return ToolCallFailed(
         call=command.call,
         kind=command.kind,
         content=content or (TextBlock(text=FAILED_TEXT),),
         started=True,
         broken=command.broken,
+        original=command.original,
     )
 
 

@@ -55,6 +55,8 @@ class SendInput(msgspec.Struct, frozen=True, kw_only=True):
     """Join the run under way before its next model call; where there is none it is an ordinary input."""
     stepwise: bool = False
     """Its run takes one turn, and each further one only when `AllowTurn` says so."""
+    original: tuple[UserContent, ...] = ()
+    """What was given, where middleware changed it; the key is of that."""
 
 
 class AllowTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +98,23 @@ class ResumeRun(msgspec.Struct, frozen=True, kw_only=True):
     """The runtime before had ended in order."""
     waited: bool = False
     """All that the run did was to wait for runs of its child sessions."""
+
+
+class RecordContext(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary stands for the beginning of the history, made for a model call that is waited for."""
+
+    run: RunId
+    turn: int
+    asked: int
+    """Version of the event that wants the model call."""
+    after: int
+    """Version of the last summary that its maker knew of; 0 = there was none."""
+    replaced: int
+    """How many of the oldest messages it stands for."""
+    summary: tuple[Message, ...]
+    usage: Usage = Usage()
+    model: str | None = None
+    request: RequestReference | None = None
 
 
 class RecordModelResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +170,8 @@ class RecordToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """The tool ends the run as completed, with this as its answer."""
     broken: bool = False
     """It is not the tool that failed, but what carries it out."""
+    original: tuple[ResultContent, ...] | None = None
+    """What the tool gave, where middleware changed it."""
 
 
 class RecordTimer(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +191,7 @@ SessionCommand: TypeAlias = (
     | CancelRun
     | DecideApproval
     | ResumeRun
+    | RecordContext
     | RecordModelResponse
     | RecordModelInterruption
     | RecordModelFailure

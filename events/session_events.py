@@ -79,6 +79,8 @@ class InputQueued(Event, frozen=True, kw_only=True, tag="session.input_queued.v1
     """The run under way, which it joins before the next model call; None = it has a run of its own."""
     stepwise: bool = False
     """Its run takes one turn, and each further one only when somebody allows it."""
+    original: tuple[UserContent, ...] = ()
+    """What was given, where middleware changed it; the key is of that."""
 
 
 class TurnAllowed(Event, frozen=True, kw_only=True, tag="session.turn_allowed.v1"):
@@ -106,7 +108,14 @@ class ContextPrepared(Event, frozen=True, kw_only=True, tag="session.context_pre
     replaced: int
     """How many of the oldest messages the summary stands for."""
     summary: tuple[Message, ...]
+    """What stands for them: a user's message with the summary, and the latest input itself, where it was one of them.
+    """
     usage: Usage = Usage()
+    """Of making the summary."""
+    model: str | None = None
+    """The model that made it, where the provider says."""
+    request: RequestReference | None = None
+    """What that model was asked."""
 
 
 class ModelRequested(Event, frozen=True, kw_only=True, tag="session.model_requested.v1"):
@@ -220,6 +229,8 @@ class ToolCallCompleted(Event, frozen=True, kw_only=True, tag="session.tool_call
     content: tuple[ResultContent, ...]
     ends_run: bool = False
     """The tool ended the run as completed; this is its answer."""
+    original: tuple[ResultContent, ...] | None = None
+    """What the tool gave, where middleware changed it."""
 
 
 class ToolCallFailed(Event, frozen=True, kw_only=True, tag="session.tool_call_failed.v1"):
@@ -232,6 +243,8 @@ class ToolCallFailed(Event, frozen=True, kw_only=True, tag="session.tool_call_fa
     """Whether the body may have begun."""
     broken: bool = False
     """It is not the tool that failed, but what carries it out."""
+    original: tuple[ResultContent, ...] | None = None
+    """What the tool gave, where middleware changed it."""
 
 
 class ToolResultLate(Event, frozen=True, kw_only=True, tag="session.tool_result_late.v1"):
@@ -284,6 +297,8 @@ class TimerSet(Event, frozen=True, kw_only=True, tag="session.timer_set.v1"):
     content: tuple[UserContent, ...] = ()
     key: str | None = None
     """The caller's idempotency key."""
+    original: tuple[UserContent, ...] = ()
+    """What was given, where middleware changed it; the key is of that."""
 
 
 class TimerFired(Event, frozen=True, kw_only=True, tag="session.timer_fired.v1"):

@@ -95,21 +95,26 @@ def _imported(state: SessionState, event: HistoryImported) -> None:
 
 
 def _cleared(state: SessionState, event: HistoryCleared) -> None:
-    for message in state.messages:
-        for use in tool_uses(message.content):
-            if (made := CALL_ID.fullmatch(use.id)) is not None:
-                state.cleared_calls[made[1]] = max(state.cleared_calls.get(made[1], 0), int(made[2]) + 1)
+    _remember_calls(state, state.messages)
     state.messages = []
     state.cleared = state.version
     if event.key is not None:
         state.keys[event.key] = KeyRecord("clear", "", state.version)
 
 
+def _remember_calls(state: SessionState, messages: list[Message]) -> None:
+    """Keep account of the calls in messages that are not shown any more."""
+    for message in messages:
+        for use in tool_uses(message.content):
+            if (made := CALL_ID.fullmatch(use.id)) is not None:
+                state.cleared_calls[made[1]] = max(state.cleared_calls.get(made[1], 0), int(made[2]) + 1)
+
+
 def _timer_set(state: SessionState, event: TimerSet) -> None:
     scheduled = ScheduledInput(event.due_at, state.version, event.timer, event.content, event.key)
     insort(state.scheduled, scheduled, key=lambda entry: (entry.due_at, entry.version))
     if event.key is not None:
-        digest = content_digest(event.content)
+        digest = content_digest(event.original or event.content)
         state.keys[event.key] = KeyRecord("send", digest, state.version, run_of_input(state.version))
 
 
@@ -118,7 +123,7 @@ def _input_queued(state: SessionState, event: InputQueued) -> None:
     queued = QueuedInput(state.version, run, Message("user", event.content), event.key, event.cancelled, event.stepwise)
     if event.key is not None and not event.scheduled:
         cancelled = state.version if event.cancelled else 0
-        digest = content_digest(event.content)
+        digest = content_digest(event.original or event.content)
         state.keys[event.key] = KeyRecord("send", digest, state.version, run, cancelled=cancelled)
     if event.scheduled:
         state.due = None
@@ -134,7 +139,13 @@ def _input_queued(state: SessionState, event: InputQueued) -> None:
 def _run_started(state: SessionState, event: RunStarted) -> None:
     queued = state.queue.pop(0)
     state.messages.append(queued.message)
-    run = Run(id=event.run, input=event.input, started=state.version, started_at=event.at)
+    run = Run(
+        id=event.run,
+        input=event.input,
+        started=state.version,
+        started_at=event.at,
+        latest_input=len(state.messages) - 1,
+    )
     if queued.key is not None:
         run.keys.append(queued.key)
     if queued.stepwise:
@@ -149,8 +160,20 @@ def _turn_allowed(state: SessionState, event: TurnAllowed) -> None:
 
 
 def _context_prepared(state: SessionState, event: ContextPrepared) -> None:
+    run = _open_run(state)
+    replaced = state.messages[: event.replaced]
+    _remember_calls(state, replaced)
+    if run.latest_input >= event.replaced:
+        run.latest_input += len(event.summary) - event.replaced
+    else:  # It stands as it was among the messages that replace it.
+        kept = replaced[run.latest_input]
+        run.latest_input = next((place for place, message in enumerate(event.summary) if message == kept), 0)
     state.messages = [*event.summary, *state.messages[event.replaced :]]
-    _spend(state, event.usage)
+    state.summarised = state.version
+    _spend(state, event.usage, event.model)
+    spent = budget_spent(state, run)
+    if spent is not None:
+        run.phase, run.ending = "ending", Ending("failed", "budget", spent)
 
 
 def _model_requested(state: SessionState, event: ModelRequested) -> None:
@@ -162,8 +185,10 @@ def _model_requested(state: SessionState, event: ModelRequested) -> None:
 
 def _join(state: SessionState, run: Run) -> None:
     """Put the inputs that join a run into the history, behind all that it holds."""
-    state.messages.extend(queued.message for queued in run.joining)
-    run.joining.clear()
+    if run.joining:
+        state.messages.extend(queued.message for queued in run.joining)
+        run.latest_input = len(state.messages) - 1
+        run.joining.clear()
 
 
 def _model_responded(state: SessionState, event: ModelResponded) -> None:

@@ -130,6 +130,8 @@ class Run(msgspec.Struct):
     phase: Phase = "ready"
     keys: list[str] = []
     """Of its inputs."""
+    latest_input: int = 0
+    """Place of the latest of them in the history."""
     joining: list[QueuedInput] = []
     """Inputs that join it before its next model call."""
     turns: int = 0
@@ -239,6 +241,8 @@ class SessionState(msgspec.Struct):
     """Actions that somebody allowed always, with the version of the decision."""
     cleared: int = 0
     """Version of the last HistoryCleared."""
+    summarised: int = 0
+    """Version of the last ContextPrepared."""
     cleared_calls: dict[str, int] = {}
     """How many calls the answers made that are not shown any more, by the version of the answer."""
 

@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from refold.actors.cancellation import CancellationToken as CancellationToken
+    from refold.actors.compaction import Summarising as Summarising
     from refold.actors.errors import ActorStopped as ActorStopped
     from refold.actors.errors import AskCycle as AskCycle
     from refold.actors.errors import AskTimeout as AskTimeout
     from refold.actors.errors import WouldDeadlock as WouldDeadlock
     from refold.actors.judging import Policy as Policy
+    from refold.actors.middleware import HookContext as HookContext
+    from refold.actors.middleware import Middleware as Middleware
+    from refold.actors.middleware import ToolCall as ToolCall
     from refold.actors.protocols import Provider as Provider
     from refold.actors.protocols import StreamingProvider as StreamingProvider
     from refold.actors.tool_context import ToolContext as ToolContext
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
     from refold.events.content import ThinkingBlock as ThinkingBlock
     from refold.events.content import ToolResultBlock as ToolResultBlock
     from refold.events.content import ToolUseBlock as ToolUseBlock
+    from refold.events.context_window import ContextWindow as ContextWindow
+    from refold.events.context_window import TokenWindow as TokenWindow
     from refold.events.errors import AgentLoopError as AgentLoopError
     from refold.events.errors import AgentMemoryError as AgentMemoryError
     from refold.events.errors import BackpressureShed as BackpressureShed
@@ -146,6 +152,7 @@ __all__ = [
     "ConfigError",
     "ConnectedSession",
     "Connection",
+    "ContextWindow",
     "DecayPolicy",
     "Delta",
     "Deny",
@@ -153,11 +160,13 @@ __all__ = [
     "Failed",
     "GraphError",
     "GraphStore",
+    "HookContext",
     "ImageBlock",
     "LogFormatError",
     "LogInUse",
     "MemoryId",
     "Message",
+    "Middleware",
     "Missed",
     "ModelRequest",
     "ModelResponse",
@@ -195,6 +204,7 @@ __all__ = [
     "StreamingProvider",
     "SubagentTool",
     "Subscription",
+    "Summarising",
     "SyncConnectedSession",
     "SyncConnection",
     "SyncRunStream",
@@ -206,8 +216,10 @@ __all__ = [
     "TextDelta",
     "ThinkingBlock",
     "ThinkingDelta",
+    "TokenWindow",
     "Tool",
     "ToolApprovalRequested",
+    "ToolCall",
     "ToolCallId",
     "ToolContext",
     "ToolError",
@@ -263,10 +275,12 @@ _HOMES = {
     "ConnectedSession": "refold.connection",
     "Connection": "refold.connection",
     "DecayPolicy": "refold.events.memory_policies",
+    "ContextWindow": "refold.events.context_window",
     "Delta": "refold.events.model",
     "Deny": "refold.events.permission",
     "EpisodicStore": "refold.memory.episodic",
     "Failed": "refold.outcome",
+    "HookContext": "refold.actors.middleware",
     "GraphError": "refold.events.errors",
     "GraphStore": "refold.memory.graph",
     "ImageBlock": "refold.events.content",
@@ -274,6 +288,7 @@ _HOMES = {
     "LogInUse": "refold.events.errors",
     "MemoryId": "refold.events.ids",
     "Message": "refold.events.content",
+    "Middleware": "refold.actors.middleware",
     "Missed": "refold.published",
     "ModelRequest": "refold.events.model",
     "ModelResponse": "refold.events.model",
@@ -311,6 +326,7 @@ _HOMES = {
     "StreamingProvider": "refold.actors.protocols",
     "SubagentTool": "refold.subagent_tool",
     "Subscription": "refold.subscription",
+    "Summarising": "refold.actors.compaction",
     "SyncConnectedSession": "refold.sync_connection",
     "SyncConnection": "refold.sync_connection",
     "SyncRunStream": "refold.sync_streams",
@@ -322,8 +338,10 @@ _HOMES = {
     "TextDelta": "refold.events.model",
     "ThinkingBlock": "refold.events.content",
     "ThinkingDelta": "refold.events.model",
+    "TokenWindow": "refold.events.context_window",
     "Tool": "refold.tools",
     "ToolApprovalRequested": "refold.events.session_events",
+    "ToolCall": "refold.actors.middleware",
     "ToolCallId": "refold.events.ids",
     "ToolContext": "refold.actors.tool_context",
     "ToolError": "refold.events.errors",

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 import msgspec
 
 from refold.actors.judging import Offer, Policy
+from refold.actors.middleware import Hooks, Middleware
 from refold.actors.protocols import Provider
+from refold.actors.recalling import PromptText, Recall, Recalling
 from refold.actors.result_limit import DEFAULT_RESULT_LIMIT
 from refold.approval_handling import ApprovalHandler
 from refold.events.configuration import AgentConfig, Tier
+from refold.events.context_window import ContextWindow
 from refold.events.episodic_core import MEMORY_KIND
 from refold.events.errors import ConfigError
 from refold.events.ids import checked_identifier
@@ -27,9 +30,7 @@ from refold.subagent_tool import SUBAGENT_SILENCE_S, SubagentTool, Task, subagen
 from refold.tools import Tool
 
 if TYPE_CHECKING:
-    from refold.memory.episodic import EpisodicStore
     from refold.memory.semantic import SemanticStore
-    from refold.memory.working import WorkingMemory
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,14 +56,18 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     output_type: type[object] | None = None
     """What a final answer must be, as JSON: a msgspec Struct, a dataclass, a TypedDict; None = any text. The model is
     told its schema; read an answer with `RunResult.parsed`."""
+    context: ContextWindow | None = None
+    """Says which part of a long history the model is shown, such as a `TokenWindow`; None = all of it."""
+    middleware: Sequence[Middleware] = ()
+    """Is called around what people say, what the model is asked and answers, and each tool's body, in this order."""
+    memory: Recall | None = None
+    """Of episodes: those that match the latest input enter each request, as far as the configuration allows."""
+    working_memory: PromptText | None = None
+    """What it holds stands behind the system prompt of each request."""
     graph: GraphStore | None = None
     """What it knows of entities and their relationships."""
-    memory: "EpisodicStore | None" = None
-    """What happened to it."""
     semantic: "SemanticStore | None" = None
     """What it knows."""
-    working_memory: "WorkingMemory | None" = None
-    """What it has in mind just now."""
     objects: Sequence[StreamObject[Any, Any, Any]] = ()
     """What else lives on the runtime's log, such as circuit breakers."""
     skills: Sequence[Skill] = ()
@@ -80,6 +85,11 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"Agent.{field} must be a function, not {type(given).__name__}")
         if self.offer is not None and inspect.iscoroutinefunction(self.offer):
             raise ConfigError("Agent.offer must be a plain function that returns quickly, not an async one")
+        if self.context is not None and not callable(getattr(self.context, "kept", None)):
+            raise ConfigError(f"Agent.context must be a ContextWindow, not {type(self.context).__name__}")
+        for each in self.middleware:
+            if not isinstance(each, Middleware):
+                raise ConfigError(f"Agent.middleware must hold Middleware only, not {type(each).__name__}")
         if self.output_type is not None:
             output_schema(self.output_type)
         self._check_stores()
@@ -118,15 +128,29 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
     def _check_stores(self) -> None:
         for field, kind in (("memory", MEMORY_KIND), ("semantic", KNOWLEDGE_KIND), ("working_memory", WORKING_KIND)):
             given = getattr(self, field)
-            if given is not None and getattr(given, "kind", None) != kind:
+            if (isinstance(given, StreamObject) or field == "semantic") and getattr(given, "kind", kind) != kind:
                 raise ConfigError(f"Agent.{field} must be a store of the kind {kind!r}, not {given!r:.80}")
+        for field, method in (("memory", "look"), ("memory", "note_recalled"), ("working_memory", "prompt_text")):
+            given = getattr(self, field)
+            if given is not None and not callable(getattr(given, method, None)):
+                raise ConfigError(f"Agent.{field} must have a method {method}, which {type(given).__name__} has not")
 
     def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
         """Return all of it that lives on the log, each once: its objects, and those of its provider and its tools."""
         stores = (self.memory, self.semantic, self.working_memory, self.graph)
-        own = [living for living in stores if living is not None]
+        own: list[StreamObject[Any, Any, Any]] = [item for item in stores if isinstance(item, StreamObject)]
         every = (*own, *self.objects, *stream_objects_of(self.provider, *self.tools))
         return tuple({id(living): living for living in every}.values())
+
+    def hooks(self) -> Hooks | None:
+        """Return its middleware, if it has any."""
+        return Hooks(self.middleware) if self.middleware else None
+
+    def recalling(self) -> Recalling | None:
+        """Return what asks its memories, if it has any."""
+        if self.memory is None and self.working_memory is None:
+            return None
+        return Recalling(self.memory, self.working_memory)
 
     def _check_names_of_actions(self) -> None:
         from refold.react_action import is_reserved
@@ -177,10 +201,12 @@ class AgentParts(TypedDict, total=False):
     policy: Policy | None
     offer: Offer | None
     output_type: type[object] | None
+    context: ContextWindow | None
+    middleware: Sequence[Middleware]
+    memory: Recall | None
+    working_memory: PromptText | None
     graph: GraphStore | None
-    memory: "EpisodicStore | None"
     semantic: "SemanticStore | None"
-    working_memory: "WorkingMemory | None"
     objects: Sequence[StreamObject[Any, Any, Any]]
     skills: Sequence[Skill]
     skill_prompter: SkillPrompter | None

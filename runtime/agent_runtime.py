@@ -19,8 +19,10 @@ from refold.actors.errors import ActorStopped, AskTimeout
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.journal import Journal
+from refold.actors.middleware import Hooks
 from refold.actors.protocols import Provider
-from refold.actors.session import ForAcceptedWork, ReadSession
+from refold.actors.session import ReadSession
+from refold.actors.session_messages import ForAcceptedWork
 from refold.actors.supervision import ActorFailure
 from refold.actors.thread_pool import ThreadPool
 from refold.agent import Agent, AgentParts, agent_of, parts_and_rest
@@ -159,6 +161,15 @@ class AgentRuntime:
     def commits(self) -> int:
         """Transactions that were written to the log since the runtime opened."""
         return self._journal.commits if self._journal is not None else 0
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether any of its agents has middleware."""
+        return any(found.hooks is not None for found in self._agents)
+
+    def hooks_of(self, agent: str | None) -> Hooks | None:
+        """Return the middleware of an agent, by its name; None = of the main one, whose sessions users begin."""
+        return (self._agents.main if agent is None else self._agents[agent]).hooks
 
     def require_open(self) -> None:
         """Do nothing while the runtime takes commands.

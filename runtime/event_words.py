@@ -49,6 +49,7 @@ from refold.events.session_events import (
     ToolResultLate,
     TurnAllowed,
 )
+from refold.request_words import request_words
 from refold.time_words import time_words
 
 
@@ -73,9 +74,11 @@ def _run_words(event: Event) -> str:
             return f"{run}, turn {turn}"
         case ModelResponded(content=content, rejected=rejected) if rejected:
             return f"{content_words(content) or '(empty)'} (rejected: {rejected})"
-        case ModelResponded(content=content, stop_reason=stop_reason):
+        case ModelResponded(content=content, stop_reason=stop_reason, request=request):
             words = content_words(content) or "(empty)"
-            return words if stop_reason in ("end_turn", "tool_use") else f"{words} ({stop_reason})"
+            words = words if stop_reason in ("end_turn", "tool_use") else f"{words} ({stop_reason})"
+            done = "; ".join(request_words(request))
+            return f"{words} ({done})" if done else words
         case ModelInterrupted(turn=turn, content=content):
             return f"the answer of turn {turn} was cut after: {content_words(content) or '(nothing)'}"
         case ModelFailed(kind=kind, message=message, status=status):

@@ -17,9 +17,11 @@ from refold.actors.child_session import children_prefix
 from refold.actors.errors import ActorStopped, AskTimeout
 from refold.actors.event_sourced import WithPayloads
 from refold.actors.folded_actor import Performed
-from refold.actors.session import ForAcceptedWork, ReadSession
-from refold.events.errors import CommandRejected, ConfigError, PersistenceError
+from refold.actors.session import ReadSession
+from refold.actors.session_messages import ForAcceptedWork
+from refold.events.errors import AgentLoopError, CommandRejected, ConfigError, PersistenceError
 from refold.events.ids import SessionId, checked_identifier, stream_name
+from refold.events.session_commands import SendInput
 from refold.events.session_core import SESSION_KIND
 from refold.inbox import (
     Cancel,
@@ -35,6 +37,7 @@ from refold.inbox import (
 )
 from refold.stores.inbox_file import InboxSignature
 from refold.stores.sqlite_file import absolute
+from refold.user_messages import hooked_input
 
 if TYPE_CHECKING:
     from refold.agent_runtime import AgentRuntime
@@ -174,7 +177,7 @@ class InboxReader:
         except ActorStopped as error:
             self._runtime.require_open()
             return Refused(message=str(error))  # The session has failed for good.
-        except (CommandRejected, ConfigError) as error:
+        except (AgentLoopError, CommandRejected, ConfigError) as error:
             return Refused(message=str(error))
         except Exception as error:  # noqa: BLE001 - one row must not stop the others, whatever it brings to light
             self._broke(error, f"a command to session {entry.session}")
@@ -195,6 +198,9 @@ class InboxReader:
                 f"{runtime.agent.name!r}"
             )
         asked, payloads = session_command(command, key)
+        hooks = runtime.hooks_of(agent)
+        if isinstance(asked, SendInput) and hooks is not None:
+            asked, payloads = await hooked_input(hooks, session, asked, payloads)
         accepted = ForAcceptedWork(WithPayloads(asked, payloads) if payloads else asked)
         performed = await ref.ask(accepted, block=False)
         assert isinstance(performed, Performed)

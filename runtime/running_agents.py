@@ -23,12 +23,12 @@ from refold.events.errors import ConfigError
 from refold.events.ids import AgentId, PayloadHash
 from refold.events.session_core import SESSION_KIND
 from refold.events.tool_core import TOOL_KIND
+from refold.hooked_tools import tools_of
 from refold.options import Settings
 from refold.stream_object import StreamObject
 from refold.structured_output import OutputCheck
 from refold.subagent_runs import SubagentRuns
 from refold.subagent_tool import SubagentTool, with_subagents
-from refold.tool_registry import ToolRegistry
 
 if TYPE_CHECKING:
     from refold.agent_runtime import AgentRuntime
@@ -40,7 +40,9 @@ class RunningAgent:
     def __init__(self, agent: Agent, pool: ThreadPool, *, is_main: bool) -> None:
         self.agent = agent
         self.id = AgentId(agent.name)
-        self.tools = ToolRegistry(agent.all_tools(), pool=pool)
+        self.hooks = agent.hooks()
+        self.tools = tools_of(agent, self.hooks, pool)
+        self.recalling = agent.recalling()
         self.tool_place = "" if is_main else f"{agent.name}/"
         """What stands before a tool's name in the identifier of its actor."""
         self.output_check = OutputCheck(agent.output_type) if agent.output_type is not None else None
@@ -115,6 +117,7 @@ class RunningAgents:
                 auto_resume=options.auto_resume,
                 after_order=after_order,
                 cancel_grace_s=options.cancel_grace_s,
+                recalling=found.recalling,
                 graph_entities=found.agent.graph.count_now if found.agent.graph is not None else None,
             )
         known = await journal.store.read_payloads(payloads)
@@ -138,14 +141,19 @@ class RunningAgents:
 
         def model(name: str) -> ModelActor:
             found = self[name]
+            agent = found.agent
             return ModelActor(
-                found.agent.answering(),
+                agent.answering(),
                 found.tools,
                 journal.store,
                 hub,
-                policy=found.agent.policy,
-                offer=found.agent.offer,
+                policy=agent.policy,
+                offer=agent.offer,
                 output_check=found.output_check,
+                recalling=found.recalling,
+                window=agent.context,
+                hooks=found.hooks,
+                summariser=agent.provider,
             )
 
         def tool(place: str) -> ToolActor:

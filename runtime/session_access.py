@@ -7,13 +7,22 @@ from refold.actors.actor_ref import ActorRef
 from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import WithPayloads
 from refold.actors.folded_actor import Performed
-from refold.actors.session import ForAcceptedWork, InsistOnCancel, ReadSession
+from refold.actors.session import InsistOnCancel, ReadSession
+from refold.actors.session_messages import ForAcceptedWork
 from refold.events.core import evolve_all
 from refold.events.ids import PayloadHash, SessionId, stream_name
-from refold.events.session_commands import AllowTurn, CancelRun, DecideApproval, ResumeRun, SessionCommand
+from refold.events.session_commands import (
+    AllowTurn,
+    CancelRun,
+    DecideApproval,
+    ResumeRun,
+    SendInput,
+    SessionCommand,
+)
 from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session_state import SessionState
 from refold.kept_content import content_by_hash
+from refold.user_messages import hooked_input
 
 if TYPE_CHECKING:
     from refold.agent_runtime import AgentRuntime
@@ -53,11 +62,17 @@ class SessionAccess:
 
         Raises:
             CommandRejected: the session refuses it.
+            AgentLoopError: middleware failed on an input.
             PersistenceError: it could not be recorded.
             ActorStopped: the runtime is closed, or the session has failed.
             BackpressureShed: too many messages wait, and this one is not about a run that was accepted before.
         """
         self.runtime.require_open()
+        if isinstance(command, SendInput) and self.runtime.has_hooks:
+            hooks = self.runtime.hooks_of(await self.read(lambda state: state.agent))
+            if hooks is not None:
+                command, payloads = await hooked_input(hooks, self.session, command, payloads or {})
+                self.runtime.require_open()
         message: object = WithPayloads(command, payloads) if payloads else command
         if isinstance(command, ABOUT_ACCEPTED_WORK):
             message = ForAcceptedWork(message)

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from refold.event_words import event_words
+from refold.event_words import content_words, event_words
 from refold.events.content import (
     Block,
     ErrorKind,
@@ -23,6 +23,7 @@ from refold.events.ids import RunId, ToolCallId
 from refold.events.model import StopReason, Usage
 from refold.events.session_events import (
     AgentConfigured,
+    ContextPrepared,
     HistoryImported,
     InputQueued,
     ModelRequested,
@@ -42,6 +43,7 @@ from refold.events.session_events import (
     ToolCallStarted,
 )
 from refold.events.session_state import run_of_input
+from refold.request_words import request_words
 
 
 class CallEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -138,14 +140,23 @@ class Transcript:
                 self._started_at, self._turns, self._usage = event.at, 0, Usage()
             case InputQueued(content=content, joins=joins, scheduled=scheduled):
                 self._said(event, Message("user", content), run=joins or run_of_input(scheduled or self._version))
+                if event.original:
+                    self._noted(event, f"middleware changed the input, which was: {content_words(event.original)}")
             case HistoryImported(messages=messages):
                 for message in messages:
                     self._said(event, message, imported=True)
             case ModelResponded():
                 self._usage += event.usage
+                for line in request_words(event.request):
+                    self._noted(event, line)
                 self._said(event, Message("assistant", event.content), run=event.run, answer=event)
                 if event.rejected:
                     self._noted(event, f"the answer cannot be used, and the model is told: {event.rejected}")
+            case ContextPrepared():
+                self._usage += event.usage
+                self._noted(event)
+                for message in event.summary[:1]:
+                    self._noted(event, content_words(message.content))
             case RunCompleted() | RunFailed() | RunCancelled():
                 self._ended(event)
             case ToolApprovalRequested() | ToolApprovalDecided() | ToolCallStarted():
@@ -209,6 +220,9 @@ class Transcript:
             self._noted(event)
             return
         call.ended_at, call.result = event.at, event.content
+        if event.original is not None:
+            was = content_words(event.original) or "(nothing)"
+            self._noted(event, f"middleware changed the result of {event.call}, which was: {was}")
         call.kind = event.kind if isinstance(event, ToolCallFailed) else None
 
     def _noted(self, event: SessionEvent, what: str | None = None) -> None:

@@ -6,8 +6,9 @@ Three reductions, all sound because of what the four functions read:
   states that differ by an order-preserving renumbering of versions behave alike up to that renumbering. Without it no
   exploration would end: each crash and each late result is one more event, which shifts all that comes later.
 - *The version itself* says only that whatever comes next is later than all there is.
-- *The closed past.* What was said before the turn under way is only appended to, never decided from; neither are
-  results that are there, usage, and how the last run ended. Each is judged when it is written, and then left out.
+- *The closed past.* What was said before the turn under way is only appended to, never decided from, but for whether a
+  summary may stand for it, which every move says of a history that it holds for; neither are results that are there,
+  usage, and how the last run ended. Each is judged when it is written, and then left out.
   Digests of keyed commands, which contain identifiers, are left out because the witness keeps the commands.
 
 The witness is part of the key: two states that a fault has made equal, though their logs say different things, must
@@ -23,7 +24,7 @@ from refold.events.model import Usage
 from refold.events.session_state import SessionState, Turn
 from refold.scenarios.session_witness import Witness
 
-_FIELDS = rb"version|input|started|asked|failed|requested|terminal|cancelled|configured"
+_FIELDS = rb"version|input|started|asked|failed|requested|terminal|cancelled|configured|summarised"
 _VERSION = re.compile(rb'(run_|call_|input:|"(?:' + _FIELDS + rb')":|(?<=_)[0-9]":)([0-9]+)')
 """A version, behind what says that it is one; the last choice finds `"call_7_0":9`, the start of a call."""
 
@@ -54,7 +55,9 @@ def _without_past(state: SessionState) -> SessionState:
         messages=[Message(state.messages[-1].role, ())] if state.messages else [],
         last_run=None,
         usage=Usage(),
-        run=msgspec.structs.replace(state.run, usage=Usage(), final=()) if state.run is not None else None,
+        run=msgspec.structs.replace(state.run, usage=Usage(), final=(), latest_input=0)
+        if state.run is not None
+        else None,
         turn=_without_results(state.turn) if state.turn is not None else None,
         allowed_actions=dict.fromkeys(state.allowed_actions, 0),
         cleared=0,

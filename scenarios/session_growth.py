@@ -1,8 +1,9 @@
 """By which messages a batch makes the history longer, told from the log alone.
 
 Read `refold.scenarios.session_witness` first. An input is shown when its run begins, one that joins with the next
-model call or when the run ends; an answer when it says something; results when the last of a turn is there. Nothing
-else ever enters the history, and only clearing it takes anything away.
+model call or when the run ends; an answer when it says something; results when the last of a turn is there. A
+summary comes to stand for the oldest messages. Nothing else ever enters the history, and only clearing it takes
+anything away.
 """
 
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from refold.events.content import Message, TextBlock, ToolResultBlock, tool_uses
 from refold.events.ids import RunId
 from refold.events.session_events import (
+    ContextPrepared,
     HistoryCleared,
     HistoryImported,
     ModelRequested,
@@ -33,12 +35,19 @@ class Growth(msgspec.Struct):
     """Nothing that was there before the batch is there after it."""
     added: list[str] = []
     """What comes behind it, as `told` tells messages."""
+    replaced: int = 0
+    """For so many of its first messages others stand."""
+    summary: list[str] = []
+    """Those."""
 
     def see(self, witness: Witness, event: SessionEvent) -> None:
         """Add what `event` does, which comes next after all that `witness` has read."""
         match event:
             case HistoryCleared():
                 self.cleared, self.added = True, []
+            case ContextPrepared():
+                self.replaced = event.replaced
+                self.summary = [told(message) for message in event.summary]
             case HistoryImported():
                 self.added.extend(told(message) for message in event.messages)
             case RunStarted(run=run):

@@ -20,6 +20,7 @@ from refold.events.session_commands import (
     DecideApproval,
     ImportHistory,
     OpenSession,
+    RecordContext,
     RecordModelFailure,
     RecordModelInterruption,
     RecordModelResponse,
@@ -40,7 +41,7 @@ from refold.scenarios.session_scope import (
     answers,
     configuration,
 )
-from refold.scenarios.session_witness import Witness
+from refold.scenarios.session_witness import SeenRun, Witness
 
 FOREIGN_RUN = RunId("run_9999")
 FOREIGN_CALL = ToolCallId("call_9999_0")
@@ -59,6 +60,7 @@ SCHEDULED_AT = (AT + 2_000_000, AT + 1_000_000)
 
 _HELLO = (TextBlock(text="Hello"),)
 _HURRY = (TextBlock(text="Hurry"),)
+_SUMMARY = Message("user", (TextBlock(text="In short."),))
 _HISTORY = (
     Message("user", (TextBlock(text="Before"),)),
     Message("assistant", (ToolUseBlock(id=ToolCallId("theirs"), name="look", input={}),)),
@@ -170,12 +172,35 @@ class Moves:
             for answer in self._answers if awaited else (late,):
                 yield Move(_response(run, turn, answer), awaited)
             yield Move(_failure(run, turn), awaited)
+            if self._scope.summaries and seen.summaries < self._scope.summaries:
+                yield from self._summaries(witness, run, seen)
             if turn > 1:
                 yield Move(_response(run, turn - 1, late))
         if witness.ended_run is not None:
             yield Move(_response(witness.ended_run, 1, late))
             yield Move(_failure(witness.ended_run, 1))
         yield Move(_response(FOREIGN_RUN, 1, late), foreign=True)
+
+    def _summaries(self, witness: Witness, run: RunId, seen: SeenRun) -> Iterator[Move]:
+        """Yield summaries of the oldest message, which may be the input of the run, and some that may not be."""
+        content = msgspec.json.decode(seen.content, type=tuple[TextBlock, ...])
+        summary = (_SUMMARY, Message("user", content))
+        good = RecordContext(
+            run=run,
+            turn=max(seen.turn, 1),
+            asked=seen.asked,
+            after=witness.summarised,
+            replaced=1,
+            summary=summary,
+            usage=Usage(output_tokens=1),
+        )
+        yield Move(good, bool(seen.asked))
+        if seen.asked:
+            yield Move(msgspec.structs.replace(good, asked=seen.asked - 1))
+            yield Move(msgspec.structs.replace(good, replaced=99))
+            yield Move(msgspec.structs.replace(good, summary=()))
+        if witness.summarised:
+            yield Move(msgspec.structs.replace(good, after=0))
 
     def _tools(self, witness: Witness) -> Iterator[Move]:
         for call, seen in witness.calls.items():

@@ -15,6 +15,7 @@ from refold.events.core import Effect, WaitUntil
 from refold.events.ids import RunId, ToolCallId
 from refold.events.session_events import (
     CancelRequested,
+    ContextPrepared,
     HistoryCleared,
     HistoryImported,
     InputQueued,
@@ -80,10 +81,14 @@ class Promises:
             messages: all that there are now, without the results of calls that are open.
         """
         self._findings = []
-        kept = 0 if self._growth.cleared else before
+        growth = self._growth
+        kept = 0 if growth.cleared else before - growth.replaced + len(growth.summary)
         added = [told(message) for message in messages[kept:]]
-        fits = len(messages) >= kept and added == self._growth.added
-        self._expect("HISTORY", fits, f"{self._growth.added} is to come behind {kept} messages, there is {added}")
+        fits = len(messages) >= kept and added == growth.added
+        self._expect("HISTORY", fits, f"{growth.added} is to come behind {kept} messages, there is {added}")
+        if growth.replaced:
+            first = [told(message) for message in messages[: len(growth.summary)]]
+            self._expect("HISTORY", first == growth.summary, f"{growth.summary} is to come first, there is {first}")
         return self._findings
 
     def judge_work(self, witness: Witness, effects: Sequence[Effect]) -> list[Finding]:
@@ -293,6 +298,9 @@ class Promises:
             case RunResumed(run=run) if (seen := witness.runs.get(run)) is not None:
                 fruitless = seen.resumes > self._configuration.resumes_max
                 self._expect("PARKED", (RunParked in ends) == fruitless, f"{run} was resumed {seen.resumes} times")
+            case ContextPrepared(run=run) if (seen := witness.runs.get(run)) is not None:
+                said = f"{run} goes on after a summary, its budget is spent"
+                self._expect("BUDGET", not self._is_overspent(seen), said)
             case _:
                 self._expect("PARKED", RunParked not in ends, f"a run is parked after {stimulus}")
         self._expect("SCHEDULE", witness.due is None, f"the time of {witness.due} has come and it is not queued")

@@ -115,6 +115,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """A person may allow a call for always."""
     expires: bool = False
     """A call waits for a person only so long."""
+    summaries: int = 0
+    """How often a summary may come to stand for the oldest message of the history in one run."""
     rejects: bool = False
     """An answer may be one that cannot be used."""
     budget: Budget | None = None
@@ -146,6 +148,8 @@ EVERYDAY = (
     Scope(name="rejecting", turns=3, calls=0, rejects=True, inputs=1, resumes_max=0),
     Scope(name="budget", inputs=1, tools=("look",), refusals=0, budget=Budget(tool_calls=2), resumes_max=0),
     Scope(name="tokens", turns=3, calls=0, budget=Budget(tokens=2), now=True, resumes_max=0),
+    Scope(name="summaries", turns=2, calls=1, tools=("look",), refusals=0, summaries=2, resumes_max=0),
+    Scope(name="paid summaries", inputs=1, turns=2, calls=0, summaries=3, budget=Budget(tokens=3), resumes_max=1),
 )
 """Explored in seconds: with every test run, and against every planted fault."""
 
@@ -170,6 +174,8 @@ FULL = (
     Scope(name="rejecting", turns=3, calls=1, tools=("pay",), refusals=0, rejects=True, now=True, stepwise=True),
     Scope(name="budget", inputs=1, turns=3, tools=("look", "pay"), refusals=0, budget=Budget(tool_calls=2)),
     Scope(name="tokens", turns=3, calls=1, tools=("put",), refusals=0, budget=Budget(tokens=2), now=True, rejects=True),
+    Scope(name="summaries", turns=2, calls=1, tools=("put", "pay"), refusals=0, summaries=2, now=True, clears=True),
+    Scope(name="paid summaries", turns=2, calls=0, summaries=2, attempts_max=2, budget=Budget(tokens=3), now=True),
 )
 """Explored in minutes.
 

@@ -14,6 +14,7 @@ from refold.events.content import ErrorKind, TextBlock, ToolUseBlock, tool_uses
 from refold.events.ids import RunId, ToolCallId
 from refold.events.session_events import (
     CancelRequested,
+    ContextPrepared,
     HistoryCleared,
     HistoryImported,
     InputQueued,
@@ -119,6 +120,8 @@ class SeenRun(msgspec.Struct, omit_defaults=True):
     breakages: int = 0
     """In so many turns in a row."""
     parked: bool = False
+    summaries: int = 0
+    """Of the history, made for its model calls."""
     resumes: int = 0
     """Resumes of work in flight since the last progress."""
 
@@ -154,6 +157,8 @@ class Witness(msgspec.Struct, omit_defaults=True):
     """There is a message that a model would be shown."""
     allowed_actions: list[str] = []
     """What somebody has allowed always."""
+    summarised: int = 0
+    """Version of the last summary; 0 = none."""
     scheduled: dict[RunId, SeenSchedule] = {}
     """Those whose time has not come, in the order in which they were accepted."""
     due: SeenSchedule | None = None
@@ -290,6 +295,7 @@ def _see_run(witness: Witness, event: SessionEvent, configuration: AgentConfigur
         case (
             RunStarted()
             | TurnAllowed()
+            | ContextPrepared()
             | ModelRequested()
             | ModelResponded()
             | ModelFailed()
@@ -311,6 +317,10 @@ def _see_run(witness: Witness, event: SessionEvent, configuration: AgentConfigur
             run.turn, run.asked, run.concluded = event.turn, witness.version, False
             run.failed = run.attempts = 0
             run.joining.clear()
+        case ContextPrepared():
+            run.summaries += 1
+            run.tokens += event.usage.output_tokens
+            witness.summarised = witness.version
         case ModelResponded():
             run.asked, run.resumes = 0, 0
             _see_answer(witness, run, event, configuration)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 SUMMARY_CHARACTERS = 100
 """After so many characters the summary of an event is cut."""
 
+REQUEST_CHARACTERS = 2_000
+"""After so many characters a part of a request is cut; `--json` gives it whole."""
+
 
 def show(
     log: LogArgument,
@@ -26,6 +29,10 @@ def show(
     events: Annotated[bool, typer.Option("--events", help="Show its events instead of the conversation.")] = False,
     at: Annotated[
         int | None, typer.Option("--at", metavar="N", help="As it was after version N.", show_default=False)
+    ] = None,
+    request: Annotated[
+        int | None,
+        typer.Option("--request", metavar="N", help="Show the exact request behind version N.", show_default=False),
     ] = None,
     payload: Annotated[
         str | None,
@@ -44,8 +51,12 @@ def show(
     JSON: {session, parent, agent, model, status, version, last_version, at, usage, run, queue: [{run, content,
     due_at}], pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With
     --events: {session, version, last_version, events: [{stream, version, position, time, event, batch, correlation,
-    causation}]}; of another stream the same with stream in place of session. Times are microseconds since the epoch.
+    causation}]}; of another stream the same with stream in place of session. With --request: {session, version,
+    request: {model, system_prompt, messages, tools, ...}, recalled, prepared}. Times are microseconds since the epoch.
     """
+    if request is not None:
+        run_command(_request(log, session, request, as_json))
+        return
     if payload is not None:
         run_command(_payload(log, session, payload))
     run_command(_show(log, session, at, events, as_json))
@@ -101,6 +112,26 @@ async def _conversation(log: Path, session: str, at: int | None, as_json: bool) 
         write_json(view)
     else:
         write_conversation(console(), view)
+    return EXIT_OK
+
+
+async def _request(log: Path, session: str, version: int, as_json: bool) -> int:
+    from refold.event_words import content_words
+    from refold.request_view import recorded_request
+
+    recorded = await recorded_request(log, session, version)
+    if as_json:
+        write_json(recorded)
+        return EXIT_OK
+    asked = recorded.request
+    limit = f", at most {asked.max_tokens:,} tokens" if asked.max_tokens is not None else ""
+    rows = table("ROLE", "CONTENT")
+    rows.add_row("model", cell(f"{asked.model}{limit}"))
+    rows.add_row("tools", cell(", ".join(spec.name for spec in asked.tools) or "(none)"))
+    rows.add_row("system", cell(asked.system_prompt, REQUEST_CHARACTERS))
+    for message in asked.messages:
+        rows.add_row(message.role, cell(content_words(message.content), REQUEST_CHARACTERS))
+    write_table(console(), rows)
     return EXIT_OK
 
 

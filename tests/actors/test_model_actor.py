@@ -12,6 +12,7 @@ from refold.actors import Actor, ActorRef, ActorSystem, ManualClock
 from refold.actors.conversation import Conversation
 from refold.actors.effects import EffectEnded
 from refold.actors.model import CancelModelCall, ModelActor, StartModelCall
+from refold.actors.outgoing_request import WantedRequest
 from refold.actors.protocols import Provider, StreamItem
 from refold.events.configuration import AgentConfig, CodeIdentity, ToolSpec, configuration_of
 from refold.events.content import JsonObject, Message, TextBlock
@@ -148,11 +149,18 @@ class Setup:
                 run=RunId("run_3"),
                 turn=1,
                 asked=5,
-                configured=2,
-                configuration=self.configuration,
-                source=[Message("user", (TextBlock(text="hello"),))],
-                length=1,
-                conversation=Conversation(self.store.read_payloads),
+                wanted=WantedRequest(
+                    session=SessionId("s"),
+                    run=RunId("run_3"),
+                    turn=1,
+                    asked=5,
+                    configured=2,
+                    configuration=self.configuration,
+                    source=[Message("user", (TextBlock(text="hello"),))],
+                    length=1,
+                    latest_input=0,
+                    conversation=Conversation(self.store.read_payloads),
+                ),
             )
         )
 

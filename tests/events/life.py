@@ -76,6 +76,7 @@ WEIGHTS: dict[str, int] = {
     "ClearHistory": 1,
     "ImportHistory": 1,
     "RecordModelInterruption": 1,
+    "RecordContext": 1,
     "OpenSession": 1,
     "Configure": 1,
 }
@@ -337,6 +338,7 @@ def _scope(draw: random.Random) -> Scope:
         always=True,
         expires=draw.random() < 0.7,
         interrupts=True,
+        summaries=draw.choice((0, 3)),
     )
 
 

@@ -40,7 +40,7 @@ def test_a_call_that_expires_is_a_decision_and_a_wait_for_its_end() -> None:
     asking, expiry = session.pending
     assert isinstance(asking, AskPerson)
     assert (asking.key, asking.expires_at) == ("approval:7", requested.expires_at)
-    assert expiry == WaitUntil(key="expiry:7", causation=7, correlation=3, due_at=session.now + 2_500_000)
+    assert expiry == WaitUntil(key="expiry:7", causation=7, correlation=3, due_at=session.now + 2_500_000, pause=True)
 
 
 def test_a_call_that_nobody_decided_in_time_counts_as_denied() -> None:

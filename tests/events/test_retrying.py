@@ -98,7 +98,9 @@ def test_a_failure_that_may_be_repeated_waits_and_then_the_model_is_asked_again(
     scheduled = events[1]
     assert isinstance(scheduled, RetryScheduled)
     assert (scheduled.turn, scheduled.attempt, scheduled.due_at) == (1, 1, session.now + 1_000_000)
-    assert session.pending == [WaitUntil(key="retry:5", causation=5, correlation=3, due_at=scheduled.due_at)]
+    assert session.pending == [
+        WaitUntil(key="retry:5", causation=5, correlation=3, due_at=scheduled.due_at, pause=True)
+    ]
     assert names(session.fire("retry:5")) == ["TimerFired"]
     assert session.pending == [CallModel(key="model:8", causation=8, correlation=3, turn=1)]
     assert names(session.answer(say("Hi"))) == ["ModelResponded", "RunCompleted"]

@@ -83,7 +83,7 @@ def test_a_limit_of_time_is_a_wait_from_the_start_of_the_run() -> None:
     session = Session(configuration(TIMED))
     session.send()
     started_at = session.now
-    wait = WaitUntil(key="deadline:run_3", causation=4, correlation=3, due_at=started_at + 2_500_000)
+    wait = WaitUntil(key="deadline:run_3", causation=4, correlation=3, due_at=started_at + 2_500_000, pause=True)
     assert session.pending[0] == wait
     session.answer(use("write"))
     assert session.pending[0] == wait

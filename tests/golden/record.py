@@ -9,6 +9,7 @@ replays all of them.
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,19 +20,25 @@ from refold import (
     AgentRuntime,
     Budget,
     CancellationToken,
+    HookContext,
     ImageBlock,
+    MemoryId,
     Message,
+    Middleware,
+    ModelRequest,
     ModelResponse,
     Price,
     ProviderBlock,
     ProviderError,
     ScriptedProvider,
     Session,
+    Summarising,
     TextBlock,
     ThinkingBlock,
     Tool,
     ToolContext,
     ToolError,
+    ToolResultBlock,
     ToolUseBlock,
     Usage,
     say,
@@ -41,6 +48,7 @@ from refold import (
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC, fold, history
 from refold.events.configuration import configuration_of
+from refold.events.content import text_of
 from refold.events.ids import ToolCallId
 from refold.events.model import ToolUse
 from refold.events.records import EncodedBatch
@@ -266,6 +274,82 @@ async def fourth_life(log: Path, clock: ManualClock) -> None:
         await session.send("And what else?")
 
 
+class Polite(Middleware):
+    """Changes something of everything."""
+
+    def on_user_message(self, context: HookContext, content: tuple[TextBlock | ImageBlock, ...]) -> str:
+        """Ask for it kindly."""
+        return f"{text_of(content)}, please"
+
+    def on_pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
+        """Say what day it is, and look for it in vain."""
+        day = Message("user", (TextBlock(text="It is Monday."),))
+        return msgspec.structs.replace(request, messages=[day, *request.messages], max_tokens=100)
+
+    def on_post_llm(self, context: HookContext, response: ModelResponse) -> ModelResponse | None:
+        """Say it kindly."""
+        if response.stop_reason == "tool_use":
+            return None
+        return msgspec.structs.replace(response, content=(*response.content, TextBlock(text="You are welcome.")))
+
+    def on_tool_result(self, context: HookContext, result: ToolResultBlock) -> ToolResultBlock:
+        """Hide a word."""
+        return msgspec.structs.replace(result, content=(TextBlock(text=result.text.replace("seen", "\N{BULLET}")),))
+
+
+class Tea:
+    """A memory that knows one thing, and a working memory that holds another."""
+
+    async def look(self, agent: str, query: str, limit: int) -> list["Found"]:
+        """Return it."""
+        return [Found(id=MemoryId("memory_1"), content="Anna prefers tea.")][:limit]
+
+    def note_recalled(self, ids: Sequence[MemoryId], key: str | None = None) -> None:
+        """Note nothing."""
+
+    async def prompt_text(self) -> str:
+        """Return what is held."""
+        return "Working memory:\n- place: Lisbon"
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a memory found."""
+
+    id: MemoryId
+    content: str
+
+
+async def fifth_life(log: Path, clock: ManualClock) -> None:
+    """Recall, trim, rewrite, summarise, and fail to."""
+    config = AgentConfig(model="model", system_prompt="")
+    script: list[ScriptItem] = [
+        use("look", {"what": "a"}),
+        say("b" * 1_200),
+        say("They looked.", usage=Usage(input_tokens=90, output_tokens=9)),
+        say("c" * 400),
+        ProviderError("overloaded", kind="overloaded", status=529),
+        say("d"),
+    ]
+    provider, tea = ScriptedProvider(script), Tea()
+    async with AgentRuntime(
+        config,
+        provider=provider,
+        tools=TOOLS,
+        log=log,
+        clock=clock,
+        middleware=[Polite()],
+        memory=tea,
+        working_memory=tea,
+        context=Summarising(700),
+        offer=lambda session, spec: spec.name == "look",
+    ) as runtime:
+        session = await runtime.session("long")
+        await session.send("Look")
+        await session.send("x" * 2_400)
+        await session.send("y" * 2_400)
+        assert len(provider.requests) == len(script)
+
+
 async def events_of(session: Session, kind: type[SessionEvent], count: int) -> None:
     """Return once there are `count` events of a kind in the session's log."""
     while True:
@@ -304,6 +388,7 @@ async def record(log: Path) -> None:
     await second_life(log, clock)
     await third_life(log, clock)
     await fourth_life(log, clock)
+    await fifth_life(log, clock)
     await random_life(log)
 
 

@@ -298,8 +298,8 @@ FAULTS = (
     Fault(
         "an input that joins is never shown",
         "session_fold",
-        "    state.messages.extend(queued.message for queued in run.joining)\n    run.joining.clear()",
-        "    run.joining.clear()",
+        "        state.messages.extend(queued.message for queued in run.joining)\n",
+        "",
         ("HISTORY",),
     ),
     Fault(
@@ -322,6 +322,27 @@ FAULTS = (
         "    state.messages = []\n    state.cleared",
         "    state.cleared",
         ("HISTORY",),
+    ),
+    Fault(
+        "a summary may stand for less than it says, and leave a history that nobody accepts",
+        "summarising",
+        "return findings[0].message if findings else None",
+        "return None",
+        ("INV0",),
+    ),
+    Fault(
+        "a summary leaves what it stands for in the history",
+        "session_fold",
+        "state.messages = [*event.summary, *state.messages[event.replaced :]]",
+        "state.messages = [*event.summary, *state.messages]",
+        ("HISTORY",),
+    ),
+    Fault(
+        "a run goes on though a summary has spent its budget",
+        "session_fold",
+        "    _spend(state, event.usage, event.model)\n    spent = budget_spent(state, run)",
+        "    _spend(state, event.usage, event.model)\n    spent = None",
+        ("BUDGET",),
     ),
     Fault(
         "the history is cleared during a run",

@@ -878,8 +878,8 @@ RUNTIME = (
     ShellFault(
         "a bad row keeps those behind it from being performed",
         "runtime/inbox_reading.py",
-        "        except (CommandRejected, ConfigError) as error:\n            return Refused(message=str(error))\n",
-        "        except (CommandRejected, ConfigError):\n            raise\n",
+        "CommandRejected, ConfigError) as error:\n            return Refused(message=str(error))\n",
+        "CommandRejected, ConfigError):\n            raise\n",
         (
             "runtime/test_inbox_reading.py::test_a_row_that_the_session_refuses_is_answered_and_lets_those_behind_it_be_performed",
         ),

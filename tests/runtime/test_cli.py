@@ -526,3 +526,16 @@ def test_a_fault_of_refold_itself_is_not_hidden() -> None:
 
     with pytest.raises(AssertionError, match="a fault"):
         run_command(fail())
+
+
+def test_the_exact_request_behind_an_answer_is_shown(log_file: Path) -> None:
+    events = json.loads(run("show", log_file, "alice", "--events", "--json").stdout)["events"]
+    version = next(item["version"] for item in events if item["event"]["type"] == "session.model_responded.v1")
+    text = run("show", log_file, "alice", "--request", version).stdout
+    assert text.splitlines()[0].split() == ["ROLE", "CONTENT"]
+    assert "\nsystem" in text
+    assert "\nuser" in text
+    document = json.loads(run("show", log_file, "alice", "--request", version, "--json").stdout)
+    assert document["version"] == version
+    assert document["request"]["messages"][0]["role"] == "user"
+    assert run("show", log_file, "alice", "--request", "1").exit_code == 2

@@ -22,6 +22,7 @@ SCOPES = (
     Scope(
         name="finishing", inputs=1, turns=1, tools=("look",), refusals=0, finishes=True, breaks="retry", resumes_max=0
     ),
+    Scope(name="summaries", inputs=2, turns=1, calls=0, summaries=1, resumes_max=0),
     Scope(name="schedule", turns=1, calls=0, scheduled=True, clears=True, keyed=("clear",), resumes_max=0),
 )
 

@@ -27,6 +27,7 @@ SCOPE = Scope(
     always=True,
     expires=True,
     interrupts=True,
+    summaries=1,
 )
 
 
