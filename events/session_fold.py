@@ -363,11 +363,12 @@ def _spend(state: SessionState, usage: Usage, model: str | None = None) -> None:
 
 
 def _cost(state: SessionState, usage: Usage, model: str | None) -> float:
-    """Return what tokens cost, of the model that is configured where none is named."""
+    """Return what tokens cost, of the model that answered, or of the one that was asked where no price has that name."""
     configuration = state.configuration
     if configuration is None or not configuration.prices:
         return 0.0
-    return cost_of(usage, price_of(model or configuration.model, configuration.prices))
+    answered = price_of(model, configuration.prices) if model is not None else None
+    return cost_of(usage, answered or price_of(configuration.model, configuration.prices))
 
 
 def _open_run(state: SessionState) -> Run:

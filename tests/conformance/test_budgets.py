@@ -78,6 +78,13 @@ async def test_a17_the_model_that_answered_is_the_one_that_is_paid_for(log: Even
         assert (await (await runtime.session("alice")).send("go")).cost == pytest.approx(0.2)
 
 
+async def test_a17_a_model_of_a_name_without_a_price_costs_what_the_one_that_was_asked_costs(log: EventStore) -> None:
+    answers = [ModelResponse(content=say("x").content, usage=USED, model="some-name-behind-a-gateway")]
+    config = AgentConfig(model="test-model", prices={"test": Price(input=1_000, output=10_000)})
+    async with runtime_of(log, *answers, config=config) as runtime:
+        assert (await (await runtime.session("alice")).send("go")).cost == pytest.approx(0.2)
+
+
 async def test_a17_tokens_that_are_spent_end_the_run_before_its_tools_run(log: EventStore) -> None:
     script = [looks("left"), looks("right"), say("next run")]
     async with runtime_of(log, *script, tools=[look], config=config(Budget(tokens=200))) as runtime:

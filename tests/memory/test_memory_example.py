@@ -18,8 +18,8 @@ def test_the_second_run_remembers_the_first(tmp_path: Path) -> None:
     ]
     first, second = said
     assert first[0] == second[0] == "Anna likes green tea."
-    assert first[1].endswith("Anna prefers green tea  (recalled 1 times before)")
-    assert second[1].endswith("Anna prefers green tea  (recalled 3 times before)")
+    assert first[1].endswith("Anna prefers green tea  (recalled 2 times before)")
+    assert second[1].endswith("Anna prefers green tea  (recalled 5 times before)")
     assert "capital of Portugal" in first
     assert first[-3:-1] == ["- language: English", "- last question: What does Anna like?"]
     assert first[-1] == second[-1] == "once: ['Anna visited Lisbon in May']"

@@ -428,7 +428,8 @@ ACTORS = (
     ShellFault(
         "a tool's progress is no sign of life",
         "actors/tool.py",
-        "            if not running.told and not running.token.cancelled:\n                self._listen(running)\n",
+        "            if not (running.told or running.silent or running.waits or running.token.cancelled):\n"
+        "                self._listen(running)\n",
         "",
         ("actors/test_tool_actor.py::test_progress_is_published_and_counts_as_a_sign_of_life_from_any_thread",),
     ),
@@ -641,6 +642,13 @@ ACTORS = (
 
 STORES = (
     ShellFault(
+        "the state at a position is that before it",
+        "stores/past_state.py",
+        "item.position <= position]",
+        "item.position < position]",
+        ("memory/test_time_travel.py::test_each_place_has_what_was_there_then",),
+    ),
+    ShellFault(
         "a payload under a wrong key is kept",
         "stores/append_rules.py",
         "        if hashlib.sha256(payload).hexdigest() != payload_hash:\n",
@@ -724,13 +732,6 @@ STORES = (
 
 RUNTIME = (
     # Kinds of the application's own
-    ShellFault(
-        "the state after a version is that before it",
-        "runtime/replay.py",
-        "if item.version <= last)",
-        "if item.version < last)",
-        ("runtime/test_own_kinds.py::test_the_state_after_any_version_can_be_seen",),
-    ),
     ShellFault(
         "an event of a user's kind that cannot be folded is sound",
         "runtime/stream_kinds.py",
