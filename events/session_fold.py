@@ -363,7 +363,7 @@ def _spend(state: SessionState, usage: Usage, model: str | None = None) -> None:
 
 
 def _cost(state: SessionState, usage: Usage, model: str | None) -> float:
-    """Return what tokens cost, of the model that answered, or of the one that was asked where no price has that name."""
+    """Return what tokens cost, of the model that answered, or of the one that was asked where no price has its name."""
     configuration = state.configuration
     if configuration is None or not configuration.prices:
         return 0.0

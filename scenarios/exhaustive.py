@@ -3,6 +3,7 @@
     python -P -m refold.scenarios.exhaustive             what every test run does, in seconds
     python -P -m refold.scenarios.exhaustive --full      more inputs, turns, calls and tools at once, in minutes
     ... --stop-at-first                                  end with the first violation
+    ... --scope=NAME                                     one scope only
 
 Read `refold.scenarios.exploration` for how it searches, `session_scope` for what is bounded, `canonical_state` for
 why so few states are enough. It prints the size of each scope and a verdict for each rule: `hold`, `violated`, or
@@ -21,7 +22,7 @@ from refold.scenarios.exploration import Exploration, explore
 from refold.scenarios.session_rules import RULES, Rule
 from refold.scenarios.session_scope import EVERYDAY, FULL, Scope
 
-_USAGE = "usage: python -P -m refold.scenarios.exhaustive [--full] [--stop-at-first]\n"
+_USAGE = "usage: python -P -m refold.scenarios.exhaustive [--full] [--stop-at-first] [--scope=NAME]\n"
 
 
 def main(arguments: Sequence[str], out: TextIO, clock: Clock) -> int:
@@ -32,13 +33,18 @@ def main(arguments: Sequence[str], out: TextIO, clock: Clock) -> int:
         out: where to print.
         clock: tells how long it took.
     """
-    if not set(arguments) <= {"--full", "--stop-at-first"}:
+    named = {argument.removeprefix("--scope=") for argument in arguments if argument.startswith("--scope=")}
+    scopes = FULL if "--full" in arguments else EVERYDAY
+    flags = {argument for argument in arguments if not argument.startswith("--scope=")}
+    if not flags <= {"--full", "--stop-at-first"} or not named <= {scope.name for scope in scopes}:
         out.write(_USAGE)
         return 2
     stop_at_first = "--stop-at-first" in arguments
     out.write(f"{'scope':<16}{'states':>10}{'moves':>12}{'transitions':>13}{'depth':>7}{'seconds':>9}\n")
     found: list[tuple[Scope, Exploration]] = []
-    for scope in FULL if "--full" in arguments else EVERYDAY:
+    for scope in scopes:
+        if named and scope.name not in named:
+            continue
         began = clock.monotonic_s()
         result = explore(scope, stop_at_first=stop_at_first)
         seconds = clock.monotonic_s() - began

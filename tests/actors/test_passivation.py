@@ -227,6 +227,7 @@ async def test_limits_that_cannot_work_are_refused(settings: dict[str, Any]) -> 
         ActorSystem(**settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 async def test_at_random_no_message_is_lost_or_handled_twice(seed: int) -> None:
     chance = random.Random(seed)

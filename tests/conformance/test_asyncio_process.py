@@ -235,6 +235,7 @@ def test_a_process_that_ends_says_nothing_on_stderr(case: str, tmp_path: Path) -
     assert ends == {"done": ["run_completed"], "ActorStopped\n[]": []}.get(SAID[case], ["run_cancelled"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", RAISED)
 def test_a_keyboard_interrupt_of_user_code_ends_the_process_and_its_run_does_not_go_wrong(
     where: str, tmp_path: Path
@@ -252,6 +253,7 @@ def assert_says_nothing_of_asyncio(stderr: str) -> None:
         assert complaint not in stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", NEVER_CLOSED)
 def test_a_loop_that_ends_under_an_open_runtime_warns_once_and_says_what_to_do(case: str, tmp_path: Path) -> None:
     log = tmp_path / "events.db"

@@ -418,6 +418,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_b21_a_tool_that_kills_the_process_on_every_attempt_is_parked_after_three_resumes(tmp_path: Path) -> None:
     log = str(tmp_path / "events.db")
     said: list[list[str]] = []
@@ -628,6 +629,7 @@ async def test_b20_a_run_killed_in_a_once_tool_resumes_by_itself_and_says_that_t
     await assert_file_sound(log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", ["pure", "idempotent"])
 async def test_b20_a_run_killed_in_a_repeatable_tool_runs_it_again_under_the_same_key(
     effect: str, tmp_path: Path

@@ -307,6 +307,7 @@ def conversation(number: int, characters: int = 20) -> list[Message]:
     return [Message(roles[place % 2], (TextBlock(text=f"{place} ".ljust(characters, "x")),)) for place in range(number)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 async def test_a_session_of_many_messages_goes_on_restarts_and_can_be_shown_checked_and_replayed(
     tmp_path: Path, number: int

@@ -119,6 +119,7 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "events.db"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("face", ["async", "sync"])
 def test_a_child_leaves_the_parents_runtime_and_log_alone_however_it_ends(log: Path, face: str) -> None:
     parent, close = (ASYNC_PARENT, "await runtime.close()") if face == "async" else (SYNC_PARENT, "runtime.close()")
@@ -163,6 +164,7 @@ def test_a_child_cannot_open_the_log_that_its_parent_had_open(log: Path) -> None
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_what_another_process_committed_is_safe_from_a_child_that_outlives_its_parents_runtime(log: Path) -> None:
     """The parent closes the log, another process owns it and is killed: its commits are in the WAL alone."""
     program = """
@@ -195,6 +197,7 @@ print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
     assert inputs_of(log) == ["before", "other"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_workers_of_multiprocessing_connect_to_the_log_of_their_parent(log: Path, tmp_path: Path, method: str) -> None:
     """By "fork" only where the fork was before the log was opened."""
@@ -298,6 +301,7 @@ connection.close()
     assert (done.stdout, done.stderr) == ("[]\nchild 0\n", "")
 
 
+@pytest.mark.slow
 def test_looking_at_the_log_in_the_owners_process_does_not_give_up_its_lock(log: Path) -> None:
     """POSIX takes a process's locks on a file away when the process closes any descriptor of it."""
     program = """

@@ -188,6 +188,7 @@ def waiting_session(waiting_template: Path, log: Path) -> Path:
 # A runtime in another process.
 
 
+@pytest.mark.slow
 def test_a_call_is_allowed_in_a_running_runtime_from_another_process(log: Path) -> None:
     with runtime(log, "pays", "pay 3") as process:
         read_until(process, "open", "ToolApprovalRequested")
@@ -348,6 +349,7 @@ def test_a_runtime_that_does_not_look_costs_the_timeout_and_the_command_stays(lo
     assert count(log, RunCompleted) == 2
 
 
+@pytest.mark.slow
 def test_a_runtime_that_ends_before_it_takes_a_command_leaves_it_to_the_command_itself(log: Path) -> None:
     with runtime(log, "says", "hello", "0") as process:
         read_until(process, "open", "RunCompleted")
@@ -376,6 +378,7 @@ def test_a_session_is_begun_from_another_process_where_that_is_asked_for(log: Pa
     assert_sound(log)
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_has_put_into_the_inbox_is_performed(log: Path) -> None:
     imports = "import asyncio, sys; from refold import connect"
     sends = f"{imports}; asyncio.run(connect(sys.argv[1]).session('t').send('x', key='k'))"
@@ -418,6 +421,7 @@ def test_a_new_session_waits_for_a_runtime_that_has_an_agent_for_it(ended_sessio
     assert_sound(log)
 
 
+@pytest.mark.slow
 def test_a_call_that_was_left_by_a_killed_runtime_is_allowed_and_runs_once_in_the_next_one(
     waiting_session: Path,
 ) -> None:
@@ -441,6 +445,7 @@ def test_a_second_decider_is_told_although_no_runtime_has_taken_the_first_one(wa
     assert "call_6_0 does not wait for approval" in second.stderr
 
 
+@pytest.mark.slow
 def test_two_deciders_at_once_without_a_runtime_are_one_decision(waiting_session: Path) -> None:
     log = waiting_session
     deciders = [started("approve", log, "s", "call_6_0", *deny) for deny in ((), ("--deny",))]
@@ -456,6 +461,7 @@ def test_two_deciders_at_once_without_a_runtime_are_one_decision(waiting_session
     assert_sound(log)
 
 
+@pytest.mark.slow
 def test_a_denial_is_recorded_at_once_and_the_run_goes_on_in_the_next_runtime(waiting_session: Path) -> None:
     log = waiting_session
     done = refold("approve", log, "s", "call_6_0", "--deny", "--reason", "no")
@@ -468,6 +474,7 @@ def test_a_denial_is_recorded_at_once_and_the_run_goes_on_in_the_next_runtime(wa
     assert_sound(log)
 
 
+@pytest.mark.slow
 def test_a_cancellation_overtakes_a_permission_that_no_runtime_has_taken(waiting_session: Path) -> None:
     log = waiting_session
     assert refold("approve", log, "s", "call_6_0", "--key", "k").returncode == 0
@@ -518,6 +525,7 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing_behind(
     assert not path.with_name(path.name + ".inbox").exists()
 
 
+@pytest.mark.slow
 def test_a_runtime_killed_between_performing_and_noting_performs_nothing_twice(ended_session: Path) -> None:
     log = ended_session
     inbox = log.with_name(log.name + ".inbox")

@@ -18,6 +18,7 @@ KILLS_TO_FIND_A_FAULT = 40
 """Far more than any of the planted faults takes."""
 
 
+@pytest.mark.slow
 async def test_ten_kills_lose_nothing_and_all_work_is_done_in_the_end(tmp_path: Path) -> None:
     figures = await kill_many(tmp_path, kills=10, seed=1, kills_per_log=5)
     assert figures.faults == []

@@ -67,6 +67,7 @@ async def assert_file_sound(log: Path) -> None:
         await assert_sound(store)
 
 
+@pytest.mark.slow
 async def test_a_wait_outlives_any_number_of_kills_and_each_process_asks_once(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     assert killed(log, "nothing", "asked") == ["asked"]
@@ -129,6 +130,7 @@ async def test_a_person_who_denies_another_run_leaves_the_outcome_of_the_first_u
     await assert_file_sound(log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("again", ["once", "always"])
 async def test_what_was_allowed_always_is_asked_again_for_the_call_that_was_killed_and_no_other(
     again: str, tmp_path: Path
@@ -170,6 +172,7 @@ async def test_another_call_that_is_allowed_always_does_not_let_the_killed_one_r
     await assert_file_sound(log)
 
 
+@pytest.mark.slow
 async def test_a_body_that_kills_every_process_goes_back_to_the_person_each_time(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     killed(log, "once", "paying 1")

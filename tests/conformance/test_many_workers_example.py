@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from refold import connect
 from refold.events.session_events import InputQueued, RunCompleted
 from refold.stores import SQLiteStore
@@ -116,6 +118,7 @@ def test_ctrl_c_ends_all_workers_without_a_traceback(tmp_path: Path) -> None:
     assert running.process.returncode == 0
 
 
+@pytest.mark.slow
 def test_when_the_owner_is_killed_another_worker_goes_on_and_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
     with server(tmp_path, 3) as running:
         owners = [running.next_owner()]

@@ -60,6 +60,7 @@ async def test_an_idle_session_is_let_go_and_knows_everything_when_it_is_spoken_
         assert (await session.send("two")).text == "one ... two"
 
 
+@pytest.mark.slow
 async def test_a_burst_over_many_sessions_in_turn_stays_within_the_limit(log: EventStore) -> None:
     async with runtime_of(log, *[echo] * 120, live_max=20) as runtime:
         most = 0

@@ -429,6 +429,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("recovery", "printed"),
     [("stop", "Failed ['crashed'] []"), ("retry", "Completed ['crashed', None] [2]")],

@@ -167,6 +167,7 @@ async def test_case_n03_inputs_that_arrive_close_together_run_in_the_order_of_th
         assert texts == [f"input {number}" for number in range(30)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", ["send", "cancel", "both"])
 @pytest.mark.parametrize("at", range(1, 12))
 async def test_case_n03_what_arrives_at_any_event_of_a_run_has_one_place_in_the_log(
@@ -257,6 +258,7 @@ def run_child(source: str, *arguments: object) -> int:
     return subprocess.run(command, check=False, stdout=subprocess.DEVNULL, timeout=120).returncode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["append.begun", "append.inserted", "append.committed"])
 @pytest.mark.parametrize("wanted", ["input", "call", "result", "final"])
 @pytest.mark.parametrize("effect", ["once", pytest.param("idempotent", marks=pytest.mark.slow)])
@@ -298,6 +300,7 @@ async def test_case_n09_a_process_killed_in_any_append_has_recorded_a_whole_step
 # M02: a run that was killed in a tool ends by itself, at once
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", ["once", "idempotent", "pure"])
 async def test_case_m02_a_run_killed_in_a_tool_ends_without_any_input_and_before_any_time_has_passed(
     tmp_path: Path, effect: Any
@@ -449,6 +452,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("effect", ["idempotent", "pure"])
 async def test_case_m09_a_tool_that_kills_every_process_is_parked_after_three_resumes_until_somebody_decides(
     tmp_path: Path, effect: Any
@@ -478,6 +482,7 @@ async def test_case_m09_a_tool_that_kills_every_process_is_parked_after_three_re
     await assert_sound_file(path)
 
 
+@pytest.mark.slow
 async def test_case_m09_a_parked_run_can_be_cancelled_and_the_session_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "events.db"
     for life in range(5):

@@ -255,6 +255,7 @@ async def run_over_a_failure(store: FailingStore, at: int, error: MakeError, whe
     return told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", range(1, APPENDS + 1))
 async def test_c1_an_append_that_fails_costs_its_caller_an_error_and_nothing_else(
@@ -268,6 +269,7 @@ async def test_c1_an_append_that_fails_costs_its_caller_an_error_and_nothing_els
         assert "the disk" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", range(1, APPENDS + 1))
 @pytest.mark.parametrize(
@@ -292,6 +294,7 @@ async def test_c4_a_store_that_raises_anything_at_all_costs_one_message(name: st
 # C1: a log that refuses for a while
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", range(INPUT + 1, INPUT + SESSION_APPENDS))
 async def test_c1_a_result_is_offered_again_until_the_log_takes_it_and_its_work_is_done_once(
@@ -333,6 +336,7 @@ async def test_c1_a_refused_result_is_offered_at_growing_intervals_and_at_once_w
     await assert_sound(store.inner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", range(INPUT, INPUT + SESSION_APPENDS))
 @pytest.mark.parametrize("cancel", [False, True], ids=["close", "close with cancel"])
 async def test_c1_a_runtime_closes_over_a_log_that_refuses_and_the_next_one_ends_the_run(
@@ -463,6 +467,7 @@ async def test_c4_a_slow_store_holds_what_depends_on_it_and_nobody_sees_what_is_
     assert await batches_of(store.inner) == UNDISTURBED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", range(INPUT, INPUT + SESSION_APPENDS + 2))
 async def test_c4_an_append_that_hangs_is_given_up_after_its_timeout_and_nothing_is_done_twice(

@@ -77,6 +77,7 @@ async def assert_once_each(runtime: AgentRuntime, noted: list[str]) -> None:
     assert len(noted) == len(set(noted))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     "at", [pytest.param(at, marks=() if at % 3 == 0 else pytest.mark.slow) for at in range(OPENING + 1, APPENDS)]

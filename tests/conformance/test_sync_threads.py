@@ -139,6 +139,7 @@ def test_threads_that_only_look_disturb_nobody_and_see_whole_sessions(memory: In
             thread.result()
 
 
+@pytest.mark.slow
 def test_threads_that_follow_see_all_events_while_many_send(memory: InMemoryStore) -> None:
     """Their capacity is far below what happens at once, so that they read what they have missed from the log."""
     with runtime_of(memory) as runtime:

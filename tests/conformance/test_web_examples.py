@@ -93,6 +93,7 @@ async def test_a_server_answers_and_after_a_restart_knows_what_it_has_answered(s
         assert [text for text in texts if text.endswith("?")] == ["Weather in Lisbon?", "Weather in Porto?"]
 
 
+@pytest.mark.slow
 @servers
 async def test_a_server_answers_many_at_once(server: str, tmp_path: Path) -> None:
     with serving(server, tmp_path) as client, ThreadPoolExecutor(16) as threads:
@@ -103,6 +104,7 @@ async def test_a_server_answers_many_at_once(server: str, tmp_path: Path) -> Non
     await assert_log_was_closed_and_is_sound(tmp_path / f"{server}.db")
 
 
+@pytest.mark.slow
 @servers
 def test_a_server_streams_an_answer_as_server_sent_events(server: str, tmp_path: Path) -> None:
     def events_of(text: str) -> list[tuple[str, object]]:

@@ -236,6 +236,7 @@ class Odd(Replacer):
         return "again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "said"),
     [

@@ -166,6 +166,7 @@ def refold(*arguments: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=QUIET)
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_it_has_all_that_it_acknowledged_and_takes_nothing_twice(tmp_path: Path) -> None:
     log = tmp_path / "books.db"
     with seller(log, 1_000_000) as killed:

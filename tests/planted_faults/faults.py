@@ -19,6 +19,8 @@ class Fault(msgspec.Struct, frozen=True):
     planted: str
     found_by: tuple[Rule, ...]
     """Rules that the first violation breaks, all of them."""
+    scope: str = "calls"
+    """Name of the smallest scope of the everyday check in which it is found."""
 
 
 FAULTS = (
@@ -56,6 +58,7 @@ FAULTS = (
         "queued = state.queue.pop(0)",
         "queued = state.queue.pop()",
         ("INV3",),
+        scope="order",
     ),
     Fault(
         "a late result enters the history",
@@ -112,6 +115,7 @@ FAULTS = (
         'not in ("allow", "ask")',
         'not in ("allow", "ask", "deny")',
         ("APPROVAL",),
+        scope="keys",
     ),
     Fault(
         "a call that asks for approval runs without one",
@@ -161,6 +165,7 @@ FAULTS = (
         "            queued.cancelled = True",
         "            queued.cancelled = False",
         ("INV2",),
+        scope="queue",
     ),
     Fault(
         "an input whose token was cancelled runs",
@@ -175,6 +180,7 @@ FAULTS = (
         "if run is not None and run.id == event.run:\n        run.phase",
         "if run is not None:\n        run.phase",
         ("INV2", "OUTCOME"),
+        scope="queue",
     ),
     Fault(
         "a cancelled call is said to have crashed",
@@ -210,6 +216,7 @@ FAULTS = (
         "if record is None:",
         "if record is None or record.terminal:",
         ("KEYS",),
+        scope="queue",
     ),
     Fault(
         "a key means whatever comes with it",
@@ -217,6 +224,7 @@ FAULTS = (
         "if record.command != word or (digest",
         "if record.command != word or not (digest",
         ("KEYS",),
+        scope="keys",
     ),
     Fault(
         "pending forgets a started call",
@@ -252,6 +260,7 @@ FAULTS = (
         "case HistoryImported():\n            return _close_lost(state)",
         "case HistoryImported():\n            return []",
         ("APPROVAL",),
+        scope="import",
     ),
     Fault(
         "a started call is forgotten, so that its result is refused",
@@ -266,6 +275,7 @@ FAULTS = (
         "            | ModelRequested()\n        ):",
         "            | ModelRequested()\n            | RunCompleted()\n        ):",
         ("LIVE",),
+        scope="queue",
     ),
     Fault(
         "the result of another session's call is recorded",
@@ -287,6 +297,7 @@ FAULTS = (
         "    run = state.run\n    wanted = command.run",
         "    run, state.queue = state.run, []\n    wanted = command.run",
         ("INV6",),
+        scope="queue",
     ),
     Fault(
         "an error result says nothing",
@@ -301,6 +312,7 @@ FAULTS = (
         "        state.messages.extend(queued.message for queued in run.joining)\n",
         "",
         ("HISTORY",),
+        scope="joining",
     ),
     Fault(
         "an input that joins is not shown to the model call that is made again",
@@ -308,6 +320,7 @@ FAULTS = (
         'run.phase, run.asked = "model", state.version\n        _join(state, run)',
         'run.phase, run.asked = "model", state.version',
         ("HISTORY",),
+        scope="retries",
     ),
     Fault(
         "a run that has its answer completes though an input joined it",
@@ -315,6 +328,7 @@ FAULTS = (
         "return bool(run.joining) and not run.finishing",
         "return False",
         ("OUTCOME",),
+        scope="joining",
     ),
     Fault(
         "clearing leaves the history as it is",
@@ -322,6 +336,7 @@ FAULTS = (
         "    state.messages = []\n    state.cleared",
         "    state.cleared",
         ("HISTORY",),
+        scope="import",
     ),
     Fault(
         "a summary may stand for less than it says, and leave a history that nobody accepts",
@@ -329,6 +344,7 @@ FAULTS = (
         "return findings[0].message if findings else None",
         "return None",
         ("INV0",),
+        scope="summaries",
     ),
     Fault(
         "a summary leaves what it stands for in the history",
@@ -336,6 +352,7 @@ FAULTS = (
         "state.messages = [*event.summary, *state.messages[event.replaced :]]",
         "state.messages = [*event.summary, *state.messages]",
         ("HISTORY",),
+        scope="summaries",
     ),
     Fault(
         "a run goes on though a summary has spent its budget",
@@ -343,6 +360,7 @@ FAULTS = (
         "    _spend(state, event.usage, event.model)\n    spent = budget_spent(state, run)",
         "    _spend(state, event.usage, event.model)\n    spent = None",
         ("BUDGET",),
+        scope="paid summaries",
     ),
     Fault(
         "the history is cleared during a run",
@@ -350,6 +368,7 @@ FAULTS = (
         '        raise CommandRejected(f"{state.run.id} is under way; cancel it, or clear the history after it")',
         "        state = state",
         ("INV1",),
+        scope="import",
     ),
     Fault(
         "a run goes on though its next step was not allowed",
@@ -357,6 +376,7 @@ FAULTS = (
         "run.turns >= run.turns_allowed:",
         "run.turns > run.turns_allowed:",
         ("STEPS",),
+        scope="steps",
     ),
     Fault(
         "the time of a run counts while it waits for its next step",
@@ -364,6 +384,7 @@ FAULTS = (
         "if run.parked or awaits_step(run):",
         "if run.parked:",
         ("INV7",),
+        scope="steps",
     ),
     Fault(
         "a call that was denied in time is put to the person for ever",
@@ -378,6 +399,7 @@ FAULTS = (
         'return [_denied(state, expired, "denied", EXPIRED_TEXT)]',
         "return [ToolCallStarted(run=state.run.id, call=expired)]",
         ("INV1", "APPROVAL"),
+        scope="always",
     ),
     Fault(
         "what nobody decided in time is said to have been cancelled",
@@ -385,6 +407,7 @@ FAULTS = (
         'return [_denied(state, expired, "denied", EXPIRED_TEXT)]',
         'return [_denied(state, expired, "cancelled", EXPIRED_TEXT)]',
         ("KINDS",),
+        scope="always",
     ),
     Fault(
         "a second run of a `once` call is allowed with the others",
@@ -392,6 +415,7 @@ FAULTS = (
         "if action_of(call) == action_of(decided) and not call.started",
         "if action_of(call) == action_of(decided)",
         ("ONCE",),
+        scope="people",
     ),
     Fault(
         "an allowance for always leaves the other calls waiting",
@@ -399,6 +423,7 @@ FAULTS = (
         "case ToolApprovalDecided(always=True):",
         "case ToolApprovalDecided(always=None):",
         ("APPROVAL",),
+        scope="people",
     ),
     Fault(
         "an allowance for always is forgotten",
@@ -406,6 +431,7 @@ FAULTS = (
         "state.allowed_actions.setdefault(action_of(call), state.version)",
         "state.allowed_actions.get(action_of(call))",
         ("APPROVAL",),
+        scope="always",
     ),
     Fault(
         "calls begin after a tool has ended the run",
@@ -413,6 +439,7 @@ FAULTS = (
         "    if run.finishing:\n        unstarted",
         "    if run.finishing and turn.running:\n        unstarted",
         ("FINISH",),
+        scope="finishing",
     ),
     Fault(
         "a run that a tool has ended asks the model again",
@@ -420,6 +447,7 @@ FAULTS = (
         '"answered" if run.finishing else "ready"',
         '"ready"',
         ("FINISH",),
+        scope="finishing",
     ),
     Fault(
         "a run that a tool has ended does not wait for what runs",
@@ -427,6 +455,7 @@ FAULTS = (
         "run.finishing, run.final, run.stop_reason = True,",
         'run.finishing, run.phase, run.final, run.stop_reason = True, "answered",',
         ("INV1",),
+        scope="finishing",
     ),
     Fault(
         "a breakage too many is forgiven",
@@ -434,6 +463,7 @@ FAULTS = (
         "run.breakages > configuration.recoveries_max:",
         "run.breakages > configuration.recoveries_max + 1:",
         ("RECOVERY",),
+        scope="breaking",
     ),
     Fault(
         "breakages are counted over a turn that went well",
@@ -441,6 +471,7 @@ FAULTS = (
         "        run.breakages = 0",
         "        run.breakages += 0",
         ("OUTCOME", "RECOVERY"),
+        scope="breaking",
     ),
     Fault(
         "a call about which nothing is known runs",
@@ -448,6 +479,7 @@ FAULTS = (
         'not in ("allow", "ask")',
         'not in ("allow", "ask", "broken")',
         ("APPROVAL",),
+        scope="breaking",
     ),
     Fault(
         "one attempt too many",
@@ -455,6 +487,7 @@ FAULTS = (
         "if counted >= own.get(kind, policy.attempts_max) or sum(failures.values()) >= total_max:",
         "if counted > own.get(kind, policy.attempts_max):",
         ("RETRY",),
+        scope="retries",
     ),
     Fault(
         "what must not be repeated is repeated",
@@ -462,6 +495,7 @@ FAULTS = (
         "if run is None or policy is None or not event.retryable or",
         "if run is None or policy is None or",
         ("RETRY",),
+        scope="retries",
     ),
     Fault(
         "a scheduled input is queued without its key",
@@ -469,6 +503,7 @@ FAULTS = (
         "InputQueued(content=due.content, key=due.key, scheduled",
         "InputQueued(content=due.content, scheduled",
         ("SCHEDULE",),
+        scope="schedule",
     ),
     Fault(
         "the time of a scheduled input passes and nothing happens",
@@ -476,6 +511,7 @@ FAULTS = (
         "    due = state.due\n    if due is not None:",
         "    due = state.due\n    if due is not None and state.run is None:",
         ("SCHEDULE",),
+        scope="schedule",
     ),
     Fault(
         "the later of two scheduled inputs comes first",
@@ -483,6 +519,7 @@ FAULTS = (
         "key=lambda entry: (entry.due_at, entry.version)",
         "key=lambda entry: entry.version",
         ("INV7",),
+        scope="schedule",
     ),
     Fault(
         "a scheduled input that was cancelled is queued",
@@ -490,6 +527,7 @@ FAULTS = (
         "            del state.scheduled[place]\n",
         "",
         ("INV7",),
+        scope="schedule",
     ),
     Fault(
         "the tokens of a run are not limited",
@@ -497,6 +535,7 @@ FAULTS = (
         "if budget.tokens is not None and tokens >= budget.tokens:",
         "if budget.tokens is not None and tokens > budget.tokens:",
         ("BUDGET",),
+        scope="tokens",
     ),
     Fault(
         "calls of a run that has spent its budget run",
@@ -504,6 +543,7 @@ FAULTS = (
         "        spent = budget_spent(state, run)\n        if spent is not None:",
         "        spent = budget_spent(state, run)\n        if spent is not None and not uses:",
         ("BUDGET",),
+        scope="budget",
     ),
     Fault(
         "an answer that spends the budget is no answer where an input has joined",
@@ -511,6 +551,7 @@ FAULTS = (
         "if run.turns >= state.configuration.max_turns or budget_spent(state, run) is not None:",
         "if run.turns >= state.configuration.max_turns:",
         ("OUTCOME", "BUDGET"),
+        scope="tokens",
     ),
     Fault(
         "the model is not told why its answer cannot be used",
@@ -518,6 +559,7 @@ FAULTS = (
         '    state.messages.append(Message("user", (TextBlock(text=event.rejected),)))\n',
         "",
         ("HISTORY",),
+        scope="rejecting",
     ),
     Fault(
         "an answer that cannot be used is asked again once too often",
@@ -525,6 +567,7 @@ FAULTS = (
         "if run.rejected_answers > configuration.rejections_max:",
         "if run.rejected_answers > configuration.rejections_max + 1:",
         ("OUTCOME",),
+        scope="rejecting",
     ),
     Fault(
         "an answer that cannot be used is taken all the same",
@@ -532,6 +575,7 @@ FAULTS = (
         '    run.phase = "ready"\n    run.empty_answers = 0\n',
         '    run.phase = "answered"\n    run.empty_answers = 0\n',
         ("OUTCOME",),
+        scope="rejecting",
     ),
 )
 """Found by the everyday scopes, each within seconds."""

@@ -30,10 +30,10 @@ def planted(fault: Fault, folder: Path) -> None:
     plant(folder, f"events/{fault.module}.py", fault.original, fault.planted)
 
 
-def check(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the everyday check on the package in `folder`, up to the first violation."""
+def check(folder: Path, scope: str) -> subprocess.CompletedProcess[str]:
+    """Run one scope of the everyday check on the package in `folder`, up to the first violation."""
     return subprocess.run(
-        [sys.executable, "-P", "-B", "-m", "refold.scenarios.exhaustive", "--stop-at-first"],
+        [sys.executable, "-P", "-B", "-m", "refold.scenarios.exhaustive", "--stop-at-first", f"--scope={scope}"],
         env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,
@@ -48,7 +48,7 @@ def check(folder: Path) -> subprocess.CompletedProcess[str]:
 )
 def test_a_planted_fault_is_found_by_the_rules_that_it_breaks(fault: Fault, tmp_path: Path) -> None:
     planted(fault, tmp_path)
-    done = check(tmp_path)
+    done = check(tmp_path, fault.scope)
     assert (done.returncode, done.stderr) == (1, "")
     assert re.findall(r"^(\w+) +violated ", done.stdout, re.MULTILINE) == list(fault.found_by)
 

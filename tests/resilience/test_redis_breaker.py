@@ -55,6 +55,7 @@ def test_e2_in_any_life_the_script_does_what_the_simple_model_says(redis_url: st
     backend.close()
 
 
+@pytest.mark.slow
 def test_e2_in_all_short_lives_the_script_does_what_the_simple_model_says(redis_url: str) -> None:
     clock = ManualClock()
     backend = RedisBreakerState(redis_url, prefix=f"{uuid.uuid4()}:", clock=clock)

@@ -480,6 +480,7 @@ class _UnsayableError(Exception):
     __repr__ = __str__
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
     "answer",

@@ -124,6 +124,7 @@ def test_wrong_usage_is_exit_code_2_on_stderr(arguments: list[str]) -> None:
 COMMANDS = [["sessions"], ["show", "alice"], ["show", "alice", "--events"], ["replay"], ["check"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 @pytest.mark.parametrize(
@@ -187,6 +188,7 @@ def _set_schema(path: Path, table: str, schema: str) -> None:
         connection.commit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "value",
     ["NULL", "'x'", *(pytest.param(rare, marks=pytest.mark.slow) for rare in ("''", "1.5", "x'ff00'", str(-(2**63))))],

@@ -45,6 +45,7 @@ def test_text_is_written_in_any_locale(log_file: Path) -> None:
     assert b"Weather in Lisbon?" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], ["--json"], ["--events"]])
 def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path, flags: list[str]) -> None:
     path = tmp_path / "long.db"
@@ -66,6 +67,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path, flags:
         assert process.wait() in (0, 141)
 
 
+@pytest.mark.slow
 def test_a_log_in_use_is_read_and_left_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         path = tmp_path / "live.db"

@@ -220,6 +220,7 @@ async def test_many_requests_at_once_are_all_answered(log: Path) -> None:
 # No runtime.
 
 
+@pytest.mark.slow
 async def test_without_a_runtime_an_input_is_recorded_and_the_wait_for_its_run_ends(log: Path) -> None:
     await begun(log, "s")
     clock = ManualClock()
@@ -262,6 +263,7 @@ async def test_a_new_session_waits_in_the_inbox_for_the_next_runtime_and_so_does
     assert (await check_log(log)).sound
 
 
+@pytest.mark.slow
 async def test_an_owner_that_does_not_look_is_named(log: Path) -> None:
     async with runtime_of(log, inbox_poll_s=0):
         clock = ManualClock()

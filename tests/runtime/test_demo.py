@@ -138,6 +138,7 @@ def test_its_numbers_are_those_of_the_log_file(story: Any) -> None:
     assert story["answer"].split(". ")[0] in Path(story["report"]).read_text()
 
 
+@pytest.mark.slow
 def test_the_story_names_the_kills_the_events_and_the_commands_to_look_at_it(tmp_path: Path) -> None:
     nowhere = tmp_path / "read only"
     nowhere.mkdir(mode=0o500)
@@ -157,6 +158,7 @@ def test_the_story_names_the_kills_the_events_and_the_commands_to_look_at_it(tmp
     assert list(nowhere.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_agents_process_too(tmp_path: Path) -> None:
     log = tmp_path / "demo.db"
     command = [sys.executable, "-P", "-c", "from refold.cli import main; main()", "demo", "--log", str(log)]
@@ -181,6 +183,7 @@ async def test_a_process_that_fails_by_itself_is_told(tmp_path: Path, capfd: pyt
     assert "does not exist" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 async def test_a_process_that_ends_before_it_can_be_killed_is_told(tmp_path: Path) -> None:
     files = DemoFiles.beside(tmp_path / "demo.db")
     await live(files, kill_in="open_ticket", pause_s=0)

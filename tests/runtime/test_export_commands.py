@@ -63,6 +63,7 @@ def log(tmp_path: Path) -> Path:
 # There and back.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
 def test_a_golden_log_comes_back_byte_for_byte(golden: Path, tmp_path: Path) -> None:
     source = Path(shutil.copy(golden, tmp_path / golden.name))

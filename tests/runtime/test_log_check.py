@@ -117,6 +117,7 @@ def test_an_event_that_says_it_is_of_a_batch_after_it_is_found(tampered: Callabl
     assert str(problem) == "session/alice@6: belongs to the batch of version 9, which begins after it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("further", [-(2**62), -12, -2, -1, 1, 2, 12, 2**62])
 @pytest.mark.parametrize("version", range(1, 12))
 def test_an_event_of_any_other_batch_is_a_problem(tampered: Callable[..., Path], version: int, further: int) -> None:

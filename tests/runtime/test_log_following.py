@@ -251,6 +251,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 async def test_b11_a_reader_of_another_process_sees_started_before_completed_and_nothing_twice(
     tmp_path: Path, name: str

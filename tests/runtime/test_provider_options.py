@@ -181,6 +181,7 @@ async def test_react_asks_for_tools_in_text(folder: Path) -> None:
     assert (await configured_in(folder)).configuration.protocol == "react"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["run", "chat"])
 async def test_a_busy_provider_is_asked_again_and_that_is_told(folder: Path, command: str) -> None:
     busy = json_answer({"error": {"message": "Slow down", "type": "tokens"}}, status=429, headers={"retry-after": "0"})

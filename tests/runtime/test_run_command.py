@@ -216,6 +216,7 @@ def test_a_call_that_needs_approval_waits_for_the_agent_s_own_handler(folder: Pa
     assert_sound(folder / "refold.db")
 
 
+@pytest.mark.slow
 def test_a_run_that_a_crash_left_open_goes_on_first_and_other_sessions_are_left_alone(folder: Path) -> None:
     for session in ("mine", "other"):
         with started(folder, "agents:dier", "hello", "--session", session, "--key", "k") as process:

@@ -117,7 +117,7 @@ async def test_times_are_those_of_the_events() -> None:
 
 
 async def test_a_large_thought_and_a_large_result_are_shown_whole() -> None:
-    @tool
+    @tool(result_limit=None)
     async def large() -> str:
         """Returns much."""
         return "r" * 70_000

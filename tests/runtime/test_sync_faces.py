@@ -27,6 +27,8 @@ FACES: list[tuple[type, type]] = [
 
 NOT_FOR_THREADS = {
     AgentRuntime: {
+        "has_hooks",  # Asked where inputs are taken, on the loop.
+        "hooks_of",  # Likewise.
         "host",  # Awaited; the refs of what it hosts serve threads. Host by `asynchronous`, on the loop.
         "hub",  # Used on the loop only; `subscribe` and `follow` are the ways to it.
         "log",  # The logger.

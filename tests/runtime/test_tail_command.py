@@ -131,6 +131,7 @@ def test_what_cannot_be_is_exit_code_2(log: Path, arguments: list[str], said: st
     assert said in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["live.db", "live.jsonl"])
 def test_a_live_log_is_followed_until_ctrl_c(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
@@ -183,6 +184,7 @@ def test_what_cannot_be_shown_is_refused(log: Path, arguments: list[str], says: 
     assert says in " ".join(result.stderr.split())
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_ends_it_at_the_next_event(tmp_path: Path) -> None:
     path = tmp_path / "live.db"
 
@@ -205,6 +207,7 @@ def test_a_reader_that_goes_away_ends_it_at_the_next_event(tmp_path: Path) -> No
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_a_log_that_is_removed_ends_it_with_one_line(tmp_path: Path) -> None:
     path = tmp_path / "gone.db"
 

@@ -202,6 +202,7 @@ sys.stdout.buffer.write(msgspec.json.encode(ToolRegistry(tools).specs()))
 """
 
 
+@pytest.mark.slow
 def test_case_b11_every_process_lists_the_same_tools_in_the_same_bytes() -> None:
     listed = {
         subprocess.run(

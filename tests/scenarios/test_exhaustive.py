@@ -49,7 +49,15 @@ def test_a_violation_is_an_exit_code_and_is_shown_as_a_program_with_its_log(monk
     assert text.endswith("  10  RunCancelled(run='run_3')\n")
 
 
-def test_wrong_arguments_get_the_usage() -> None:
-    code, text = printed("--everything")
+def test_one_scope_can_be_named() -> None:
+    code, text = printed("--scope=rejecting")
+    assert code == 0
+    assert len(re.findall(r" 0\.0$", text, re.MULTILINE)) == 1
+    assert re.search(r"^rejecting ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("argument", ["--everything", "--scope=nowhere"])
+def test_wrong_arguments_get_the_usage(argument: str) -> None:
+    code, text = printed(argument)
     assert code == 2
     assert text.startswith("usage: ")

@@ -42,6 +42,7 @@ def test_a_larger_scope_has_more_states() -> None:
     assert smaller.depth < larger.depth
 
 
+@pytest.mark.slow
 def test_a_fault_is_shown_with_the_fewest_commands_that_lead_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_decisions, "EMPTY_ANSWERS_MAX", 1)
     found = explore(STUBBORN).counterexamples

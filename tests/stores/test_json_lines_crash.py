@@ -80,6 +80,7 @@ def dead_at(log: Path, point: str) -> None:
     assert done.returncode == 7
 
 
+@pytest.mark.slow
 async def test_kill_9_of_a_writer_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     found = 0

@@ -248,6 +248,7 @@ def test_an_owner_whose_loop_is_gone_gives_way_and_writes_nothing_more(log: Path
 # What a crash leaves.
 
 
+@pytest.mark.slow
 async def test_wherever_a_file_is_cut_what_is_left_is_whole_appends(log: Path) -> None:
     ends = await written(log)
     whole = log.read_bytes()

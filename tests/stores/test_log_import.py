@@ -175,6 +175,7 @@ async def test_some_streams_keep_their_positions(tmp_path: Path) -> None:
         assert place.position == 609, "positions of what was left out are not used again"
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(
@@ -346,6 +347,7 @@ HOSTILE: dict[str, tuple[str, Callable[[list[bytes]], bytes]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", HOSTILE)
 async def test_what_is_no_whole_export_is_refused_with_its_line_and_leaves_nothing(
     tmp_path: Path, lines: bytes, what: str
