@@ -43,20 +43,19 @@ async def path(source: str, target: str) -> str:
     return f"{' -> '.join(found.entities)}, {found.weight:g} ms" if found is not None else "They are not connected."
 
 
-ANSWERS = [
-    [
-        use("learn", {"source": "ledger", "kind": "notifies", "target": "mail", "weight": 3}),
-        use("learn", {"source": "shop", "kind": "calls", "target": "mail", "weight": -1}),
-    ],
-    use("path", {"source": "shop", "target": "mail"}),
-    say("The shop reaches mail through payments and the ledger, in 28 ms."),
-]
-
-
 async def main() -> None:
     runtime = AgentRuntime(
         AgentConfig(model="scripted"),
-        provider=ScriptedProvider(ANSWERS),
+        provider=ScriptedProvider(
+            [
+                [
+                    use("learn", {"source": "ledger", "kind": "notifies", "target": "mail", "weight": 3}),
+                    use("learn", {"source": "shop", "kind": "calls", "target": "mail", "weight": -1}),
+                ],
+                use("path", {"source": "shop", "target": "mail"}),
+                say("The shop reaches mail through payments and the ledger, in 28 ms."),
+            ]
+        ),
         tools=[learn, path],
         graph=graph,
         log="services.db",

@@ -14,6 +14,7 @@ from refold.actors.effects import EffectEnded
 from refold.actors.model import CancelModelCall, ModelActor, StartModelCall
 from refold.actors.outgoing_request import WantedRequest
 from refold.actors.protocols import Provider, StreamItem
+from refold.actors.tool_calling import NO_RULES, ToolRules
 from refold.events.configuration import AgentConfig, CodeIdentity, ToolSpec, configuration_of
 from refold.events.content import JsonObject, Message, TextBlock
 from refold.events.errors import PersistenceError, ProviderError
@@ -80,6 +81,9 @@ class NoTools:
 
     def spec(self, name: str) -> ToolSpec | None:
         return None
+
+    def rules(self, name: str) -> ToolRules:
+        return NO_RULES
 
     def check(self, name: str, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
         if name == "broken":

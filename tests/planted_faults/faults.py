@@ -503,7 +503,7 @@ FAULTS = (
         "InputQueued(content=due.content, key=due.key, scheduled",
         "InputQueued(content=due.content, scheduled",
         ("SCHEDULE",),
-        scope="schedule",
+        scope="scheduled keys",
     ),
     Fault(
         "the time of a scheduled input passes and nothing happens",
