@@ -272,7 +272,7 @@ class _Computed(_Derived[T]):
                 values.append((yield from _for_the_loop(parent).__await__()))
             if not self._begun:
                 threading.Thread(target=self._fill, args=(values,), name="computing", daemon=True).start()
-        return (yield from ActorFuture.__await__(self))
+        return (yield from super().__await__())
 
     __iter__ = __await__
 

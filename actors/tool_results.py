@@ -76,8 +76,8 @@ def failure(error: BaseException) -> tuple[tuple[ResultContent, ...], ErrorKind]
     """
     said = [_said(single) for single in _singles(error)]
     text = "; ".join(text for text, _ in said)
-    kinds = {kind for _, kind in said}
-    kind: ErrorKind = kinds.pop() if len(kinds) == 1 else "permanent"
+    kinds: list[ErrorKind] = list(dict.fromkeys(kind for _, kind in said))
+    kind: ErrorKind = kinds[0] if len(kinds) == 1 else "permanent"
     return (TextBlock(text=text[:ERROR_CHARACTERS_MAX] or type(error).__name__),), kind
 
 

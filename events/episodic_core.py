@@ -120,7 +120,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
 class AgentEpisodes(msgspec.Struct, kw_only=True):
     """What belongs to one agent."""
 
-    ids: dict[MemoryId, None] = {}
+    ids: dict[MemoryId, None] = msgspec.field(default_factory=dict[MemoryId, None])
     """In order of insertion."""
     least: list[tuple[float, int, MemoryId]] = []
     """A heap of importance, number and id; the first is there, and others may be gone."""
@@ -130,9 +130,9 @@ class AgentEpisodes(msgspec.Struct, kw_only=True):
 class Episodes(State):
     """What an episodic memory's events add up to."""
 
-    episodes: dict[MemoryId, Episode] = msgspec.field(default_factory=dict)
+    episodes: dict[MemoryId, Episode] = msgspec.field(default_factory=dict[MemoryId, Episode])
     """In order of insertion."""
-    agents: dict[str, AgentEpisodes] = msgspec.field(default_factory=dict)
+    agents: dict[str, AgentEpisodes] = msgspec.field(default_factory=dict[str, AgentEpisodes])
     """Those that have episodes."""
     capacity: int | None = None
 

@@ -7,13 +7,13 @@ number, zero or more: with a negative one Dijkstra's shortest path would be wron
 
 import math
 from collections.abc import Mapping
-from typing import Final, assert_never
+from typing import Final, assert_never, cast
 
 import msgspec
 
 from refold.events.checked_core import CheckedCore
 from refold.events.cleaning import Unrecordable, clean_json
-from refold.events.content import JsonObject
+from refold.events.content import Json, JsonObject
 from refold.events.core import Recorded
 from refold.events.errors import ConfigError, GraphError
 from refold.events.ids import checked_identifier
@@ -34,7 +34,7 @@ class Entity(msgspec.Struct, frozen=True):
     """1 to 512 UTF-8 bytes; unique in its graph."""
     kind: str
     """What sort of thing it is, such as `"person"`."""
-    properties: JsonObject = msgspec.field(default_factory=dict)
+    properties: JsonObject = msgspec.field(default_factory=dict[str, Json])
 
 
 class Relationship(msgspec.Struct, frozen=True, order=True):
@@ -64,7 +64,7 @@ class AddEntity(KeyedCommand, frozen=True, kw_only=True):
 
     entity: str
     kind: str
-    properties: JsonObject = msgspec.field(default_factory=dict)
+    properties: JsonObject = msgspec.field(default_factory=dict[str, Json])
 
     def __post_init__(self) -> None:
         checked_name(self.entity, "graph entity")
@@ -118,7 +118,7 @@ class EntityAdded(KeyedEvent, frozen=True, kw_only=True, tag="graph.entity_added
 
     entity: str
     kind: str
-    properties: JsonObject = msgspec.field(default_factory=dict)
+    properties: JsonObject = msgspec.field(default_factory=dict[str, Json])
 
 
 class EntityRemoved(KeyedEvent, frozen=True, kw_only=True, tag="graph.entity_removed.v1"):
@@ -152,10 +152,12 @@ GraphEvent = EntityAdded | EntityRemoved | RelationshipAdded | RelationshipRemov
 class GraphState(State):
     """A graph, found from both ends."""
 
-    entities: dict[str, Entity] = msgspec.field(default_factory=dict)
-    outgoing: dict[str, dict[str, dict[str, float]]] = msgspec.field(default_factory=dict)
+    entities: dict[str, Entity] = msgspec.field(default_factory=dict[str, Entity])
+    outgoing: dict[str, dict[str, dict[str, float]]] = msgspec.field(
+        default_factory=dict[str, dict[str, dict[str, float]]]
+    )
     """Weights of relationships: by source, target and kind; without empty parts."""
-    incoming: dict[str, dict[str, None]] = msgspec.field(default_factory=dict)
+    incoming: dict[str, dict[str, None]] = msgspec.field(default_factory=dict[str, dict[str, None]])
     """The sources of the relationships to each target; without empty parts."""
 
     def require(self, entity: str) -> None:
@@ -264,7 +266,7 @@ def cleaned_properties(entity: str, given: object) -> JsonObject:
     if not isinstance(given, Mapping):
         raise GraphError(f"the properties of entity {entity!r} must be a mapping, not {type(given).__name__}")
     try:
-        cleaned = clean_json(given)
+        cleaned = clean_json(cast("Mapping[str, object]", given))
     except Unrecordable as error:
         raise GraphError(f"the properties of entity {entity!r} cannot be recorded: {error}") from None
     assert isinstance(cleaned, dict)
@@ -273,7 +275,7 @@ def cleaned_properties(entity: str, given: object) -> JsonObject:
         raise GraphError(
             f"the properties of entity {entity!r} have {size:,} bytes of JSON; the limit is {PROPERTIES_BYTES_MAX:,}"
         )
-    return cleaned
+    return cast("JsonObject", cleaned)
 
 
 def shown(value: object) -> str:

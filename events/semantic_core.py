@@ -97,9 +97,9 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 class Knowledge(State):
     """What a semantic memory's events add up to."""
 
-    entries: dict[str, Known] = msgspec.field(default_factory=dict)
+    entries: dict[str, Known] = msgspec.field(default_factory=dict[str, Known])
     """By key, in order of insertion."""
-    tagged: dict[str, dict[str, None]] = msgspec.field(default_factory=dict)
+    tagged: dict[str, dict[str, None]] = msgspec.field(default_factory=dict[str, dict[str, None]])
     """The keys that have a tag."""
     embedded: int = 0
     """How many entries have an embedding."""

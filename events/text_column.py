@@ -7,7 +7,7 @@ the same on every machine; and where several texts would do as an answer, the fi
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import overload
+from typing import cast, overload
 
 from refold.events.errors import ConfigError
 
@@ -55,7 +55,7 @@ class TextColumn(Sequence[str]):
         if isinstance(other, TextColumn):
             return self._texts == other._texts
         if isinstance(other, list | tuple):
-            return self._texts == tuple(other)
+            return self._texts == tuple(cast("Sequence[object]", other))
         return NotImplemented
 
     def __deepcopy__(self, memo: object) -> "TextColumn":

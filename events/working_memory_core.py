@@ -84,7 +84,7 @@ WorkingEvent = ItemSet | ItemsForgotten | ItemRemoved | ItemsCleared | RoomChang
 class Items(State):
     """What a working memory's events add up to."""
 
-    items: dict[str, str] = msgspec.field(default_factory=dict)
+    items: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     """The newest last."""
     capacity: int | None = None
     """None = it was not said."""

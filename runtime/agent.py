@@ -127,8 +127,10 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check_stores(self) -> None:
         for field, kind in (("memory", MEMORY_KIND), ("semantic", KNOWLEDGE_KIND), ("working_memory", WORKING_KIND)):
-            given = getattr(self, field)
-            if (isinstance(given, StreamObject) or field == "semantic") and getattr(given, "kind", kind) != kind:
+            given: object = getattr(self, field)
+            its_kind: object = getattr(given, "kind", None)
+            of_the_log = isinstance(given, StreamObject) or field == "semantic"
+            if given is not None and of_the_log and its_kind != kind:
                 raise ConfigError(f"Agent.{field} must be a store of the kind {kind!r}, not {given!r:.80}")
         for field, method in (("memory", "look"), ("memory", "note_recalled"), ("working_memory", "prompt_text")):
             given = getattr(self, field)

@@ -130,15 +130,14 @@ class StepSnapshots:
         # In doubt, nothing is kept of a session that was half followed.
         followed = self._sessions.pop(recorded.stream, None) or FollowedSession(recorded.stream)
         if followed.state.version >= recorded.version:  # It stands in the batch of one that was seen before.
-            ended = False
+            document = None
         else:
             await followed.fold(store, recorded)
-            ended = followed.state.turn is None
-            document = await followed.document(store) if ended else b""
+            document = await followed.document(store) if followed.state.turn is None else None
         self._sessions[recorded.stream] = followed
         if len(self._sessions) > SESSIONS_KEPT_MAX:
             self._sessions.popitem(last=False)
-        if ended:
+        if document is not None:
             await self.backend.save(step_key(followed.session, followed.state.version), document)
             self.written += 1
 

@@ -123,7 +123,9 @@ class StreamObject(Generic[S, C, E]):
             if self._ref is None:
                 return question(self._state_before())
         actor = self._ref.system.instance(self.stream)
-        state: S | None = actor.current_state() if isinstance(actor, FoldedActor) else None
+        if not isinstance(actor, FoldedActor):
+            return None
+        state = cast("S | None", actor.current_state())
         return question(state) if state is not None else None
 
     def read_and_note(self, question: Callable[[S], R], note: Callable[[R], C | None]) -> ActorFuture[R]:
@@ -200,7 +202,8 @@ class StreamObject(Generic[S, C, E]):
             self._attaching = True
         try:
             ref = (await host.lasting(self.kind, self.core)).ref(self.stream)
-            commands = [*(await ref.ask(Question(self.opening), block=False).map(_value))]
+            opening: Sequence[C] = await ref.ask(Question(self.opening), block=False).map(_value)
+            commands = list(opening)
             taken = 0
             while True:
                 with self._before_lock:  # Other threads may still be giving.

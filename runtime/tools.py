@@ -7,10 +7,10 @@ the body, and what was found good when it was checked is what the body gets.
 
 import hashlib
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from functools import WRAPPER_ASSIGNMENTS
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 from refold.actors.result_limit import DEFAULT_RESULT_LIMIT, WithLimit
 from refold.actors.thread_pool import ThreadPool
@@ -65,6 +65,10 @@ class Arguments(Protocol):
         ...
 
 
+ToolBody: TypeAlias = Callable[[dict[str, object], ToolContext[object]], object]
+"""Calls a tool's function with checked arguments; an async one gives an awaitable."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Tool(Generic[P, R_co]):
     """A function that a model may call, made by `tool` or `Tool.from_schema`.
@@ -81,7 +85,7 @@ class Tool(Generic[P, R_co]):
     spec: ToolSpec
     function: Callable[P, R_co]
     _arguments: Arguments
-    _body: Callable[[dict[str, object], ToolContext[object]], object]
+    _body: ToolBody
     _validate: Validator | None
     _action: ActionName | None = None
     result_limit: int | None = DEFAULT_RESULT_LIMIT
@@ -157,6 +161,16 @@ class Tool(Generic[P, R_co]):
             )
         value = await result if inspect.isawaitable(result) else result
         return value if self.result_limit == DEFAULT_RESULT_LIMIT else WithLimit(value, self.result_limit)
+
+    def carried_out_by(
+        self, carry_out: Callable[[ToolBody, dict[str, object], ToolContext[object]], Awaitable[object]]
+    ) -> "Tool[..., object]":
+        """Return the same tool, but that `carry_out` runs its body: on the loop, given the arguments and context."""
+
+        async def body(values: dict[str, object], context: ToolContext[object]) -> object:
+            return await carry_out(self._body, values, context)
+
+        return replace(cast("Tool[..., object]", self), function=body, _body=body)
 
     def _permitted(self, arguments: JsonObject) -> Verdict:
         """Return the verdict on arguments that fit."""

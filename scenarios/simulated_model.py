@@ -7,7 +7,7 @@ answers call one tool or several; the longer a run, the likelier it is that the 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from refold.actors.protocols import StreamItem
 from refold.events.configuration import ToolSpec
@@ -96,37 +96,34 @@ class SimulatedModel:
 
 def arguments_for(spec: ToolSpec, chance: random.Random) -> dict[str, Any]:
     """Return arguments that fit a tool's schema, as far as its types, enumerations and required fields say."""
-    value = _value(spec.input_schema, spec.input_schema.get("$defs", {}), chance, 0)
-    return value if isinstance(value, dict) else {}
+    schema = cast("dict[str, Any]", spec.input_schema)
+    value = _value(schema, schema.get("$defs", {}), chance, 0)
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _value(schema: Any, definitions: Any, chance: random.Random, depth: int) -> Any:
-    if not isinstance(schema, dict):
-        return chance.randrange(100)
+def _value(schema: dict[str, Any], definitions: dict[str, Any], chance: random.Random, depth: int) -> Any:
     if "$ref" in schema:
-        return _value(definitions.get(str(schema["$ref"]).rpartition("/")[2]), definitions, chance, depth + 1)
-    for choices in (schema.get("enum"), [schema["const"]] if "const" in schema else None):
-        if isinstance(choices, list) and choices:
-            return chance.choice(choices)
-    for variants in (schema.get("anyOf"), schema.get("oneOf")):
-        if isinstance(variants, list) and variants:
-            return _value(chance.choice(variants) if depth < 5 else variants[-1], definitions, chance, depth + 1)
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        kind = chance.choice(kind)
+        return _value(definitions[str(schema["$ref"]).rpartition("/")[2]], definitions, chance, depth + 1)
+    choices: list[Any] = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+    if choices:
+        return chance.choice(choices)
+    variants: list[dict[str, Any]] = schema.get("anyOf") or schema.get("oneOf") or []
+    if variants:
+        return _value(chance.choice(variants) if depth < 5 else variants[-1], definitions, chance, depth + 1)
+    kinds: str | list[str] = schema.get("type", "integer")
+    kind = kinds if isinstance(kinds, str) else chance.choice(kinds)
     if kind == "object":
-        required = schema.get("required", [])
-        properties = schema.get("properties", {})
+        required: list[str] = schema.get("required", [])
+        properties: dict[str, dict[str, Any]] = schema.get("properties", {})
         chosen = [name for name in properties if name in required or (depth < 3 and chance.random() < 0.3)]
         return {name: _value(properties[name], definitions, chance, depth + 1) for name in chosen}
     if kind == "array":
-        least = int(schema.get("minItems", 0))
-        size = max(least, chance.randrange(3) if depth < 3 else 0)
+        size = max(int(schema.get("minItems", 0)), chance.randrange(3) if depth < 3 else 0)
         return [_value(schema.get("items", {}), definitions, chance, depth + 1) for _ in range(size)]
     return _scalar(kind, schema, chance)
 
 
-def _scalar(kind: object, schema: dict[str, Any], chance: random.Random) -> Any:
+def _scalar(kind: str, schema: dict[str, Any], chance: random.Random) -> Any:
     if kind == "string":
         least, most = int(schema.get("minLength", 1)), int(schema.get("maxLength", 12))
         return "".join(chance.choice("abcdefghij") for _ in range(max(least, min(most, 6))))

@@ -4,18 +4,16 @@ A plain function is called on the loop, since a simulation has no threads; so wh
 """
 
 import asyncio
-import dataclasses
 import inspect
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from refold.actors.tool_context import ToolContext
 from refold.events.errors import ToolError
 from refold.events.ids import SessionId
 from refold.scenarios import faults
 from refold.scenarios.simulated_world import Body, World
-from refold.tools import Tool
+from refold.tools import Tool, ToolBody
 
 HANG_S = 3_600.0
 """How long a body goes on that ignores everything."""
@@ -29,21 +27,19 @@ def simulated_tools(tools: Sequence[Tool[..., object]], world: World) -> tuple[T
 
 
 def _simulated(tool: Tool[..., object], world: World) -> Tool[..., object]:
-    async def body(values: dict[str, object], context: ToolContext[object]) -> object:
-        return await _carry_out(tool, values, context, world)
+    async def carry_out(body: ToolBody, values: dict[str, object], context: ToolContext[object]) -> object:
+        return await _carry_out(tool.name, lambda: body(values, context), context, world)
 
-    return dataclasses.replace(tool, function=body, _body=body)
+    return tool.carried_out_by(carry_out)
 
 
-async def _carry_out(
-    tool: Tool[..., Any], values: dict[str, object], context: ToolContext[Any], world: World
-) -> object:
-    chance = world.chance(f"tool {tool.name}")
+async def _carry_out(name: str, run: Callable[[], object], context: ToolContext[object], world: World) -> object:
+    chance = world.chance(f"tool {name}")
     due = world.plan.count("tool")
     body = Body(
         session=SessionId(str(context.session)),
         call=str(context.call),
-        tool=tool.name,
+        tool=name,
         life=world.life,
         began_s=world.now_s(),
         ignores_cancellation=any(isinstance(fault, faults.ToolHangs) for fault in due),
@@ -56,7 +52,7 @@ async def _carry_out(
                 await asyncio.sleep(fault.seconds)
             elif isinstance(fault, faults.ToolHangs):
                 await _hang(world, body)
-        result = tool._body(values, context)
+        result = run()
         if inspect.isawaitable(result):
             result = await result
         body.finished = True

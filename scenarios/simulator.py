@@ -105,6 +105,10 @@ class Simulator:
                 gc.enable()
 
 
+def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """See no error of what is left of a dead life."""
+
+
 class _Gone(BaseException):
     """The process is dead: passes through everything."""
 
@@ -177,7 +181,7 @@ class _Simulation:
                 raise _Gone
 
         loop.before_step = limit
-        loop.set_exception_handler(lambda *_: None)
+        loop.set_exception_handler(_ignore)
         logged = logging.root.manager.disable
         logging.disable(logging.CRITICAL)  # Nobody hears the dead.
         try:
@@ -259,8 +263,8 @@ class _Life:
             for index, act in enumerate(simulation.scenario.acts)
             if index not in simulation.outcomes
         ]
-        everything = loop.create_task(self._all_over(runtime, acts), name="all over")
-        ending = loop.create_task(self._ending.wait(), name="the order to end")
+        everything: asyncio.Task[Any] = loop.create_task(self._all_over(runtime, acts), name="all over")
+        ending: asyncio.Task[Any] = loop.create_task(self._ending.wait(), name="the order to end")
         try:
             await asyncio.wait([everything, ending], return_when=asyncio.FIRST_COMPLETED)
             if everything.done():
@@ -268,7 +272,7 @@ class _Life:
                 simulation.over = True
         finally:
             await runtime.close()
-        outside = (*acts, everything, ending)
+        outside: tuple[asyncio.Task[Any], ...] = (*acts, everything, ending)
         for task in outside:
             task.cancel()
         await asyncio.gather(*outside, return_exceptions=True)

@@ -231,6 +231,7 @@ class _Folder:
             descriptor, path = tempfile.mkstemp(prefix=UNFINISHED, dir=self._path)
             file = FileIO(descriptor, "wb")
             try:
+                assert fcntl is not None  # Asked at the beginning.
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if os.fstat(descriptor).st_nlink:
                     return file, Path(path)
@@ -274,6 +275,7 @@ def name_of(encoded: bytes) -> str:
 def _remove_unless_locked(left: Path) -> None:
     descriptor = os.open(left, _READ)
     try:
+        assert fcntl is not None  # Asked at the beginning.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(descriptor), left.lstat()):
             left.unlink(missing_ok=True)

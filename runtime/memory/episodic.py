@@ -212,7 +212,7 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
 
     def _all_of(self, agent: str, above: float | None) -> ActorFuture[list[Recalled]]:
         def question(state: Episodes) -> list[Recalled]:
-            index = self._index_of(state, agent)
+            index = self.index_of(state, agent)
             if index is None:
                 return []
             return index.by_importance(self.now_us(), self.decay, self.recall_policy, above)
@@ -224,7 +224,7 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
             raise AgentMemoryError(f"a query must be a text, not {query!r:.80}")
         return _Question(self, agent, query, checked_limit(limit))
 
-    def _index_of(self, state: Episodes, agent: str) -> "AgentIndex | None":
+    def index_of(self, state: Episodes, agent: str) -> "AgentIndex | None":
         return self._indexes().of(state, agent)
 
     def _indexes(self) -> "EpisodicIndex":
@@ -249,7 +249,7 @@ class _Question:
 
     def __call__(self, state: Episodes) -> list[Recalled]:
         store = self._store
-        index = store._index_of(state, self._agent) if self._limit else None
+        index = store.index_of(state, self._agent) if self._limit else None
         if index is None:
             return []
         return index.recalled(self._query, self._limit, store.now_us(), store.decay, store.recall_policy)

@@ -22,7 +22,7 @@ only where the graph has changed since the last such question.
 
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast
 
 import msgspec
 
@@ -347,8 +347,8 @@ def _is_new(performed: Performed) -> bool:
     return performed.new
 
 
-def _failed(error: GraphError) -> ActorFuture[R]:
-    future: ActorFuture[R] = ActorFuture()
+def _failed(error: GraphError) -> ActorFuture[Any]:
+    future: ActorFuture[Any] = ActorFuture()
     future.settle(error=error)
     return future
 

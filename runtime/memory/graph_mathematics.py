@@ -7,7 +7,7 @@ numbers, the places of the ids in code-point order, and everything is handed to 
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import networkx as nx
 
@@ -96,10 +96,10 @@ class Mathematics:
     def find_cycle(self) -> tuple[Relationship, ...] | None:
         """Return relationships that lead round in a circle; None = there are none."""
         try:
-            edges = nx.find_cycle(self.graph)
+            found = cast("list[tuple[int, ...]]", nx.find_cycle(self.graph))  # pyright: ignore[reportUnknownMemberType]
         except nx.NetworkXNoCycle:
             return None
-        return tuple(self._least(self.ids[source], self.ids[target]) for source, target, *_ in edges)
+        return tuple(self._least(self.ids[edge[0]], self.ids[edge[1]]) for edge in found)
 
     def _edges(self) -> Iterator[tuple[int, int, int]]:
         """Yield the ends of each edge, and how many relationships it stands for."""
