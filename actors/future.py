@@ -272,7 +272,7 @@ class _Computed(_Derived[T]):
                 values.append((yield from _for_the_loop(parent).__await__()))
             if not self._begun:
                 threading.Thread(target=self._fill, args=(values,), name="computing", daemon=True).start()
-        return (yield from super().__await__())
+        return (yield from super(_Derived, self).__await__())  # The next above would compute on the loop.
 
     __iter__ = __await__
 
