@@ -185,11 +185,15 @@ class _Simulation:
         logged = logging.root.manager.disable
         logging.disable(logging.CRITICAL)  # Nobody hears the dead.
         try:
-            while tasks := asyncio.all_tasks(loop):
-                for task in sorted(tasks, key=hash):
+            while True:
+                loop.run_until_complete(loop.shutdown_asyncgens())
+                loop.run_until_complete(asyncio.sleep(0))  # What is ready may begin more.
+                tasks = sorted(asyncio.all_tasks(loop), key=hash)
+                if not tasks:
+                    break
+                for task in tasks:
                     task.cancel()
-                loop.run_until_complete(asyncio.gather(*sorted(tasks, key=hash), return_exceptions=True))
-            loop.run_until_complete(loop.shutdown_asyncgens())
+                loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         except (_Gone, SimulationError):
             if not self.watch.broken:
                 self.watch.note("ERROR", "", "what was left of a dead life does not end")

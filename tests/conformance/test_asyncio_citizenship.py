@@ -193,7 +193,6 @@ class AtEvent:
         return "RunCompleted" if self._seen[self._place - 1].batch in completed else "RunCancelled"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_a_caller_may_be_cancelled_at_every_event_of_a_run(log: EventStore, streaming: bool) -> None:
     config = AgentConfig(model="m", streaming=streaming)

@@ -119,7 +119,6 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "events.db"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("face", ["async", "sync"])
 def test_a_child_leaves_the_parents_runtime_and_log_alone_however_it_ends(log: Path, face: str) -> None:
     parent, close = (ASYNC_PARENT, "await runtime.close()") if face == "async" else (SYNC_PARENT, "runtime.close()")

@@ -178,5 +178,6 @@ async def test_a_body_that_kills_every_process_goes_back_to_the_person_each_time
     killed(log, "once", "paying 1")
     for _ in range(2):
         lines = killed(log, "once", "paying 1", "restore")
-        assert lines == [f"asked {CRASHED_TEXT}", "paying 1"]
+        # The kill may have come before the decision about the other call was recorded, which is then asked for again.
+        assert [line for line in lines if line != "asked"] == [f"asked {CRASHED_TEXT}", "paying 1"]
     await assert_file_sound(log)

@@ -220,7 +220,6 @@ async def test_many_requests_at_once_are_all_answered(log: Path) -> None:
 # No runtime.
 
 
-@pytest.mark.slow
 async def test_without_a_runtime_an_input_is_recorded_and_the_wait_for_its_run_ends(log: Path) -> None:
     await begun(log, "s")
     clock = ManualClock()
