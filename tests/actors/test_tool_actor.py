@@ -386,7 +386,9 @@ async def test_a_stop_leaves_calls_open_as_after_a_crash(setups: Callable[..., S
     assert setup.ends() == []
 
 
-async def test_k05_a_body_whose_effect_is_once_runs_once_whatever_the_rules_say(setups: Callable[..., Setup]) -> None:
+async def test_case_k05_a_body_whose_effect_is_once_runs_once_whatever_the_rules_say(
+    setups: Callable[..., Setup],
+) -> None:
     attempts: list[str] = []
 
     async def body(context: ToolContext[object]) -> object:

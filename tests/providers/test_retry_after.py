@@ -37,7 +37,9 @@ def test_seconds(text: str, seconds: float) -> None:
         ("Wed, 21 Oct 2099 07:28:00 GMT", RETRY_AFTER_S_MAX),
     ],
 )
-def test_a_date_is_compared_with_the_responses_own_or_the_time_that_is_given(text: str, seconds: float) -> None:
+def test_case_k01_a_date_is_compared_with_the_responses_own_or_the_time_that_is_given(
+    text: str, seconds: float
+) -> None:
     assert retry_after_s({"retry-after": text, "date": DATE}) == seconds
     assert retry_after_s({"retry-after": text}, NOW) == seconds
     # The response's own comes first: this machine's clock may be wrong.

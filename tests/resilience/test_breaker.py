@@ -118,7 +118,9 @@ async def test_e1_it_closes_when_a_probe_succeeds_and_opens_again_when_one_fails
     assert await breaker.call(service) == "hello"
 
 
-async def test_k07_of_many_callers_one_is_the_probe(make: MakeBreaker, service: Service, clock: ManualClock) -> None:
+async def test_case_k07_of_many_callers_one_is_the_probe(
+    make: MakeBreaker, service: Service, clock: ManualClock
+) -> None:
     breaker = await make()
     await service.fails(breaker, 3)
     await clock.advance(10)
@@ -234,7 +236,7 @@ async def test_e1_threads_use_it_as_well(make: MakeBreaker) -> None:
     assert (await report_of(breaker)).phase == "open"
 
 
-def test_k07_of_many_threads_one_is_the_probe(clock: ManualClock) -> None:
+def test_case_k07_of_many_threads_one_is_the_probe(clock: ManualClock) -> None:
     breaker = CircuitBreaker("b", threshold=1, recovery_s=10, clock=clock)
     with suppress(OSError), breaker.guard():
         raise OSError

@@ -138,7 +138,7 @@ async def test_d6_a_permanent_failure_is_not_repeated(log: EventStore, clock: Ma
     assert body.attempts == 1
 
 
-async def test_k05_a_tool_whose_effect_is_once_is_never_run_again(log: EventStore, clock: ManualClock) -> None:
+async def test_case_k05_a_tool_whose_effect_is_once_is_never_run_again(log: EventStore, clock: ManualClock) -> None:
     with pytest.raises(ConfigError, match='its effect is "once", so what failed is not run again'):
         paying(Body(), retries=RETRIES)
     attempts: list[str] = []
@@ -244,7 +244,7 @@ async def test_d6_beside_an_attempt_that_does_not_end_there_is_no_other(log: Eve
 # Silence
 
 
-async def test_k10_a_call_that_reports_progress_may_take_longer_than_its_timeout(
+async def test_case_k10_a_call_that_reports_progress_may_take_longer_than_its_timeout(
     log: EventStore, clock: ManualClock
 ) -> None:
     @tool(timeout_s=10)

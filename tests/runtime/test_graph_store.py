@@ -167,7 +167,7 @@ EVERYTHING: list[Callable[[GraphStore], ActorFuture[Any]]] = [
 ]
 
 
-def test_a_path_that_a_negative_weight_would_make_wrong_cannot_come_about() -> None:
+def test_case_l03_a_path_that_a_negative_weight_would_make_wrong_cannot_come_about() -> None:
     graph = stored(["1", "2", "3", "5"], [])
     for source, target, weight in [("1", "2", -1), ("1", "3", -1), ("2", "5", -1), ("3", "5", -2)]:
         with pytest.raises(GraphError, match=f"'{source}' -next-> '{target}' has the weight {weight}"):

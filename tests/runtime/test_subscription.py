@@ -344,7 +344,7 @@ async def test_leaving_ends_it_for_a_waiting_reader_too_and_leaves_nothing_behin
     assert log.hub._subscriptions == {}
 
 
-def test_a_subscription_that_nobody_holds_is_gone() -> None:
+def test_case_l05_a_subscription_that_nobody_holds_is_gone() -> None:
     log = Log()
     for _ in range(100):
         log.follow()

@@ -41,7 +41,7 @@ async def test_a_value_lies_as_it_is_in_a_private_file_that_other_programs_find(
 
 @given(st.text(min_size=1, max_size=60), st.text(min_size=1, max_size=60))
 @settings(max_examples=100)
-def test_names_of_files_differ_where_keys_do_and_lead_nowhere(first: str, second: str) -> None:
+def test_case_l09_names_of_files_differ_where_keys_do_and_lead_nowhere(first: str, second: str) -> None:
     names = []
     for key in (first, second):
         name = name_of(key.encode(errors="replace"))
