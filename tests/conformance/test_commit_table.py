@@ -1,0 +1,84 @@
+"""A turn costs as many appends of its session's stream with everything switched on as it does with nothing."""
+
+from collections.abc import Mapping, Sequence
+
+from refold import (
+    AgentConfig,
+    AgentRuntime,
+    Completed,
+    DecayPolicy,
+    EpisodicStore,
+    GraphStore,
+    Middleware,
+    ScriptedProvider,
+    SemanticStore,
+    Skill,
+    TokenWindow,
+    WorkingMemory,
+    memory_tools,
+    say,
+    tool,
+    use,
+)
+from refold.events.ids import PayloadHash
+from refold.events.records import Appended, EncodedBatch
+from refold.providers import FallbackProvider
+from refold.resilience import CircuitBreaker
+from refold.stores import InMemoryStore, MemoryBackend
+
+SKILL = """---
+name: tea
+description: How tea is made.
+---
+Boil water.
+"""
+
+
+class Watching(Middleware):
+    """Is asked about everything and changes nothing."""
+
+
+@tool(breaker=CircuitBreaker("weather"), concurrency=2)
+async def weather(city: str) -> str:
+    """Weather of a city."""
+    return f"{city}: sunny"
+
+
+class CountingStore(InMemoryStore):
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = 0
+        """Appends that a session waits for."""
+
+    async def append(
+        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
+    ) -> list[Appended]:
+        self.waits += any(batch.stream.startswith("session/") for batch in batches)
+        return await super().append(batches, payloads)
+
+
+async def test_an_input_one_tool_and_a_final_answer_are_four_appends_with_everything_switched_on() -> None:
+    memory, facts = EpisodicStore(decay=DecayPolicy.exponential(half_life_hours=24)), SemanticStore()
+    memory.add_episode("agent", "Anna lives in Lisbon", importance=0.9)
+    store = CountingStore()
+    provider = ScriptedProvider([use("weather", {"city": "Lisbon"}), say("Sunny.")])
+    async with AgentRuntime(
+        AgentConfig(model="m", streaming=True),
+        provider=FallbackProvider([provider, (ScriptedProvider([]), "other")]),
+        tools=[weather, *memory_tools(episodic=memory, semantic=facts)],
+        memory=memory,
+        semantic=facts,
+        working_memory=WorkingMemory(8),
+        graph=GraphStore(),
+        middleware=[Watching()],
+        context=TokenWindow(10_000),
+        skills=[Skill.parse(SKILL)],
+        step_snapshots=MemoryBackend(),
+        log=store,
+    ) as runtime:
+        before = await runtime.metrics.snapshot()
+        session = await runtime.session("alice")
+        assert (await session.send("How is the weather where Anna lives, in Lisbon?")).outcome == Completed()
+        assert (await runtime.metrics.snapshot()).delta(before).runs_completed == 1
+        assert "Anna lives in Lisbon" in provider.requests[0].system_prompt
+        assert store.waits == 4
