@@ -1,5 +1,55 @@
 """Rehearsal: faults and scenarios.
 
-`exhaustive` tries everything that can happen to a session within a small scope; `session_rules` says what is checked.
-`core_exploration` does the same for a core of the user's own.
+`Simulator` plays a `Scenario` with an agent's real runtime on a deterministic loop; `refold.scenarios.faults` says what
+may go wrong, and `refold.scenarios.strategies` draws scenarios for hypothesis. `exhaustive` tries everything that can
+happen to a session within a small scope; `session_rules` says what is checked. `core_exploration` does the same for a
+core of the user's own.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from refold.scenarios.drawing import drawn_scenario as drawn_scenario
+    from refold.scenarios.scenario import Abandon as Abandon
+    from refold.scenarios.scenario import Cancel as Cancel
+    from refold.scenarios.scenario import Say as Say
+    from refold.scenarios.scenario import Scenario as Scenario
+    from refold.scenarios.simulated_loop import SimulationError as SimulationError
+    from refold.scenarios.simulator import SimulationReport as SimulationReport
+    from refold.scenarios.simulator import Simulator as Simulator
+
+__all__ = [
+    "Abandon",
+    "Cancel",
+    "Say",
+    "Scenario",
+    "SimulationError",
+    "SimulationReport",
+    "Simulator",
+    "drawn_scenario",
+]
+
+_HOMES = {
+    "Abandon": "refold.scenarios.scenario",
+    "Cancel": "refold.scenarios.scenario",
+    "Say": "refold.scenarios.scenario",
+    "Scenario": "refold.scenarios.scenario",
+    "SimulationError": "refold.scenarios.simulated_loop",
+    "SimulationReport": "refold.scenarios.simulator",
+    "Simulator": "refold.scenarios.simulator",
+    "drawn_scenario": "refold.scenarios.drawing",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used, and keep it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

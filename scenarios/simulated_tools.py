@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from refold.actors.tool_context import ToolContext
+from refold.events.configuration import ToolSpec
 from refold.events.errors import ToolError
 from refold.events.ids import SessionId
 from refold.scenarios import faults
@@ -28,18 +29,18 @@ def simulated_tools(tools: Sequence[Tool[..., object]], world: World) -> tuple[T
 
 def _simulated(tool: Tool[..., object], world: World) -> Tool[..., object]:
     async def carry_out(body: ToolBody, values: dict[str, object], context: ToolContext[object]) -> object:
-        return await _carry_out(tool.name, lambda: body(values, context), context, world)
+        return await _carry_out(tool.spec, lambda: body(values, context), context, world)
 
     return tool.carried_out_by(carry_out)
 
 
-async def _carry_out(name: str, run: Callable[[], object], context: ToolContext[object], world: World) -> object:
-    chance = world.chance(f"tool {name}")
+async def _carry_out(spec: ToolSpec, run: Callable[[], object], context: ToolContext[object], world: World) -> object:
+    chance = world.chance(f"tool {spec.name}")
     due = world.plan.count("tool")
     body = Body(
         session=SessionId(str(context.session)),
         call=str(context.call),
-        tool=name,
+        tool=spec,
         life=world.life,
         began_s=world.now_s(),
         ignores_cancellation=any(isinstance(fault, faults.ToolHangs) for fault in due),

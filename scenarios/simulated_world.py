@@ -13,6 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from refold.actors.clock import Timer
+from refold.events.configuration import ToolSpec
 from refold.events.ids import SessionId
 from refold.scenarios.fault_plan import FaultPlan
 from refold.scenarios.scenario import Scenario
@@ -27,7 +28,7 @@ class Body(msgspec.Struct, eq=False):
 
     session: SessionId
     call: str
-    tool: str
+    tool: ToolSpec
     life: int
     began_s: float
     running: bool = True

@@ -2,9 +2,11 @@
 
 After each commit every event is checked as the next of its stream (INV0 to INV3); whenever somebody is told an outcome,
 the log must have it (INV5) and no body of that run may go on (INV7); whatever a model is shown must be of one session
-(INV4). What is checked once the simulation is over (INV6, and the whole log) is in `refold.scenarios.simulator`.
+(INV4). Once all is over, no tool may have run twice that must not (ONCE); what else is checked then, INV6 and the whole
+log, is in `refold.scenarios.simulator`.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -24,7 +26,7 @@ class Broken(msgspec.Struct, frozen=True):
     """A promise that was broken."""
 
     rule: str
-    """`INV0` to `INV7`, `LIVENESS`, `CHECK` or `ERROR`."""
+    """`INV0` to `INV7`, `ONCE`, `LIVENESS`, `CHECK` or `ERROR`."""
     stream: str
     at_s: float
     """Virtual seconds after the simulation began."""
@@ -82,7 +84,19 @@ class SimulationWatch:
             return
         for body in self._world.running_bodies(session):
             if version_of_call(body.call) <= end and not body.ignores_cancellation:
-                self.note("INV7", stream, f"{result.run} was told as over while {body.tool} of {body.call} goes on")
+                going_on = f"{body.tool.name} of {body.call} goes on"
+                self.note("INV7", stream, f"{result.run} was told as over while {going_on}")
+
+    def over(self) -> None:
+        """Check, once all is over, that no body ran twice whose tool says that it must not, unless a person said so."""
+        begun: Counter[tuple[str, str]] = Counter()
+        for body in self._world.bodies:
+            if body.tool.effect == "once" and body.tool.tier != "confirm":
+                self.exercised.add("ONCE")
+                begun[body.session, body.call] += 1
+        for (session, call), times in begun.items():
+            if times > 1:
+                self.note("ONCE", stream_name(SESSION_KIND, session), f"the body of {call} has begun {times} times")
 
     def asked(self, request: ModelRequest) -> None:
         """Check what a model is shown."""

@@ -214,6 +214,7 @@ class _Simulation:
         return Allow(always=chance.random() < 0.2) if chance.random() < 0.7 else Deny(reason="not this one")
 
     async def _check_whole_log(self) -> None:
+        self.watch.over()
         self.watch.exercised.update(("CHECK", "INV6"))
         for problem in (await check_log(self.world.disk)).problems:
             self.watch.note("CHECK", problem.stream, str(problem))

@@ -14,6 +14,7 @@ PACKAGES = (
     "refold.metrics",
     "refold.providers",
     "refold.resilience",
+    "refold.scenarios",
     "refold.stores",
 )
 
