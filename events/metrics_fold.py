@@ -46,7 +46,6 @@ from refold.events.session_events import (
     ToolResultLate,
 )
 from refold.events.spending import Usage
-from refold.events.steps import recalls_of
 from refold.events.tool_core import TOOL_CODEC, TOOL_KIND
 from refold.events.tool_events import ToolCallAbandoned
 
@@ -213,7 +212,7 @@ def _run_ended(state: MetricsState, stream: str, event: RunCompleted | RunFailed
 def _model_responded(state: MetricsState, stream: str, event: ModelResponded) -> None:
     _add_both(state, stream, "steps")
     _spend(state, stream, event.usage)
-    if recalls := recalls_of(event):
+    if recalls := len(event.request.recalled):
         _add(state.totals, "recalls", recalls)
     uses = tool_uses(event.content)
     if uses:

@@ -24,7 +24,7 @@ from refold.events.session_events import (
     ToolCallCompleted,
 )
 from refold.events.spending import Usage
-from refold.events.steps import NO_PAYLOADS, Action, Step, Steps, recalls_of
+from refold.events.steps import NO_PAYLOADS, Action, Step, Steps
 from refold.events.text_column import TextColumn
 
 
@@ -122,7 +122,7 @@ class _Progress:
                 self.run, self.said, self.finished = (run, event.at), None, False
             case ModelResponded():
                 self.usage = self.usage + event.usage
-                self.memory_hits += recalls_of(event)
+                self.memory_hits += len(event.request.recalled)
                 self._say(self.steps.last.answer)
             case ModelInterrupted(usage=usage) | ContextPrepared(usage=usage):
                 self.usage = self.usage + usage

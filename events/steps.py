@@ -205,10 +205,5 @@ def stored_texts(events: Iterable[SessionEvent]) -> list[PayloadHash]:
     return list(dict.fromkeys(block.hash for block in stored if block.holds in ("text", "thinking")))
 
 
-def recalls_of(event: ModelResponded) -> int:
-    """Return how many memories had entered the request that an answer belongs to, as far as that is recorded."""
-    return len(getattr(event.request, "recalled", ()))
-
-
 def _is_thought(block: Block) -> bool:
     return isinstance(block, ThinkingBlock) or (isinstance(block, StoredBlock) and block.holds == "thinking")

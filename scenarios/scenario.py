@@ -58,8 +58,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     """Of what the model answers and how long things take."""
     deviations: dict[int, int] | None = None
-    """Where the order of ready tasks is not the fair one (see `SparseSchedule`); None = an order drawn from the
-    seed."""
+    """Where the order of ready tasks is not the fair one, in the process's first life (see `SparseSchedule`); None = an
+    order drawn from the seed."""
     calm_s: float = 600.0
     """After so many virtual seconds no fault happens any more."""
     patience_s: float = 50_000.0

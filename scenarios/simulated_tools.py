@@ -41,8 +41,6 @@ async def _carry_out(spec: ToolSpec, run: Callable[[], object], context: ToolCon
         session=SessionId(str(context.session)),
         call=str(context.call),
         tool=spec,
-        life=world.life,
-        began_s=world.now_s(),
         ignores_cancellation=any(isinstance(fault, faults.ToolHangs) for fault in due),
     )
     world.bodies.append(body)
@@ -56,7 +54,6 @@ async def _carry_out(spec: ToolSpec, run: Callable[[], object], context: ToolCon
         result = run()
         if inspect.isawaitable(result):
             result = await result
-        body.finished = True
         for fault in due:
             if isinstance(fault, faults.CrashInTool):
                 world.die()

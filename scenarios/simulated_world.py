@@ -29,11 +29,7 @@ class Body(msgspec.Struct, eq=False):
     session: SessionId
     call: str
     tool: ToolSpec
-    life: int
-    began_s: float
     running: bool = True
-    finished: bool = False
-    """Whether it has done its work."""
     ignores_cancellation: bool = False
 
 

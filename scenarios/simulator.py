@@ -202,11 +202,10 @@ class _Simulation:
             loop.close()
 
     def _schedule(self) -> Schedule:
-        if self.scenario.deviations is not None and self.world.life == 1:
-            return SparseSchedule(self.scenario.deviations)
-        if self.scenario.deviations is not None:
-            return SparseSchedule({})
-        return SeededSchedule(self.scenario.seed * 1_000 + self.world.life)
+        deviations = self.scenario.deviations
+        if deviations is None:
+            return SeededSchedule(self.scenario.seed * 1_000 + self.world.life)
+        return SparseSchedule(deviations if self.world.life == 1 else {})
 
     async def _decide(self, session: SessionId, request: ToolApprovalRequested) -> Decision:
         chance = self.world.chance(f"approval {session} {request.call}")

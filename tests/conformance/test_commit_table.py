@@ -79,6 +79,8 @@ async def test_an_input_one_tool_and_a_final_answer_are_four_appends_with_everyt
         before = await runtime.metrics.snapshot()
         session = await runtime.session("alice")
         assert (await session.send("How is the weather where Anna lives, in Lisbon?")).outcome == Completed()
-        assert (await runtime.metrics.snapshot()).delta(before).runs_completed == 1
+        figures = (await runtime.metrics.snapshot()).delta(before)
+        assert (figures.runs_completed, figures.recalls) == (1, 2)  # It entered both requests.
+        assert (await session.statistics()).memory_hits == 2
         assert "Anna lives in Lisbon" in provider.requests[0].system_prompt
         assert store.waits == 4

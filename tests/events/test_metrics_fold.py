@@ -185,10 +185,7 @@ def test_sessions_are_counted_for_their_agents_in_whatever_order_agents_appear()
 
 
 def test_memories_that_entered_a_request_are_recalls() -> None:
-    class Recalling(RequestReference, frozen=True, kw_only=True):
-        recalled: tuple[str, ...] = ()
-
-    request = Recalling(configured=2, messages=1, recalled=("m1", "m2"))
+    request = RequestReference(configured=2, messages=1, recalled=("m1", "m2"))
     assert of((ALICE, answer(request=request)), (ALICE, answer())).recalls == 2
 
 

@@ -205,10 +205,7 @@ def test_a_session_as_a_whole() -> None:
 
 
 def test_memories_that_entered_requests_are_hits() -> None:
-    class Recalling(RequestReference, frozen=True, kw_only=True):
-        recalled: tuple[str, ...] = ()
-
-    request = Recalling(configured=2, messages=1, recalled=("m1", "m2"))
+    request = RequestReference(configured=2, messages=1, recalled=("m1", "m2"))
     answer = ModelResponded(run=RUN, turn=1, content=(), stop_reason="end_turn", request=request)
     assert statistics_of([answer, answered(), answer]).memory_hits == 4
 
