@@ -240,7 +240,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             text = f"{CRASHED_TEXT} ({text_of_error(error)})"
             self._tell(running, (TextBlock(text=text),), "crashed", broken=True)
         except CallRefused as error:
-            text = f"{error} The call was not run." if error.broken else str(error)
+            text = f"{error}. The call was not run." if error.broken else str(error)
             self._tell(running, (TextBlock(text=text),), "denied", broken=error.broken)
         except CallNotMade as error:
             self._tell(running, (TextBlock(text=str(error)),), "shed")

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from refold.events.errors import BackpressureShed, ConfigError
+from refold.events.ids import checked_identifier
 
 log = logging.getLogger("refold.resilience")
 
@@ -30,7 +31,7 @@ class BackpressureGuard:
         name: says in errors and warnings whose limit it is.
 
     Raises:
-        ConfigError: a value is outside its bounds.
+        ConfigError: a value is outside its bounds, or the name cannot be one.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class BackpressureGuard:
             raise ConfigError(f"the soft_limit is an integer from 1 to the capacity {capacity}, not {soft_limit!r:.80}")
         self.capacity = capacity
         self.soft_limit = soft_limit
-        self.name = name
+        self.name = checked_identifier(name, "guard name")
         self._on_soft_limit = on_soft_limit
         self._lock = threading.Lock()
         self._depth = 0

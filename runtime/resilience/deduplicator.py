@@ -19,11 +19,13 @@ import logging
 import math
 import threading
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Literal, ParamSpec, cast
 
 import msgspec
 
 from refold.actors.clock import Clock
+from refold.actors.errors import AskCycle
 from refold.actors.folded_actor import Performed
 from refold.actors.future import ActorFuture
 from refold.actors.hosting import Host
@@ -53,6 +55,9 @@ log = logging.getLogger("refold.resilience")
 TTL_S_MAX = 10 * 365 * 86_400.0
 """Longest time that results are kept."""
 
+_doing: ContextVar[tuple["_Execution", ...]] = ContextVar("doing", default=())
+"""The work that this code is part of, outermost first: whoever waits for one of these waits for itself."""
+
 
 class KeyStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a deduplicator knows of a key."""
@@ -69,7 +74,8 @@ class KeyStatus(msgspec.Struct, frozen=True, kw_only=True):
 class _Execution:
     """Work under way, and how many wait for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str) -> None:
+        self.address = address
         self.loop = asyncio.get_running_loop()
         self.outcome: ActorFuture[Json] = ActorFuture()
         self.ended: ActorFuture[None] = ActorFuture()
@@ -104,7 +110,9 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
         super().__init__(name, clock)
         good = isinstance(ttl_s, int | float) and not isinstance(ttl_s, bool) and math.isfinite(ttl_s)
         if not (good and 0 < ttl_s <= TTL_S_MAX):
-            raise ConfigError(f"the ttl_s of {self!r} must be a number of seconds above 0, not {ttl_s!r:.80}")
+            raise ConfigError(
+                f"the ttl_s of {self!r} must be a number of seconds above 0, up to {TTL_S_MAX:.0f}, not {ttl_s!r:.80}"
+            )
         self._ttl_us = max(1, round(ttl_s * SECOND_US))
         self._running: dict[str, _Execution] = {}
         self._lock = threading.Lock()
@@ -118,6 +126,7 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
         when nobody waits any more, the work is cancelled.
 
         Raises:
+            AskCycle: the work, or a task that it began, asks for its own result.
             CommandRejected: the work was begun by a process that died, and its outcome is not known. As `Unrecordable`
                 where the result has no JSON form: the work was done, and its result is not kept.
             PersistenceError: the log failed, before the work was begun or when its result was to be kept.
@@ -137,13 +146,17 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
 
     async def _joined(self, key: str, work: Callable[[], Awaitable[object] | object]) -> _Execution:
         """Return the execution that is under way, or a new one, with one more who waits."""
+        doing = _doing.get()
         while True:
             with self._lock:
                 execution = self._running.get(key)
+                if execution in doing:
+                    circle = [it.address for it in doing[doing.index(execution) :]]
+                    raise AskCycle((*circle, circle[0]), "Let the work not ask for its own result")
                 if execution is None:
-                    execution = self._running[key] = _Execution()
+                    execution = self._running[key] = _Execution(f"{self.stream}: {key}")
                     execution.task = execution.loop.create_task(
-                        self._execute(key, work, execution), name=f"{self.stream}: {key}"
+                        self._execute(key, work, execution), name=execution.address
                     )
                 if not execution.given_up:
                     execution.waiting += 1
@@ -151,6 +164,7 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
             await execution.ended
 
     async def _execute(self, key: str, work: Callable[[], Awaitable[object] | object], execution: _Execution) -> None:
+        _doing.set((*_doing.get(), execution))
         try:
             execution.outcome.settle(await self._result(key, work))
         except BaseException as error:

@@ -110,3 +110,9 @@ def test_e5_what_cannot_work_is_refused() -> None:
             BackpressureGuard(2, soft_limit=bad)
     with pytest.raises(ConfigError, match=r"without an acquire\(\)"):
         BackpressureGuard(1).release()
+
+
+@pytest.mark.parametrize("name", ["", "\ud800", "\0", None, 3])
+def test_e5_a_name_that_cannot_be_one_is_refused(name: Any) -> None:
+    with pytest.raises(ConfigError, match="guard name"):
+        BackpressureGuard(1, name=name)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis.strategies import integers, lists, sampled_from, tuples
 
 from refold import AgentConfig, AgentRuntime, CommandRejected, ConfigError, PersistenceError, ScriptedProvider
-from refold.actors import ManualClock
+from refold.actors import AskCycle, ManualClock
 from refold.events.core import Plan, plan
 from refold.events.dedup_core import DEDUP_CORE, ClaimWork, DedupCommand, DedupCore, DedupState, FinishWork, ReleaseWork
 from refold.log_check import check_log
@@ -298,3 +298,18 @@ def test_what_is_over_does_not_stay_in_memory(steps: list[tuple[int, str, bool]]
         assert isinstance(planned, Plan)
         state = planned.state
         assert all(entry.until > now for entry in state.entries.values())
+
+
+async def test_e4_work_that_asks_for_its_own_result_is_told_so_at_once() -> None:
+    dedup, other = Deduplicator("payments"), Deduplicator("receipts")
+
+    async def outer() -> object:
+        return await other.run("b", inner)
+
+    async def inner() -> object:
+        return await dedup.run("a", outer)
+
+    circle = "dedup/payments: a -> dedup/receipts: b -> dedup/payments: a"
+    with pytest.raises(AskCycle, match=f"waiting here would never end: {circle}"):
+        await dedup.run("a", outer)
+    assert await dedup.run("a", lambda: "done") == "done"
