@@ -59,6 +59,11 @@ class SessionChecker:
         self._turn: Turn | None = None
         self._paused = False
 
+    @property
+    def state(self) -> SessionState | None:
+        """What the events add up to, as its owner has it; None once they contradict each other."""
+        return self._state
+
     def observe(self, event: SessionEvent) -> list[Violation]:
         """Return the violations that `event`, the next one of the stream, brings about."""
         self.version += 1

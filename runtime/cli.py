@@ -4,8 +4,10 @@ Modules that a command needs are imported when it runs, so that `refold --help` 
 """
 
 import sys
+from collections.abc import Callable
+from importlib import import_module
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -30,7 +32,7 @@ from refold.version import VERSION
 
 app = typer.Typer(
     name="refold",
-    help="Run agents on a log, look into it, do it again with today's code, and check it.",
+    help="Run agents on a log, look into it, do it again with today's code, check it, and rehearse faults.",
     epilog=EXIT_CODES_HELP,
     no_args_is_help=True,
     add_completion=False,
@@ -60,6 +62,14 @@ for command in (
 app.command("import", epilog=EXIT_CODES_HELP)(import_log)
 
 
+def _command(module: str, name: str) -> Callable[..., None]:
+    """Return a command that stands to the right of the runtime, which is found by its name and never imported here."""
+    return cast("Callable[..., None]", getattr(import_module(module), name))
+
+
+app.command(epilog=EXIT_CODES_HELP)(_command("refold.scenarios.simulate_command", "simulate"))
+
+
 def _write_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"refold {VERSION}")
@@ -72,7 +82,7 @@ def refold(
         bool, typer.Option("--version", help="Show the version and leave.", callback=_write_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Run agents on a log, look into it, do it again with today's code, and check it."""
+    """Run agents on a log, look into it, do it again with today's code, check it, and rehearse faults."""
 
 
 def main() -> None:

@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from refold.scenarios.scenario import Cancel as Cancel
     from refold.scenarios.scenario import Say as Say
     from refold.scenarios.scenario import Scenario as Scenario
+    from refold.scenarios.scenario_code import scenario_as_code as scenario_as_code
+    from refold.scenarios.scenario_code import scenario_as_test as scenario_as_test
+    from refold.scenarios.shrinking import shrunk as shrunk
     from refold.scenarios.simulated_loop import SimulationError as SimulationError
     from refold.scenarios.simulator import SimulationReport as SimulationReport
     from refold.scenarios.simulator import Simulator as Simulator
+    from refold.scenarios.stand_ins import with_stand_ins as with_stand_ins
 
 __all__ = [
     "Abandon",
@@ -28,6 +32,10 @@ __all__ = [
     "SimulationReport",
     "Simulator",
     "drawn_scenario",
+    "scenario_as_code",
+    "scenario_as_test",
+    "shrunk",
+    "with_stand_ins",
 ]
 
 _HOMES = {
@@ -39,6 +47,10 @@ _HOMES = {
     "SimulationReport": "refold.scenarios.simulator",
     "Simulator": "refold.scenarios.simulator",
     "drawn_scenario": "refold.scenarios.drawing",
+    "scenario_as_code": "refold.scenarios.scenario_code",
+    "scenario_as_test": "refold.scenarios.scenario_code",
+    "shrunk": "refold.scenarios.shrinking",
+    "with_stand_ins": "refold.scenarios.stand_ins",
 }
 
 

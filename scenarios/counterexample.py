@@ -46,7 +46,7 @@ def as_program(commands: Sequence[SessionCommand], scope: Scope) -> str:
 def as_code(value: object) -> str:
     """Return an expression for a Struct, or a tuple of them, without the fields that have their default."""
     if isinstance(value, msgspec.Struct):
-        fields = (f"{name}={as_code(field)}" for name, field in _given(value))
+        fields = (f"{name}={as_code(field)}" for name, field in given_fields(value))
         return f"{type(value).__name__}({', '.join(fields)})"
     if _is_tuple(value):
         return f"({''.join(f'{as_code(item)}, ' for item in value).rstrip(' ')})"
@@ -62,7 +62,8 @@ def _without_time(event: SessionEvent) -> str:
     return as_code(msgspec.structs.replace(event, at=0))
 
 
-def _given(struct: msgspec.Struct) -> Iterator[tuple[str, object]]:
+def given_fields(struct: msgspec.Struct) -> Iterator[tuple[str, object]]:
+    """Yield the names and values of the fields that have not their default."""
     for field in msgspec.structs.fields(struct):
         value = getattr(struct, field.name)
         if field.default is msgspec.NODEFAULT or value != field.default:
@@ -73,7 +74,7 @@ def _structs(value: object) -> Iterator[msgspec.Struct]:
     """Yield every Struct that `as_code` names."""
     if isinstance(value, msgspec.Struct):
         yield value
-        for _, field in _given(value):
+        for _, field in given_fields(value):
             yield from _structs(field)
     elif _is_tuple(value):
         for item in value:

@@ -1,7 +1,7 @@
 """Which faults of a scenario happen now: counts operations over all lives of the simulated process."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal, TypeAlias
 
 from refold.scenarios import faults
@@ -49,20 +49,28 @@ class FaultPlan:
                 for number in range(fault.nth, fault.nth + length):
                     self._counted.setdefault((operation, number), []).append(fault)
         self._happened: dict[int, AnyFault] = {}
+        self.noticed: Callable[[AnyFault, Collection[str] | None], object] = _unnoticed
+        """Told of each fault as it happens, and of the sessions whose operation it hits; None = that is not known."""
 
-    def count(self, operation: Operation) -> list[AnyFault]:
-        """Count an operation that begins, and return the faults that happen to it."""
+    def count(self, operation: Operation, sessions: Collection[str] | None = None) -> list[AnyFault]:
+        """Count an operation that begins, and return the faults that happen to it.
+
+        Args:
+            operation: what begins.
+            sessions: whose it is; None = of the whole process, or not known.
+        """
         self._counts[operation] += 1
         due = self._counted.get((operation, self._counts[operation]))
         if due is None or self._is_calm():
             return []
         for fault in due:
-            self.note(fault)
+            self.note(fault, sessions)
         return due
 
-    def note(self, fault: AnyFault) -> None:
-        """Note that a fault has happened."""
+    def note(self, fault: AnyFault, sessions: Collection[str] | None = None) -> None:
+        """Note that a fault has happened; see `count`."""
         self._happened[id(fault)] = fault
+        self.noticed(fault, sessions)
 
     def timed(self) -> list[faults.Crash | faults.Close | faults.ClockJumps]:
         """Return the faults that wait for their moment."""
@@ -79,3 +87,7 @@ class FaultPlan:
     def operations(self) -> dict[str, int]:
         """Return how many operations of each kind there were."""
         return dict(sorted(self._counts.items()))
+
+
+def _unnoticed(fault: AnyFault, sessions: Collection[str] | None) -> None:
+    """Take no notice."""

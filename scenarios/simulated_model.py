@@ -30,10 +30,10 @@ class SimulatedModel:
 
     Args:
         world: where chance and faults come from.
-        asked: told of each request.
+        asked: told of each request; returns the sessions whose it is, as far as it knows.
     """
 
-    def __init__(self, world: World, asked: Callable[[ModelRequest], object]) -> None:
+    def __init__(self, world: World, asked: Callable[[ModelRequest], list[str]]) -> None:
         self._world = world
         self._asked = asked
 
@@ -60,10 +60,10 @@ class SimulatedModel:
 
     def _begin(self, request: ModelRequest) -> tuple[ModelResponse, float, bool]:
         """Return the answer, in how many seconds it comes, and whether it is cut off half-way."""
-        self._asked(request)
+        sessions = self._asked(request)
         chance = self._world.chance("model")
         answer, delay_s, cut = self._answer(request, chance), chance.uniform(0.1, 3.0), False
-        for fault in self._world.plan.count("model"):
+        for fault in self._world.plan.count("model", sessions or None):
             _raise_if_refused(fault)
             match fault:
                 case faults.ProviderStalls(seconds=seconds):

@@ -8,8 +8,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from refold.events.errors import PersistenceError
-from refold.events.ids import PayloadHash
+from refold.events.ids import PayloadHash, kind_and_identifier
 from refold.events.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
+from refold.events.session_core import SESSION_KIND
 from refold.scenarios import faults
 from refold.scenarios.fault_plan import FaultPlan
 from refold.stores.memory import InMemoryStore
@@ -50,7 +51,7 @@ class SimulatedStore:
         self._require_life()
         failure: faults.AppendFails | None = None
         crash: faults.CrashAtAppend | None = None
-        for fault in self._plan.count("append"):
+        for fault in self._plan.count("append", sessions_in(batch.stream for batch in batches)):
             match fault:
                 case faults.AppendIsSlow(seconds=seconds):
                     await asyncio.sleep(seconds)
@@ -119,7 +120,7 @@ class SimulatedStore:
 
     async def _before_reading(self, stream: str) -> None:
         self._require_life()
-        due = self._plan.count("read")
+        due = self._plan.count("read", sessions_in([stream]))
         await asyncio.sleep(0)
         self._require_life()
         if due:
@@ -128,3 +129,9 @@ class SimulatedStore:
     def _require_life(self) -> None:
         if self._dead:
             raise PersistenceError("the simulated process is gone")
+
+
+def sessions_in(streams: Iterable[str]) -> list[str]:
+    """Return the ids of the sessions among some streams."""
+    found = (kind_and_identifier(stream) for stream in streams)
+    return [identifier for kind, identifier in found if kind == SESSION_KIND]

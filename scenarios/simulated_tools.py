@@ -36,7 +36,7 @@ def _simulated(tool: Tool[..., object], world: World) -> Tool[..., object]:
 
 async def _carry_out(spec: ToolSpec, run: Callable[[], object], context: ToolContext[object], world: World) -> object:
     chance = world.chance(f"tool {spec.name}")
-    due = world.plan.count("tool")
+    due = world.plan.count("tool", [str(context.session)])
     body = Body(
         session=SessionId(str(context.session)),
         call=str(context.call),

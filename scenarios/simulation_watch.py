@@ -7,7 +7,7 @@ log, is in `refold.scenarios.simulator`.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -19,14 +19,20 @@ from refold.events.records import EncodedBatch
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND
 from refold.events.session_events import RunCancelled, RunCompleted, RunFailed
 from refold.outcome import RunResult
+from refold.scenarios import faults
+from refold.scenarios.fault_meetings import Meetings, situations_of
+from refold.scenarios.faults import AnyFault
 from refold.scenarios.simulated_world import World
+
+OF_THE_PROCESS = (faults.CrashAtAppend, faults.CrashAtStep, faults.CrashInTool)
+"""What happens at one session's operation and meets them all."""
 
 
 class Broken(msgspec.Struct, frozen=True):
     """A promise that was broken."""
 
     rule: str
-    """`INV0` to `INV7`, `ONCE`, `LIVENESS`, `CHECK` or `ERROR`."""
+    """One of `refold.scenarios.promises`."""
     stream: str
     at_s: float
     """Virtual seconds after the simulation began."""
@@ -52,6 +58,9 @@ class SimulationWatch:
         self.broken: list[Broken] = []
         self.exercised: set[str] = set()
         """The rules that something was checked for."""
+        self.meetings = Meetings()
+        self._lives: dict[str, int] = {}
+        """In which life of the process each session's last event was recorded."""
 
     def note(self, rule: str, stream: str, message: str) -> None:
         """Note a broken promise."""
@@ -73,6 +82,15 @@ class SimulationWatch:
                 if isinstance(event, RunCompleted | RunFailed | RunCancelled):
                     self._ends[identifier, event.run] = item.version
                 self._versions[stream] = item.version
+            self._lives[stream] = self._world.life
+
+    def met(self, fault: AnyFault, sessions: Collection[str] | None) -> None:
+        """Count what the sessions were doing that a fault has just met."""
+        everywhere = sessions is None or isinstance(fault, OF_THE_PROCESS)
+        for stream, checker in self._checkers.items():
+            if checker.state is not None and (everywhere or stream.partition("/")[2] in (sessions or ())):
+                recovering = self._lives[stream] < self._world.life
+                self.meetings.add(fault, situations_of(checker.state, recovering=recovering))
 
     def told(self, session: str, result: RunResult) -> None:
         """Check an outcome that somebody outside is told."""
@@ -98,13 +116,14 @@ class SimulationWatch:
             if times > 1:
                 self.note("ONCE", stream_name(SESSION_KIND, session), f"the body of {call} has begun {times} times")
 
-    def asked(self, request: ModelRequest) -> None:
-        """Check what a model is shown."""
+    def asked(self, request: ModelRequest) -> list[str]:
+        """Check what a model is shown, and return whose inputs it shows."""
         marks = {mark for message in request.messages for mark in marks_in(message.content)}
         if marks:
             self.exercised.add("INV4")
         if len(marks) > 1:
             self.note("INV4", "", f"one request shows what was said in the sessions {', '.join(sorted(marks))}")
+        return sorted(marks)
 
 
 def marked(session: str, text: str) -> str:

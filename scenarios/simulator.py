@@ -15,6 +15,7 @@ import asyncio
 import gc
 import hashlib
 import logging
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ import msgspec
 from refold.actors.errors import ActorStopped
 from refold.agent import Agent
 from refold.agent_runtime import AgentRuntime
-from refold.events.errors import BackpressureShed, CommandRejected, PersistenceError, RefoldError
+from refold.events.errors import BackpressureShed, CommandRejected, PersistenceError
 from refold.events.ids import SessionId, stream_name
 from refold.events.permission import Allow, Decision, Deny
 from refold.events.session_core import SESSION_KIND
@@ -31,7 +32,9 @@ from refold.events.session_events import ToolApprovalRequested
 from refold.log_check import check_log
 from refold.replay import replay
 from refold.scenarios import faults
+from refold.scenarios.fault_meetings import Meeting
 from refold.scenarios.faults import AnyFault
+from refold.scenarios.saved_log import save_log
 from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Say, Scenario
 from refold.scenarios.simulated_loop import Schedule, SeededSchedule, SimulatedLoop, SimulationError, SparseSchedule
 from refold.scenarios.simulated_model import SimulatedModel
@@ -39,6 +42,7 @@ from refold.scenarios.simulated_store import SimulatedStore
 from refold.scenarios.simulated_tools import simulated_tools
 from refold.scenarios.simulated_world import World
 from refold.scenarios.simulation_watch import Broken, SimulationWatch, marked
+from refold.stores.whole_log import WholeLog
 
 log = logging.getLogger("refold.scenarios")
 
@@ -71,6 +75,8 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """How many model calls, tool bodies, appends, reads and steps there were."""
     outcomes: tuple[str, ...]
     """What each act came to, in their order: `Completed`, `Failed`, `Cancelled`, `refused` or `done`."""
+    met: tuple[Meeting, ...]
+    """Which kinds of faults met sessions doing what, and how often."""
     digest: str
     """SHA-256 of the whole log, in hexadecimal: two simulations with one digest have the same log, byte for byte."""
 
@@ -96,10 +102,31 @@ class Simulator:
 
     def run(self, scenario: Scenario) -> SimulationReport:
         """Play one scenario to its end, or to the first promise that is broken."""
+        return self._played(scenario)[0]
+
+    def save_log(self, scenario: Scenario, path: str | os.PathLike[str]) -> SimulationReport:
+        """Play one scenario and save the log that it leaves, whatever is wrong with it, as an SQLite file.
+
+        `refold show`, `refold replay` and `refold check` open it.
+
+        Args:
+            scenario: what is played, once more if need be: it leaves the same log each time.
+            path: of the new file; nothing may be there.
+
+        Raises:
+            ConfigError: the path names no file that an SQLite log could be made of, or one that is there already.
+            PersistenceError: the file cannot be made.
+        """
+        report, disk = self._played(scenario)
+        asyncio.run(save_log(disk, path))
+        return report
+
+    def _played(self, scenario: Scenario) -> tuple[SimulationReport, WholeLog]:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            return _Simulation(self._agent, scenario).run()
+            simulation = _Simulation(self._agent, scenario)
+            return simulation.run(), simulation.world.disk
         finally:
             if collecting:
                 gc.enable()
@@ -118,6 +145,7 @@ class _Simulation:
         self.scenario = scenario
         self.world = World(scenario)
         self.watch = SimulationWatch(self.world)
+        self.world.plan.noticed = self.watch.met
         self.agent = msgspec.structs.replace(
             agent,
             provider=SimulatedModel(self.world, self.watch.asked),
@@ -127,6 +155,8 @@ class _Simulation:
         self.outcomes: dict[int, str] = {}
         self.steps = 0
         self.over = False
+        self._ended = False
+        """Whether the process has come to its end by itself, and its loop is about to stop."""
 
     def run(self) -> SimulationReport:
         time_s = 0.0
@@ -148,12 +178,13 @@ class _Simulation:
         store = SimulatedStore(self.world.disk, self.world.plan, self.world.die, self.watch.committed)
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(_Life(self, store).live())
+            loop.run_until_complete(self._whole_life(store))
         except _Gone:
             log.debug("life %d ended at %.3f s", self.world.life, loop.time())
-        except (RefoldError, AssertionError) as error:
+        except Exception as error:  # noqa: BLE001 - The border to the simulated process, whatever it lets out.
             self.watch.note("ERROR", "", f"{type(error).__name__}: {error}")
         finally:
+            self.watch.exercised.add("ERROR")
             time_s = loop.time()
             self.steps += loop.steps
             store.bury()
@@ -163,11 +194,18 @@ class _Simulation:
             gc.collect()
         return time_s
 
+    async def _whole_life(self, store: SimulatedStore) -> None:
+        self._ended = False
+        try:
+            await _Life(self, store).live()
+        finally:
+            self._ended = True
+
     def _before_step(self, step: int) -> None:
         for fault in self.world.plan.count("step"):
             assert isinstance(fault, faults.CrashAtStep)
             self.world.die()
-        if self.world.dying or self.watch.broken:
+        if (self.world.dying or self.watch.broken) and not self._ended:
             raise _Gone
 
     def _bury(self, loop: SimulatedLoop) -> None:
@@ -236,6 +274,7 @@ class _Simulation:
             events=len(events),
             operations=self.world.plan.operations(),
             outcomes=tuple(self.outcomes.get(index, "") for index in range(len(self.scenario.acts))),
+            met=self.watch.meetings.counted(),
             digest=digest.hexdigest(),
         )
 
@@ -289,7 +328,7 @@ class _Life:
             self._watch.note("INV7", "", f"a closed runtime leaves tasks: {', '.join(left)}")
 
     def _timed(self, fault: AnyFault) -> None:
-        if self._world.is_calm():
+        if self._world.is_calm() or self._world.dying:
             return
         self._world.plan.note(fault)
         match fault:

@@ -1,0 +1,145 @@
+"""The pytest marker `refold_scenarios`: a test that is run with many scenarios, each of which must break no promise.
+
+    @pytest.mark.refold_scenarios(agent="app.agents:support", seeds=50)
+    def test_support(refold_report):
+        assert refold_report.lives < 5          # The promises themselves have been checked by then.
+
+Each seed is a test of its own, `test_support[seed 17]`, that can be run again by its name. The scenario is played
+first; if it breaks a promise, the test fails with the smallest scenario that does, as code, and its log is saved. Else
+the test runs, and may ask for the fixtures `refold_scenario` and `refold_report` to look at what was played and what
+came of it.
+
+Nothing of Refold is imported before a test with the marker is run.
+"""
+
+import inspect
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from refold.agent import Agent
+    from refold.scenarios.scenario import Scenario
+    from refold.scenarios.simulator import SimulationReport, Simulator
+
+MARKER = "refold_scenarios"
+
+SEEDS = 20
+"""How many seeds are played if the marker says nothing else."""
+
+_FAILURE: pytest.StashKey[str] = pytest.StashKey()
+"""Why the scenario of a test failed."""
+
+DRAWN = {"faults_max": "faults"}
+"""What `drawn_scenario` takes and the marker calls otherwise."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers",
+        f"{MARKER}(agent, seeds={SEEDS}, stand_ins=False, sessions=3, acts=8, faults=6): run the test with as many "
+        "scenarios, drawn from seeds, that the agent must live through; seeds may be a number or a collection of them, "
+        "agent a refold.Agent, a function that makes one, or module:attribute.",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one test of each seed."""
+    marker = metafunc.definition.get_closest_marker(MARKER)
+    if marker is None:
+        return
+    options = _options(marker, metafunc.definition.nodeid)
+    given = options.get("seeds", SEEDS)
+    seeds = range(given) if isinstance(given, int) else tuple(given)
+    if "refold_scenario" not in metafunc.fixturenames:
+        metafunc.fixturenames.append("refold_scenario")
+    metafunc.parametrize("refold_scenario", seeds, ids=[f"seed {seed}" for seed in seeds], indirect=True)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Have the scenario of a marked test played, whether it asks for what comes of it or not."""
+    if isinstance(item, pytest.Function) and item.get_closest_marker(MARKER) is not None:
+        for name in ("refold_scenario", "refold_report"):
+            if name not in item.fixturenames:
+                item.fixturenames.append(name)
+
+
+@pytest.fixture
+def refold_scenario(request: pytest.FixtureRequest) -> "Scenario":
+    """The scenario that a test with the marker `refold_scenarios` is run with."""
+    from refold.scenarios.drawing import drawn_scenario
+
+    options = _options_of(request)
+    names = {DRAWN.get(name, name): name for name in inspect.signature(drawn_scenario).parameters}
+    drawing: dict[str, Any] = {names[name]: value for name, value in options.items() if name in names}
+    return drawn_scenario(request.param, **drawing)
+
+
+@pytest.fixture
+def refold_report(
+    request: pytest.FixtureRequest, refold_scenario: "Scenario", tmp_path_factory: pytest.TempPathFactory
+) -> "SimulationReport":
+    """What came of the scenario of a test with the marker `refold_scenarios`, played with its agent."""
+    from refold.scenarios.simulator import Simulator
+    from refold.scenarios.stand_ins import with_stand_ins
+    from refold.scenarios.sweep import quietly
+
+    options = _options_of(request)
+    agent = _agent(options["agent"])
+    simulator = Simulator(with_stand_ins(agent) if options.get("stand_ins", False) else agent)
+    report = quietly(simulator, refold_scenario)
+    if report.broken:
+        request.node.stash[_FAILURE] = _failure(simulator, report, tmp_path_factory)
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Fail a test whose scenario has broken a promise, instead of calling it."""
+    if _FAILURE in pyfuncitem.stash:
+        pytest.fail(pyfuncitem.stash[_FAILURE], pytrace=False)
+    return (yield)
+
+
+def _options_of(request: pytest.FixtureRequest) -> dict[str, Any]:
+    marker = request.node.get_closest_marker(MARKER)
+    if marker is None:
+        raise pytest.UsageError(f"{request.fixturename} is for tests with @pytest.mark.{MARKER}(agent=…)")
+    return _options(marker, request.node.nodeid)
+
+
+def _options(marker: pytest.Mark, test: str) -> dict[str, Any]:
+    from refold.scenarios.drawing import drawn_scenario
+
+    options = dict(marker.kwargs)
+    drawing = {DRAWN.get(name, name) for name in inspect.signature(drawn_scenario).parameters if name != "seed"}
+    known = {"agent", "seeds", "stand_ins", *drawing}
+    unknown = sorted(options.keys() - known)
+    if marker.args or unknown or "agent" not in options:
+        what = f"does not know {', '.join(unknown)}" if unknown else "is given agent=… and other options by name"
+        raise pytest.UsageError(f"{test}: @pytest.mark.{MARKER} {what}; it knows {', '.join(sorted(known))}")
+    return options
+
+
+def _agent(given: "Agent | str | Callable[[], Agent]") -> "Agent":
+    from refold.agent import Agent
+    from refold.agent_loading import load_agent
+
+    if isinstance(given, str):
+        return load_agent(given)
+    made = given if isinstance(given, Agent) else given()
+    if not isinstance(made, Agent):
+        raise pytest.UsageError(f"@pytest.mark.{MARKER}: agent is {type(made).__name__} and no refold.Agent")
+    return made
+
+
+def _failure(simulator: "Simulator", report: "SimulationReport", folders: pytest.TempPathFactory) -> str:
+    from refold.scenarios.saved_violation import save_violation
+
+    saved = save_violation(simulator, report, folders.mktemp("refold"), f"seed-{report.scenario.seed}")
+    return (
+        f"{saved.broken}\n\nThis scenario is enough ({saved.tries} smaller ones were tried):\n\n"
+        f"{saved.code}\nIts log is {saved.log}; look into it with `refold show`, `refold check` and `refold replay`."
+    )

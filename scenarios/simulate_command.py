@@ -1,0 +1,172 @@
+"""`refold simulate`: an agent rehearsed, with everything that can go wrong.
+
+The command that `refold.cli` finds by name, since it stands to the right of the runtime. What it writes is in
+`refold.scenarios.simulate_output`, what it plays in `refold.scenarios.sweep`.
+"""
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from refold.commands.execution import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK, JsonOption, run_blocking_command
+
+if TYPE_CHECKING:
+    from refold.scenarios.saved_violation import SavedViolation
+    from refold.scenarios.scenario import Scenario
+    from refold.scenarios.simulator import SimulationReport
+    from refold.scenarios.sweep import SweepPlan
+
+SEEDS = 100
+"""How many seeds are played if nothing else is said."""
+
+SEEDS_PER_JOB = 25
+"""For fewer seeds than this no further process is begun."""
+
+
+def simulate(
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent, as module:attribute.", show_default=False)],
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help=f"Play so many seeds. Default: {SEEDS}.", show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="S", help="Play this seed only, and report on it.", show_default=False)
+    ] = None,
+    time: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0, help="Play seeds for so many seconds.", show_default=False),
+    ] = None,
+    first: Annotated[int, typer.Option(metavar="S", help="The first of the seeds.")] = 0,
+    scenario: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Play the scenario that a file holds as JSON.", show_default=False),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(metavar="J", min=1, help="In so many processes. Default: one for each core.", show_default=False),
+    ] = None,
+    sessions: Annotated[int, typer.Option(metavar="N", min=1, help="Sessions of each scenario.")] = 3,
+    acts: Annotated[int, typer.Option(metavar="N", min=1, help="Inputs and cancellations of each scenario.")] = 8,
+    faults: Annotated[int, typer.Option(metavar="N", min=0, help="Most faults of each scenario.")] = 6,
+    own_tools: Annotated[
+        bool, typer.Option("--own-tools", help="Run the bodies of the agent's own tools, with arguments by chance.")
+    ] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where logs and scenarios go. Default: a new folder for temporary files, if a promise is broken.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Rehearse an agent: crashes, refusals, hangs and cancels, drawn from seeds, on a clock that costs no time.
+
+    Its sessions run on a simulated loop; answers come from a model that answers by chance, and a stand-in takes the
+    place of each tool's body, unless --own-tools is given. What came of a seed depends on nothing else, so --seed
+    repeats it exactly. A broken promise is shrunk to the smallest scenario that breaks it, which is shown as Python
+    code, and saved together with its log. Exits 1 if a promise is broken.
+
+    JSON: {agent, seeds, first, seconds, lives, steps, events, virtual_s, faults: {NAME: {planned, happened, met:
+    {SITUATION: number}}}, promises: {NAME: {verdict, exercised, seeds}}, violation: {broken, scenario, original,
+    tries, code, log, file, test}}. With --seed or --scenario: {report: {scenario, broken, exercised, happened, lives,
+    steps, virtual_s, events, operations, outcomes, met, digest}, log, violation}.
+    """
+    if sum(given is not None for given in (seeds, seed, time, scenario)) > 1:
+        raise typer.BadParameter("--seeds, --seed, --time and --scenario are four ways to say what is played; give one")
+    drawing = {"sessions": sessions, "acts": acts, "faults_max": faults}
+
+    def work() -> int:
+        from refold.scenarios.sweep import SweepPlan
+
+        plan = SweepPlan(agent=agent, own_tools=own_tools, drawing=drawing)
+        if seed is not None or scenario is not None:
+            return _one(plan, seed, scenario, save, as_json)
+        return _many(plan, first, seeds, time, jobs, save, as_json)
+
+    run_blocking_command(work)
+
+
+def _one(plan: "SweepPlan", seed: int | None, file: Path | None, save: Path | None, as_json: bool) -> int:
+    from refold.scenarios.saved_violation import free_stem, read_scenario
+    from refold.scenarios.simulate_output import write_one
+    from refold.scenarios.sweep import quietly
+
+    simulator = plan.simulator()
+    name = f"seed-{seed}" if file is None else file.stem
+    played: Scenario = plan.scenario(seed or 0) if file is None else read_scenario(file)
+    report = quietly(simulator, played)
+    violation = None
+    if report.broken:
+        violation = _saved(plan, report, save, name)
+    log = None
+    if save is not None:
+        log = save / f"{free_stem(save, f'{name}-whole')}.db"
+        simulator.save_log(played, log)
+    write_one(plan, seed, report, violation, log, as_json=as_json)
+    return EXIT_FOUND if report.broken else EXIT_OK
+
+
+def _many(
+    plan: "SweepPlan",
+    first: int,
+    number: int | None,
+    time_s: float | None,
+    jobs: int | None,
+    save: Path | None,
+    as_json: bool,
+) -> int:
+    from refold.actors.clock import SystemClock
+    from refold.scenarios.simulate_output import progress, write_many
+    from refold.scenarios.simulated_loop import SimulationError
+    from refold.scenarios.sweep import SweepSummary, quietly, swept
+
+    clock, summary = SystemClock(), SweepSummary()
+    began_s = clock.monotonic_s()
+    seeds: Iterable[int] = range(first, first + (number or SEEDS))
+    if time_s is not None:
+        seeds = itertools.takewhile(lambda _: clock.monotonic_s() < began_s + time_s, itertools.count(first))
+    wanted = None if time_s is not None else number or SEEDS
+    cores = os.cpu_count() or 1
+    processes = jobs or (cores if wanted is None else min(cores, max(1, wanted // SEEDS_PER_JOB)))
+    interrupted = False
+    with progress(wanted) as shown:
+        try:
+            for played in swept(plan, seeds, jobs=processes):
+                summary.add(played)
+                shown(summary, clock.monotonic_s() - began_s)
+        except KeyboardInterrupt:  # What was found so far is shown.
+            interrupted = True
+    seconds = clock.monotonic_s() - began_s
+    violation = None
+    if summary.first_broken is not None and not interrupted:
+        seed = summary.first_broken.seed
+        report = quietly(plan.simulator(), plan.scenario(seed))
+        if report.digest != summary.first_broken.digest:
+            raise SimulationError(
+                f"seed {seed} gives another log each time; something in {plan.agent} depends on more than the seed, "
+                "such as the machine's clock, a random number, or what was played before"
+            )
+        violation = _saved(plan, report, save, f"seed-{seed}")
+    write_many(plan, first, summary, seconds, violation, as_json=as_json)
+    if interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_FOUND if summary.broken else EXIT_OK
+
+
+def _saved(plan: "SweepPlan", report: "SimulationReport", folder: Path | None, name: str) -> "SavedViolation":
+    from refold.scenarios.saved_violation import save_violation
+
+    return save_violation(
+        plan.simulator(),
+        report,
+        folder or Path(tempfile.mkdtemp(prefix="refold-simulate-")),
+        name,
+        agent=plan.agent,
+        own_tools=plan.own_tools,
+    )

@@ -1,0 +1,209 @@
+"""Many scenarios, one for each seed, in one process or in several: what `refold simulate` plays.
+
+    summary = SweepSummary()
+    for played in swept(SweepPlan(agent="app.agents:support"), range(300), jobs=2):
+        summary.add(played)
+
+The rule: what comes of a seed depends on nothing but the agent, the plan and the seed, so neither on how many processes
+there are nor on what was played before; and outcomes are given in the order of the seeds.
+"""
+
+import logging
+import signal
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from functools import cache
+from itertools import islice
+from multiprocessing import get_context
+from typing import Any
+
+import msgspec
+
+from refold.agent import Agent
+from refold.agent_loading import load_agent
+from refold.scenarios.drawing import drawn_scenario
+from refold.scenarios.fault_meetings import Meeting
+from refold.scenarios.promises import PROMISES, Verdict, verdict_on
+from refold.scenarios.scenario import Scenario
+from refold.scenarios.simulation_watch import Broken
+from refold.scenarios.simulator import SimulationReport, Simulator
+from refold.scenarios.stand_ins import with_stand_ins
+
+SEEDS_PER_TASK = 4
+"""So many seeds are given to a process at once."""
+
+TASKS_AHEAD = 3
+"""So many tasks wait for each process."""
+
+
+class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a sweep plays, beside the seeds."""
+
+    agent: str
+    """`module:attribute`, such as `app.agents:support`."""
+    own_tools: bool = False
+    """Whether the bodies of the agent's own tools run; else stand-ins do."""
+    drawing: dict[str, Any] = {}
+    """What `drawn_scenario` is given beside the seed."""
+
+    def scenario(self, seed: int) -> Scenario:
+        """Return the scenario of a seed."""
+        return drawn_scenario(seed, **self.drawing)
+
+    def rehearsed(self) -> Agent:
+        """Return the agent as it is rehearsed.
+
+        Raises:
+            ConfigError: there is no such agent.
+        """
+        agent = load_agent(self.agent)
+        return agent if self.own_tools else with_stand_ins(agent)
+
+    def simulator(self) -> Simulator:
+        """Return what plays its scenarios.
+
+        Raises:
+            ConfigError: there is no such agent.
+        """
+        return Simulator(self.rehearsed())
+
+
+class PlayedSeed(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a seed; see `SimulationReport`."""
+
+    seed: int
+    broken: tuple[Broken, ...]
+    exercised: tuple[str, ...]
+    planned: tuple[str, ...]
+    """Names of the classes of the faults that were planned, one for each fault."""
+    happened: tuple[str, ...]
+    """Of those that came to happen."""
+    met: tuple[Meeting, ...]
+    lives: int
+    steps: int
+    virtual_s: float
+    events: int
+    digest: str
+
+
+def played_seed(report: SimulationReport, seed: int) -> PlayedSeed:
+    """Return the summary of a report."""
+    return PlayedSeed(
+        seed=seed,
+        broken=report.broken,
+        exercised=report.exercised,
+        planned=tuple(type(fault).__name__ for fault in report.scenario.faults),
+        happened=tuple(type(fault).__name__ for fault in report.happened),
+        met=report.met,
+        lives=report.lives,
+        steps=report.steps,
+        virtual_s=report.virtual_s,
+        events=report.events,
+        digest=report.digest,
+    )
+
+
+def swept(plan: SweepPlan, seeds: Iterable[int], *, jobs: int = 1) -> Iterator[PlayedSeed]:
+    """Play the scenarios of many seeds, and yield what came of each, in their order.
+
+    Args:
+        plan: what is played.
+        seeds: may be endless; seeds are taken from it shortly before they are played.
+        jobs: in how many processes; 1 = in this one.
+
+    Raises:
+        ConfigError: there is no such agent.
+    """
+    if jobs <= 1:
+        simulator = plan.simulator()
+        for seed in seeds:
+            yield played_seed(quietly(simulator, plan.scenario(seed)), seed)
+        return
+    plan.rehearsed()  # What is wrong with its name is said here, and not by a process that ends.
+    yield from _swept_in_processes(plan, iter(seeds), jobs)
+
+
+def _swept_in_processes(plan: SweepPlan, seeds: Iterator[int], jobs: int) -> Iterator[PlayedSeed]:
+    encoded = msgspec.json.encode(plan)
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin)
+    waiting: deque[Future[list[PlayedSeed]]] = deque()
+    try:
+        while True:
+            while len(waiting) < jobs * TASKS_AHEAD and (some := list(islice(seeds, SEEDS_PER_TASK))):
+                waiting.append(pool.submit(_play, encoded, some))
+            if not waiting:
+                return
+            yield from waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """Leave Ctrl-C to the process that asked for all this."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@cache
+def _simulator(encoded: bytes) -> tuple[SweepPlan, Simulator]:
+    plan = msgspec.json.decode(encoded, type=SweepPlan)
+    return plan, plan.simulator()
+
+
+def _play(encoded: bytes, seeds: Sequence[int]) -> list[PlayedSeed]:
+    plan, simulator = _simulator(encoded)
+    return [played_seed(quietly(simulator, plan.scenario(seed)), seed) for seed in seeds]
+
+
+def quietly(simulator: Simulator, scenario: Scenario) -> SimulationReport:
+    """Play a scenario; what the simulated runtime logs of the faults goes nowhere."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        return simulator.run(scenario)
+    finally:
+        logging.disable(disabled)
+
+
+class SweepSummary:
+    """What came of many seeds, all told."""
+
+    def __init__(self) -> None:
+        self.seeds = 0
+        self.lives = 0
+        self.steps = 0
+        self.events = 0
+        self.virtual_s = 0.0
+        self.planned: Counter[str] = Counter()
+        """How many faults were planned, by the names of their classes."""
+        self.happened: Counter[str] = Counter()
+        """How many of them came to happen."""
+        self.met: Counter[tuple[str, str]] = Counter()
+        """How often a kind of fault met a session, by its name and what the session was doing."""
+        self.exercised: Counter[str] = Counter()
+        """In how many scenarios there was something to check for each promise."""
+        self.broken: dict[str, list[int]] = {}
+        """The seeds whose scenarios broke a promise, by its name."""
+        self.first_broken: PlayedSeed | None = None
+
+    def add(self, played: PlayedSeed) -> None:
+        """Count what came of a seed."""
+        self.seeds += 1
+        self.lives += played.lives
+        self.steps += played.steps
+        self.events += played.events
+        self.virtual_s += played.virtual_s
+        self.planned.update(played.planned)
+        self.happened.update(played.happened)
+        self.exercised.update(played.exercised)
+        for meeting in played.met:
+            self.met[meeting.fault, meeting.situation] += meeting.times
+        for rule in dict.fromkeys(broken.rule for broken in played.broken):
+            self.broken.setdefault(rule, []).append(played.seed)
+        if played.broken:
+            self.first_broken = self.first_broken or played
+
+    def verdicts(self) -> dict[str, Verdict]:
+        """Return the verdict on each promise, in their order."""
+        known = [*PROMISES, *sorted((self.broken.keys() | self.exercised.keys()) - PROMISES.keys())]
+        return {rule: verdict_on(rule, broken=self.broken, exercised=self.exercised) for rule in known}

@@ -1,0 +1,49 @@
+"""Agents for the tests of rehearsal, and some of what goes wrong with agents of people."""
+
+import asyncio
+
+from refold import Agent, AgentConfig, RetryPolicy, ScriptedProvider, tool
+
+
+@tool(tier="observe", effect="pure")
+async def look(city: str) -> str:
+    """Look at a city."""
+    return f"{city} is fine"
+
+
+@tool
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+later: set[asyncio.Task[None]] = set()
+
+
+@tool
+async def notify(who: str) -> str:
+    """Tell somebody, and leave a task behind when cancelled meanwhile."""
+    try:
+        await asyncio.sleep(5)
+    except asyncio.CancelledError:
+        later.add(asyncio.get_running_loop().create_task(asyncio.sleep(1_000_000)))
+        raise
+    return f"{who} was told"
+
+
+calls = [0]
+
+
+@tool(tier="observe")
+async def count() -> str:
+    """Count, in a place that outlives each scenario, and leave a task behind."""
+    calls[0] += 1
+    later.add(asyncio.get_running_loop().create_task(asyncio.sleep(1_000_000)))
+    return f"{calls[0]} calls"
+
+
+good = Agent(
+    config=AgentConfig(model="m", retry=RetryPolicy(), streaming=True), provider=ScriptedProvider([]), tools=[look, pay]
+)
+leaky = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[look, notify])
+forgetful = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[count])

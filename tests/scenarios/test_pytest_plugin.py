@@ -1,0 +1,138 @@
+"""The pytest marker `refold_scenarios`, in test runs of their own."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# A test run inside this one forgets afterwards what it has imported first.
+import refold.scenarios.saved_violation
+import tests.scenarios.rehearsed
+
+pytest_plugins = ["pytester"]
+LOADED = (refold.scenarios.saved_violation, tests.scenarios.rehearsed)
+OPTIONS = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:asyncio", "--strict-markers")
+
+HEAD = """
+import pytest
+from refold.scenarios import SimulationReport, Scenario
+from tests.scenarios.rehearsed import good, leaky
+"""
+
+SMALL = "sessions=1, acts=3, faults=2"
+
+
+def ran(pytester: pytest.Pytester, source: str, *options: str) -> pytest.RunResult:
+    pytester.makepyfile(HEAD + source)
+    return pytester.runpytest_inprocess(*OPTIONS, *options)
+
+
+def test_a_test_is_run_with_each_seed_and_given_what_came_of_it(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
+        f"""
+digests = []
+
+@pytest.mark.refold_scenarios(agent=good, seeds=3, {SMALL})
+def test_good(refold_scenario: Scenario, refold_report: SimulationReport) -> None:
+    assert refold_report.scenario is refold_scenario
+    assert not refold_report.broken
+    digests.append(refold_report.digest)
+
+@pytest.mark.refold_scenarios(agent="tests.scenarios.rehearsed:good", seeds=[1, 2], {SMALL})
+@pytest.mark.parametrize("word", ["a", "b"])
+def test_again(refold_report: SimulationReport, word: str) -> None:
+    assert refold_report.digest in digests
+
+@pytest.mark.refold_scenarios(agent=lambda: good, seeds=1, {SMALL})
+class TestTogether:
+    def test_of_a_class(self) -> None:
+        pass
+""",
+        "-v",
+    )
+    result.assert_outcomes(passed=8)
+    result.stdout.fnmatch_lines(["*::test_good[[]seed 2[]] PASSED*", "*::test_again[[]seed 1-a[]] PASSED*"])
+
+
+def test_a_broken_promise_fails_the_test_with_the_smallest_scenario_and_its_log(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
+        f"""
+@pytest.mark.refold_scenarios(agent=leaky, seeds=[13, 14], {SMALL})
+def test_leaky() -> None:
+    print("the test itself was run")
+""",
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*test_leaky[[]seed 14[]]*", "INV7 *a closed runtime leaves tasks*", "scenario = Scenario("]
+    )
+    assert "Traceback" not in result.stdout.str()
+    found = re.search(r"Its log is (\S+\.db);", result.stdout.str())
+    assert found
+    shown = subprocess.run(
+        [sys.executable, "-P", "-m", "refold", "check", found[1]], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.startswith("sound")
+
+
+def test_stand_ins_may_take_the_places_of_tools(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
+        f"""
+@pytest.mark.refold_scenarios(agent=leaky, seeds=[14], stand_ins=True, {SMALL})
+def test_leaky() -> None:
+    pass
+""",
+    )
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("marker", "words"),
+    [
+        ("seeds=3", "is given agent=*"),
+        ("agent=good, seed=3", "does not know seed; it knows*"),
+        ("good", "is given agent=*"),
+    ],
+)
+def test_a_marker_that_cannot_work_says_what_it_knows(pytester: pytest.Pytester, marker: str, words: str) -> None:
+    result = ran(pytester, f"@pytest.mark.refold_scenarios({marker})\ndef test_it() -> None:\n    pass\n")
+    assert result.ret != 0
+    result.stdout.fnmatch_lines([f"*{words}"])
+
+
+def test_what_makes_no_agent_is_told(pytester: pytest.Pytester) -> None:
+    result = ran(pytester, "@pytest.mark.refold_scenarios(agent=dict, seeds=1)\ndef test_it() -> None:\n    pass\n")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*agent is dict and no refold.Agent*"])
+
+
+def test_the_fixtures_are_for_marked_tests(pytester: pytest.Pytester) -> None:
+    result = ran(pytester, "def test_it(refold_report: object) -> None:\n    pass\n")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*is for tests with @pytest.mark.refold_scenarios*"])
+
+
+def test_the_marker_is_listed(pytester: pytest.Pytester) -> None:
+    result = ran(pytester, "", "--markers")
+    result.stdout.fnmatch_lines(["@pytest.mark.refold_scenarios(agent, seeds=20*"])
+
+
+def test_a_run_without_marked_tests_loads_no_simulator(tmp_path: Path) -> None:
+    (tmp_path / "test_plain.py").write_text(
+        "import sys\n\n\ndef test_it():\n"
+        "    assert 'refold.scenarios.pytest_plugin' in sys.modules\n"
+        "    assert not {'refold.agent', 'hypothesis.core', 'refold.scenarios.simulator'} & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout

@@ -1,0 +1,163 @@
+"""`refold simulate`: what it plays, what it shows, what it saves, and which exit code it leaves with."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from refold.cli import app
+from refold.scenarios import SimulationError
+from refold.scenarios.promises import PROMISES
+from tests.runtime.terminal import Terminal
+
+SMALL = ("--sessions", 1, "--acts", 3, "--faults", 2)
+GOOD, LEAKY = "tests.scenarios.rehearsed:good", "tests.scenarios.rehearsed:leaky"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: object) -> Result:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def simulated(*arguments: object) -> dict[str, Any]:
+    result = run("simulate", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def test_a_sweep_shows_what_met_what_and_the_verdict_on_each_promise() -> None:
+    result = run("simulate", GOOD, "--seeds", 4, "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("4 seeds from 0 in ")
+    assert re.search(r"^FAULT +PLANNED +HAPPENED +IDLE +MODEL CALL +TOOL +APPROVAL +RETRY ", result.stdout, re.M)
+    for rule in PROMISES:
+        assert re.search(rf"^{rule} +hold +\d+ +0  ", result.stdout, re.M), rule
+    assert re.search(r"^Crash\w+ +\d+ +\d+ .* 0 ", result.stdout, re.M), "what never met is shown as 0"
+
+
+def test_what_comes_of_the_seeds_does_not_depend_on_the_number_of_processes() -> None:
+    one, two = (simulated(GOOD, "--seeds", 6, "--jobs", jobs, "--acts", 4) for jobs in (1, 2))
+    del one["seconds"], two["seconds"]
+    assert one == two
+    assert one["seeds"] == 6
+    assert sum(fault["happened"] for fault in one["faults"].values()) > 0
+
+
+def test_a_seed_is_repeated_exactly_and_reported_on(tmp_path: Path) -> None:
+    first, again, other = (simulated(GOOD, "--seed", seed)["report"] for seed in (17, 17, 18))
+    assert first == again
+    assert first["digest"] != other["digest"]
+    shown = run("simulate", GOOD, "--seed", 17, "--save", tmp_path / "kept")
+    assert first["digest"] in shown.stdout
+    assert re.search(r"AT +SESSION +ACT +OUTCOME", shown.stdout)
+    log = tmp_path / "kept" / "seed-17-whole.db"
+    assert f"its log: {log}" in shown.stdout
+    assert run("check", log).exit_code == run("replay", log).exit_code == 0
+    assert f"{first['events']} events" in run("check", log).stdout
+
+
+def test_seeds_are_played_for_some_time() -> None:
+    document = simulated(GOOD, "--time", 0.001, "--jobs", 1, "--acts", 1, "--faults", 0, "--sessions", 1)
+    assert document["seeds"] >= 0
+    assert document["promises"]["ONCE"]["verdict"] in ("hold", "not exercised")
+
+
+def test_without_seeds_nothing_was_exercised() -> None:
+    document = simulated(GOOD, "--time", 0)
+    assert document["seeds"] == 0
+    assert {promise["verdict"] for promise in document["promises"].values()} == {"not exercised"}
+
+
+def test_stand_ins_take_the_places_of_tools_unless_asked_otherwise(tmp_path: Path) -> None:
+    for options, said in (((), b"was rehearsed with"), (("--own-tools",), b"is fine")):
+        folder = tmp_path / str(len(options))
+        assert run("simulate", GOOD, "--seed", 3, *SMALL, "--save", folder, *options).exit_code == 0
+        assert said in (folder / "seed-3-whole.db").read_bytes()
+
+
+def test_a_broken_promise_is_shrunk_shown_as_code_and_saved(tmp_path: Path) -> None:
+    folder = tmp_path / "found"
+    result = run("simulate", LEAKY, "--first", 13, "--seeds", 3, *SMALL, "--own-tools", "--save", folder, "--jobs", 1)
+    assert result.exit_code == 1
+    assert re.search(r"^INV7 +violated +\d+ +[1-9]", result.stdout, re.M)
+    found = re.search(r"INV7 is violated by seed (\d+)", result.stdout)
+    assert found
+    seed = found[1]
+    assert "violated: INV7" in result.stdout
+    assert f"refold simulate {LEAKY} --seed {seed} --sessions 1 --acts 3 --faults 2 --own-tools" in result.stdout
+    log, file, test = (folder / name for name in (f"seed-{seed}.db", f"seed-{seed}.json", f"test_seed_{seed}.py"))
+    assert run("replay", log).exit_code == run("check", log).exit_code == 0
+    assert run("show", log, "s0").exit_code == 0
+    again = run("simulate", LEAKY, "--scenario", file, "--own-tools", "--json")
+    assert again.exit_code == 1
+    assert json.loads(again.stdout)["report"]["broken"][0]["rule"] == "INV7"
+
+    scope: dict[str, Any] = {}
+    exec(compile(test.read_text(), test, "exec"), scope)
+    with pytest.raises(SimulationError, match="INV7"):
+        scope[f"test_seed_{seed}"]()
+
+
+def test_files_that_are_there_are_not_written_over(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert run("simulate", GOOD, "--seed", 1, *SMALL, "--save", tmp_path).exit_code == 0
+    assert {path.name for path in tmp_path.glob("*.db")} == {"seed-1-whole.db", "seed-1-whole-2.db"}
+
+
+def test_an_agent_that_depends_on_more_than_the_seed_is_told_so() -> None:
+    result = run("simulate", "tests.scenarios.rehearsed:forgetful", "--seeds", 2, "--own-tools", "--jobs", 1)
+    assert result.exit_code == 2
+    assert "depends on more than the seed" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing:here"], "no module 'nothing'"),
+        (["tests.scenarios.rehearsed:nobody"], "has no 'nobody'"),
+        ([GOOD, "--scenario", "missing.json"], "cannot be read"),
+        ([GOOD, "--scenario", __file__], "holds no scenario"),
+    ],
+)
+def test_what_cannot_be_played_is_one_line(arguments: list[str], words: str) -> None:
+    result = run("simulate", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_two_ways_to_say_what_is_played_are_one_too_many() -> None:
+    result = run("simulate", GOOD, "--seed", 1, "--seeds", 2)
+    assert result.exit_code == 2
+    assert "four ways" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_line_tells_how_far_it_is_and_ctrl_c_shows_what_there_is(tmp_path: Path) -> None:
+    with Terminal(ROOT, "simulate", GOOD, "--seeds", "100000", "--jobs", "2", TERM="xterm", COLUMNS="200") as terminal:
+        terminal.until("of 100,000 seeds, ")
+        terminal.until(" lives, ")
+        terminal.write("\x03")
+        code, shown = terminal.end()
+    assert code == 130
+    assert "of virtual time" in shown
+    assert "Traceback" not in shown
+
+
+def test_the_help_of_the_command_loads_no_simulator() -> None:
+    program = (
+        "import sys\nfrom refold.cli import main\nsys.argv = ['refold', 'simulate', '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n    print(sorted(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
+    assert "Exit codes:" in done.stdout
+    loaded = done.stdout.splitlines()[-1]
+    assert not re.search(r"'(rich|aiosqlite|hypothesis|refold\.(events|stores|actors|scenarios\.simulator))'", loaded)
