@@ -9,33 +9,32 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncIterable, Awaitable, Callable
-from typing import TypeAlias, TypeVar, cast
+from typing import TypeVar, cast
 
 import msgspec
 
 from refold.actors.actor import Actor
 from refold.actors.actor_ref import ActorRef
 from refold.actors.answer_stream import answer_stream, can_stream, close_stream
+from refold.actors.answering import MESSAGE_CHARACTERS_MAX, AnswerRules, OutputCheck, error_words
 from refold.actors.compaction import Compaction, NotWanted, Summarising
 from refold.actors.effects import EffectEnded
 from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import CANCEL_GRACE_S, RECORD_RETRY_S
 from refold.actors.given_content import checked_delta, checked_response
-from refold.actors.judging import Offer, Policy, judged
+from refold.actors.judging import Offer, Policy
 from refold.actors.mailbox import Vital
 from refold.actors.middleware import HookContext, Hooks
 from refold.actors.outgoing_request import OutgoingRequest, RequestMaker, WantedRequest
 from refold.actors.partial_answer import PartialAnswer
 from refold.actors.protocols import Provider, SessionObserver, ToolRunner
 from refold.actors.recalling import Recalling
-from refold.actors.tool_results import text_of_error
 from refold.events.answers import recorded_answer
-from refold.events.cleaning import clean_text
-from refold.events.content import AnswerContent, JsonObject, Message, TextBlock, ToolUseBlock
+from refold.events.content import AnswerContent, Message
 from refold.events.context_window import ContextWindow
 from refold.events.errors import LogFormatError, PersistenceError, ProviderError
 from refold.events.ids import RunId, SessionId
-from refold.events.model import ModelRequest, ModelResponse, ToolUse, Usage, UsageDelta
+from refold.events.model import ModelRequest, ModelResponse, Usage, UsageDelta
 from refold.events.payloads import restored
 from refold.events.session_commands import (
     RecordModelFailure,
@@ -55,12 +54,6 @@ MODEL_KIND = "model"
 
 DELTAS_PER_STEP = 50
 """After so many pieces of an answer that came without a wait, others get a turn."""
-
-OutputCheck: TypeAlias = Callable[[str], str | None]
-"""Returns why a final answer's text cannot be used, in words for the model, or None where it can."""
-
-MESSAGE_CHARACTERS_MAX = 2_000
-"""An error's text is cut after so many characters before it is recorded."""
 
 
 class StartModelCall(Vital, frozen=True, kw_only=True):
@@ -128,14 +121,12 @@ class ModelActor(Actor):
         hooks: Hooks | None = None,
         summariser: Provider | None = None,
     ) -> None:
-        self._policy = policy
+        self._rules = AnswerRules(tools, policy, output_check)
         self._window = window
         self._summariser = summariser or provider
         self._hooks = hooks
         self._requests = RequestMaker(store, offer=offer, recalling=recalling, window=window, hooks=hooks)
-        self._output_check = output_check
         self._provider = provider
-        self._tools = tools
         self._observer = observer
         self._calls: dict[tuple[SessionId, str], _Calling] = {}
 
@@ -187,16 +178,9 @@ class ModelActor(Actor):
             response = await self._answer(calling, outgoing.request)
             if self._hooks is not None:
                 response, outgoing = await self._after_hooks(self._hooks, calling, response, outgoing)
-            answer = await judged(
-                recorded_answer(response, self._check),
-                self._policy,
-                session=message.session,
-                run=message.run,
-                turn=message.turn,
-                tools=outgoing.tools,
-                offered=outgoing.request.tools,
-            )
-            rejected = self._rejection(response)
+            where = HookContext(session=message.session, run=message.run, turn=message.turn)
+            answer = await self._rules.answer(response, where, outgoing.tools, outgoing.request.tools)
+            rejected = self._rules.rejection(response)
         except NotWanted:
             return EffectEnded(key=message.key)
         except ProviderError as error:
@@ -205,7 +189,11 @@ class ModelActor(Actor):
             raise
         except BaseException as error:  # User code (a provider, a validator) fails its call, nothing else.
             log.warning(
-                "model call %s of session %s failed: %s", message.key, message.session, _said(error), exc_info=error
+                "model call %s of session %s failed: %s",
+                message.key,
+                message.session,
+                error_words(error),
+                exc_info=error,
             )
             return self._failed(message, error, outgoing)
         command: SessionCommand = RecordModelResponse(
@@ -238,25 +226,6 @@ class ModelActor(Actor):
         own = recorded_answer(response, lambda _, arguments: (arguments, Verdict()))
         whole = restored(Message("assistant", own.content), own.payloads).content
         return changed, outgoing.answered_with(cast("tuple[AnswerContent, ...]", whole))
-
-    def _rejection(self, response: ModelResponse) -> str:
-        """Return why an answer cannot be used as a whole, in words for the model; empty where it can be."""
-        if response.rejected:
-            return clean_text(response.rejected)[:MESSAGE_CHARACTERS_MAX]
-        calls = any(isinstance(block, ToolUse | ToolUseBlock) for block in response.content)
-        text = "".join(block.text for block in response.content if isinstance(block, TextBlock))
-        if self._output_check is None or calls or response.stop_reason == "pause_turn" or not text.strip():
-            return ""
-        return clean_text(self._output_check(text) or "")[:MESSAGE_CHARACTERS_MAX]
-
-    def _check(self, name: str, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
-        try:
-            return self._tools.check(name, arguments)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # The border to user code: nothing is known of the call, so it must not run.
-            log.exception("the arguments of a call of %s cannot be checked", name)
-            return arguments, Verdict(verdict="broken", reason=f"The arguments cannot be checked: {_said(error)}")
 
     async def _once_readable(
         self, message: StartModelCall, make: Callable[[WantedRequest], Awaitable[T]], wanted: WantedRequest
@@ -338,7 +307,7 @@ class ModelActor(Actor):
                 "the stream of model call %s of session %s could not be closed: %s",
                 calling.message.key,
                 calling.message.session,
-                _said(error),
+                error_words(error),
                 exc_info=error,
             )
         finally:
@@ -356,7 +325,7 @@ class ModelActor(Actor):
             run=message.run,
             turn=message.turn,
             kind=provider.kind if provider is not None else "agent_loop",
-            message=_said(error)[:MESSAGE_CHARACTERS_MAX],
+            message=error_words(error)[:MESSAGE_CHARACTERS_MAX],
             status=provider.status if provider is not None else None,
             retryable=provider.retryable if provider is not None else False,
             retry_after_s=_finite(provider.retry_after_s) if provider is not None else None,
@@ -373,10 +342,6 @@ def _with_paid(ended: EffectEnded, message: StartModelCall, paid: Usage) -> Effe
     if not isinstance(evidence, RecordModelInterruption):
         evidence = RecordModelInterruption(turn=message.wanted.turn, asked=message.asked)
     return msgspec.structs.replace(ended, evidence=msgspec.structs.replace(evidence, usage=evidence.usage + paid))
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {text_of_error(error)}"
 
 
 def _finite(seconds: object) -> float | None:

@@ -5,8 +5,8 @@ history, what is recalled, middleware. Whatever it does is in the reference, and
 that by `refold.events.request_building`, as a reader of the log builds it again. Where user code fails, the call does.
 """
 
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Iterable, Sequence
+from typing import Protocol, Self
 
 import msgspec
 
@@ -33,7 +33,17 @@ from refold.events.request_building import (
     with_prepared,
 )
 from refold.events.spending import Usage
-from refold.stores.event_store import EventStore
+
+
+class PartsReader(Protocol):
+    """Where prompts and schemas are: a log, as far as a request needs it."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def read_payloads(self, names: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
+        """Return those payloads that there are."""
+        ...
 
 
 class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +105,7 @@ class RequestMaker:
 
     def __init__(
         self,
-        store: EventStore,
+        store: PartsReader,
         *,
         offer: Offer | None = None,
         recalling: Recalling | None = None,
@@ -133,7 +143,7 @@ class RequestMaker:
             reference=referring,
             payloads=payloads,
             prepared=prepared,
-            tools=(await self._prompt_and_tools(wanted.configuration))[1],
+            tools=(await self.prompt_and_tools(wanted.configuration))[1],
         )
 
     async def plain(self, wanted: WantedRequest) -> tuple[ModelRequest, RequestReference]:
@@ -145,7 +155,7 @@ class RequestMaker:
             PersistenceError: the log cannot be read.
         """
         messages, digest = await wanted.conversation.upto(wanted.source, wanted.length)
-        prompt, tools = await self._prompt_and_tools(wanted.configuration)
+        prompt, tools = await self.prompt_and_tools(wanted.configuration)
         offered = offered_tools(self._offer, wanted.session, tools)
         names = tuple(spec.name for spec in offered) if len(offered) < len(tools) else None
         reference = RequestReference(configured=wanted.configured, messages=wanted.length, digest=digest, offered=names)
@@ -184,7 +194,13 @@ class RequestMaker:
         kept = kept_ranges(self._window, context)
         return prepared if kept is None else msgspec.structs.replace(prepared, kept=kept)
 
-    async def _prompt_and_tools(self, configuration: AgentConfiguration) -> tuple[str, tuple[ToolSpec, ...]]:
+    async def prompt_and_tools(self, configuration: AgentConfiguration) -> tuple[str, tuple[ToolSpec, ...]]:
+        """Return the system prompt of a configuration, and its tools in name order.
+
+        Raises:
+            LogFormatError: the log lacks one of them.
+            PersistenceError: the log cannot be read.
+        """
         place = (configuration.system_prompt, configuration.tool_schemas)
         if place not in self._parts:
             payloads = await self._store.read_payloads(place)

@@ -43,7 +43,7 @@ class HookedTools(ToolRegistry):
         where = HookContext(session=context.session, call=context.call)
         await self._hooks.tool_call(where, ToolCall(tool=name, input=copy.deepcopy(arguments)))
         try:
-            value = await super().run(name, arguments, context)
+            value = await self._value(name, arguments, context)
         except (AgentLoopError, CallRefused):
             raise
         except Exception as error:
@@ -61,6 +61,10 @@ class HookedTools(ToolRegistry):
         if context.finished is not None:
             context.finished = text_of(changed.content)
         return WithLimit(changed.content or None, given.limit)
+
+    async def _value(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
+        """Return what the body returned, or raise what it raised."""
+        return await super().run(name, arguments, context)
 
     async def _after_failure(self, where: HookContext, context: ToolContext[object], error: Exception) -> None:
         """Show middleware the failure of a body.

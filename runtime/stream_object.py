@@ -34,12 +34,13 @@ from refold.actors.future import ActorFuture
 from refold.actors.hosted_actor import Answer, Question, Several, Told
 from refold.actors.hosting import Host
 from refold.events.checked_core import CheckedCore
-from refold.events.core import Recorded, plan
+from refold.events.core import Recorded, evolve_all, plan
 from refold.events.errors import BackpressureShed, CommandRejected, ConfigError, RefoldError
 from refold.events.ids import StreamName, checked_identifier, stream_name
 from refold.events.pure_core import E, KeyedCommand, State
 from refold.log_reading import ReadableLog, opened
-from refold.stores.past_state import past_state
+from refold.stores.event_store import EventStore
+from refold.stores.past_state import EVENTS_PER_PAGE, past_state
 
 S = TypeVar("S", bound=State)
 C = TypeVar("C", bound=KeyedCommand)
@@ -82,6 +83,8 @@ class StreamObject(Generic[S, C, E]):
         self._repetitions: Counter[str] = Counter()
         self._past = False
         """Whether it is what the object was at an earlier place of the log."""
+        self._version = 0
+        """That place in its stream."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.stream}>"
@@ -180,10 +183,31 @@ class StreamObject(Generic[S, C, E]):
         then = copy.copy(self)
         then._forget_derived()
         then._ref, then._before, then._given = None, past.state, []
-        then._past = True
+        then._past, then._version = True, past.version
         if position is not None or version is not None:
             then._clock = ManualClock(past.at)
         return then
+
+    async def move_on(self, log: EventStore, position: int, at: int) -> bool:
+        """Make what `at` gave of a position what the object was at a later one, and return whether anything differs.
+
+        Args:
+            log: the same.
+            position: the later place.
+            at: its time, in microseconds since the epoch, UTC.
+
+        Raises:
+            PersistenceError: the log cannot be read or is damaged.
+        """
+        self._clock, before = ManualClock(at), self._version
+        while True:
+            page = await log.read_stream(self.stream, after_version=self._version, limit=EVENTS_PER_PAGE)
+            until = [stored for stored in page if stored.position <= position]
+            if until:
+                self._before = evolve_all(self.core, self.core.codec.decode_all(until), self._before)
+                self._version = until[-1].version
+            if len(until) < EVENTS_PER_PAGE:
+                return self._version > before
 
     def _forget_derived(self) -> None:
         """Let go of what was derived from a state, since another one takes its place."""

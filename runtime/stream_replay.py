@@ -29,11 +29,25 @@ E = TypeVar("E", bound=Event)
 CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RefoldError)
 """What today's code raises on a batch that it has no meaning for."""
 
-Differs = Literal["consequence", "missing", "extra", "pending", "failure"]
+Differs = Literal[
+    "consequence",
+    "missing",
+    "extra",
+    "pending",
+    "failure",
+    "input",
+    "recall",
+    "request",
+    "summary",
+    "answer",
+    "call",
+    "result",
+]
 """How today's code and a recorded batch differ.
 
 `consequence`: another event, or another field. `missing`: recorded, and not decided now. `extra`: decided now, and not
-recorded. `pending`: other effects in flight after the batch. `failure`: today's code fails on it.
+recorded. `pending`: other effects in flight after the batch. `failure`: today's code fails on it. The others are of
+level `decide`; see `refold.shadow_report`.
 """
 
 _encode = msgspec.json.Encoder().encode
@@ -62,12 +76,12 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         place = event_ref(self.stream, self.version)
         match self.differs:
-            case "consequence" | "pending":  # The path begins with that word.
-                return f"{place}: {self.difference}"
             case "failure":
                 return f"{place}: failure: {self.now}"
-            case _:
+            case "missing" | "extra":
                 return f"{place}: {self.differs}: {self.difference}"
+            case _:  # The path begins with that word.
+                return f"{place}: {self.difference}"
 
 
 class StreamReplay(Protocol):

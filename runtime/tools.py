@@ -22,6 +22,7 @@ from refold.events.content import JsonObject
 from refold.events.errors import ConfigError, ToolError
 from refold.events.retrying import RetryPolicy
 from refold.events.session_events import Verdict
+from refold.shadow import require_outside
 from refold.stream_object import StreamObject
 from refold.tool_definition import (
     ActionName,
@@ -101,6 +102,7 @@ class Tool(Generic[P, R_co]):
         return f"<Tool {self.name} of {self.origin}>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        require_outside(f"the tool {self.name}")
         return self.function(*args, **kwargs)
 
     @property
@@ -152,6 +154,7 @@ class Tool(Generic[P, R_co]):
             ToolError: the arguments do not fit, since the tool changed after they were checked.
             Exception: whatever the body raised.
         """
+        require_outside(f"the tool {self.name}")
         values = self._arguments.read(arguments)
         if inspect.iscoroutinefunction(entry_of(self.function)):
             result = self._body(values, context)

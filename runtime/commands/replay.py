@@ -14,7 +14,8 @@ from refold.commands.safe_text import one_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from refold.replay import ReplayReport
+    from refold.agent import Agent
+    from refold.replay import Level, ReplayReport
     from refold.stream_kinds import GivenKind
     from refold.stream_replay import Divergence
 
@@ -24,6 +25,14 @@ class LevelName(StrEnum):
 
     FOLD = "fold"
     CORE = "core"
+    DECIDE = "decide"
+
+
+_LEVELS: "dict[LevelName, Level]" = {
+    LevelName.FOLD: "fold",
+    LevelName.CORE: "core",
+    LevelName.DECIDE: "decide",
+}
 
 
 def replay(
@@ -32,8 +41,17 @@ def replay(
         str | None, typer.Argument(metavar="SESSION", help="Only this session.", show_default=False)
     ] = None,
     level: Annotated[
-        LevelName, typer.Option(help="fold: the state only. core: every decision, compared with the recorded one.")
-    ] = LevelName.CORE,
+        LevelName | None,
+        typer.Option(
+            help="fold: the state only. core: every decision, compared with the recorded one. decide: also what of "
+            "--agent decides, in shadow. [default: decide with --agent, else core]",
+            show_default=False,
+        ),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="AGENT", help="module:attribute of the agent that decides.", show_default=False),
+    ] = None,
     kind: KindOption = None,
     stream: Annotated[
         str | None, typer.Option(metavar="STREAM", help="Only this stream, such as book/ACME.", show_default=False)
@@ -53,18 +71,30 @@ def replay(
     are not recorded, so a change of admit alone shows nowhere. No model and no tool runs, and of your code only the
     cores that --kind names.
 
+    At level decide, what of --agent decides is run in shadow on what its sessions and those of its subagents recorded:
+    configuration, prompt, tool schemas, offer, recall, context window, middleware, argument checks, policy, output
+    type. No provider, tool or network can be called. What could not be compared is counted, with why; exits 1, too, if
+    nothing was. Other streams are decided again as at level core.
+
     JSON: {log, level, streams, batches, events, not_replayed: [{kind, streams}], kinds_without_streams, core_version,
     other_core_versions, diverged, divergences: [{stream, version, batch, position, differs, difference: {path, left,
-    right}, recorded, now, core_version}]}; the first divergence of each stream, in order of position. With --at:
-    {stream, version, state}.
+    right}, recorded, now, core_version}], compared: [{what, compared, differ, not_compared: [{why, times, first}]}],
+    other_agents}; the first divergence of each stream, at level decide of each kind of comparison in it, in order of
+    position. With --at: {stream, version, state}.
     """
     if at is not None:
         run_command(_state(log, stream, kind or [], at, as_json))
-    run_command(_replay(log, session, stream, kind or [], level, as_json))
+    run_command(_replay(log, session, stream, kind or [], level, agent, as_json))
 
 
 async def _replay(
-    log: Path, session: str | None, stream: str | None, kinds: list[str], level: LevelName, as_json: bool
+    log: Path,
+    session: str | None,
+    stream: str | None,
+    kinds: list[str],
+    level: LevelName | None,
+    agent: str | None,
+    as_json: bool,
 ) -> int:
     from refold.log_reading import require_kinds
     from refold.replay import replay as replay_log
@@ -73,10 +103,11 @@ async def _replay(
     await require_kinds(log, given)
     report = await replay_log(
         log,
-        level="fold" if level is LevelName.FOLD else "core",
+        level=_LEVELS[level] if level is not None else None,
         session=session,
         stream=stream,
         kinds=given,
+        agent=_loaded_agent(agent) if agent is not None else None,
     )
     if as_json:
         write_json(report)
@@ -101,6 +132,12 @@ async def _state(log: Path, stream: str | None, kinds: list[str], at: int, as_js
         write_paragraph(console(), f"{one_line(stream)} after version {at}:", style="bold")
         write_paragraph(console(), _json_lines(state), indent=2)
     return EXIT_OK
+
+
+def _loaded_agent(name: str) -> "Agent":
+    from refold.agent_loading import load_agent
+
+    return load_agent(name)
 
 
 def _loaded(kinds: list[str]) -> "dict[str, GivenKind]":
@@ -128,6 +165,7 @@ def _write_report(report: "ReplayReport") -> None:
             f"recorded in part by core version {versions}, today's is {report.core_version}: what they decided "
             "differently by intent shows as a divergence",
         )
+    _write_compared(to, report)
     done = "folded" if report.level == "fold" else "decided again and compared"
     counts = ", ".join(
         (counted(report.streams, "stream"), counted(report.batches, "batch"), counted(report.events, "event"))
@@ -139,6 +177,18 @@ def _write_report(report: "ReplayReport") -> None:
     write_paragraph(
         to, f"level {report.level}: {verdict}: {counts} {done}", style="bold red" if report.diverged else "bold"
     )
+
+
+def _write_compared(to: "Console", report: "ReplayReport") -> None:
+    for name, count in report.other_agents.items():
+        write_paragraph(to, f"not replayed: {counted(count, 'session')} of the agent {one_line(name)!r}")
+    for each in report.compared:
+        line = f"{each.what}: {each.compared:,} compared, {each.differ:,} differ"
+        write_paragraph(to, line, style="red" if each.differ else "")
+        for missed in each.not_compared:
+            write_paragraph(
+                to, f"{missed.times:,} not compared, first {one_line(missed.first)}: {one_line(missed.why)}", indent=2
+            )
 
 
 def _write_divergence(to: "Console", divergence: "Divergence") -> None:

@@ -35,6 +35,7 @@ from refold.providers.http_settings import (
 from refold.providers.retry_after import retry_after_s
 from refold.providers.secrets import DeltaRedactor, Redactor, Secret
 from refold.providers.wire_format import WireEvent, WireFormat, WireRequest
+from refold.shadow import require_outside
 from refold.version import VERSION
 
 ENVIRONMENT = "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
@@ -120,6 +121,7 @@ class HttpProvider(StreamingProvider):
         Raises:
             ProviderError: the call failed.
         """
+        require_outside("a provider")
         try:
             async with self._exchange(request, stream=False) as exchange:
                 return await self._whole_answer(exchange)
@@ -136,6 +138,7 @@ class HttpProvider(StreamingProvider):
         Raises:
             ProviderError: the call failed, perhaps half-way.
         """
+        require_outside("a provider")
         try:
             async with self._exchange(request, stream=True) as exchange:
                 if _is_json(exchange.content_type):

@@ -28,6 +28,7 @@ from refold.providers.cassette import (
     response_from,
 )
 from refold.providers.secrets import DeltaRedactor, Redactor, Secret, redactor_of
+from refold.shadow import require_outside
 from refold.stream_object import stream_objects_of
 
 log = logging.getLogger("refold.provider")
@@ -176,6 +177,7 @@ class RecordedProvider(StreamingProvider):
         Raises:
             ProviderError: the recorded one, or the request is not the recorded one.
         """
+        require_outside("a provider")
         return await _ended(self._next(request))
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
@@ -184,6 +186,7 @@ class RecordedProvider(StreamingProvider):
         Raises:
             ProviderError: the recorded one, or the request is not the recorded one.
         """
+        require_outside("a provider")
         exchange = self._next(request)
         for delta in exchange.deltas:
             yield delta_from(delta)

@@ -20,6 +20,7 @@ from refold.events.model import (
     UsageDelta,
     deltas_of,
 )
+from refold.shadow import require_outside
 
 Answer: TypeAlias = ModelResponse | ToolUse | str | Sequence[ToolUse | TextBlock | str]
 """A model answer, or a short form of one: a call, a text, or several of these in one answer."""
@@ -123,6 +124,7 @@ class ScriptedProvider(StreamingProvider):
             ProviderError: the script is over.
             BaseException: the item is one.
         """
+        require_outside("a provider")
         place = len(self.requests)
         self.requests.append(request)
         if place >= len(self._script):
@@ -139,6 +141,7 @@ class ScriptedProvider(StreamingProvider):
             ProviderError: the script is over.
             BaseException: the item is one, or a half answer that ends with it.
         """
+        require_outside("a provider")
         place = len(self.requests)
         item = self._script[place] if place < len(self._script) else None
         half = item if isinstance(item, HalfAnswer) else None
