@@ -49,7 +49,7 @@ IMPURE_BUILTINS = {"__import__", "breakpoint", "compile", "eval", "exec", "hash"
 AT_HOME_IN = {
     "numpy": ("runtime/memory/",),
     "aiosqlite": ("stores/",),
-    "sqlite3": ("stores/",),
+    "sqlite3": ("stores/", "scenarios/recovered_log.py", "scenarios/storage_workload.py"),
     "httpx": ("runtime/",),
     "rich": ("runtime/",),
     "typer": ("runtime/",),
