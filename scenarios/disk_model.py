@@ -79,6 +79,8 @@ class DiskModel:
     """
 
     def __init__(self, files: Mapping[str, bytes | bytearray] | None = None, *, syncs: bool = True) -> None:
+        self.folder_syncs = 0
+        """How often the folder was synced."""
         self._syncs = syncs
         self._made = 0
         self._names = {name: self._new(content) for name, content in (files or {}).items()}
@@ -161,6 +163,7 @@ class DiskModel:
             self._sync_folder()
 
     def _sync_folder(self) -> None:
+        self.folder_syncs += 1
         self._certain_names = dict(self._names)
         self._name_changes = []
 

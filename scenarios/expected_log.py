@@ -101,8 +101,7 @@ class ExpectedLog:
                     )
                 )
             heads[name] = (name, version + len(batch.events), chain, pending)
-        kept: dict[str, bytes] = {**last.payloads}
-        kept.update(payloads)
+        kept: dict[str, bytes] = {**last.payloads, **{str(key): payload for key, payload in payloads.items()}}
         return self._add(last._replace(events=len(self._events), heads=heads, payloads=kept))
 
     def snapshotted(self, snapshot: Snapshot) -> int:

@@ -94,11 +94,11 @@ class PowerLosses:
         self._logs = RecoveredLogs(run.expected)
         self._known: dict[tuple[object, ...], Recovered] = {}
 
-    def cut_everywhere(self, *, images_max: int | None = None) -> Iterator[Cut]:
+    def cut_everywhere(self, *, share: float = 1.0) -> Iterator[Cut]:
         """Yield each image that had not been met before, after it was judged.
 
         Args:
-            images_max: stop after so many.
+            share: of the moments, drawn; 1 = all.
         """
         model, mark = DiskModel(self._run.files, syncs=self._syncs), self._run.begin
         for at, entry in enumerate(self._run.entries, 1):
@@ -106,6 +106,8 @@ class PowerLosses:
                 mark = entry
             else:
                 model.apply(entry)
+            if share < 1 and self._chance.random() >= share:
+                continue
             for damage in DAMAGES if not model.is_certain else DAMAGES[:1]:
                 image = model.image(damage, self._chance)
                 known = self._known.get(image.key)
@@ -113,8 +115,6 @@ class PowerLosses:
                 self._judge(recovered, mark, f"{self._name}, after operation {at}, damage {damage!r}")
                 if known is None:
                     yield Cut(at, damage, image, mark, recovered)
-            if images_max is not None and self.tally.images >= images_max:
-                return
 
     def _look_at(self, image: DiskImage, mark: Mark, damage: Damage) -> Recovered:
         if LOG_NAME not in image.files:

@@ -4,6 +4,7 @@ Everything follows from the seed, so that a worker process can do its part alone
 """
 
 import asyncio
+import os
 import random
 import shutil
 from pathlib import Path
@@ -32,6 +33,8 @@ class PowerLossResult(msgspec.Struct, kw_only=True):
     """How many of them it could not use as it should."""
     recovering: LossTally = msgspec.field(default_factory=LossTally)
     """Of cuts while it recovered from a cut, or wrote on."""
+    cpu_s: float = 0.0
+    """Seconds of a processor, which on a busy machine say more than those of the clock."""
     problems: list[str] = msgspec.field(default_factory=list[str])
     """The first few of those that it could not use."""
 
@@ -47,13 +50,14 @@ class PowerLossResult(msgspec.Struct, kw_only=True):
         self.reopened += other.reopened
         self.not_usable += other.not_usable
         self.recovering.add(other.recovering)
+        self.cpu_s += other.cpu_s
         self.problems = (self.problems + other.problems)[:PROBLEMS_KEPT]
 
 
 def rehearse_power_loss(
     seed: int,
     *,
-    images_max: int | None = None,
+    share: float = 1.0,
     durability: Durability = "full",
     syncs: bool = True,
     reopen_one_in: int = REOPEN_ONE_IN,
@@ -62,7 +66,7 @@ def rehearse_power_loss(
 
     Args:
         seed: of everything.
-        images_max: about how many images; None = one of each damage at each operation.
+        share: of the moments in the first run, drawn; 1 = every operation.
         durability: of the store.
         syncs: False = the disk lies about syncs.
         reopen_one_in: of so many images one is opened with the store; only where nothing may be lost.
@@ -70,17 +74,19 @@ def rehearse_power_loss(
     Raises:
         ShimUnavailable: see `SQLiteShim.of_process`.
     """
-    result = PowerLossResult(runs=1)
+    result, began = PowerLossResult(runs=1), os.times()
     with fast_folder() as folder, asyncio.Runner() as runner:
         (folder / "run").mkdir()
         (folder / "images").mkdir()
         run = runner.run(recorded_run(folder / "run", StorageWorkload(seed=seed, durability=durability)))
         losses = PowerLosses(run, folder / "images", seed=seed, syncs=syncs)
         chance = random.Random(f"reopen {seed}")
-        for cut in losses.cut_everywhere(images_max=images_max):
+        for cut in losses.cut_everywhere(share=share):
             if syncs and durability == "full" and chance.random() * reopen_one_in < 1:
                 runner.run(_reopen(cut, run, folder, seed, result))
         result.first = losses.tally
+    ended = os.times()
+    result.cpu_s = ended.user - began.user + ended.system - began.system
     return result
 
 

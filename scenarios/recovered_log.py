@@ -41,10 +41,12 @@ class RecoveredLogs:
 
     Args:
         expected: what the logs may be.
+        openings_count: whether each has to have been opened as often as is expected.
     """
 
-    def __init__(self, expected: ExpectedLog) -> None:
+    def __init__(self, expected: ExpectedLog, *, openings_count: bool = True) -> None:
         self._expected = expected
+        self._openings_count = openings_count
         self._sound: dict[int, list[bytes]] = {}
         self.examined = 0
         """How many were looked through row by row."""
@@ -76,7 +78,7 @@ class RecoveredLogs:
         if damage != [("ok",)]:
             return Recovered(None, f"SQLite finds damage: {damage[0][0]}")
         found = found_log(opened)
-        step = self._expected.step_of(found)
+        step = self._expected.step_of(found, openings_count=self._openings_count)
         return Recovered(step, "" if step is not None else self._expected.difference(found))
 
 

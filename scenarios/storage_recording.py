@@ -109,14 +109,19 @@ def _hook(event: str, arguments: tuple[object, ...]) -> None:
             recorder.audited(event, arguments)
 
 
+def _never() -> int:
+    return 0
+
+
 @contextmanager
-def recording(folder: Path, begin: Mark = NOTHING_YET, *, seed: str) -> Generator[Recorder]:
+def recording(folder: Path, begin: Mark = NOTHING_YET, *, seed: str, syncs: bool = False) -> Generator[Recorder]:
     """Record what a store does with the log `LOG_NAME` in a folder.
 
     Args:
         folder: an existing one; its path has no links.
         begin: what had been asked for and acknowledged before.
         seed: of SQLite's random numbers.
+        syncs: let syncs reach the disk.
 
     Raises:
         ShimUnavailable: see `SQLiteShim.of_process`.
@@ -125,7 +130,7 @@ def recording(folder: Path, begin: Mark = NOTHING_YET, *, seed: str) -> Generato
     if not _hooked:
         sys.addaudithook(_hook)
         _hooked.append(True)
-    with SQLiteShim.of_process().attached(folder, recorder, chance=random.Random(seed), now_us=lambda: 0):
+    with SQLiteShim.of_process().attached(folder, recorder, chance=random.Random(seed), now_us=_never, syncs=syncs):
         _listening.append(recorder)
         try:
             yield recorder

@@ -69,7 +69,7 @@ class WorkOnLog:
         self._marks.asked(self.expected.opened())
         async with await SQLiteStore.open(self._log, durability=self._workload.durability, wait_for_log_s=0) as store:
             self._marks.acknowledged(self.expected.last)
-            await self._checkpoint_often(store)
+            await checkpoint_every(store, self._checkpoint_pages)
             while self.expected.last < self._workload.steps:
                 await self._step(store)
         return self.expected
@@ -81,7 +81,7 @@ class WorkOnLog:
             self._marks.asked(self.expected.opened())
             await store.reopen()
             self._marks.acknowledged(self.expected.last)
-            await self._checkpoint_often(store)
+            await checkpoint_every(store, self._checkpoint_pages)
         elif drawn < 0.2 and known:
             snapshot = self.expected.snapshot_now(self._chance.choice(known), self._chance.randbytes(40))
             self._marks.asked(self.expected.snapshotted(snapshot))
@@ -94,11 +94,14 @@ class WorkOnLog:
             if drawn > 0.8:
                 await store.read_stream(batches[0].stream)
 
-    async def _checkpoint_often(self, store: SQLiteStore) -> None:
-        def change(connection: sqlite3.Connection) -> None:
-            connection.execute(f"PRAGMA wal_autocheckpoint = {self._checkpoint_pages}")
 
-        await store.change_beside(change, "checkpoints cannot be made to come often")
+async def checkpoint_every(store: SQLiteStore, pages: int) -> None:
+    """Have the WAL of an open store checked in whenever it has so many pages; until the log is opened anew."""
+
+    def change(connection: sqlite3.Connection) -> None:
+        connection.execute(f"PRAGMA wal_autocheckpoint = {pages}")
+
+    await store.change_beside(change, "checkpoints cannot be made to come often")
 
 
 def drawn_append(

@@ -52,7 +52,7 @@ AT_HOME_IN = {
     "sqlite3": ("stores/", "scenarios/recovered_log.py", "scenarios/storage_workload.py"),
     "httpx": ("runtime/",),
     "rich": ("runtime/",),
-    "typer": ("runtime/",),
+    "typer": ("runtime/", "scenarios/storage_rehearsal.py"),
     "argparse": ("runtime/",),
     "datetime": ("runtime/",),
     "secrets": ("runtime/",),
