@@ -49,10 +49,10 @@ IMPURE_BUILTINS = {"__import__", "breakpoint", "compile", "eval", "exec", "hash"
 AT_HOME_IN = {
     "numpy": ("runtime/memory/",),
     "aiosqlite": ("stores/",),
-    "sqlite3": ("stores/",),
+    "sqlite3": ("stores/", "scenarios/recovered_log.py", "scenarios/storage_workload.py"),
     "httpx": ("runtime/",),
-    "rich": ("runtime/", "scenarios/simulate_output.py"),
-    "typer": ("runtime/", "scenarios/simulate_command.py"),
+    "rich": ("runtime/", "scenarios/"),
+    "typer": ("runtime/", "scenarios/"),
     "argparse": ("runtime/",),
     "datetime": ("runtime/",),
     "secrets": ("runtime/",),

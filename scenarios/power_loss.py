@@ -1,0 +1,216 @@
+"""Power cuts at every operation of a recorded run, with every damage, and what the log is after each of them.
+
+    recording = await recorded_run(folder, StorageWorkload(seed=7))
+    losses = PowerLosses(recording, folder, seed=7)
+    for _ in losses.cut_everywhere():
+        ...
+    print(losses.tally)
+
+Read `refold.scenarios.disk_model` for what a power cut leaves. An image that is equal, byte for byte, to one that was
+looked at is not looked at again; what had been acknowledged at that moment is judged all the same.
+"""
+
+import os
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from refold.scenarios.disk_model import DAMAGES, Damage, DiskImage, DiskModel
+from refold.scenarios.recovered_log import Recovered, RecoveredLogs
+from refold.scenarios.storage_recording import FILE_NAMES, LOG_NAME, NOTHING_YET, Mark, Recording, recording
+from refold.scenarios.storage_workload import StorageWorkload, WorkOnLog
+
+PROBLEMS_KEPT = 5
+
+
+class LossTally(msgspec.Struct, kw_only=True):
+    """What was found in images; those of several runs can be added."""
+
+    cuts: int = 0
+    """Moments and damages that were judged."""
+    images: int = 0
+    """Files after a power cut that were made and opened, no two alike in one run."""
+    lost: int = 0
+    """Judged moments at which an acknowledged step was missing."""
+    steps_lost_max: int = 0
+    unasked: int = 0
+    """Judged moments at which the log held what nobody had asked for."""
+    damaged: int = 0
+    """Images that could not be opened, or held something else than some step's log."""
+    not_acknowledged: int = 0
+    """Judged moments at which something was in the log that had not been acknowledged, which is as it should be."""
+    by_damage: Counter[str] = msgspec.field(default_factory=Counter[str])
+    problems: list[str] = msgspec.field(default_factory=list[str])
+    """The first few, with what makes them again."""
+
+    def add(self, other: "LossTally") -> None:
+        """Add what was found elsewhere."""
+        self.cuts += other.cuts
+        self.images += other.images
+        self.lost += other.lost
+        self.steps_lost_max = max(self.steps_lost_max, other.steps_lost_max)
+        self.unasked += other.unasked
+        self.damaged += other.damaged
+        self.not_acknowledged += other.not_acknowledged
+        self.by_damage.update(other.by_damage)
+        self.problems = (self.problems + other.problems)[:PROBLEMS_KEPT]
+
+
+class Cut(NamedTuple):
+    """An image that was looked at."""
+
+    at: int
+    """After how many entries of the recording the power went off."""
+    damage: Damage
+    image: DiskImage
+    mark: Mark
+    recovered: Recovered
+
+
+class PowerLosses:
+    """Cuts the power in a recorded run.
+
+    Args:
+        run: what was recorded.
+        folder: an empty folder for images, best in memory.
+        seed: of what the damages leave open.
+        syncs: False = the disk lies about syncs.
+        name: what problems are told under; None = the seed.
+    """
+
+    def __init__(self, run: Recording, folder: Path, *, seed: int, syncs: bool = True, name: str | None = None) -> None:
+        self.tally = LossTally()
+        self._run = run
+        self._folder = ImageFolder(folder)
+        self._name = name or f"seed {seed}"
+        self._chance = random.Random(f"power loss {seed}")
+        self._syncs = syncs
+        self._logs = RecoveredLogs(run.expected)
+        self._known: dict[tuple[object, ...], Recovered] = {}
+
+    def cut_everywhere(self, *, share: float = 1.0) -> Iterator[Cut]:
+        """Yield each image that had not been met before, after it was judged.
+
+        Args:
+            share: of the moments, drawn; 1 = all.
+        """
+        model, mark = DiskModel(self._run.files, syncs=self._syncs), self._run.begin
+        for at, entry in enumerate(self._run.entries, 1):
+            if isinstance(entry, Mark):
+                mark = entry
+            else:
+                model.apply(entry)
+            if share < 1 and self._chance.random() >= share:
+                continue
+            for damage in DAMAGES if not model.is_certain else DAMAGES[:1]:
+                image = model.image(damage, self._chance)
+                known = self._known.get(image.key)
+                recovered = known or self._look_at(image, mark, damage)
+                self._judge(recovered, mark, f"{self._name}, after operation {at}, damage {damage!r}")
+                if known is None:
+                    yield Cut(at, damage, image, mark, recovered)
+
+    def _look_at(self, image: DiskImage, mark: Mark, damage: Damage) -> Recovered:
+        if LOG_NAME not in image.files:
+            recovered = Recovered(0)
+        else:
+            log = self._folder.put(image)
+            recovered = self._logs.read(log, asked=mark.asked)
+        self._known[image.key] = recovered
+        self.tally.images += 1
+        self.tally.by_damage[damage] += 1
+        if recovered.step is None:
+            self.tally.damaged += 1
+        return recovered
+
+    def _judge(self, recovered: Recovered, mark: Mark, where: str) -> None:
+        tally = self.tally
+        tally.cuts += 1
+        step = recovered.step
+        if step is None:
+            self._note(f"{where}: {recovered.problem}")
+        elif step < mark.acknowledged:
+            tally.lost += 1
+            tally.steps_lost_max = max(tally.steps_lost_max, mark.acknowledged - step)
+            self._note(f"{where}: step {mark.acknowledged} was acknowledged, and the log is as after step {step}")
+        elif step > mark.asked:
+            tally.unasked += 1
+            self._note(f"{where}: the log is as after step {step}, and only step {mark.asked} had been asked for")
+        elif step > mark.acknowledged:
+            tally.not_acknowledged += 1
+
+    def _note(self, problem: str) -> None:
+        if len(self.tally.problems) < PROBLEMS_KEPT:
+            self.tally.problems.append(problem)
+
+
+class ImageFolder:
+    """A folder in which one image after another is put in place, as far as it differs from the one before.
+
+    Args:
+        folder: an empty one; nobody writes there but this.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._log = folder / LOG_NAME
+        self._paths = {name: os.fspath(folder / name) for name in FILE_NAMES}
+        self._parts: dict[str, tuple[object, ...]] = {}
+
+    def put(self, image: DiskImage) -> Path:
+        """Write the files of an image, and return the path of its log."""
+        for name, path in self._paths.items():
+            part = image.parts.get(name)
+            # SQLite removes a WAL without content when it closes the log.
+            is_there = name in self._parts and os.path.exists(path)
+            if part is None:
+                self._parts.pop(name, None)
+                if is_there:
+                    os.unlink(path)
+            elif not is_there or part != self._parts[name]:
+                write_file(path, image.files[name])
+                self._parts[name] = part
+        return self._log
+
+
+def write_file(path: str, content: bytes | bytearray) -> None:
+    """Write a whole file, in place if it is there."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        written = os.write(descriptor, content)
+        assert written == len(content)
+        os.ftruncate(descriptor, written)
+    finally:
+        os.close(descriptor)
+
+
+def put_files(folder: Path, files: Mapping[str, bytes | bytearray]) -> None:
+    """Write files into a folder under their names."""
+    for name, content in files.items():
+        write_file(os.fspath(folder / name), content)
+
+
+async def recorded_run(folder: Path, workload: StorageWorkload) -> Recording:
+    """Play a workload on a new log in an empty folder and return what was recorded.
+
+    Raises:
+        ShimUnavailable: see `SQLiteShim.of_process`.
+    """
+    with recording(folder, seed=f"sqlite {workload.seed}") as recorder:
+        expected = await WorkOnLog(folder / LOG_NAME, workload, recorder).play()
+    return Recording({}, recorder.entries, expected, NOTHING_YET)
+
+
+@contextmanager
+def fast_folder() -> Generator[Path]:
+    """Give an empty folder, in memory where there is such a place, and remove it afterwards."""
+    memory = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
+    where = memory if os.access(memory, os.W_OK) else None
+    with tempfile.TemporaryDirectory(dir=where, prefix="refold-rehearsal-") as folder:
+        yield Path(folder).resolve()

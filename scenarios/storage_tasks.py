@@ -1,0 +1,123 @@
+"""The rehearsal of storage in pieces that worker processes do, each from its seed alone.
+
+Which pieces there are follows from how much is wanted, and not from how fast they go, so that the same arguments give
+the same findings, but for what the kills of real processes meet.
+"""
+
+import asyncio
+import math
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+import msgspec
+
+from refold.scenarios.disk_errors import DiskErrorRun, ErrorTally, disk_errors, empty
+from refold.scenarios.killed_writers import KILLS_PER_LOG, RUNTIME_WRITER, STORE_WRITER, kill_writers
+from refold.scenarios.power_loss import fast_folder
+from refold.scenarios.power_loss_rehearsal import PowerLossResult, rehearse_power_loss
+from refold.scenarios.storage_promises import StorageFindings
+from refold.stores.sqlite_file import Durability
+
+IMAGES_PER_RUN: Final = 2500
+"""How many images a run of full durability gives at least, as a rule, with those of its recoveries."""
+
+ERRORS_PER_TASK: Final = 25
+ERRORS_PER_SEED: Final = 500
+"""Faults that are taken from one seed; each has some hundreds more."""
+
+BLIND_ONE_IN: Final = 15
+"""For so many runs there is one of normal durability and one on a disk that lies; at least one of each."""
+
+BLIND_SHARE_MIN: Final = 0.1
+"""Of the moments in such a run; fewer could miss what is there to be seen."""
+
+
+class CutPower(msgspec.Struct, frozen=True, kw_only=True):
+    """Cut the power everywhere in one run."""
+
+    seed: int
+    share: float
+    durability: Durability = "full"
+    syncs: bool = True
+
+    def run(self, into: StorageFindings) -> None:
+        """Do it, and put what was found where it belongs."""
+        found = rehearse_power_loss(self.seed, share=self.share, durability=self.durability, syncs=self.syncs)
+        self._of(into).add(found)
+
+    def _of(self, findings: StorageFindings) -> PowerLossResult:
+        if not self.syncs:
+            return findings.lying
+        return findings.power if self.durability == "full" else findings.normal
+
+
+class FailDisk(msgspec.Struct, frozen=True, kw_only=True):
+    """Try some of the faults that a caller can meet."""
+
+    seed: int
+    first: int
+    count: int
+
+    def run(self, into: StorageFindings) -> None:
+        """Do it, and put what was found where it belongs."""
+        into.errors.add(asyncio.run(self._tally()))
+
+    async def _tally(self) -> ErrorTally:
+        tally = ErrorTally()
+        with fast_folder() as folder:
+            faults = await disk_errors(folder, self.seed)
+            for fault in faults[self.first : self.first + self.count]:
+                tally.add(await DiskErrorRun(empty(folder), seed=self.seed, error=fault).run())
+        return tally
+
+
+class KillWriters(msgspec.Struct, frozen=True, kw_only=True):
+    """Kill some writers of one log."""
+
+    seed: int
+    kills: int
+    runtime: bool
+    """Whether they are whole runtimes."""
+
+    def run(self, into: StorageFindings) -> None:
+        """Do it, and put what was found where it belongs."""
+        writer = RUNTIME_WRITER if self.runtime else STORE_WRITER
+        with fast_folder() as folder:
+            into.kills.add(kill_writers(folder, seed=self.seed, kills=self.kills, writer=writer))
+
+
+Task: TypeAlias = CutPower | FailDisk | KillWriters
+
+
+def power_tasks(images: int, seed: int) -> Iterator[Task]:
+    """Yield what gives about so many images or some more."""
+    runs = math.ceil(images / IMAGES_PER_RUN)
+    share = min(1.0, images / (runs * IMAGES_PER_RUN)) if runs else 0.0
+    for number in range(runs):
+        yield CutPower(seed=seed + number, share=share)
+        if number % BLIND_ONE_IN == 0:
+            blind = max(share, BLIND_SHARE_MIN)
+            yield CutPower(seed=seed + number, share=blind, durability="normal")
+            yield CutPower(seed=seed + number, share=blind, syncs=False)
+
+
+def error_tasks(errors: int, seed: int) -> Iterator[Task]:
+    """Yield what tries so many faults."""
+    for first in range(0, errors, ERRORS_PER_TASK):
+        of_seed, place = divmod(first, ERRORS_PER_SEED)
+        yield FailDisk(seed=seed + of_seed, first=place, count=min(ERRORS_PER_TASK, errors - first))
+
+
+def kill_tasks(kills: int, seed: int) -> Iterator[Task]:
+    """Yield what kills so many writers, one in four a whole runtime."""
+    runtimes = kills // 4
+    for runtime, count in ((False, kills - runtimes), (True, runtimes)):
+        for first in range(0, count, KILLS_PER_LOG):
+            yield KillWriters(seed=seed + first, kills=min(KILLS_PER_LOG, count - first), runtime=runtime)
+
+
+def run_task(task: Task) -> StorageFindings:
+    """Do a task in this process and return what it found."""
+    found = StorageFindings()
+    task.run(found)
+    return found

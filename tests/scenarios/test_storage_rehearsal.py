@@ -1,0 +1,104 @@
+"""The command that rehearses storage: what it counts, what it says, and how it ends."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from refold.actors import ManualClock
+from refold.scenarios.storage_promises import PROMISES, StorageFindings
+from refold.scenarios.storage_rehearsal import as_text, rehearse_storage
+from refold.scenarios.storage_tasks import CutPower, FailDisk, KillWriters, error_tasks, kill_tasks, power_tasks
+
+
+def verdicts(findings: StorageFindings) -> dict[str, str]:
+    return {judgement.promise: judgement.verdict for judgement in findings.judgements()}
+
+
+def test_what_was_not_put_to_the_test_is_said_to_be_not_exercised() -> None:
+    assert verdicts(StorageFindings()) == dict.fromkeys(PROMISES, "not exercised")
+
+
+def test_each_promise_is_violated_by_what_breaks_it() -> None:
+    broken = StorageFindings()
+    for tally in (broken.power.first, broken.power.recovering, broken.normal.first, broken.lying.first):
+        tally.cuts = tally.images = 10
+    broken.power.first.lost = broken.power.first.unasked = broken.power.recovering.damaged = 1
+    broken.normal.first.damaged = 1
+    broken.power.reopened, broken.power.not_usable = 2, 1
+    broken.errors.runs = broken.errors.met = broken.errors.met_once = broken.errors.told = (
+        broken.errors.acknowledged
+    ) = 9
+    broken.errors.broken.update(("typed", "outcome", "kept", "goes-on", "clean"))
+    broken.kills.kills = broken.kills.acknowledged = 9
+    broken.kills.lost = 1
+    broken.kills.broken.update(("clean",))
+    assert verdicts(broken) == dict.fromkeys(PROMISES, "violated")
+
+
+def test_a_rehearsal_that_sees_nothing_where_something_must_be_is_itself_in_the_wrong() -> None:
+    findings = StorageFindings()
+    findings.normal.first.cuts = findings.lying.first.images = 1_000
+    said = verdicts(findings)
+    assert (said["sees-loss"], said["sees-damage"]) == ("violated", "violated")
+
+
+def test_findings_add_up() -> None:
+    one = StorageFindings()
+    one.power.first.images, one.power.recovering.images, one.normal.first.images = 3, 4, 5
+    one.errors.by_kind["write EIO"] = one.kills.lost = 2
+    two = StorageFindings()
+    two.add(one)
+    two.add(one)
+    assert (two.images, two.errors.by_kind["write EIO"], two.kills.lost) == (24, 4, 4)
+
+
+def test_what_is_done_follows_from_what_is_wanted() -> None:
+    cuts = [task for task in power_tasks(5_000, 7) if isinstance(task, CutPower)]
+    assert [(task.seed, task.share, task.durability, task.syncs) for task in cuts] == [
+        (7, 1.0, "full", True),
+        (7, 1.0, "normal", True),
+        (7, 1.0, "full", False),
+        (8, 1.0, "full", True),
+    ]
+    faults = [task for task in error_tasks(510, 7) if isinstance(task, FailDisk)]
+    assert sum(task.count for task in faults) == 510
+    assert {task.seed for task in faults} == {7, 8}
+    kills = [task for task in kill_tasks(41, 7) if isinstance(task, KillWriters)]
+    assert sum(task.kills for task in kills) == 41
+    assert sum(task.kills for task in kills if task.runtime) == 10
+    assert [list(power_tasks(0, 1)), list(error_tasks(0, 1)), list(kill_tasks(0, 1))] == [[], [], []]
+
+
+def test_a_small_rehearsal_says_that_every_promise_holds() -> None:
+    report = rehearse_storage(
+        images=40, errors=2, kills=2, seed=1, jobs=1, clock=ManualClock(), progress=lambda line: None
+    )
+    said = {judgement.promise: judgement.verdict for judgement in report.judgements}
+    exercised = {promise for promise, verdict in said.items() if verdict != "not exercised"}
+    if report.not_exercised_because:
+        assert exercised == {"kill-kept", "kill-clean"}
+    else:
+        assert exercised >= set(PROMISES) - {"power-usable", "power-again", "kill-kept"}
+    assert {said[promise] for promise in exercised} == {"hold"}
+    text = "\n".join(as_text(report))
+    assert all(f"\n{promise} " in text for promise in PROMISES)
+    assert "kill -9: 2 processes" in text
+
+
+@pytest.mark.slow
+def test_the_command_uses_processes_and_gives_json() -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-P", "-m", "refold.scenarios.storage_rehearsal", "--json"),
+            *("--images=300", "--errors=4", "--kills=2", "--jobs=2", "--seed=3"),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["seed"], report["jobs"], report["findings"]["kills"]["kills"]) == (3, 2, 2)
+    assert [judgement["promise"] for judgement in report["judgements"]] == list(PROMISES)
