@@ -28,41 +28,64 @@ SEEDS_PER_JOB = 25
 """For fewer seeds than this no further process is begun."""
 
 
+AgentArgument = Annotated[
+    str | None, typer.Argument(metavar="AGENT", help="The agent, as module:attribute.", show_default=False)
+]
+SeedsOption = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help=f"Play so many seeds. Default: {SEEDS}.", show_default=False)
+]
+SeedOption = Annotated[
+    int | None, typer.Option(metavar="S", help="Play this seed only, and report on it.", show_default=False)
+]
+TimeOption = Annotated[
+    float | None, typer.Option(metavar="SECONDS", min=0, help="Play seeds for so many seconds.", show_default=False)
+]
+ScenarioOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Play the scenario that a file holds as JSON.", show_default=False)
+]
+FromOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--from", metavar="LOG", help="Crash a recorded log at every commit and every effect.", show_default=False
+    ),
+]
+AtOption = Annotated[
+    int | None,
+    typer.Option(metavar="POSITION", help="With --from: only the boundaries at this position.", show_default=False),
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(metavar="J", min=1, help="In so many processes. Default: one for each core.", show_default=False),
+]
+SaveOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Where logs and scenarios go. Default: a new folder for temporary files, if a promise is broken.",
+        show_default=False,
+    ),
+]
+OwnToolsOption = Annotated[
+    bool, typer.Option("--own-tools", help="Run the bodies of the agent's own tools, with arguments by chance.")
+]
+
+
 def simulate(
-    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent, as module:attribute.", show_default=False)],
-    seeds: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help=f"Play so many seeds. Default: {SEEDS}.", show_default=False)
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="S", help="Play this seed only, and report on it.", show_default=False)
-    ] = None,
-    time: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", min=0, help="Play seeds for so many seconds.", show_default=False),
-    ] = None,
+    agent: AgentArgument = None,
+    seeds: SeedsOption = None,
+    seed: SeedOption = None,
+    time: TimeOption = None,
     first: Annotated[int, typer.Option(metavar="S", help="The first of the seeds.")] = 0,
-    scenario: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Play the scenario that a file holds as JSON.", show_default=False),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(metavar="J", min=1, help="In so many processes. Default: one for each core.", show_default=False),
-    ] = None,
+    scenario: ScenarioOption = None,
+    from_log: FromOption = None,
+    boundaries: Annotated[int, typer.Option(metavar="N", min=1, help="With --from: most of its boundaries.")] = 100,
+    at: AtOption = None,
+    jobs: JobsOption = None,
     sessions: Annotated[int, typer.Option(metavar="N", min=1, help="Sessions of each scenario.")] = 3,
     acts: Annotated[int, typer.Option(metavar="N", min=1, help="Inputs and cancellations of each scenario.")] = 8,
     faults: Annotated[int, typer.Option(metavar="N", min=0, help="Most faults of each scenario.")] = 6,
-    own_tools: Annotated[
-        bool, typer.Option("--own-tools", help="Run the bodies of the agent's own tools, with arguments by chance.")
-    ] = False,
-    save: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Where logs and scenarios go. Default: a new folder for temporary files, if a promise is broken.",
-            show_default=False,
-        ),
-    ] = None,
+    own_tools: OwnToolsOption = False,
+    save: SaveOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Rehearse an agent: crashes, refusals, hangs and cancels, drawn from seeds, on a clock that costs no time.
@@ -72,13 +95,22 @@ def simulate(
     repeats it exactly. A broken promise is shrunk to the smallest scenario that breaks it, which is shown as Python
     code, and saved together with its log. Exits 1 if a promise is broken.
 
+    With --from, a process is started on each prefix of a recorded log, as if the one that wrote it had died there, and
+    must recover; without AGENT it runs an agent that is made of what the log says of it. The log is not changed.
+
     JSON: {agent, seeds, first, seconds, lives, steps, events, virtual_s, faults: {NAME: {planned, happened, met:
     {SITUATION: number}}}, promises: {NAME: {verdict, exercised, seeds}}, violation: {broken, scenario, original,
     tries, code, log, file, test}}. With --seed or --scenario: {report: {scenario, broken, exercised, happened, lives,
-    steps, virtual_s, events, operations, outcomes, met, digest}, log, violation}.
+    steps, virtual_s, events, operations, outcomes, met, digest}, log, violation}. With --from: {log, agent,
+    boundaries, tried: {commit, effect}, situations: {SITUATION: number}, promises: {NAME: {verdict, exercised,
+    boundaries}}, violation: {boundary: {kind, position, stream, version}, broken, log}}.
     """
-    if sum(given is not None for given in (seeds, seed, time, scenario)) > 1:
-        raise typer.BadParameter("--seeds, --seed, --time and --scenario are four ways to say what is played; give one")
+    if sum(given is not None for given in (seeds, seed, time, scenario, from_log)) > 1:
+        raise typer.BadParameter("--seeds, --seed, --time, --scenario and --from say what is played; give one of them")
+    if from_log is not None:
+        run_blocking_command(lambda: _from_log(from_log, agent, boundaries, at, own_tools, save, as_json))
+    if agent is None:
+        raise typer.BadParameter("name the agent, as module:attribute, or a log with --from")
     drawing = {"sessions": sessions, "acts": acts, "faults_max": faults}
 
     def work() -> int:
@@ -154,6 +186,42 @@ def _many(
             )
         violation = _saved(plan, report, save, f"seed-{seed}")
     write_many(plan, first, summary, seconds, violation, as_json=as_json)
+    if interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_FOUND if summary.broken else EXIT_OK
+
+
+def _from_log(
+    path: Path, name: str | None, most: int, at: int | None, own_tools: bool, save: Path | None, as_json: bool
+) -> int:
+    import asyncio
+
+    from refold.scenarios.crash_output import crash_progress, write_crashes
+    from refold.scenarios.log_crashes import CrashSummary, boundaries, boundary_at, crashed_everywhere, sampled
+    from refold.scenarios.log_prefixes import read_recorded_log
+    from refold.scenarios.saved_log import save_log
+    from refold.scenarios.saved_violation import free_stem
+    from refold.scenarios.sweep import SweepPlan
+
+    agent = SweepPlan(agent=name, own_tools=own_tools).rehearsed() if name is not None else None
+    log = asyncio.run(read_recorded_log(path))
+    every = boundaries(log)
+    wanted = sampled(every, most) if at is None else boundary_at(every, at)
+    summary = CrashSummary()
+    interrupted = False
+    with crash_progress(len(wanted)) as shown:
+        try:
+            for trial in crashed_everywhere(log, agent, wanted):
+                summary.add(trial)
+                shown(summary)
+        except KeyboardInterrupt:  # What was found so far is shown.
+            interrupted = True
+    saved = None
+    if summary.first_broken is not None:
+        folder = save or Path(tempfile.mkdtemp(prefix="refold-simulate-"))
+        saved = folder / f"{free_stem(folder, f'crashed-at-{summary.first_broken.boundary.position}')}.db"
+        asyncio.run(save_log(summary.first_broken.log, saved))
+    write_crashes(path, name, own_tools, len(every), summary, saved, as_json=as_json)
     if interrupted:
         return EXIT_INTERRUPTED
     return EXIT_FOUND if summary.broken else EXIT_OK

@@ -39,16 +39,23 @@ def progress(wanted: int | None) -> Iterator[Callable[[SweepSummary, float], Non
     Args:
         wanted: how many seeds there are to be; None = not known.
     """
+    with live_line() as show:
+        yield lambda summary, seconds: show(progress_words(summary, seconds, wanted))
+
+
+@contextmanager
+def live_line() -> Iterator[Callable[[str], None]]:
+    """Show a line on a terminal's stderr, which is gone at the end; what is given takes what it says now."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
 
     to = Console(stderr=True, highlight=False)
     if not to.is_terminal:
-        yield lambda summary, seconds: None
+        yield lambda words: None
         return
     with Live(console=to, refresh_per_second=8, transient=True) as live:
-        yield lambda summary, seconds: live.update(Text(progress_words(summary, seconds, wanted), no_wrap=True))
+        yield lambda words: live.update(Text(words, no_wrap=True))
 
 
 def progress_words(summary: SweepSummary, seconds: float, wanted: int | None) -> str:

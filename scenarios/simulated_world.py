@@ -33,23 +33,43 @@ class Body(msgspec.Struct, eq=False):
     ignores_cancellation: bool = False
 
 
+class Beginning(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is before a simulation begins: a process that is not simulated has died and left it."""
+
+    log: InMemoryStore
+    """Is gone on with, and changed."""
+    at_us: int
+    """The wall clock then, in microseconds since the epoch."""
+    versions: dict[str, int] = {}
+    """The version of each stream in it, up to where other code may have decided."""
+    begun: tuple[Body, ...] = ()
+    """Tools' bodies that have begun, and maybe ended, by what the log says; none of them runs."""
+
+
 class World:
     """The outside of one simulation.
 
     Args:
         scenario: what is played.
+        beginning: what there is before; None = nothing.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, beginning: Beginning | None = None) -> None:
         self.scenario = scenario
-        self.disk = InMemoryStore()
+        self.disk = beginning.log if beginning is not None else InMemoryStore()
+        self.epoch_us = beginning.at_us if beginning is not None else EPOCH_US
+        """The wall clock when it begins."""
+        self.recorded = beginning.versions if beginning is not None else dict[str, int]()
+        """The version that each stream has by then."""
+        self.keys = f"after {sum(self.recorded.values())} events: " if self.recorded else ""
+        """How the keys of acts begin, which the log may not have from elsewhere."""
         self.plan = FaultPlan(scenario.faults, self.is_calm)
         self.life = 0
         """Number of the process's present life, from 1."""
         self.dying = False
         """Whether the process is gone, and its loop is about to stop."""
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.bodies: list[Body] = []
+        self.bodies: list[Body] = list(beginning.begun) if beginning is not None else []
         self.clock = SimulatedClock(self)
         self._draws: Counter[str] = Counter()
 
@@ -88,7 +108,7 @@ class SimulatedClock:
 
     def now_us(self) -> int:
         """Return microseconds since the epoch, UTC."""
-        return EPOCH_US + round(self._world.now_s() * 1_000_000) + self._set_by_us
+        return self._world.epoch_us + round(self._world.now_s() * 1_000_000) + self._set_by_us
 
     def monotonic_s(self) -> float:
         """Return virtual seconds since the simulation began."""

@@ -17,7 +17,7 @@ from refold.events.invariants import SessionChecker
 from refold.events.model import ModelRequest
 from refold.events.records import EncodedBatch
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND
-from refold.events.session_events import RunCancelled, RunCompleted, RunFailed
+from refold.events.session_events import RunCancelled, RunCompleted, RunFailed, ToolApprovalDecided
 from refold.outcome import RunResult
 from refold.scenarios import faults
 from refold.scenarios.fault_meetings import Meetings, situations_of
@@ -55,6 +55,8 @@ class SimulationWatch:
         self._versions: dict[str, int] = {}
         self._ends: dict[tuple[str, str], int] = {}
         """Version of the terminal event, by session and run."""
+        self._allowed: Counter[tuple[str, str]] = Counter()
+        """How often a person allowed a call, by session and call."""
         self.broken: list[Broken] = []
         self.exercised: set[str] = set()
         """The rules that something was checked for."""
@@ -81,6 +83,8 @@ class SimulationWatch:
                     self.note(violation.invariant, stream, f"version {item.version}: {violation.message}")
                 if isinstance(event, RunCompleted | RunFailed | RunCancelled):
                     self._ends[identifier, event.run] = item.version
+                if isinstance(event, ToolApprovalDecided) and event.allowed:
+                    self._allowed[identifier, event.call] += 1
                 self._versions[stream] = item.version
             self._lives[stream] = self._world.life
 
@@ -106,14 +110,14 @@ class SimulationWatch:
                 self.note("INV7", stream, f"{result.run} was told as over while {going_on}")
 
     def over(self) -> None:
-        """Check, once all is over, that no body ran twice whose tool says that it must not, unless a person said so."""
+        """Check, once all is over, that no body ran more often than its tool says that it may, and people allowed."""
         begun: Counter[tuple[str, str]] = Counter()
         for body in self._world.bodies:
-            if body.tool.effect == "once" and body.tool.tier != "confirm":
+            if body.tool.effect == "once":
                 self.exercised.add("ONCE")
                 begun[body.session, body.call] += 1
         for (session, call), times in begun.items():
-            if times > 1:
+            if times > max(1, self._allowed[session, call]):
                 self.note("ONCE", stream_name(SESSION_KIND, session), f"the body of {call} has begun {times} times")
 
     def asked(self, request: ModelRequest) -> list[str]:

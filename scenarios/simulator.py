@@ -25,10 +25,11 @@ from refold.actors.errors import ActorStopped
 from refold.agent import Agent
 from refold.agent_runtime import AgentRuntime
 from refold.events.errors import BackpressureShed, CommandRejected, PersistenceError
-from refold.events.ids import SessionId, stream_name
+from refold.events.ids import SessionId, kind_and_identifier, stream_name
 from refold.events.permission import Allow, Decision, Deny
 from refold.events.session_core import SESSION_KIND
 from refold.events.session_events import ToolApprovalRequested
+from refold.events.session_state import Run
 from refold.log_check import check_log
 from refold.replay import replay
 from refold.scenarios import faults
@@ -40,7 +41,7 @@ from refold.scenarios.simulated_loop import Schedule, SeededSchedule, SimulatedL
 from refold.scenarios.simulated_model import SimulatedModel
 from refold.scenarios.simulated_store import SimulatedStore
 from refold.scenarios.simulated_tools import simulated_tools
-from refold.scenarios.simulated_world import World
+from refold.scenarios.simulated_world import Beginning, World
 from refold.scenarios.simulation_watch import Broken, SimulationWatch, marked
 from refold.stores.whole_log import WholeLog
 
@@ -100,9 +101,14 @@ class Simulator:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
-    def run(self, scenario: Scenario) -> SimulationReport:
-        """Play one scenario to its end, or to the first promise that is broken."""
-        return self._played(scenario)[0]
+    def run(self, scenario: Scenario, *, beginning: Beginning | None = None) -> SimulationReport:
+        """Play one scenario to its end, or to the first promise that is broken.
+
+        Args:
+            scenario: what is played.
+            beginning: the log that there is before, which is changed; None = an empty one.
+        """
+        return self._played(scenario, beginning)[0]
 
     def save_log(self, scenario: Scenario, path: str | os.PathLike[str]) -> SimulationReport:
         """Play one scenario and save the log that it leaves, whatever is wrong with it, as an SQLite file.
@@ -121,11 +127,11 @@ class Simulator:
         asyncio.run(save_log(disk, path))
         return report
 
-    def _played(self, scenario: Scenario) -> tuple[SimulationReport, WholeLog]:
+    def _played(self, scenario: Scenario, beginning: Beginning | None = None) -> tuple[SimulationReport, WholeLog]:
         collecting = gc.isenabled()
         gc.disable()
         try:
-            simulation = _Simulation(self._agent, scenario)
+            simulation = _Simulation(self._agent, scenario, beginning)
             return simulation.run(), simulation.world.disk
         finally:
             if collecting:
@@ -136,14 +142,18 @@ def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """See no error of what is left of a dead life."""
 
 
+def _waits_for_its_next_turn(run: Run) -> bool:
+    return run.phase == "ready" and run.turns_allowed is not None and run.turns >= run.turns_allowed
+
+
 class _Gone(BaseException):
     """The process is dead: passes through everything."""
 
 
 class _Simulation:
-    def __init__(self, agent: Agent, scenario: Scenario) -> None:
+    def __init__(self, agent: Agent, scenario: Scenario, beginning: Beginning | None) -> None:
         self.scenario = scenario
-        self.world = World(scenario)
+        self.world = World(scenario, beginning)
         self.watch = SimulationWatch(self.world)
         self.world.plan.noticed = self.watch.met
         self.agent = msgspec.structs.replace(
@@ -256,7 +266,8 @@ class _Simulation:
         for problem in (await check_log(self.world.disk)).problems:
             self.watch.note("CHECK", problem.stream, str(problem))
         for divergence in (await replay(self.world.disk)).divergences:
-            self.watch.note("INV6", divergence.stream, str(divergence))
+            if divergence.version > self.world.recorded.get(divergence.stream, 0):
+                self.watch.note("INV6", divergence.stream, str(divergence))
 
     def _report(self) -> SimulationReport:
         events = asyncio.run(self.world.disk.read_all(limit=10**9))
@@ -345,7 +356,7 @@ class _Life:
         await asyncio.sleep(max(0.0, act.at_s - self._world.now_s()))
         while index not in self._simulation.outcomes:
             try:
-                outcome = await self._once(runtime, act, f"act {index}")
+                outcome = await self._once(runtime, act, f"{self._world.keys}act {index}")
             except (PersistenceError, BackpressureShed):
                 await asyncio.sleep(1.0)
             except ActorStopped:
@@ -392,7 +403,7 @@ class _Life:
                 waiting = [f"act {index}" for index, task in enumerate(acts) if not task.done()]
                 self._watch.note("LIVENESS", ", ".join(open_now), f"not over in time; waiting: {', '.join(waiting)}")
             if self._world.is_calm():
-                await self._resume_what_waits(runtime)
+                await self._resume_what_waits(runtime, open_now)
             await asyncio.sleep(LOOK_S)
         # So that no fault of the plan hits who only looks.
         await asyncio.sleep(max(0.0, scenario.calm_s - self._world.now_s()))
@@ -403,11 +414,12 @@ class _Life:
     async def _open_streams(self) -> list[Any]:
         return await self._world.disk.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
 
-    async def _resume_what_waits(self, runtime: AgentRuntime) -> None:
-        for session_id in self._simulation.scenario.sessions():
+    async def _resume_what_waits(self, runtime: AgentRuntime, open_now: Sequence[str]) -> None:
+        waiting = (kind_and_identifier(stream)[1] for stream in open_now)
+        for session_id in dict.fromkeys((*self._simulation.scenario.sessions(), *waiting)):
             session = await runtime.session(session_id)
-            state = await session.state_at()
-            if state.run is not None and state.run.parked:
+            run = (await session.state_at()).run
+            if run is not None and (run.parked or _waits_for_its_next_turn(run)):
                 await session.resume()
 
     async def _compare(self, runtime: AgentRuntime, session_id: str) -> None:

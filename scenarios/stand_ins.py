@@ -5,11 +5,13 @@ it was called with.
 """
 
 from collections.abc import Sequence
+from typing import cast
 
 import msgspec
 
 from refold.actors.tool_context import ToolContext
 from refold.agent import Agent
+from refold.events.configuration import ToolSpec
 from refold.tools import Tool, ToolBody
 
 
@@ -21,6 +23,29 @@ def with_stand_ins(agent: Agent) -> Agent:
 def stand_ins(tools: Sequence[Tool[..., object]]) -> tuple[Tool[..., object], ...]:
     """Return a stand-in for each of some tools."""
     return tuple(_stand_in(tool) for tool in tools)
+
+
+def stand_in_of(spec: ToolSpec) -> Tool[..., object]:
+    """Return a stand-in for a tool of which nothing is known but its description.
+
+    Raises:
+        ConfigError: no tool can be described so.
+    """
+
+    async def handler(arguments: dict[str, object]) -> object:
+        return f"{spec.name} was rehearsed with {', '.join(sorted(arguments)) or 'nothing'}"
+
+    made = Tool.from_schema(
+        name=spec.name,
+        description=spec.description,
+        input_schema=spec.input_schema,
+        handler=handler,
+        tier=spec.tier,
+        effect=spec.effect,
+        timeout_s=spec.timeout_s,
+        display_name=spec.display_name,
+    )
+    return cast("Tool[..., object]", made)
 
 
 def _stand_in(tool: Tool[..., object]) -> Tool[..., object]:

@@ -26,6 +26,7 @@ from refold.scenarios.drawing import drawn_scenario
 from refold.scenarios.fault_meetings import Meeting
 from refold.scenarios.promises import PROMISES, Verdict, verdict_on
 from refold.scenarios.scenario import Scenario
+from refold.scenarios.simulated_world import Beginning
 from refold.scenarios.simulation_watch import Broken
 from refold.scenarios.simulator import SimulationReport, Simulator
 from refold.scenarios.stand_ins import with_stand_ins
@@ -155,12 +156,12 @@ def _play(encoded: bytes, seeds: Sequence[int]) -> list[PlayedSeed]:
     return [played_seed(quietly(simulator, plan.scenario(seed)), seed) for seed in seeds]
 
 
-def quietly(simulator: Simulator, scenario: Scenario) -> SimulationReport:
+def quietly(simulator: Simulator, scenario: Scenario, beginning: Beginning | None = None) -> SimulationReport:
     """Play a scenario; what the simulated runtime logs of the faults goes nowhere."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        return simulator.run(scenario)
+        return simulator.run(scenario, beginning=beginning)
     finally:
         logging.disable(disabled)
 

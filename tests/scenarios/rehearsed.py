@@ -3,6 +3,7 @@
 import asyncio
 
 from refold import Agent, AgentConfig, RetryPolicy, ScriptedProvider, tool
+from refold.events.permission import ProposedCall
 
 
 @tool(tier="observe", effect="pure")
@@ -47,3 +48,11 @@ good = Agent(
 )
 leaky = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[look, notify])
 forgetful = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[count])
+
+
+async def never(call: ProposedCall) -> None:
+    """Judge no call, ever."""
+    await asyncio.Event().wait()
+
+
+stuck = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[look, pay], policy=never)
