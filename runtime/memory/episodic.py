@@ -5,8 +5,8 @@ Read `refold.stream_object` first for what such an object is, `refold.events.epi
 what a recall leaves behind is that it happened.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -32,6 +32,7 @@ from refold.events.errors import AgentMemoryError, ConfigError
 from refold.events.ids import MemoryId
 from refold.events.memory_policies import DecayPolicy, RecallPolicy
 from refold.events.text_column import TextColumn
+from refold.memory.new_items import NewEpisode, commands_of
 from refold.memory.preparing import PREPARED_FROM, in_thread
 from refold.memory.recalled import Recalled
 from refold.stream_object import StreamObject
@@ -122,18 +123,27 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         Raises:
             AgentMemoryError: something of it cannot be remembered.
         """
-        check_tags(tags, f"an episode of {agent!r:.80}")
-        given = AddEpisode(agent=agent, content=content, importance=importance, tags=tuple(tags), key=key)
-        check_episode(given)
-        clean = msgspec.structs.replace(
-            given,
-            agent=clean_text(agent),
-            content=clean_text(content),
-            importance=float(importance),
-            tags=tuple(map(clean_text, given.tags)),
-        )
-        command = self.keyed(clean)
+        command = self.keyed(_added(NewEpisode(agent, content, importance, cast("tuple[str, ...]", tags)), key))
         return self.perform(command).map(lambda performed: memory_id(command.key, performed.version))
+
+    def add_episodes(self, episodes: Iterable[NewEpisode], *, key: str | None = None) -> ActorFuture[list[MemoryId]]:
+        """Remember what happened, all of it or nothing, and return the ids of the episodes once that is durable.
+
+        They take one message and one transaction, whose disk others wait for too: give some thousands at a time.
+
+        Args:
+            episodes: in the order in which it happened.
+            key: the same key with the same episodes counts once, also after a restart.
+
+        Raises:
+            AgentMemoryError: one of the episodes cannot be remembered; names it.
+        """
+
+        def command(episode: NewEpisode, place: int) -> AddEpisode:
+            return _added(episode, f"{key} {place}" if key is not None else None)
+
+        commands = commands_of(episodes, NewEpisode, command, "episodes")
+        return self.perform_each(commands, "episodes", lambda added, performed: memory_id(added.key, performed.version))
 
     def recall(
         self, agent: str, query: str, limit: int = RECALL_LIMIT, *, key: str | None = None
@@ -253,6 +263,30 @@ class _Question:
         if index is None:
             return []
         return index.recalled(self._query, self._limit, store.now_us(), store.decay, store.recall_policy)
+
+
+def _added(episode: NewEpisode, key: str | None) -> AddEpisode:
+    """Return the command that adds an episode.
+
+    Raises:
+        AgentMemoryError: something of it cannot be remembered.
+    """
+    check_tags(episode.tags, f"an episode of {episode.agent!r:.80}")
+    given = AddEpisode(
+        agent=episode.agent,
+        content=episode.content,
+        importance=episode.importance,
+        tags=tuple(episode.tags),
+        key=key,
+    )
+    check_episode(given)
+    return msgspec.structs.replace(
+        given,
+        agent=clean_text(given.agent),
+        content=clean_text(given.content),
+        importance=float(given.importance),
+        tags=tuple(map(clean_text, given.tags)),
+    )
 
 
 def _ids_of(state: Episodes, agent: str) -> dict[MemoryId, None]:

@@ -6,8 +6,8 @@ is recorded, so a log is read without it.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -34,9 +34,10 @@ from refold.events.semantic_core import (
     check_entry,
 )
 from refold.events.text_column import TextColumn
-from refold.memory.embedding import Embed, Embedder, Vector, float32_bytes
+from refold.memory.embedding import Embed, Embedder, Vector, Wanted, float32_bytes
 from refold.memory.episodic import checked_limit
 from refold.memory.given_entries import GivenEntries
+from refold.memory.new_items import NewEntry, commands_of
 from refold.memory.preparing import PREPARED_FROM, in_thread
 from refold.memory.recalled import KnownEntry, SimilarEntry
 from refold.stream_object import StreamObject
@@ -132,27 +133,51 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
             AgentMemoryError: something of it cannot be known; names the key. At the call, or as the outcome where it
                 depends on what the store holds, or on what `embed` gave.
         """
-        check_tags(tags, repr(key)[:80])
-        check_entry(PutEntry(name=key, value=value))
-        command = PutEntry(
-            name=clean_text(key), value=clean_text(value), tags=tuple(map(clean_text, tags)), key=command_key
-        )
-        if embedding is not None:
-            data = float32_bytes(embedding, f"the embedding of {key!r:.80}")
-            return self._put(msgspec.structs.replace(command, embedding=data))
-        if self._embedder is None:
-            return self._put(command)
-        known = self.read(lambda state: command_key in state.keys) if command_key is not None else None
-        return self._embedder.then(
-            command.value,
-            f"the embedding of {key!r:.80}",
-            lambda data: self._put(msgspec.structs.replace(command, embedding=data)) if data is not None else _done(),
-            loop=self._loop(),
-            unless=known,
+        command = _entry_put(NewEntry(key, value, cast("tuple[str, ...]", tags), embedding), command_key)
+        return self._embedded([command], lambda made: self.perform(made[0]).map(_nothing))
+
+    def put_many(self, entries: Iterable[NewEntry], *, command_key: str | None = None) -> ActorFuture[None]:
+        """Know values under keys as `put` does, all of them or nothing.
+
+        They take one message and one transaction, whose disk others wait for too: give some thousands at a time.
+
+        Args:
+            entries: in order; of two with one key, the later one stays.
+            command_key: the same one with the same entries counts once, also after a restart; embeddings are then not
+                made again.
+
+        Raises:
+            AgentMemoryError: one of the entries cannot be known; names it. At the call, or as the outcome, as of `put`.
+        """
+
+        def command(entry: NewEntry, place: int) -> PutEntry:
+            return _entry_put(entry, f"{command_key} {place}" if command_key is not None else None)
+
+        commands = commands_of(entries, NewEntry, command, "entries")
+        return self._embedded(
+            commands, lambda made: self.perform_each(made, "entries", lambda _, performed: performed).map(_nothing)
         )
 
-    def _put(self, command: PutEntry) -> ActorFuture[None]:
-        return self.perform(command).map(lambda _: None)
+    def _embedded(
+        self, commands: list[PutEntry], put: Callable[[list[PutEntry]], ActorFuture[None]]
+    ) -> ActorFuture[None]:
+        """Return what `put` gives for the commands, each with an embedding where the store makes them."""
+        lacking = [place for place, command in enumerate(commands) if command.embedding is None]
+        if self._embedder is None or not lacking:
+            return put(commands)
+        keys = [command.key for command in commands]
+        known = None if None in keys else self.read(lambda state: all(key in state.keys for key in keys))
+
+        def made(embeddings: list[bytes] | None) -> ActorFuture[None]:
+            if embeddings is None:
+                return _done()
+            whole = list(commands)
+            for place, data in zip(lacking, embeddings, strict=True):
+                whole[place] = msgspec.structs.replace(whole[place], embedding=data)
+            return put(whole)
+
+        wanted = [Wanted(commands[place].value, _embedding_of(commands[place].name)) for place in lacking]
+        return self._embedder.then(wanted, made, loop=self._loop(), unless=known)
 
     def get(self, key: str) -> ActorFuture[str | None]:
         """Return the value that is known under a key, or None."""
@@ -200,7 +225,9 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
         if self._embedder is None:
             raise AgentMemoryError(f"{self!r} has no `embed`, so a query must be an embedding, not {query!r:.80}")
         return self._embedder.then(
-            clean_text(query), what, lambda data: self._similar(data or b"", k, threshold), loop=self._loop()
+            [Wanted(clean_text(query), what)],
+            lambda made: self._similar(made[0] if made else b"", k, threshold),
+            loop=self._loop(),
         )
 
     def _similar(self, data: bytes, k: int, threshold: float | None) -> ActorFuture[list[SimilarEntry]]:
@@ -289,6 +316,31 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
     def _forget_derived(self) -> None:
         self._index = None
         self._words = None
+
+
+def _entry_put(entry: NewEntry, command_key: str | None) -> PutEntry:
+    """Return the command that puts an entry, with the embedding that was given.
+
+    Raises:
+        AgentMemoryError: something of it cannot be known.
+    """
+    check_tags(entry.tags, repr(entry.key)[:80])
+    check_entry(PutEntry(name=entry.key, value=entry.value))
+    return PutEntry(
+        name=clean_text(entry.key),
+        value=clean_text(entry.value),
+        tags=tuple(map(clean_text, entry.tags)),
+        embedding=float32_bytes(entry.embedding, _embedding_of(entry.key)) if entry.embedding is not None else None,
+        key=command_key,
+    )
+
+
+def _embedding_of(key: str) -> str:
+    return f"the embedding of {key!r:.80}"
+
+
+def _nothing(_: object) -> None:
+    """Return None, of whatever came of a command."""
 
 
 def _done() -> ActorFuture[None]:
