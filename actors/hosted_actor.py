@@ -6,6 +6,7 @@ names is begun, done again after a pause where it ended without a result, and ca
 nobody outside holds a part of the state.
 """
 
+import asyncio
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -57,6 +58,9 @@ class Question(msgspec.Struct, frozen=True):
     note: Callable[[Any], object | None] | None = None
     """Given the answer: returns the command that records what was found, or None. No other message comes between, and
     the reply comes when what follows from the command is durable."""
+    in_steps: bool = False
+    """Whether `ask` returns `refold.actors.stepwise.Steps`, between which the loop is given back. What they find shares
+    nothing with the state that can change: it is not copied."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -174,7 +178,8 @@ class HostedActor(EventSourcedActor[S, C, E], Generic[S, C, E]):
 
     async def _answered(self, question: Question) -> Answer:
         try:
-            answer = Answer(copy.deepcopy(question.ask(self.state)))
+            found = question.ask(self.state)
+            answer = Answer(await _stepped(found) if question.in_steps else copy.deepcopy(found))
             command = question.note(answer.value) if question.note is not None else None
         except Exception as error:  # noqa: BLE001 - the asker's own code
             return Answer(error=error)
@@ -263,3 +268,13 @@ class HostedActor(EventSourcedActor[S, C, E], Generic[S, C, E]):
     def pause_s(self, effect: Any, ends: int) -> float:
         """Return how long work rests that is still wanted though it has ended."""
         return PAUSES.pause_s(ends + 1)
+
+
+async def _stepped(steps: Any) -> object:
+    """Return what `Steps` find, and give the loop back between them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as found:
+            return found.value
+        await asyncio.sleep(0)

@@ -33,6 +33,7 @@ from refold.actors.folded_actor import FoldedActor, Performed
 from refold.actors.future import ActorFuture
 from refold.actors.hosted_actor import Answer, Question, Several, Told
 from refold.actors.hosting import Host
+from refold.actors.stepwise import Steps, at_once
 from refold.events.checked_core import CheckedCore
 from refold.events.core import Recorded, evolve_all, plan
 from refold.events.errors import BackpressureShed, CommandRejected, ConfigError, RefoldError
@@ -138,6 +139,30 @@ class StreamObject(Generic[S, C, E]):
                 return _outcome_of(lambda: copy.deepcopy(question(self._state_before())), Exception)
         return self._ref.ask(Question(question), block=False).map(_value)
 
+    def read_in_steps(
+        self, question: Callable[[S], Steps[R]], note: Callable[[R], C | None] | None = None
+    ) -> ActorFuture[R]:
+        """Return what `question` finds in the state, which is durable, without keeping the loop for long.
+
+        The outcome may be an error, as of `read`.
+
+        Args:
+            question: gives the steps; what they find shares nothing with the state that can change.
+            note: returns the command that is performed with what was found, before anything else; None = there is none.
+        """
+
+        def noted() -> R:
+            found = at_once(question(self._state_before()))
+            command = note(found) if note is not None else None
+            if command is not None:
+                self._perform_before(command)
+            return found
+
+        with self._before_lock:
+            if self._ref is None:
+                return _outcome_of(noted, Exception)
+        return self._ref.ask(Question(question, note, in_steps=True), block=False).map(_value)
+
     def glance(self, question: Callable[[S], R]) -> R | None:
         """Return at once what `question` finds in the state, which may still be on its way to the log; None = unknown.
 
@@ -151,24 +176,6 @@ class StreamObject(Generic[S, C, E]):
             return None
         state = cast("S | None", actor.current_state())
         return question(state) if state is not None else None
-
-    def read_and_note(self, question: Callable[[S], R], note: Callable[[R], C | None]) -> ActorFuture[R]:
-        """Return what `read` does, once the command is performed that `note` makes of it; None = there is none.
-
-        Nothing else happens to the object in between.
-        """
-
-        def noted() -> R:
-            found = self.read(question).get()
-            command = note(found)
-            if command is not None:
-                self.perform(command).get()
-            return found
-
-        with self._before_lock:
-            if self._ref is None:
-                return _outcome_of(noted, Exception)
-        return self._ref.ask(Question(question, note), block=False).map(_value)
 
     def tell(self, command: C) -> None:
         """Have the core decide about `command` and wait for nothing; if it comes to nothing, that is logged."""

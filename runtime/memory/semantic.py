@@ -6,7 +6,7 @@ is recorded, so a log is read without it.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from refold.actors.clock import Clock
 from refold.actors.future import ActorFuture
 from refold.actors.hosting import Host
+from refold.actors.stepwise import Steps, listed
 from refold.events.cleaning import clean_text
 from refold.events.episodic_core import check_tags
 from refold.events.errors import AgentMemoryError, ConfigError
@@ -35,10 +36,9 @@ from refold.events.semantic_core import (
 )
 from refold.events.text_column import TextColumn
 from refold.memory.embedding import Embed, Embedder, Vector, Wanted, float32_bytes
-from refold.memory.episodic import checked_limit
-from refold.memory.given_entries import GivenEntries
+from refold.memory.episodic import PREPARED_FROM, checked_limit
 from refold.memory.new_items import NewEntry, commands_of
-from refold.memory.preparing import PREPARED_FROM, in_thread
+from refold.memory.preparing import loaded
 from refold.memory.recalled import KnownEntry, SimilarEntry
 from refold.stream_object import StreamObject
 
@@ -98,16 +98,17 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
 
     async def attach(self, host: Host) -> None:
         """Live on the log behind `host`, and have many entries ready to be found."""
+        await loaded("refold.memory.vector_index", "refold.memory.entry_words")
         await super().attach(host)
-        given: list[GivenEntries] = []
 
-        def give(state: Knowledge) -> None:  # Itself and no copy: entries do not change.
+        def prepare(state: Knowledge) -> Steps[None]:
             if len(state.entries) >= PREPARED_FROM:
-                given.append(GivenEntries(state))
+                if state.embedded:
+                    yield from self._vectors_of(state)
+                if not self.embeds:
+                    yield from self._words_of(state)
 
-        await self.read(give)
-        if given:
-            await in_thread(lambda: self._prepare(given[0]), f"preparing {self.stream}")
+        await self.read_in_steps(prepare)
 
     def put(
         self,
@@ -200,7 +201,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
     def by_tags(self, *tags: str) -> ActorFuture[list[KnownEntry]]:
         """Return the entries that have all of `tags`, in the order of insertion; without tags, all entries."""
         wanted = [clean_text(tag) for tag in dict.fromkeys(tags)]
-        return self.read(lambda state: _tagged(state, wanted))
+        return self.read_in_steps(lambda state: listed(_tagged(state, wanted)))
 
     def similar(
         self, query: str | Vector, k: int = SIMILAR_LIMIT, threshold: float | None = None
@@ -233,21 +234,19 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
     def _similar(self, data: bytes, k: int, threshold: float | None) -> ActorFuture[list[SimilarEntry]]:
         check_embedding(data, "the embedding of the query")
 
-        def question(state: Knowledge) -> list[SimilarEntry]:
+        def question(state: Knowledge) -> Steps[list[SimilarEntry]]:
             import numpy as np
 
-            from refold.memory.vector_index import VectorIndex
-
             check_dimension(len(data) // BYTES_PER_NUMBER, state.dimension, "the embedding of the query")
-            index = self._index
-            if index is None or not index.follow(state):
-                index = self._index = VectorIndex(GivenEntries(state))
-            return [
-                SimilarEntry(key=key, value=state.entries[key].value, score=score, tags=state.entries[key].tags)
-                for key, score in index.most_similar(np.frombuffer(data, dtype="<f4"), k, threshold)
-            ]
+            index = yield from self._vectors_of(state)
+            return (
+                yield from listed(
+                    SimilarEntry(key=key, value=state.entries[key].value, score=score, tags=state.entries[key].tags)
+                    for key, score in index.most_similar(np.frombuffer(data, dtype="<f4"), k, threshold)
+                )
+            )
 
-        return self.read(question)
+        return self.read_in_steps(question)
 
     def matching(self, query: str, k: int = SIMILAR_LIMIT) -> ActorFuture[list[KnownEntry]]:
         """Return the entries that share words with a query, in key, value or tags; see `refold.events.words`.
@@ -265,25 +264,25 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
         if not isinstance(query, str):
             raise AgentMemoryError(f"a query must be a text, not {query!r:.80}")
 
-        def question(state: Knowledge) -> list[KnownEntry]:
-            from refold.memory.entry_words import EntryWords
+        def question(state: Knowledge) -> Steps[list[KnownEntry]]:
+            words = yield from self._words_of(state)
+            return (yield from listed(_entry(name, state.entries[name]) for name in words.matching(query, k)))
 
-            words = self._words
-            if words is None or not words.follow(state):
-                words = self._words = EntryWords(GivenEntries(state))
-            return [_entry(name, state.entries[name]) for name in words.matching(query, k)]
-
-        return self.read(question)
+        return self.read_in_steps(question)
 
     # Looking into it
 
     def keys(self) -> ActorFuture[list[str]]:
         """Return all keys, in the order of insertion."""
-        return self.read(lambda state: list(state.entries))
+        return self.read_in_steps(lambda state: listed(state.entries))
 
     def values_column(self) -> ActorFuture[TextColumn]:
         """Return all values, in the order of insertion of their keys."""
-        return self.read(lambda state: TextColumn(known.value for known in state.entries.values()))
+
+        def question(state: Knowledge) -> Steps[TextColumn]:
+            return TextColumn((yield from listed(known.value for known in state.entries.values())))
+
+        return self.read_in_steps(question)
 
     def tags(self) -> ActorFuture[list[str]]:
         """Return all tags that an entry has, in code-point order."""
@@ -299,19 +298,26 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
 
     def with_embedding(self) -> ActorFuture[list[str]]:
         """Return the keys of those entries that have an embedding, in the order of insertion."""
-        return self.read(lambda state: [key for key, known in state.entries.items() if known.embedding is not None])
+        return self.read_in_steps(
+            lambda state: listed(key for key, known in state.entries.items() if known.embedding is not None)
+        )
 
     def _loop(self) -> asyncio.AbstractEventLoop | None:
         return self._ref.system.loop if self._ref is not None else None
 
-    def _prepare(self, given: GivenEntries) -> None:
-        from refold.memory.entry_words import EntryWords
+    def _vectors_of(self, state: Knowledge) -> "Steps[VectorIndex]":
         from refold.memory.vector_index import VectorIndex
 
-        if given.dimension:
-            self._index = VectorIndex(given)
-        if not self.embeds:
-            self._words = EntryWords(given)
+        if self._index is None or not self._index.follow(state):
+            self._index = yield from VectorIndex.made(state)
+        return self._index
+
+    def _words_of(self, state: Knowledge) -> "Steps[EntryWords]":
+        from refold.memory.entry_words import EntryWords
+
+        if self._words is None or not self._words.follow(state):
+            self._words = yield from EntryWords.made(state)
+        return self._words
 
     def _forget_derived(self) -> None:
         self._index = None
@@ -353,10 +359,10 @@ def _entry(name: str, known: Known) -> KnownEntry:
     return KnownEntry(key=name, value=known.value, tags=known.tags, embedding=known.embedding)
 
 
-def _tagged(state: Knowledge, wanted: Sequence[str]) -> list[KnownEntry]:
+def _tagged(state: Knowledge, wanted: Sequence[str]) -> Iterator[KnownEntry]:
     if not wanted:
-        return [_entry(name, known) for name, known in state.entries.items()]
+        return (_entry(name, known) for name, known in state.entries.items())
     keys = sorted((state.tagged.get(tag, {}) for tag in wanted), key=len)
     found = [name for name in keys[0] if all(name in others for others in keys[1:])]
     found.sort(key=lambda name: state.entries[name].number)
-    return [_entry(name, state.entries[name]) for name in found]
+    return (_entry(name, state.entries[name]) for name in found)
