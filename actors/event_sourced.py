@@ -16,7 +16,7 @@ import msgspec
 from refold.actors.clock import Timer
 from refold.actors.effects import EffectEnded, EffectsInFlight, StreamEffects
 from refold.actors.errors import ActorStopped
-from refold.actors.folded_actor import C, E, FoldedActor, S
+from refold.actors.folded_actor import C, E, FoldedActor, Performed, S
 from refold.actors.journal import Journal
 from refold.actors.mailbox import Vital
 from refold.events.codec import EventCodec
@@ -288,22 +288,39 @@ class EventSourcedActor(FoldedActor[S, C, E]):
             return await self._try_to_take_up(message.attempt)
         if type(message) is PauseOver:
             return await self._pause_over(message.key)
+        command, payloads = message, None
+        if type(message) is WithPayloads:
+            command, payloads = cast("C", message.command), message.payloads
+        performed = await self._commanded(lambda: [*self.preparation(command), command], payloads)
+        return performed[-1]
+
+    async def _commanded(
+        self,
+        given: Callable[[], Sequence[C]],
+        payloads: Mapping[PayloadHash, bytes] | None = None,
+        called: str = "",
+    ) -> list[Performed]:
+        """Perform commands that came from outside, and see to the work that is wanted then.
+
+        Args:
+            given: returns the commands, the one that was sent last, once the state is durable.
+            payloads: see `perform_each`.
+            called: see `perform_each`.
+        """
         for key in list(self._effects.unrecorded):  # It ended before this message came.
             await self._offer_again(key)
         await self.require_durable_state()
         await self._end_overdue_waits()
-        command, payloads = message, None
-        if type(message) is WithPayloads:
-            command, payloads = cast("C", message.command), message.payloads
+        commands = given()
         try:
-            performed = await self.perform([*self.preparation(command), command], payloads=payloads)
+            performed = await self.perform_each(commands, payloads=payloads, called=called)
         except PersistenceError:
             if not self._stale:
                 self._reconcile()  # What the log holds all the same goes on.
             else:
                 self._take_up_later(0)
             raise
-        if self.resumes(command):
+        if self.resumes(commands[-1]):
             self._effects.held.clear()
         self._reconcile()
         return performed

@@ -4,6 +4,7 @@ Read `refold.events.core` first. The rules: a state that is not durable is seen 
 at a time and a failed append has the state folded anew; and state is only ever rebuilt from the log.
 """
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
@@ -28,6 +29,9 @@ log = logging.getLogger("refold.actors")
 
 APPEND_ATTEMPTS_MAX = 3
 """How often a message is admitted anew because its stream had moved on."""
+
+COMMANDS_PER_STEP = 100
+"""Of many commands that are performed together, the loop is given back for a moment after so many."""
 
 
 class Performed(msgspec.Struct, frozen=True):
@@ -122,13 +126,28 @@ class FoldedActor(Actor, Generic[S, C, E]):
         effect: Effect | None = None,
         in_doubt: bool = False,
     ) -> Performed:
+        """Do as `perform_each`, and return the reply to the last command."""
+        return (await self.perform_each(commands, payloads=payloads, effect=effect, in_doubt=in_doubt))[-1]
+
+    async def perform_each(
+        self,
+        commands: Sequence[C],
+        *,
+        payloads: Mapping[PayloadHash, bytes] | None = None,
+        effect: Effect | None = None,
+        in_doubt: bool = False,
+        called: str = "",
+    ) -> list[Performed]:
         """Admit commands in order, append what follows from all of them in one transaction, and publish it.
 
         Args:
-            commands: at least one; the reply is that of the last.
+            commands: at least one.
             payloads: content that they refer to.
             effect: the effect that they are the result of.
             in_doubt: they were offered to the log before, which may have taken them after all.
+            called: what a refusal calls them all, to name the one that it is about; empty = it names none.
+
+        Returns: the reply to each.
 
         Raises:
             CommandRejected: one of them may not happen now; nothing was recorded of any.
@@ -137,8 +156,8 @@ class FoldedActor(Actor, Generic[S, C, E]):
         for attempt in range(1, APPEND_ATTEMPTS_MAX + 1):
             try:
                 if in_doubt and effect is not None and await self._has_result(effect):
-                    return Performed(0, False)
-                return await self._perform_once(commands, payloads, effect)
+                    return [Performed(0, False)] * len(commands)
+                return await self._perform_once(commands, payloads, effect, called)
             except WrongExpectedVersion:
                 if attempt == APPEND_ATTEMPTS_MAX:
                     raise
@@ -156,33 +175,55 @@ class FoldedActor(Actor, Generic[S, C, E]):
         return True
 
     async def _perform_once(
-        self, commands: Sequence[C], payloads: Mapping[PayloadHash, bytes] | None, effect: Effect | None
-    ) -> Performed:
+        self,
+        commands: Sequence[C],
+        payloads: Mapping[PayloadHash, bytes] | None,
+        effect: Effect | None,
+        called: str,
+    ) -> list[Performed]:
         await self.require_durable_state()
         batches: list[EncodedBatch] = []
         plans: list[Plan[S, E]] = []
-        performed = Performed(0, False)
+        performed: list[Performed] = []
         version = self.core.version(self.state)
         try:
-            for command in commands:
+            for place, command in enumerate(commands):
+                if place and not place % COMMANDS_PER_STEP:
+                    await asyncio.sleep(0)
                 planned = plan(self.core, self.state, command, self._now())
                 if isinstance(planned, Recorded):
-                    performed = Performed(planned.version, False)
+                    performed.append(Performed(planned.version, False))
                     continue
                 self.state = planned.state
                 batches.append(self._encoded(planned, effect))
                 plans.append(planned)
-                performed = Performed(batches[-1].expected_version + 1, True)
+                performed.append(Performed(batches[-1].expected_version + 1, True))
             if not batches:
                 return performed
             appended = await self.journal.append(batches, payloads)
         except BaseException as error:
+            if isinstance(error, CommandRejected) and called:
+                error.name_item(f"{called}[{len(performed)}]")
             if not isinstance(error, CommandRejected) or self.core.version(self.state) != version:
                 await self._rebuild_after(error)
             raise
-        self._published = self.core.version(self.state)
-        self.published(self._recorded(batches, plans, appended))
+        await self._publish(batches, plans, appended)
         return performed
+
+    async def _publish(
+        self, batches: Sequence[EncodedBatch], plans: Sequence[Plan[S, E]], appended: Sequence[Appended]
+    ) -> None:
+        for first in range(0, len(batches), COMMANDS_PER_STEP):
+            part = slice(first, first + COMMANDS_PER_STEP)
+            if first:
+                try:
+                    await asyncio.sleep(0)
+                except BaseException:  # What was not told of is told of when the log is read again.
+                    self._stale = True
+                    raise
+            recorded = self._recorded(batches[part], plans[part], appended[part])
+            self._published = recorded[-1].version
+            self.published(recorded)
 
     async def _rebuild_after(self, error: BaseException) -> None:
         self._stale = True

@@ -155,7 +155,7 @@ class ActorFuture(pykka.Future[T]):
         """Return a future of `func(value)` for a `func` that computes for long: it never blocks a loop that waits.
 
         Who awaits it has `func` called in a daemon thread of its own, who gets it in the caller's thread; once. A
-        waiter that gives up leaves that thread computing.
+        waiter that gives up leaves that thread computing. A loop that has no threads computes itself.
         """
         return _Computed((self,), lambda values: func(values[0]))
 
@@ -270,11 +270,18 @@ class _Computed(_Derived[T]):
             values: list[Any] = []
             for parent in self._parents:
                 values.append((yield from _for_the_loop(parent).__await__()))
-            if not self._begun:
+            if not has_threads():
+                self._fill(values)
+            elif not self._begun:
                 threading.Thread(target=self._fill, args=(values,), name="computing", daemon=True).start()
         return (yield from super(_Derived, self).__await__())  # The next above would compute on the loop.
 
     __iter__ = __await__
+
+
+def has_threads() -> bool:
+    """Tell whether work may be done in a thread here: everywhere but on a loop that says `has_threads = False`."""
+    return getattr(events._get_running_loop(), "has_threads", True)
 
 
 def settle_in_thread(future: ActorFuture[T], source: pykka.Future[T]) -> None:

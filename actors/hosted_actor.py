@@ -6,6 +6,7 @@ names is begun, done again after a pause where it ended without a result, and ca
 nobody outside holds a part of the state.
 """
 
+import asyncio
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
@@ -16,7 +17,7 @@ from refold.actors.actor_ref import ActorRef
 from refold.actors.effect_worker import BeginWork, CancelWork
 from refold.actors.effects import EffectsInFlight
 from refold.actors.event_sourced import EventSourcedActor
-from refold.actors.folded_actor import log
+from refold.actors.folded_actor import Performed, log
 from refold.actors.journal import Journal
 from refold.actors.mailbox import Vital
 from refold.actors.supervision import RestartPolicy
@@ -41,10 +42,12 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Several(msgspec.Struct, frozen=True):
-    """Commands to be performed in order, in one transaction: all of them or none; the reply is that of the last."""
+    """Commands to be performed in order and in one transaction, or none of them; the reply is a list of outcomes."""
 
     commands: tuple[object, ...]
     """At least one."""
+    called: str = ""
+    """What a refusal calls them, to name the one that it is about: `episodes[3]: …`; empty = it names none."""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -55,6 +58,9 @@ class Question(msgspec.Struct, frozen=True):
     note: Callable[[Any], object | None] | None = None
     """Given the answer: returns the command that records what was found, or None. No other message comes between, and
     the reply comes when what follows from the command is durable."""
+    in_steps: bool = False
+    """Whether `ask` returns `refold.actors.stepwise.Steps`, between which the loop is given back. What they find shares
+    nothing with the state that can change: it is not copied."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -121,7 +127,6 @@ class HostedActor(EventSourcedActor[S, C, E], Generic[S, C, E]):
         self._worker = worker
         self._on_event = on_event
         self._causes = Causes()
-        self._before: Sequence[C] = ()
 
     def may_passivate(self) -> bool:
         """Return whether memory may let go of it."""
@@ -135,7 +140,7 @@ class HostedActor(EventSourcedActor[S, C, E], Generic[S, C, E]):
             await self.require_durable_state()
             return await self._answered(message)
         if type(message) is Several:
-            return await self._several(message.commands)
+            return await self._several(message)
         if isinstance(message, Vital):
             return await super().on_receive(message)
         return await self._command(message)
@@ -155,18 +160,15 @@ class HostedActor(EventSourcedActor[S, C, E], Generic[S, C, E]):
                 f"{self.address} takes the commands of {self._checked.name} ({names}), not {command!r:.80}"
             )
 
-    async def _several(self, commands: Sequence[Any]) -> Any:
+    async def _several(self, several: Several) -> list[Performed]:
+        commands: Any = several.commands
         for command in commands:
             self._check_takes(command)
-        self._before = commands[:-1]
         try:
-            return await self._command(commands[-1])
-        finally:
-            self._before = ()
-
-    def preparation(self, command: C) -> Sequence[C]:
-        """Return the commands that were sent together with `command`, before it."""
-        return self._before
+            return await self._commanded(lambda: commands, called=several.called)
+        except CoreFailed as error:
+            self._report(error)
+            raise
 
     async def _told(self, command: object) -> None:
         try:
@@ -176,7 +178,8 @@ class HostedActor(EventSourcedActor[S, C, E], Generic[S, C, E]):
 
     async def _answered(self, question: Question) -> Answer:
         try:
-            answer = Answer(copy.deepcopy(question.ask(self.state)))
+            found = question.ask(self.state)
+            answer = Answer(await _stepped(found) if question.in_steps else copy.deepcopy(found))
             command = question.note(answer.value) if question.note is not None else None
         except Exception as error:  # noqa: BLE001 - the asker's own code
             return Answer(error=error)
@@ -265,3 +268,13 @@ class HostedActor(EventSourcedActor[S, C, E], Generic[S, C, E]):
     def pause_s(self, effect: Any, ends: int) -> float:
         """Return how long work rests that is still wanted though it has ended."""
         return PAUSES.pause_s(ends + 1)
+
+
+async def _stepped(steps: Any) -> object:
+    """Return what `Steps` find, and give the loop back between them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as found:
+            return found.value
+        await asyncio.sleep(0)

@@ -138,7 +138,7 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         journal: where batches go.
         in_flight: the effects that run in this process.
         observer: is told what happens.
-        others: the settings of the runtime's other agents, by name.
+        others: the settings of all agents of the runtime, by name, as they are now.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
     def _setting(self) -> SessionSetting:
         """The setting of the session's agent; of the main one where that is not one of the runtime's."""
         agent = self.state.agent or (self._began_by.agent if self._began_by is not None else None)
-        return self._others.get(agent, self._main) if agent is not None else self._main
+        return self._others.get(agent or self._main.configuration.agent, self._main)
 
     async def _fold(self) -> list[StoredEvent]:
         """Fold the state; one configuration in memory serves all sessions that have it in force."""

@@ -7,17 +7,33 @@ Best of several rounds, in milliseconds of processor time. `recall_few` looks fo
 all and takes the best. `similar` finds the nearest embeddings; `numpy_similar` multiplies a matrix of unit vectors with
 a query and takes the best. `first_recall` and `first_similar` make the arrays, once in a process. `add_us_at_first` and
 `add_us_at_last` are microseconds for one more episode among the first and among the last thousand.
+
+`import_s` are the seconds in which that many episodes come into a store that lives on a file, a thousand at a time, and
+`…_held_ms` the longest that this, the first question after it, or looking at all of them keeps the loop at a time, in
+processor time of its thread.
 """
 
+import asyncio
 import json
 import random
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import numpy as np
 
-from refold import DecayPolicy, EpisodicStore, RecallPolicy, SemanticStore
+from refold import (
+    AgentConfig,
+    AgentRuntime,
+    DecayPolicy,
+    EpisodicStore,
+    NewEpisode,
+    RecallPolicy,
+    ScriptedProvider,
+    SemanticStore,
+)
 from refold.events.memory_policies import HOUR_US
 
 ROUNDS = 20
@@ -25,6 +41,7 @@ VOCABULARY = 20_000
 WORDS_PER_TEXT = 12
 BATCH = 1_000
 BEST = 5
+PERIOD_S = 0.005
 
 
 def best_ms(work: Callable[[], object], rounds: int = ROUNDS) -> float:
@@ -77,6 +94,60 @@ def measured_recall(texts: int) -> dict[str, float]:
     }
 
 
+class Watch:
+    """Measures for how long at most a loop is held while its block runs."""
+
+    def __init__(self) -> None:
+        self.held_ms = 0.0
+
+    async def __aenter__(self) -> "Watch":
+        self._task = asyncio.create_task(self._watch())
+        await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.sleep(0)
+        self._task.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            before = time.thread_time()
+            await asyncio.sleep(PERIOD_S)
+            self.held_ms = max(self.held_ms, (time.thread_time() - before) * 1_000)
+
+
+async def measured_import(texts: int, folder: Path) -> dict[str, float]:
+    draw = random.Random(1)
+    words = [f"word{number}" for number in range(VOCABULARY)]
+    episodes = [
+        NewEpisode("agent", " ".join(draw.choices(words, k=WORDS_PER_TEXT)), draw.random(), ("every",))
+        for _ in range(texts)
+    ]
+    figures: dict[str, float] = {}
+    memory = EpisodicStore()
+    async with AgentRuntime(
+        AgentConfig(model="m"), provider=ScriptedProvider([]), memory=memory, log=folder / "events.db"
+    ):
+
+        async def import_them() -> None:
+            for first in range(0, texts, BATCH):
+                await memory.add_episodes(episodes[first : first + BATCH])
+
+        asked: dict[str, Callable[[], Awaitable[object]]] = {
+            "import": import_them,
+            "first_look": lambda: memory.look("agent", "word1"),
+            "by_importance": lambda: memory.by_importance("agent"),
+            "contents": lambda: memory.contents("agent"),
+        }
+        for name, ask in asked.items():
+            async with Watch() as watch:
+                start = time.perf_counter()
+                await ask()
+                figures[f"{name}_s"] = time.perf_counter() - start
+            figures[f"{name}_held_ms"] = watch.held_ms
+    return figures
+
+
 def measured_similarity(texts: int, dimensions: int) -> dict[str, float]:
     vectors = np.random.default_rng(2).standard_normal((texts, dimensions)).astype(np.float32)
     facts = SemanticStore()
@@ -104,7 +175,9 @@ def main() -> None:
     """Measure and print."""
     texts = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     dimensions = int(sys.argv[2]) if len(sys.argv) > 2 else 384
-    figures = {**measured_recall(texts), **measured_similarity(texts, dimensions)}
+    with tempfile.TemporaryDirectory() as folder:
+        imported = asyncio.run(measured_import(texts, Path(folder)))
+    figures = {**imported, **measured_recall(texts), **measured_similarity(texts, dimensions)}
     print(json.dumps({name: round(figure, 3) for name, figure in figures.items()}, indent=2))
 
 

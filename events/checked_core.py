@@ -58,6 +58,7 @@ class CheckedCore(Core[S, C, E], Generic[S, C, E]):
             "and give one that was renamed its old tag or an upcaster",
         )
         self._event_types = event_types
+        self._never_pending = type(self.functions).pending is PureCore.pending
         self._watch = StateWatch(self._state_type, always=always_watched)
         self._mutable = frozenset(event for event in event_types if not _is_immutable(event))
 
@@ -142,6 +143,8 @@ class CheckedCore(Core[S, C, E], Generic[S, C, E]):
             CoreFailed: the user's function failed, gave no list, or changed the state; or two effects have one key, or
                 a key cannot be one, or a time.
         """
+        if self._never_pending:
+            return ()
         effects = self._shown(
             "pending", state, state, lambda: self._list("pending", "effects", self.functions.pending(state))
         )

@@ -99,7 +99,7 @@ class CapacityChanged(KeyedEvent, frozen=True, kw_only=True, tag="memory.capacit
 EpisodicEvent = EpisodeAdded | EpisodesEvicted | EpisodesRecalled | EpisodesCleared | CapacityChanged
 
 
-class Episode(msgspec.Struct, frozen=True, kw_only=True):
+class Episode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One episode, as the events say it."""
 
     id: MemoryId
@@ -168,8 +168,13 @@ def check_tags(tags: Sequence[object], what: str) -> None:
     Raises:
         AgentMemoryError: they are one text, or one of them is none or empty.
     """
-    if isinstance(tags, str) or not all(isinstance(tag, str) and tag for tag in tags):
-        raise AgentMemoryError(f"the tags of {what} must be several texts that are not empty, not {tags!r:.80}")
+    if not isinstance(tags, str):
+        for tag in tags:
+            if not (isinstance(tag, str) and tag):
+                break
+        else:
+            return
+    raise AgentMemoryError(f"the tags of {what} must be several texts that are not empty, not {tags!r:.80}")
 
 
 class EpisodicCore(PureCore[Episodes, EpisodicCommand, EpisodicEvent]):

@@ -50,6 +50,10 @@ class ConfigError(RefoldError):
 class CommandRejected(RefoldError):
     """A command may not happen in the present state; nothing was recorded, and it may be corrected and resent."""
 
+    def name_item(self, item: str) -> None:
+        """Have the error say first which one of several commands it is about."""
+        self.args = (f"{item}: {self}",)
+
 
 class GraphError(CommandRejected):
     """A graph operation has no meaning: it names what the graph does not have, or a weight that is none."""

@@ -27,7 +27,7 @@ from refold.events.event import Event
 from refold.events.upcasting import Upcaster
 
 
-class RecordedKey(msgspec.Struct, frozen=True):
+class RecordedKey(msgspec.Struct, frozen=True, gc=False):
     """A key under which a command was recorded."""
 
     version: int

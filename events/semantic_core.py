@@ -84,7 +84,7 @@ class DimensionChanged(KeyedEvent, frozen=True, kw_only=True, tag="knowledge.dim
 SemanticEvent = EntryPut | EntryRemoved | EntriesCleared | DimensionChanged
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True):
+class Known(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What is known under one key."""
 
     value: str

@@ -2,8 +2,9 @@
 
 A state that anything but `evolve` changes is not what the log adds up to: the live actor decides by it, and the next
 one, folded from the log, does not. So the state is written down before and after `admit`, `react` and `pending`, and
-compared. The rule: this costs some microseconds. A state of up to `SMALL_BYTES` is always looked at, a larger one once
-for each `BYTES_PER_CALL` that it has; `refold.scenarios.core_exploration` looks always.
+compared. The rule: this costs some microseconds on average, also where states are large. A state of up to `SMALL_BYTES`
+is always looked at, a larger one once for each `BYTES_PER_CALL` that it has, and one beyond `LARGE_BYTES` even less;
+`refold.scenarios.core_exploration` looks always.
 """
 
 import msgspec
@@ -15,6 +16,9 @@ SMALL_BYTES = 1024
 
 BYTES_PER_CALL = 256
 """So much of a larger state is written down for a call, on average."""
+
+LARGE_BYTES = 1024 * 1024
+"""To write down a state that takes more keeps the loop for long, so it is done the more seldom the longer it takes."""
 
 UNWRITABLE_REST = 1_000
 """Calls that pass before a state is tried again that could not be written down."""
@@ -46,7 +50,7 @@ class StateWatch:
         if written is None:
             self._rests[function] = UNWRITABLE_REST
         elif len(written) > SMALL_BYTES:
-            self._rests[function] = len(written) // BYTES_PER_CALL
+            self._rests[function] = len(written) // BYTES_PER_CALL * (1 + len(written) // LARGE_BYTES)
         return written
 
     def changed(self, state: State, before: bytes | None) -> bool:

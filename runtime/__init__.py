@@ -83,6 +83,8 @@ if TYPE_CHECKING:
     from refold.events.text_column import TextColumn as TextColumn
     from refold.memory.episodic import EpisodicStore as EpisodicStore
     from refold.memory.graph import GraphStore as GraphStore
+    from refold.memory.new_items import NewEntry as NewEntry
+    from refold.memory.new_items import NewEpisode as NewEpisode
     from refold.memory.recalled import Recalled as Recalled
     from refold.memory.semantic import SemanticStore as SemanticStore
     from refold.memory.tools import memory_tools as memory_tools
@@ -170,6 +172,8 @@ __all__ = [
     "Missed",
     "ModelRequest",
     "ModelResponse",
+    "NewEntry",
+    "NewEpisode",
     "Outcome",
     "PersistenceError",
     "PipelineError",
@@ -274,15 +278,15 @@ _HOMES = {
     "ConfigError": "refold.events.errors",
     "ConnectedSession": "refold.connection",
     "Connection": "refold.connection",
-    "DecayPolicy": "refold.events.memory_policies",
     "ContextWindow": "refold.events.context_window",
+    "DecayPolicy": "refold.events.memory_policies",
     "Delta": "refold.events.model",
     "Deny": "refold.events.permission",
     "EpisodicStore": "refold.memory.episodic",
     "Failed": "refold.outcome",
-    "HookContext": "refold.actors.middleware",
     "GraphError": "refold.events.errors",
     "GraphStore": "refold.memory.graph",
+    "HookContext": "refold.actors.middleware",
     "ImageBlock": "refold.events.content",
     "LogFormatError": "refold.events.errors",
     "LogInUse": "refold.events.errors",
@@ -292,6 +296,8 @@ _HOMES = {
     "Missed": "refold.published",
     "ModelRequest": "refold.events.model",
     "ModelResponse": "refold.events.model",
+    "NewEntry": "refold.memory.new_items",
+    "NewEpisode": "refold.memory.new_items",
     "Outcome": "refold.outcome",
     "PersistenceError": "refold.events.errors",
     "PipelineError": "refold.events.errors",

@@ -2,7 +2,7 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 import msgspec
@@ -137,11 +137,17 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             if given is not None and not callable(getattr(given, method, None)):
                 raise ConfigError(f"Agent.{field} must have a method {method}, which {type(given).__name__} has not")
 
-    def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
-        """Return all of it that lives on the log, each once: its objects, and those of its provider and its tools."""
+    def stream_objects(
+        self, tools: Iterable[Tool[..., object]] | None = None
+    ) -> tuple[StreamObject[Any, Any, Any], ...]:
+        """Return all of it that lives on the log, each once: its objects, and those of its provider and its tools.
+
+        Args:
+            tools: those that it has now; None = those that it was given.
+        """
         stores = (self.memory, self.semantic, self.working_memory, self.graph)
         own: list[StreamObject[Any, Any, Any]] = [item for item in stores if isinstance(item, StreamObject)]
-        every = (*own, *self.objects, *stream_objects_of(self.provider, *self.tools))
+        every = (*own, *self.objects, *stream_objects_of(self.provider, *(self.tools if tools is None else tools)))
         return tuple({id(living): living for living in every}.values())
 
     def hooks(self) -> Hooks | None:

@@ -41,6 +41,7 @@ from refold.events.session_decisions import pending
 from refold.events.session_state import SessionState, is_scheduled
 from refold.forked_child import protect_from_children
 from refold.inbox_reading import InboxReader, reader_of
+from refold.late_tools import LateTools
 from refold.log_opening import ended_in_order, opened_store
 from refold.metrics.live import RuntimeMetrics
 from refold.options import RuntimeOptions, checked_options
@@ -112,6 +113,7 @@ class AgentRuntime:
         self._entered = False
         self._closing: asyncio.Task[None] | None = None
         self._resuming: asyncio.Task[None] | None = None
+        self._late: LateTools | None = None
         self._inbox: InboxReader | None = None
 
     @property
@@ -186,6 +188,11 @@ class AgentRuntime:
         if self._closing is not None:
             raise ActorStopped(RUNTIME_STREAM, "the runtime is closed; open a new one on the same log")
 
+    async def tools_in_force(self) -> None:
+        """Return when the tools that were registered or removed so far are so for every input that is sent now."""
+        if self._late is not None:
+            await self._late.in_force()
+
     async def open(self) -> Self:
         """Open the runtime where no block can hold it, as in a notebook, and return it; `close` ends it.
 
@@ -243,14 +250,18 @@ class AgentRuntime:
         self._journal.observer = self.metrics
         code = CodeIdentity(refold=VERSION, core=CORE_VERSION, app=options.app_version)
         after_order = await ended_in_order(store)
-        settings = await self._agents.settings(self._journal, code, options, after_order=after_order)
+        agents, journal = self._agents, self._journal
+        settings = await agents.settings(journal, code, options, after_order=after_order)
+
+        async def renew() -> None:
+            settings.update(await agents.settings(journal, code, options, after_order=after_order))
+
         self._agents.register(self, self._journal, self._in_flight, settings, self._approval_pool)
         note = await self._system.start(
             EventSourcedActor, RUNTIME_CORE, RUNTIME_CODEC, self._journal, address=RUNTIME_STREAM
         )
         await note.ask(RuntimeStarted(code=code), block=False)
-        for living in self._agents.stream_objects():
-            await living.attach(self.host)
+        self._late = await agents.attach(self.host, renew)
         if self.step_snapshots is not None:
             self.step_snapshots.begin(store, self.hub.subscribe)
         if options.auto_resume:
@@ -412,6 +423,8 @@ class AgentRuntime:
             if self._resuming is not None:
                 self._resuming.cancel()
                 await asyncio.wait([self._resuming])
+            if self._late is not None:
+                await self._late.end()
             if self._system is not None:
                 for address in await self._system.close():
                     self.log.warning("%s did not stop in time", address)

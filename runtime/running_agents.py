@@ -5,12 +5,13 @@ Each has its own tools, and in the actor system its own model, approval and tool
 session is an agent's for ever, which its log names; so names of agents are distinct.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from refold.actors.approval import APPROVAL_KIND, ApprovalActor
 from refold.actors.effects import EffectsInFlight
+from refold.actors.hosting import Host
 from refold.actors.journal import Journal
 from refold.actors.model import MODEL_KIND, ModelActor
 from refold.actors.session import SessionActor, SessionSetting
@@ -24,6 +25,7 @@ from refold.events.ids import AgentId, PayloadHash
 from refold.events.session_core import SESSION_KIND
 from refold.events.tool_core import TOOL_KIND
 from refold.hooked_tools import tools_of
+from refold.late_tools import LateTools
 from refold.options import Settings
 from refold.stream_object import StreamObject
 from refold.structured_output import OutputCheck
@@ -85,8 +87,29 @@ class RunningAgents:
         return self._by_name.get(name, self.main)
 
     def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
-        """Return everything of the agents that lives on the log, each once."""
-        return tuple({id(living): living for found in self for living in found.agent.stream_objects()}.values())
+        """Return everything of the agents and of the tools that they have now that lives on the log, each once."""
+        every = (living for found in self for living in found.agent.stream_objects(found.tools))
+        return tuple({id(living): living for living in every}.values())
+
+    async def attach(self, host: Host, renew: Callable[[], Awaitable[object]]) -> LateTools:
+        """Have the log take all of that, and see to the tools that are registered or removed later.
+
+        Args:
+            host: of the runtime.
+            renew: has later inputs find the tools that there are then.
+
+        Raises:
+            ConfigError: two are one stream, or one lives in another runtime.
+            PersistenceError: the log failed.
+        """
+        late = LateTools(host, self.stream_objects, renew)
+        for found in self:
+            found.tools.on_change = late.changed
+        every = self.stream_objects()
+        check_streams(every)
+        for living in every:
+            await living.attach(host)
+        return late
 
     async def settings(
         self, journal: Journal, code: CodeIdentity, options: Settings, *, after_order: bool
@@ -134,9 +157,8 @@ class RunningAgents:
         settings: Mapping[AgentId, SessionSetting],
         approval_pool: ThreadPool,
     ) -> None:
-        """Let messages to sessions, models, tools and approvals start their actors."""
+        """Let messages to sessions, models, tools and approvals start their actors; `settings` may change later."""
         system, hub, options = runtime.system, runtime.hub, runtime.options
-        main = settings[self.main.id]
         subagents = SubagentRuns(runtime, in_flight)
 
         def model(name: str) -> ModelActor:
@@ -166,7 +188,7 @@ class RunningAgents:
                 cancel_grace_s=options.cancel_grace_s,
             )
 
-        system.register(SESSION_KIND, lambda _: SessionActor(main, journal, in_flight, hub, settings))
+        system.register(SESSION_KIND, lambda _: SessionActor(settings[self.main.id], journal, in_flight, hub, settings))
         system.register(MODEL_KIND, model)
         system.register(APPROVAL_KIND, lambda name: ApprovalActor(asking(self[name].agent.approval, approval_pool)))
         system.register(TOOL_KIND, tool)

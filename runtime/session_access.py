@@ -68,6 +68,8 @@ class SessionAccess:
             BackpressureShed: too many messages wait, and this one is not about a run that was accepted before.
         """
         self.runtime.require_open()
+        if isinstance(command, SendInput):
+            await self.runtime.tools_in_force()
         if isinstance(command, SendInput) and self.runtime.has_hooks:
             hooks = self.runtime.hooks_of(await self.read(lambda state: state.agent))
             if hooks is not None:

@@ -33,6 +33,7 @@ from refold.actors.folded_actor import FoldedActor, Performed
 from refold.actors.future import ActorFuture
 from refold.actors.hosted_actor import Answer, Question, Several, Told
 from refold.actors.hosting import Host
+from refold.actors.stepwise import Steps, at_once
 from refold.events.checked_core import CheckedCore
 from refold.events.core import Recorded, evolve_all, plan
 from refold.events.errors import BackpressureShed, CommandRejected, ConfigError, RefoldError
@@ -77,6 +78,8 @@ class StreamObject(Generic[S, C, E]):
         """The state before a runtime has the object, once somebody asks for it."""
         self._time = 0
         self._given: list[C] = []
+        self._given_at: list[int] = []
+        """When each of them was, microseconds since the epoch, UTC."""
         self._before_lock = threading.RLock()
         """Held by whoever uses the state before a runtime has the object, or takes what was given then."""
         self._attaching = False
@@ -107,6 +110,25 @@ class StreamObject(Generic[S, C, E]):
                 return _outcome_of(lambda: self._perform_before(command), RefoldError)
         return self._ref.ask(command, block=False)
 
+    def perform_each(
+        self, commands: Sequence[C], called: str, outcome: Callable[[C, Performed], R]
+    ) -> ActorFuture[list[R]]:
+        """Have the core decide about several commands, all of them or none; the outcomes are there when all is durable.
+
+        They are one message and one transaction. The outcome may be an error, as of `perform`; a refusal names the one
+        that it is about, and nothing of the others is recorded.
+
+        Args:
+            commands: any number.
+            called: what they are to the caller, such as `episodes`.
+            outcome: makes the outcome of one, of the command with the key that it has.
+        """
+        with self._before_lock:
+            if self._ref is None or not commands:
+                return _outcome_of(lambda: self._perform_each_before(commands, called, outcome), RefoldError)
+        asked: ActorFuture[list[Performed]] = self._ref.ask(Several(tuple(commands), called), block=False)
+        return asked.map(lambda performed: list(map(outcome, commands, performed)))
+
     def read(self, question: Callable[[S], R]) -> ActorFuture[R]:
         """Return a copy of what `question` finds in the state, which is durable, and which it must not change.
 
@@ -116,6 +138,30 @@ class StreamObject(Generic[S, C, E]):
             if self._ref is None:
                 return _outcome_of(lambda: copy.deepcopy(question(self._state_before())), Exception)
         return self._ref.ask(Question(question), block=False).map(_value)
+
+    def read_in_steps(
+        self, question: Callable[[S], Steps[R]], note: Callable[[R], C | None] | None = None
+    ) -> ActorFuture[R]:
+        """Return what `question` finds in the state, which is durable, without keeping the loop for long.
+
+        The outcome may be an error, as of `read`.
+
+        Args:
+            question: gives the steps; what they find shares nothing with the state that can change.
+            note: returns the command that is performed with what was found, before anything else; None = there is none.
+        """
+
+        def noted() -> R:
+            found = at_once(question(self._state_before()))
+            command = note(found) if note is not None else None
+            if command is not None:
+                self._perform_before(command)
+            return found
+
+        with self._before_lock:
+            if self._ref is None:
+                return _outcome_of(noted, Exception)
+        return self._ref.ask(Question(question, note, in_steps=True), block=False).map(_value)
 
     def glance(self, question: Callable[[S], R]) -> R | None:
         """Return at once what `question` finds in the state, which may still be on its way to the log; None = unknown.
@@ -130,24 +176,6 @@ class StreamObject(Generic[S, C, E]):
             return None
         state = cast("S | None", actor.current_state())
         return question(state) if state is not None else None
-
-    def read_and_note(self, question: Callable[[S], R], note: Callable[[R], C | None]) -> ActorFuture[R]:
-        """Return what `read` does, once the command is performed that `note` makes of it; None = there is none.
-
-        Nothing else happens to the object in between.
-        """
-
-        def noted() -> R:
-            found = self.read(question).get()
-            command = note(found)
-            if command is not None:
-                self.perform(command).get()
-            return found
-
-        with self._before_lock:
-            if self._ref is None:
-                return _outcome_of(noted, Exception)
-        return self._ref.ask(Question(question, note), block=False).map(_value)
 
     def tell(self, command: C) -> None:
         """Have the core decide about `command` and wait for nothing; if it comes to nothing, that is logged."""
@@ -245,15 +273,17 @@ class StreamObject(Generic[S, C, E]):
         if self._before is None:
             first: S = self.core.initial()
             self._before = first
+            at = self._given_at[0] if self._given_at else None
             for command in self.opening(first):
-                self._plan_before(command)
+                self._plan_before(command, at)
         assert self._before is not None
         return self._before
 
-    def _plan_before(self, command: C) -> Performed:
+    def _plan_before(self, command: C, at: int | None = None) -> Performed:
         state = self._state_before()
-        self._time = max(self._clock.now_us(), self._time)
-        planned = plan(self.core, state, command, self._time)
+        if at is None:
+            at = self._time = max(self._clock.now_us(), self._time)
+        planned = plan(self.core, state, command, at)
         if isinstance(planned, Recorded):
             return Performed(planned.version, False)
         self._before = planned.state
@@ -269,18 +299,48 @@ class StreamObject(Generic[S, C, E]):
         performed = self._plan_before(command)
         if performed.new:
             self._given.append(command)
+            self._given_at.append(self._time)
         return performed
+
+    def _perform_each_before(self, commands: Sequence[C], called: str, outcome: Callable[[C, Performed], R]) -> list[R]:
+        self._require_present()
+        given, repetitions = len(self._given), list[str]()
+        outcomes: list[R] = []
+        try:
+            for command in commands:
+                keyed = self._with_key(command)
+                if keyed is not command:
+                    repetitions.append(_digest_of(command))
+                outcomes.append(outcome(keyed, self._perform_before(keyed)))
+        except BaseException as error:
+            if isinstance(error, CommandRejected):
+                error.name_item(f"{called}[{len(outcomes)}]")
+            self._repetitions.subtract(repetitions)
+            del self._given[given:], self._given_at[given:]
+            self._plan_again()
+            raise
+        return outcomes
+
+    def _plan_again(self) -> None:
+        """Make the state before a runtime again of what was given then."""
+        self._before = None
+        for command, at in zip(self._given, self._given_at, strict=True):
+            self._plan_before(command, at)
 
     def _with_key(self, command: C) -> C:
         if command.key is not None:
             return command
-        try:
-            content = msgspec.json.encode((type(command).__name__, command), order="deterministic")
-        except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, TypeError, ValueError) as error:
-            raise CommandRejected(f"a {type(command).__name__} must be plain data: {error}") from None
-        digest = hashlib.sha256(content).hexdigest()[:16]
+        digest = _digest_of(command)
         self._repetitions[digest] += 1
         return msgspec.structs.replace(command, key=f"given {digest} {self._repetitions[digest]}")
+
+
+def _digest_of(command: KeyedCommand) -> str:
+    try:
+        content = msgspec.json.encode((type(command).__name__, command), order="deterministic")
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, TypeError, ValueError) as error:
+        raise CommandRejected(f"a {type(command).__name__} must be plain data: {error}") from None
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _outcome_of(call: Callable[[], R], errors: type[Exception]) -> ActorFuture[R]:

@@ -1,7 +1,8 @@
 """The tools of one runtime, by name.
 
 It is what actors call the `ToolRunner`. Everything is listed in name order, so that the same tools always make the
-same request to a model. Tools may be registered and removed while sessions run; the next turn sees it.
+same request to a model. Tools may be registered and removed while sessions run: a tool that is gone is not found by
+the next call, and each input that is sent afterwards finds the tools that there are.
 """
 
 import difflib
@@ -42,6 +43,8 @@ class ToolRegistry:
         self._tools: dict[str, AnyTool] = {}
         self._names: tuple[str, ...] = ()
         self._pool = pool
+        self.on_change: Callable[[AnyTool | None], object] | None = None
+        """Is told that a tool is there from now on, or with None that one is gone; what it raises keeps a tool out."""
         for item in tools:
             self.register(item)
 
@@ -50,7 +53,7 @@ class ToolRegistry:
         return self._tools.get(item.name) is item if isinstance(item, Tool) else item in self._tools
 
     def __iter__(self) -> Iterator[AnyTool]:
-        return iter([self._tools[name] for name in self._names])
+        return iter([item for _, item in sorted(self._tools.items())])
 
     def __len__(self) -> int:
         return len(self._tools)
@@ -71,8 +74,13 @@ class ToolRegistry:
                 f"there are two tools named {new.name!r}, {old.origin} and {new.origin}; give one another name with "
                 "@tool(name=…), or remove the first"
             )
-        self._tools[new.name] = new
-        self._names = tuple(sorted(self._tools))
+        self._set({**self._tools, new.name: new})
+        if self.on_change is not None:
+            try:
+                self.on_change(new)
+            except ConfigError:
+                self._set({name: item for name, item in self._tools.items() if name != new.name})
+                raise
         return new
 
     def remove(self, name: str) -> AnyTool:
@@ -83,9 +91,16 @@ class ToolRegistry:
         """
         if name not in self._tools:
             raise ConfigError(f"there is no tool {name!r} to remove{self._hint(name)}")
-        removed = self._tools.pop(name)
-        self._names = tuple(sorted(self._tools))
+        removed = self._tools[name]
+        self._set({other: item for other, item in self._tools.items() if other != name})
+        if self.on_change is not None:
+            self.on_change(None)
         return removed
+
+    def _set(self, tools: dict[str, AnyTool]) -> None:
+        """Have other tools from now on; who goes through them meanwhile sees those from before."""
+        self._tools = tools
+        self._names = tuple(sorted(tools))
 
     def get(self, name: str) -> AnyTool | None:
         """Return the tool of that name, or None."""

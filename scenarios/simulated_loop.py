@@ -136,6 +136,9 @@ class SimulatedLoop(base_events.BaseEventLoop):
         steps_max: most steps before StepLimit is raised.
     """
 
+    has_threads = False
+    """What would be done in a thread elsewhere is done at once."""
+
     def __init__(self, schedule: Schedule | None = None, *, time_s: float = 0.0, steps_max: int = STEPS_MAX) -> None:
         self._time_s = time_s
         self._numbers = 0

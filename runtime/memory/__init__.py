@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from refold.memory.graph_answers import GraphFacts as GraphFacts
     from refold.memory.graph_answers import GraphPath as GraphPath
     from refold.memory.graph_answers import Subgraph as Subgraph
+    from refold.memory.new_items import NewEntry as NewEntry
+    from refold.memory.new_items import NewEpisode as NewEpisode
     from refold.memory.recalled import KnownEntry as KnownEntry
     from refold.memory.recalled import Recalled as Recalled
     from refold.memory.recalled import SimilarEntry as SimilarEntry
@@ -37,6 +39,8 @@ __all__ = [
     "GraphStore",
     "KnownEntry",
     "MemoryId",
+    "NewEntry",
+    "NewEpisode",
     "RecallPolicy",
     "Recalled",
     "Relationship",
@@ -58,6 +62,8 @@ _HOMES = {
     "GraphStore": "refold.memory.graph",
     "KnownEntry": "refold.memory.recalled",
     "MemoryId": "refold.events.ids",
+    "NewEntry": "refold.memory.new_items",
+    "NewEpisode": "refold.memory.new_items",
     "RecallPolicy": "refold.events.memory_policies",
     "Recalled": "refold.memory.recalled",
     "Relationship": "refold.events.graph_core",

@@ -7,7 +7,7 @@ order in which they were asked for.
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, Union
 
 from refold.actors.future import ActorFuture
 from refold.events.errors import AgentMemoryError, ConfigError
@@ -25,6 +25,17 @@ Vector: TypeAlias = Union[Sequence[float], "NDArray[np.floating[Any]]"]
 
 Embed: TypeAlias = Callable[[str], Vector | Awaitable[Vector]]
 """Gives the embedding of a text."""
+
+AWAITED_AT_ONCE: Final = 8
+"""Of many texts, so many are embedded beside each other by an async function; by a plain one each after the other."""
+
+
+class Wanted(NamedTuple):
+    """A text to be embedded."""
+
+    text: str
+    what: str
+    """What errors call the embedding."""
 
 
 def float32_bytes(vector: Vector, what: str) -> bytes:
@@ -70,32 +81,30 @@ class Embedder:
 
     def then(
         self,
-        text: str,
-        what: str,
-        use: Callable[[bytes | None], ActorFuture[R]],
+        wanted: Sequence[Wanted],
+        use: Callable[[list[bytes] | None], ActorFuture[R]],
         *,
         loop: asyncio.AbstractEventLoop | None,
         unless: ActorFuture[bool] | None = None,
     ) -> ActorFuture[R]:
-        """Return what `use` gives for the embedding of a text.
+        """Return what `use` gives for the embeddings of texts.
 
         On a loop, this goes on in a task; in a thread without one, the function is called before this returns.
 
         Args:
-            text: to be embedded.
-            what: what errors call the embedding.
+            wanted: what is to be embedded.
             use: what follows.
             loop: where the store lives, on which an async function is awaited; None = nowhere yet.
-            unless: where its outcome is true, the text is not embedded and `use` gets None.
+            unless: where its outcome is true, nothing is embedded and `use` gets None.
         """
         here = asyncio._get_running_loop()
         if here is not None:
             future: ActorFuture[R] = ActorFuture(here)
-            self._last = here.create_task(self._carry_out(future, text, what, use, unless, self._last))
+            self._last = here.create_task(self._carry_out(future, wanted, use, unless, self._last))
             return future
         try:
-            data = None if unless is not None and unless.get() else self._embedded(text, what, loop)
-            return use(data)
+            known = unless is not None and unless.get()
+            return use(None if known else [self._embedded(*each, loop) for each in wanted])
         except Exception as error:  # noqa: BLE001 - for whoever waits, as on a loop
             future = ActorFuture()
             future.settle(error=error)
@@ -111,9 +120,8 @@ class Embedder:
     async def _carry_out(
         self,
         future: ActorFuture[R],
-        text: str,
-        what: str,
-        use: Callable[[bytes | None], ActorFuture[R]],
+        wanted: Sequence[Wanted],
+        use: Callable[[list[bytes] | None], ActorFuture[R]],
         unless: ActorFuture[bool] | None,
         before: asyncio.Task[None] | None,
     ) -> None:
@@ -122,7 +130,7 @@ class Embedder:
         try:
             if before is not None and not inspect.iscoroutinefunction(self._embed):  # One thread at a time.
                 await asyncio.wait((before,))
-            data = None if unless is not None and await unless else await self._vector(text, what)
+            data = None if unless is not None and await unless else await self._vectors(wanted)
             if before is not None:
                 await asyncio.wait((before,))
             future.settle(await use(data))
@@ -130,6 +138,13 @@ class Embedder:
             future.settle(error=error)
             if not isinstance(error, Exception):
                 raise
+
+    async def _vectors(self, wanted: Sequence[Wanted]) -> list[bytes]:
+        at_once = AWAITED_AT_ONCE if inspect.iscoroutinefunction(self._embed) else 1
+        made: list[bytes] = []
+        for first in range(0, len(wanted), at_once):
+            made += await asyncio.gather(*(self._vector(*each) for each in wanted[first : first + at_once]))
+        return made
 
     async def _vector(self, text: str, what: str) -> bytes:
         if inspect.iscoroutinefunction(self._embed):

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from refold.actors.stepwise import ITEMS_PER_STEP, Steps
 from refold.events.semantic_core import Knowledge, Known
 from refold.events.words import words_of
-from refold.memory.given_entries import GivenEntries
 from refold.memory.word_index import WordIndex, best
 
 GONE_MIN = 1_024
@@ -12,21 +12,29 @@ GONE_MIN = 1_024
 
 
 class EntryWords:
-    """The entries by row; one whose value is replaced gets a new row.
+    """The entries by row; one whose value is replaced gets a new row. `made` makes it.
 
     Args:
-        given: what is known.
+        state: whose entries they will be.
     """
 
-    def __init__(self, given: GivenEntries) -> None:
-        self._changes = given.changes
-        self._entries = given.entries
-        self._seen = given.count
+    def __init__(self, state: Knowledge) -> None:
+        self._changes = state.changes
+        self._entries = state.entries
+        self._seen = state.changes.count
         self._names: list[str] = []
         self._row_of: dict[str, int] = {}
         self._words = WordIndex()
-        for name, known in given.items:
-            self._add(name, known)
+
+    @classmethod
+    def made(cls, state: Knowledge) -> "Steps[EntryWords]":
+        """Return the words of all that is known."""
+        words = cls(state)
+        for place, (name, known) in enumerate(state.entries.items(), 1):
+            words._add(name, known)
+            if not place % ITEMS_PER_STEP:
+                yield
+        return words
 
     def follow(self, state: Knowledge) -> bool:
         """Take in what has changed in the state; returns whether that is known, else another index must be made."""

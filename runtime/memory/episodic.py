@@ -5,14 +5,15 @@ Read `refold.stream_object` first for what such an object is, `refold.events.epi
 what a recall leaves behind is that it happened.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
 from refold.actors.clock import Clock
 from refold.actors.future import ActorFuture
 from refold.actors.hosting import Host
+from refold.actors.stepwise import Steps, listed
 from refold.events.cleaning import clean_text
 from refold.events.episodic_core import (
     EPISODIC_CORE,
@@ -32,12 +33,16 @@ from refold.events.errors import AgentMemoryError, ConfigError
 from refold.events.ids import MemoryId
 from refold.events.memory_policies import DecayPolicy, RecallPolicy
 from refold.events.text_column import TextColumn
-from refold.memory.preparing import PREPARED_FROM, in_thread
+from refold.memory.new_items import NewEpisode, commands_of
+from refold.memory.preparing import loaded
 from refold.memory.recalled import Recalled
 from refold.stream_object import StreamObject
 
 if TYPE_CHECKING:
-    from refold.memory.episodic_index import AgentIndex, EpisodicIndex, Given
+    from refold.memory.episodic_index import AgentIndex, EpisodicIndex
+
+PREPARED_FROM: Final = 2_000
+"""Where an agent has so many episodes, the arrays by which they are found are made when a runtime takes the store."""
 
 RECALL_LIMIT: Final = 5
 """So many episodes are recalled unless the caller says otherwise."""
@@ -87,19 +92,15 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
 
     async def attach(self, host: Host) -> None:
         """Live on the log behind `host`, and have many episodes ready to be recalled."""
+        await loaded("refold.memory.episodic_index")
         await super().attach(host)
-        given: list[Given] = []
 
-        def give(state: Episodes) -> None:  # Itself and no copy: episodes do not change.
-            from refold.memory.episodic_index import Given
-
-            for own in state.agents.values():
+        def prepare(state: Episodes) -> Steps[None]:
+            for agent, own in state.agents.items():
                 if len(own.ids) >= PREPARED_FROM:
-                    given.append(Given(state, own))
+                    yield from self._index_of(state, agent)
 
-        await self.read(give)
-        if given:
-            await in_thread(lambda: self._indexes().prepare(given), f"preparing {self.stream}")
+        await self.read_in_steps(prepare)
 
     def add_episode(
         self,
@@ -122,18 +123,27 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         Raises:
             AgentMemoryError: something of it cannot be remembered.
         """
-        check_tags(tags, f"an episode of {agent!r:.80}")
-        given = AddEpisode(agent=agent, content=content, importance=importance, tags=tuple(tags), key=key)
-        check_episode(given)
-        clean = msgspec.structs.replace(
-            given,
-            agent=clean_text(agent),
-            content=clean_text(content),
-            importance=float(importance),
-            tags=tuple(map(clean_text, given.tags)),
-        )
-        command = self.keyed(clean)
+        command = self.keyed(_added(NewEpisode(agent, content, importance, cast("tuple[str, ...]", tags)), key))
         return self.perform(command).map(lambda performed: memory_id(command.key, performed.version))
+
+    def add_episodes(self, episodes: Iterable[NewEpisode], *, key: str | None = None) -> ActorFuture[list[MemoryId]]:
+        """Remember what happened, all of it or nothing, and return the ids of the episodes once that is durable.
+
+        They take one message and one transaction, whose disk others wait for too: give some thousands at a time.
+
+        Args:
+            episodes: in the order in which it happened.
+            key: the same key with the same episodes counts once, also after a restart.
+
+        Raises:
+            AgentMemoryError: one of the episodes cannot be remembered; names it.
+        """
+
+        def command(episode: NewEpisode, place: int) -> AddEpisode:
+            return _added(episode, f"{key} {place}" if key is not None else None)
+
+        commands = commands_of(episodes, NewEpisode, command, "episodes")
+        return self.perform_each(commands, "episodes", lambda added, performed: memory_id(added.key, performed.version))
 
     def recall(
         self, agent: str, query: str, limit: int = RECALL_LIMIT, *, key: str | None = None
@@ -158,7 +168,7 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         def note(found: list[Recalled]) -> NoteRecalled | None:
             return NoteRecalled(episodes=tuple(each.id for each in found), key=key) if found else None
 
-        return self.read_and_note(self._question(agent, query, limit), note)
+        return self.read_in_steps(self._question(agent, query, limit), note)
 
     def look(self, agent: str, query: str, limit: int = RECALL_LIMIT) -> ActorFuture[list[Recalled]]:
         """Return what `recall` does, and record nothing; `note_recalled` may follow.
@@ -166,7 +176,7 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         Raises:
             AgentMemoryError: the query or the limit cannot be one.
         """
-        return self.read(self._question(agent, query, limit))
+        return self.read_in_steps(self._question(agent, query, limit))
 
     def note_recalled(self, ids: Sequence[MemoryId], key: str | None = None) -> None:
         """Have it recorded that episodes were recalled, and wait for nothing; those that are gone are left out.
@@ -194,7 +204,12 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
 
     def contents(self, agent: str) -> ActorFuture[TextColumn]:
         """Return the contents of an agent's episodes, in the order of insertion."""
-        return self.read(lambda state: TextColumn(state.episodes[memory].content for memory in _ids_of(state, agent)))
+
+        def question(state: Episodes) -> Steps[TextColumn]:
+            texts = yield from listed(state.episodes[memory].content for memory in _ids_of(state, agent))
+            return TextColumn(texts)
+
+        return self.read_in_steps(question)
 
     def by_importance(self, agent: str) -> ActorFuture[list[Recalled]]:
         """Return an agent's episodes by effective importance, the most important first, then by insertion."""
@@ -211,48 +226,60 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         return self._all_of(agent, threshold)
 
     def _all_of(self, agent: str, above: float | None) -> ActorFuture[list[Recalled]]:
-        def question(state: Episodes) -> list[Recalled]:
-            index = self.index_of(state, agent)
+        def question(state: Episodes) -> Steps[list[Recalled]]:
+            index = yield from self._index_of(state, agent)
             if index is None:
                 return []
-            return index.by_importance(self.now_us(), self.decay, self.recall_policy, above)
+            return (yield from index.by_importance(self.now_us(), self.decay, self.recall_policy, above))
 
-        return self.read(question)
+        return self.read_in_steps(question)
 
-    def _question(self, agent: str, query: str, limit: int) -> "_Question":
+    def _question(self, agent: str, query: str, limit: int) -> Callable[[Episodes], Steps[list[Recalled]]]:
         if not isinstance(query, str):
             raise AgentMemoryError(f"a query must be a text, not {query!r:.80}")
-        return _Question(self, agent, query, checked_limit(limit))
+        checked_limit(limit)
 
-    def index_of(self, state: Episodes, agent: str) -> "AgentIndex | None":
-        return self._indexes().of(state, agent)
+        def question(state: Episodes) -> Steps[list[Recalled]]:
+            index = (yield from self._index_of(state, agent)) if limit else None
+            if index is None:
+                return []
+            return (yield from index.recalled(query, limit, self.now_us(), self.decay, self.recall_policy))
 
-    def _indexes(self) -> "EpisodicIndex":
+        return question
+
+    def _index_of(self, state: Episodes, agent: str) -> "Steps[AgentIndex | None]":
         if self._index is None:
             from refold.memory.episodic_index import EpisodicIndex
 
             self._index = EpisodicIndex()
-        return self._index
+        return (yield from self._index.of(state, agent))
 
     def _forget_derived(self) -> None:
         self._index = None
 
 
-class _Question:
-    """What a query finds in the state."""
+def _added(episode: NewEpisode, key: str | None) -> AddEpisode:
+    """Return the command that adds an episode.
 
-    def __init__(self, store: EpisodicStore, agent: str, query: str, limit: int) -> None:
-        self._store = store
-        self._agent = agent
-        self._query = query
-        self._limit = limit
-
-    def __call__(self, state: Episodes) -> list[Recalled]:
-        store = self._store
-        index = store.index_of(state, self._agent) if self._limit else None
-        if index is None:
-            return []
-        return index.recalled(self._query, self._limit, store.now_us(), store.decay, store.recall_policy)
+    Raises:
+        AgentMemoryError: something of it cannot be remembered.
+    """
+    check_tags(episode.tags, f"an episode of {episode.agent!r:.80}")
+    given = AddEpisode(
+        agent=episode.agent,
+        content=episode.content,
+        importance=episode.importance,
+        tags=tuple(episode.tags),
+        key=key,
+    )
+    check_episode(given)
+    return msgspec.structs.replace(
+        given,
+        agent=clean_text(given.agent),
+        content=clean_text(given.content),
+        importance=float(given.importance),
+        tags=tuple(map(clean_text, given.tags)),
+    )
 
 
 def _ids_of(state: Episodes, agent: str) -> dict[MemoryId, None]:

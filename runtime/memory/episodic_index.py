@@ -1,15 +1,14 @@
 """The arrays by which episodes are recalled: one index for each agent, derived from the folded state and no part of it.
 
 Read `refold.events.memory_policies` for the formulas. The index follows the state by its recent changes and is made
-anew where those are not known; so it costs what has changed, not what there is. What comes out is the same whenever the
-index was made. Needs numpy.
+anew where those are not known; so it costs what has changed, not what there is, and does that in steps. What comes out
+is the same whenever the index was made. Needs numpy.
 """
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from refold.actors.stepwise import ITEMS_PER_STEP, Steps, listed
 from refold.events.episodic_core import AgentEpisodes, Episode, Episodes
 from refold.events.ids import MemoryId
 from refold.events.memory_policies import HOUR_US, RECENCY_PER_HOUR, DecayPolicy, RecallPolicy
@@ -26,32 +25,17 @@ GONE_MIN = 1_024
 """Rows of episodes that are gone are kept until there are more than this, and more than of those that are there."""
 
 
-class Given:
-    """What an index is made of: the episodes of an agent at one moment, which may be read in any thread.
+class AgentIndex:
+    """One agent's episodes by row, in the order of insertion; `follow` takes them in.
 
     Args:
-        state: as it is at that moment.
+        state: as it is now and will be.
         own: what belongs to the agent in it.
     """
 
     def __init__(self, state: Episodes, own: AgentEpisodes) -> None:
         self.own = own
-        self.all_episodes = state.episodes
-        self.episodes: list[Episode] = [state.episodes[memory] for memory in own.ids]
-        self.changes = own.changes.count
-        self.agent = self.episodes[0].agent if self.episodes else None
-
-
-class AgentIndex:
-    """One agent's episodes by row, in the order of insertion.
-
-    Args:
-        given: the state at a moment; the index may be made of it while the state goes on changing.
-    """
-
-    def __init__(self, given: "Given") -> None:
-        self.own = given.own
-        self._episodes = given.all_episodes
+        self._episodes = state.episodes
         self._ids: list[MemoryId] = []
         self._row_of: dict[MemoryId, int] = {}
         self._importance = np.zeros(ROWS_AT_FIRST)
@@ -60,17 +44,14 @@ class AgentIndex:
         self._recalls = np.zeros(ROWS_AT_FIRST, dtype=np.int64)
         self._there = np.zeros(ROWS_AT_FIRST, dtype=np.bool_)
         self._words = WordIndex()
-        self._seen = given.changes
-        for episode in given.episodes:
-            self._add(episode)
+        self._seen = 0
 
-    def follow(self) -> None:
-        """Take in what has changed in the state."""
+    def follow(self) -> Steps[None]:
+        """Take in what has changed in the state; what was left in between is taken in by the next one."""
         changed = self.own.changes.since(self._seen)
         if changed is None:  # Too much: every episode is looked at, and the words of new ones only.
             changed = [*(memory for memory in self._row_of if memory not in self.own.ids), *self.own.ids]
-        self._seen = self.own.changes.count
-        for memory in changed:
+        for place, memory in enumerate(changed, 1):
             episode = self._episodes.get(memory)
             row = self._row_of.get(memory)
             if episode is None:
@@ -81,11 +62,16 @@ class AgentIndex:
                 self._add(episode)
             else:
                 self._count(row, episode)
+            if not place % ITEMS_PER_STEP:
+                yield
+        self._seen = self.own.changes.count
         gone = len(self._ids) - len(self._row_of)
         if gone > max(GONE_MIN, len(self._row_of)):
             self._renumber()
 
-    def recalled(self, query: str, limit: int, now: int, decay: DecayPolicy, policy: RecallPolicy) -> list[Recalled]:
+    def recalled(
+        self, query: str, limit: int, now: int, decay: DecayPolicy, policy: RecallPolicy
+    ) -> Steps[list[Recalled]]:
         """Return the best `limit` of the episodes that share most words with `query`; see `EpisodicStore.recall`."""
         shared = self._words.shared(words_of(query), len(self._ids))
         if len(self._row_of) < len(self._ids):
@@ -97,11 +83,11 @@ class AgentIndex:
         effective = self._effective(which, now, decay)
         score = self._score(which, effective, now, policy)
         chosen = best(shared[which], score, limit)
-        return self._as_recalled(rows[chosen], effective[chosen], score[chosen], shared[rows[chosen]])
+        return (yield from self._as_recalled(rows[chosen], effective[chosen], score[chosen], shared[rows[chosen]]))
 
     def by_importance(
         self, now: int, decay: DecayPolicy, policy: RecallPolicy, above: float | None = None
-    ) -> list[Recalled]:
+    ) -> Steps[list[Recalled]]:
         """Return all episodes whose effective importance is more than `above`, the most important first."""
         rows = np.flatnonzero(self._there[: len(self._ids)])
         effective = self._effective(rows, now, decay)
@@ -110,7 +96,7 @@ class AgentIndex:
         order = np.argsort(-effective, kind="stable")
         rows, effective = rows[order], effective[order]
         score = self._score(rows, effective, now, policy)
-        return self._as_recalled(rows, effective, score, np.zeros(len(rows), dtype=np.int64))
+        return (yield from self._as_recalled(rows, effective, score, np.zeros(len(rows), dtype=np.int64)))
 
     def _which(self, rows: Rows) -> Which:
         """Return what takes `rows`, which ascend, out of a column: without a copy where they are all rows."""
@@ -142,9 +128,9 @@ class AgentIndex:
         effective: NDArray[np.float64],
         score: NDArray[np.float64],
         shared: NDArray[np.int64],
-    ) -> list[Recalled]:
+    ) -> Steps[list[Recalled]]:
         found = zip(rows.tolist(), effective.tolist(), score.tolist(), shared.tolist(), strict=True)
-        return [
+        return listed(
             Recalled(
                 id=episode.id,
                 agent=episode.agent,
@@ -159,7 +145,7 @@ class AgentIndex:
             )
             for row, own_effective, own_score, own_shared in found
             for episode in (self._episodes[self._ids[row]],)
-        ]
+        )
 
     def _add(self, episode: Episode) -> None:
         row = len(self._ids)
@@ -204,7 +190,7 @@ class EpisodicIndex:
     def __init__(self) -> None:
         self._agents: dict[str, AgentIndex] = {}
 
-    def of(self, state: Episodes, agent: str) -> AgentIndex | None:
+    def of(self, state: Episodes, agent: str) -> Steps[AgentIndex | None]:
         """Return an agent's index, as the state is now; None = it has no episodes."""
         own = state.agents.get(agent)
         if own is None:
@@ -212,12 +198,6 @@ class EpisodicIndex:
             return None
         index = self._agents.get(agent)
         if index is None or index.own is not own:
-            index = self._agents[agent] = AgentIndex(Given(state, own))
-        index.follow()
+            index = self._agents[agent] = AgentIndex(state, own)
+        yield from index.follow()
         return index
-
-    def prepare(self, given: Sequence[Given]) -> None:
-        """Make the indexes of some agents, in any thread."""
-        for each in given:
-            if each.agent is not None:
-                self._agents[each.agent] = AgentIndex(each)

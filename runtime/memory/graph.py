@@ -31,7 +31,7 @@ from refold.actors.folded_actor import Performed
 from refold.actors.future import ActorFuture
 from refold.events.checked_core import CheckedCore
 from refold.events.content import JsonObject
-from refold.events.errors import GraphError
+from refold.events.errors import CommandRejected, GraphError
 from refold.events.graph_core import (
     DEFAULT_WEIGHT,
     GRAPH_CORE,
@@ -46,6 +46,7 @@ from refold.events.graph_core import (
     RemoveEntity,
     RemoveRelationship,
     checked_name,
+    shown,
 )
 from refold.memory.graph_answers import GraphCopy, GraphFacts, GraphPath, Subgraph, facts_of
 from refold.stream_object import StreamObject
@@ -129,6 +130,30 @@ class GraphStore(StreamObject[GraphState, GraphCommand, GraphEvent]):
             GraphError: the graph lacks one of the entities, or the weight is negative or not finite.
         """
         return self._changed(lambda: AddRelationship(source=source, kind=kind, target=target, weight=weight, key=key))
+
+    def add_many(self, items: Iterable[Entity | Relationship], *, key: str | None = None) -> ActorFuture[int]:
+        """Have entities and relationships in the graph, all of them or none, and return how many changed it.
+
+        They take one message and one transaction, whose disk others wait for too: give some thousands at a time.
+
+        Args:
+            items: in order; a relationship may join entities that come before it.
+            key: idempotency key of all of them.
+
+        Raises:
+            GraphError: one of the items cannot be recorded, or joins an entity that the graph lacks; names it.
+        """
+        commands: list[GraphCommand] = []
+        try:
+            for place, item in enumerate(items):
+                try:
+                    commands.append(_added(item, f"{key} {place}" if key is not None else None))
+                except CommandRejected as error:
+                    error.name_item(f"items[{place}]")
+                    raise
+        except GraphError as error:
+            return _failed(error)
+        return self.perform_each(commands, "items", lambda _, performed: performed.new).map(sum)
 
     def remove_entity(self, entity: str, *, key: str | None = None) -> ActorFuture[bool]:
         """Take an entity and all its relationships out of the graph; False = that was done under this key before.
@@ -337,6 +362,19 @@ class GraphStore(StreamObject[GraphState, GraphCommand, GraphEvent]):
             return compute(mathematics)
 
         return self.read(question).map_in_thread(answer)
+
+
+def _added(item: object, key: str | None) -> GraphCommand:
+    """Return the command that adds an entity or a relationship.
+
+    Raises:
+        GraphError: it is neither, or cannot be recorded.
+    """
+    if isinstance(item, Entity):
+        return AddEntity(entity=item.id, kind=item.kind, properties=item.properties, key=key)
+    if isinstance(item, Relationship):
+        return AddRelationship(source=item.source, kind=item.kind, target=item.target, weight=item.weight, key=key)
+    raise GraphError(f"a graph holds Entity and Relationship, not {shown(item)}")
 
 
 def _entity_count(state: GraphState) -> int:

@@ -1,19 +1,18 @@
 """Work in a thread of its own, for what would keep the loop from everything else."""
 
+import sys
 import threading
 from collections.abc import Callable
-from typing import Final, TypeVar
+from importlib import import_module
+from typing import TypeVar
 
-from refold.actors.future import ActorFuture
+from refold.actors.future import ActorFuture, has_threads
 
 R = TypeVar("R")
 
-PREPARED_FROM: Final = 2_000
-"""What is derived from so many texts or more is made in a thread when a runtime takes their store."""
-
 
 def in_thread(call: Callable[[], R], name: str) -> ActorFuture[R]:
-    """Return what `call` returns, or raises, in a daemon thread."""
+    """Return what `call` returns, or raises, in a daemon thread; at once, on a loop that has none."""
     future: ActorFuture[R] = ActorFuture()
 
     def settle() -> None:
@@ -22,5 +21,15 @@ def in_thread(call: Callable[[], R], name: str) -> ActorFuture[R]:
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits
             future.settle(error=error)
 
-    threading.Thread(target=settle, name=name, daemon=True).start()
+    if has_threads():
+        threading.Thread(target=settle, name=name, daemon=True).start()
+    else:
+        settle()
     return future
+
+
+async def loaded(*modules: str) -> None:
+    """Import modules that take long, such as those that need numpy, unless they are there."""
+    missing = [module for module in modules if module not in sys.modules]
+    if missing:
+        await in_thread(lambda: [import_module(module) for module in missing], f"importing {missing[0]}")

@@ -7,7 +7,7 @@ import msgspec
 from refold.events.ids import MemoryId
 
 
-class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+class Recalled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An episode as an `EpisodicStore` found it at some moment."""
 
     id: MemoryId
@@ -31,7 +31,7 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
-class KnownEntry(msgspec.Struct, frozen=True, kw_only=True):
+class KnownEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a `SemanticStore` knows under one key."""
 
     key: str
@@ -44,7 +44,7 @@ class KnownEntry(msgspec.Struct, frozen=True, kw_only=True):
         return self
 
 
-class SimilarEntry(msgspec.Struct, frozen=True, kw_only=True):
+class SimilarEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a `SemanticStore` found to be similar."""
 
     key: str

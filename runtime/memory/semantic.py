@@ -6,14 +6,15 @@ is recorded, so a log is read without it.
 """
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
 from refold.actors.clock import Clock
 from refold.actors.future import ActorFuture
 from refold.actors.hosting import Host
+from refold.actors.stepwise import Steps, listed
 from refold.events.cleaning import clean_text
 from refold.events.episodic_core import check_tags
 from refold.events.errors import AgentMemoryError, ConfigError
@@ -34,10 +35,10 @@ from refold.events.semantic_core import (
     check_entry,
 )
 from refold.events.text_column import TextColumn
-from refold.memory.embedding import Embed, Embedder, Vector, float32_bytes
-from refold.memory.episodic import checked_limit
-from refold.memory.given_entries import GivenEntries
-from refold.memory.preparing import PREPARED_FROM, in_thread
+from refold.memory.embedding import Embed, Embedder, Vector, Wanted, float32_bytes
+from refold.memory.episodic import PREPARED_FROM, checked_limit
+from refold.memory.new_items import NewEntry, commands_of
+from refold.memory.preparing import loaded
 from refold.memory.recalled import KnownEntry, SimilarEntry
 from refold.stream_object import StreamObject
 
@@ -97,16 +98,17 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
 
     async def attach(self, host: Host) -> None:
         """Live on the log behind `host`, and have many entries ready to be found."""
+        await loaded("refold.memory.vector_index", "refold.memory.entry_words")
         await super().attach(host)
-        given: list[GivenEntries] = []
 
-        def give(state: Knowledge) -> None:  # Itself and no copy: entries do not change.
+        def prepare(state: Knowledge) -> Steps[None]:
             if len(state.entries) >= PREPARED_FROM:
-                given.append(GivenEntries(state))
+                if state.embedded:
+                    yield from self._vectors_of(state)
+                if not self.embeds:
+                    yield from self._words_of(state)
 
-        await self.read(give)
-        if given:
-            await in_thread(lambda: self._prepare(given[0]), f"preparing {self.stream}")
+        await self.read_in_steps(prepare)
 
     def put(
         self,
@@ -132,27 +134,51 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
             AgentMemoryError: something of it cannot be known; names the key. At the call, or as the outcome where it
                 depends on what the store holds, or on what `embed` gave.
         """
-        check_tags(tags, repr(key)[:80])
-        check_entry(PutEntry(name=key, value=value))
-        command = PutEntry(
-            name=clean_text(key), value=clean_text(value), tags=tuple(map(clean_text, tags)), key=command_key
-        )
-        if embedding is not None:
-            data = float32_bytes(embedding, f"the embedding of {key!r:.80}")
-            return self._put(msgspec.structs.replace(command, embedding=data))
-        if self._embedder is None:
-            return self._put(command)
-        known = self.read(lambda state: command_key in state.keys) if command_key is not None else None
-        return self._embedder.then(
-            command.value,
-            f"the embedding of {key!r:.80}",
-            lambda data: self._put(msgspec.structs.replace(command, embedding=data)) if data is not None else _done(),
-            loop=self._loop(),
-            unless=known,
+        command = _entry_put(NewEntry(key, value, cast("tuple[str, ...]", tags), embedding), command_key)
+        return self._embedded([command], lambda made: self.perform(made[0]).map(_nothing))
+
+    def put_many(self, entries: Iterable[NewEntry], *, command_key: str | None = None) -> ActorFuture[None]:
+        """Know values under keys as `put` does, all of them or nothing.
+
+        They take one message and one transaction, whose disk others wait for too: give some thousands at a time.
+
+        Args:
+            entries: in order; of two with one key, the later one stays.
+            command_key: the same one with the same entries counts once, also after a restart; embeddings are then not
+                made again.
+
+        Raises:
+            AgentMemoryError: one of the entries cannot be known; names it. At the call, or as the outcome, as of `put`.
+        """
+
+        def command(entry: NewEntry, place: int) -> PutEntry:
+            return _entry_put(entry, f"{command_key} {place}" if command_key is not None else None)
+
+        commands = commands_of(entries, NewEntry, command, "entries")
+        return self._embedded(
+            commands, lambda made: self.perform_each(made, "entries", lambda _, performed: performed).map(_nothing)
         )
 
-    def _put(self, command: PutEntry) -> ActorFuture[None]:
-        return self.perform(command).map(lambda _: None)
+    def _embedded(
+        self, commands: list[PutEntry], put: Callable[[list[PutEntry]], ActorFuture[None]]
+    ) -> ActorFuture[None]:
+        """Return what `put` gives for the commands, each with an embedding where the store makes them."""
+        lacking = [place for place, command in enumerate(commands) if command.embedding is None]
+        if self._embedder is None or not lacking:
+            return put(commands)
+        keys = [command.key for command in commands]
+        known = None if None in keys else self.read(lambda state: all(key in state.keys for key in keys))
+
+        def made(embeddings: list[bytes] | None) -> ActorFuture[None]:
+            if embeddings is None:
+                return _done()
+            whole = list(commands)
+            for place, data in zip(lacking, embeddings, strict=True):
+                whole[place] = msgspec.structs.replace(whole[place], embedding=data)
+            return put(whole)
+
+        wanted = [Wanted(commands[place].value, _embedding_of(commands[place].name)) for place in lacking]
+        return self._embedder.then(wanted, made, loop=self._loop(), unless=known)
 
     def get(self, key: str) -> ActorFuture[str | None]:
         """Return the value that is known under a key, or None."""
@@ -175,7 +201,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
     def by_tags(self, *tags: str) -> ActorFuture[list[KnownEntry]]:
         """Return the entries that have all of `tags`, in the order of insertion; without tags, all entries."""
         wanted = [clean_text(tag) for tag in dict.fromkeys(tags)]
-        return self.read(lambda state: _tagged(state, wanted))
+        return self.read_in_steps(lambda state: listed(_tagged(state, wanted)))
 
     def similar(
         self, query: str | Vector, k: int = SIMILAR_LIMIT, threshold: float | None = None
@@ -200,27 +226,27 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
         if self._embedder is None:
             raise AgentMemoryError(f"{self!r} has no `embed`, so a query must be an embedding, not {query!r:.80}")
         return self._embedder.then(
-            clean_text(query), what, lambda data: self._similar(data or b"", k, threshold), loop=self._loop()
+            [Wanted(clean_text(query), what)],
+            lambda made: self._similar(made[0] if made else b"", k, threshold),
+            loop=self._loop(),
         )
 
     def _similar(self, data: bytes, k: int, threshold: float | None) -> ActorFuture[list[SimilarEntry]]:
         check_embedding(data, "the embedding of the query")
 
-        def question(state: Knowledge) -> list[SimilarEntry]:
+        def question(state: Knowledge) -> Steps[list[SimilarEntry]]:
             import numpy as np
 
-            from refold.memory.vector_index import VectorIndex
-
             check_dimension(len(data) // BYTES_PER_NUMBER, state.dimension, "the embedding of the query")
-            index = self._index
-            if index is None or not index.follow(state):
-                index = self._index = VectorIndex(GivenEntries(state))
-            return [
-                SimilarEntry(key=key, value=state.entries[key].value, score=score, tags=state.entries[key].tags)
-                for key, score in index.most_similar(np.frombuffer(data, dtype="<f4"), k, threshold)
-            ]
+            index = yield from self._vectors_of(state)
+            return (
+                yield from listed(
+                    SimilarEntry(key=key, value=state.entries[key].value, score=score, tags=state.entries[key].tags)
+                    for key, score in index.most_similar(np.frombuffer(data, dtype="<f4"), k, threshold)
+                )
+            )
 
-        return self.read(question)
+        return self.read_in_steps(question)
 
     def matching(self, query: str, k: int = SIMILAR_LIMIT) -> ActorFuture[list[KnownEntry]]:
         """Return the entries that share words with a query, in key, value or tags; see `refold.events.words`.
@@ -238,25 +264,25 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
         if not isinstance(query, str):
             raise AgentMemoryError(f"a query must be a text, not {query!r:.80}")
 
-        def question(state: Knowledge) -> list[KnownEntry]:
-            from refold.memory.entry_words import EntryWords
+        def question(state: Knowledge) -> Steps[list[KnownEntry]]:
+            words = yield from self._words_of(state)
+            return (yield from listed(_entry(name, state.entries[name]) for name in words.matching(query, k)))
 
-            words = self._words
-            if words is None or not words.follow(state):
-                words = self._words = EntryWords(GivenEntries(state))
-            return [_entry(name, state.entries[name]) for name in words.matching(query, k)]
-
-        return self.read(question)
+        return self.read_in_steps(question)
 
     # Looking into it
 
     def keys(self) -> ActorFuture[list[str]]:
         """Return all keys, in the order of insertion."""
-        return self.read(lambda state: list(state.entries))
+        return self.read_in_steps(lambda state: listed(state.entries))
 
     def values_column(self) -> ActorFuture[TextColumn]:
         """Return all values, in the order of insertion of their keys."""
-        return self.read(lambda state: TextColumn(known.value for known in state.entries.values()))
+
+        def question(state: Knowledge) -> Steps[TextColumn]:
+            return TextColumn((yield from listed(known.value for known in state.entries.values())))
+
+        return self.read_in_steps(question)
 
     def tags(self) -> ActorFuture[list[str]]:
         """Return all tags that an entry has, in code-point order."""
@@ -272,23 +298,55 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
 
     def with_embedding(self) -> ActorFuture[list[str]]:
         """Return the keys of those entries that have an embedding, in the order of insertion."""
-        return self.read(lambda state: [key for key, known in state.entries.items() if known.embedding is not None])
+        return self.read_in_steps(
+            lambda state: listed(key for key, known in state.entries.items() if known.embedding is not None)
+        )
 
     def _loop(self) -> asyncio.AbstractEventLoop | None:
         return self._ref.system.loop if self._ref is not None else None
 
-    def _prepare(self, given: GivenEntries) -> None:
-        from refold.memory.entry_words import EntryWords
+    def _vectors_of(self, state: Knowledge) -> "Steps[VectorIndex]":
         from refold.memory.vector_index import VectorIndex
 
-        if given.dimension:
-            self._index = VectorIndex(given)
-        if not self.embeds:
-            self._words = EntryWords(given)
+        if self._index is None or not self._index.follow(state):
+            self._index = yield from VectorIndex.made(state)
+        return self._index
+
+    def _words_of(self, state: Knowledge) -> "Steps[EntryWords]":
+        from refold.memory.entry_words import EntryWords
+
+        if self._words is None or not self._words.follow(state):
+            self._words = yield from EntryWords.made(state)
+        return self._words
 
     def _forget_derived(self) -> None:
         self._index = None
         self._words = None
+
+
+def _entry_put(entry: NewEntry, command_key: str | None) -> PutEntry:
+    """Return the command that puts an entry, with the embedding that was given.
+
+    Raises:
+        AgentMemoryError: something of it cannot be known.
+    """
+    check_tags(entry.tags, repr(entry.key)[:80])
+    check_entry(PutEntry(name=entry.key, value=entry.value))
+    return PutEntry(
+        name=clean_text(entry.key),
+        value=clean_text(entry.value),
+        tags=tuple(map(clean_text, entry.tags)),
+        embedding=float32_bytes(entry.embedding, _embedding_of(entry.key)) if entry.embedding is not None else None,
+        key=command_key,
+    )
+
+
+def _embedding_of(key: str) -> str:
+    return f"the embedding of {key!r:.80}"
+
+
+def _nothing(_: object) -> None:
+    """Return None, of whatever came of a command."""
 
 
 def _done() -> ActorFuture[None]:
@@ -301,10 +359,10 @@ def _entry(name: str, known: Known) -> KnownEntry:
     return KnownEntry(key=name, value=known.value, tags=known.tags, embedding=known.embedding)
 
 
-def _tagged(state: Knowledge, wanted: Sequence[str]) -> list[KnownEntry]:
+def _tagged(state: Knowledge, wanted: Sequence[str]) -> Iterator[KnownEntry]:
     if not wanted:
-        return [_entry(name, known) for name, known in state.entries.items()]
+        return (_entry(name, known) for name, known in state.entries.items())
     keys = sorted((state.tagged.get(tag, {}) for tag in wanted), key=len)
     found = [name for name in keys[0] if all(name in others for others in keys[1:])]
     found.sort(key=lambda name: state.entries[name].number)
-    return [_entry(name, state.entries[name]) for name in found]
+    return (_entry(name, state.entries[name]) for name in found)

@@ -6,45 +6,54 @@ float64, one row like the other. So the order depends neither on the linear alge
 happens to lie: equal embeddings have equal scores, and the one that was inserted first comes first. Needs numpy.
 """
 
+from collections.abc import Sequence
+from itertools import islice
+
 import numpy as np
 from numpy.typing import NDArray
 
-from refold.events.semantic_core import Knowledge
-from refold.memory.given_entries import GivenEntries
+from refold.actors.stepwise import Steps
+from refold.events.semantic_core import Knowledge, Known
 
 Vectors = NDArray[np.float32]
 
 ROWS_AT_FIRST = 64
+
+ROWS_PER_STEP = 500
+"""So many embeddings are taken in before the loop is given back."""
 
 ROWS_AT_ONCE = 4_096
 """So many rows are computed again in one go; it bounds the memory that this takes."""
 
 
 class VectorIndex:
-    """The embeddings of one store by row; a row that goes is filled with the last one.
+    """The embeddings of one store by row; a row that goes is filled with the last one. `made` makes it.
 
     Args:
-        given: what is known.
+        state: whose embeddings they will be.
     """
 
-    def __init__(self, given: GivenEntries) -> None:
-        self._changes = given.changes
-        self._entries = given.entries
-        self._seen = given.count
-        self.dimension = given.dimension
-        embedded = [(name, known) for name, known in given.items if known.embedding is not None]
-        self._keys = [name for name, _ in embedded]
-        self._row_of = {name: row for row, name in enumerate(self._keys)}
-        rows = max(ROWS_AT_FIRST, len(self._keys))
+    def __init__(self, state: Knowledge) -> None:
+        self._changes = state.changes
+        self._entries = state.entries
+        self._seen = state.changes.count
+        self.dimension = state.dimension
+        self._keys: list[str] = []
+        self._row_of: dict[str, int] = {}
+        rows = max(ROWS_AT_FIRST, state.embedded)
         self._numbers = np.zeros(rows, dtype=np.int64)
         self._given: Vectors = np.zeros((rows, self.dimension), dtype=np.float32)
         self._units: Vectors = np.zeros((rows, self.dimension), dtype=np.float32)
-        self._numbers[: len(embedded)] = [known.number for _, known in embedded]
-        data = b"".join(known.embedding for _, known in embedded if known.embedding is not None)
-        self._given[: len(embedded)] = np.frombuffer(data, dtype="<f4").reshape(-1, max(1, self.dimension))
-        for first in range(0, len(self._keys), ROWS_AT_ONCE):
-            last = min(first + ROWS_AT_ONCE, len(self._keys))
-            self._units[first:last] = _units(self._given[first:last])
+
+    @classmethod
+    def made(cls, state: Knowledge) -> "Steps[VectorIndex]":
+        """Return all embeddings that are known."""
+        index = cls(state)
+        embedded = ((name, known) for name, known in state.entries.items() if known.embedding is not None)
+        while part := list(islice(embedded, ROWS_PER_STEP)):
+            index._add(part)
+            yield
+        return index
 
     def follow(self, state: Knowledge) -> bool:
         """Take in what has changed in the state; returns whether that is known, else another index must be made."""
@@ -98,6 +107,17 @@ class VectorIndex:
             squares = (part * part).sum(axis=1)
             scores[first : first + len(part)] = (part * exact).sum(axis=1) / np.sqrt(squares * square)
         return np.clip(scores, -1.0, 1.0)
+
+    def _add(self, part: Sequence[tuple[str, Known]]) -> None:
+        """Take in new entries, for which there is room."""
+        first = len(self._keys)
+        rows = slice(first, first + len(part))
+        self._keys += [name for name, _ in part]
+        self._row_of.update((name, row) for row, (name, _) in enumerate(part, first))
+        self._numbers[rows] = [known.number for _, known in part]
+        data = b"".join(known.embedding for _, known in part if known.embedding is not None)
+        self._given[rows] = np.frombuffer(data, dtype="<f4").reshape(len(part), self.dimension)
+        self._units[rows] = _units(self._given[rows])
 
     def _set(self, name: str, number: int, vector: Vectors) -> None:
         row = self._row_of.get(name)

@@ -47,7 +47,15 @@ from refold.events.breaker_core import (
 )
 from refold.events.errors import BackpressureShed, CircuitOpen, ConfigError, PersistenceError, ProviderError, ToolError
 from refold.events.event import SECOND_US
-from refold.resilience.breaker_state import BreakerBackend, BreakerMemory, BreakerSettings, CallEnd, KnownState
+from refold.resilience.breaker_state import (
+    BreakerBackend,
+    BreakerMemory,
+    BreakerSettings,
+    CallEnd,
+    KnownState,
+    SharedBreakerBackend,
+)
+from refold.resilience.learned_transitions import LearnedTransitions
 from refold.stream_object import StreamObject
 
 P = ParamSpec("P")
@@ -138,6 +146,8 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         self._counts = _counting(counts)
         self._memory = BreakerMemory(self.settings, self._record)
         self.backend: BreakerBackend = self._memory if backend is None else backend
+        self._learned: LearnedTransitions | None = None
+        """What this process has seen of a shared state; None = no runtime has had the breaker."""
 
     def _microseconds(self, setting: str, seconds: float) -> int:
         good = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
@@ -217,15 +227,26 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
     async def attach(self, host: Host) -> None:
         """Go on from what the log says, and have transitions recorded there.
 
-        A circuit that opened before opens there too, where the log has it closed. With a backend of its own the breaker
-        has no log. One that several runtimes of a process share at a time is on the log of the first.
+        A circuit that opened before opens there too, where the log has it closed. With a shared backend the log has
+        what this process sees of its transitions, and decides nothing; with another backend the breaker has no
+        log. One that several runtimes of a process share at a time is on the log of the first.
         """
         elsewhere = self._attaching or (self._ref is not None and self._ref.is_alive())
-        if elsewhere or self.backend is not self._memory:
+        backend = self.backend
+        if elsewhere or not (backend is self._memory or isinstance(backend, SharedBreakerBackend)):
             return
         await super().attach(host)
         logged = await self.read(lambda state: state)
-        self._memory.take_up(logged, self.now_us())
+        if isinstance(backend, SharedBreakerBackend):
+            if self._learned is None:
+                backend.listen(self.name, self._seen)
+            self._learned = LearnedTransitions(logged, self._record)
+        else:
+            self._memory.take_up(logged, self.now_us())
+
+    def _seen(self, shared: BreakerState, at: int) -> None:
+        if self._learned is not None:
+            self._learned.seen(shared, at)
 
     def _state_before(self) -> BreakerState:
         return self._memory.state

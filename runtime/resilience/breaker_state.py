@@ -6,7 +6,7 @@ state of several processes. A call asks before it begins and tells how it ended;
 
 import threading
 from collections.abc import Callable
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -75,6 +75,20 @@ class BreakerBackend(Protocol):
 
         Raises:
             PersistenceError: it cannot be had.
+        """
+        ...
+
+
+@runtime_checkable
+class SharedBreakerBackend(BreakerBackend, Protocol):
+    """A backend whose states others change too, and which tells what it sees of them."""
+
+    def listen(self, name: str, seen: Callable[[BreakerState, int], object]) -> None:
+        """Have `seen` called, from any thread, with the state of a breaker and when it was so, whenever it is used.
+
+        Args:
+            name: of the breaker.
+            seen: must return at once; the time is that of whoever keeps the state, microseconds since the epoch, UTC.
         """
         ...
 

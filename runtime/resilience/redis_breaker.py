@@ -12,10 +12,11 @@ let through and a warning is logged.
 """
 
 import logging
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from refold.actors.clock import Clock
-from refold.events.breaker_core import BreakerPhase, Ticket
+from refold.events.breaker_core import BreakerPhase, BreakerState, Ticket
 from refold.events.errors import CircuitOpen, ConfigError, PersistenceError
 from refold.events.event import SECOND_US
 from refold.resilience.breaker_state import BreakerSettings, CallEnd, KnownState
@@ -37,6 +38,7 @@ local function now()
 end
 local function whole(number) return string.format('%.0f', number) end
 local key = KEYS[1]
+local at = now()
 local known = redis.call('HMGET', key, 'phase', 'generation', 'probe', 'probe_since', 'opened_at', 'failures', 'streak')
 local phase = known[1] or 'closed'
 local generation = tonumber(known[2] or '0')
@@ -45,54 +47,64 @@ local probe_since = known[4] or ''
 local opened_at = tonumber(known[5] or '0')
 local failures = tonumber(known[6] or '0')
 local streak = tonumber(known[7] or '0')
+local function told(of_generation, of_probe, left)
+  local fields = redis.call('HMGET', key, 'phase', 'generation', 'probe', 'probe_since', 'opened_at', 'closed_at',
+    'failures', 'error')
+  for place = 1, 8 do fields[place] = fields[place] or '' end
+  return {of_generation, of_probe, left, whole(at), unpack(fields)}
+end
 """
 
 BEGIN = (
     _NOW
     + """
 local recovery_us, probe_us = tonumber(ARGV[2]), tonumber(ARGV[3])
-if phase == 'closed' then return {generation, probe, 0} end
-local at = now()
+if phase == 'closed' then return told(generation, probe, 0) end
 local left = 0
 if phase == 'open' then left = recovery_us - math.abs(at - opened_at) end
 if probe_since ~= '' then left = probe_us - math.abs(at - tonumber(probe_since)) end
-if left > 0 then return {0, 0, left} end
+if left > 0 then return told(0, 0, left) end
 redis.call('HSET', key, 'phase', 'half_open', 'probe', probe + 1, 'probe_since', whole(at))
-return {generation, probe + 1, 0}
+return told(generation, probe + 1, 0)
 """
 )
-"""Gives a ticket's generation and probe, and in how many microseconds a call may be let through; 0 = this one is."""
+"""Gives a ticket's generation and probe, in how many microseconds a call may be let through (0 = this one is), and
+what is known then."""
 
 SETTLE = (
     _NOW
     + """
 local threshold, of_generation, of_probe = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local ending, text = ARGV[5], ARGV[6]
-if of_generation ~= generation or of_probe ~= probe then return 0 end
+if of_generation ~= generation or of_probe ~= probe then return told(0, 0, 0) end
 if ending == 'neither' then
   if probe > 0 then redis.call('HSET', key, 'probe_since', '') end
-  return 0
+  return told(0, 0, 0)
 end
 local next = {'generation', generation + 1, 'probe', 0, 'probe_since', ''}
 if ending == 'succeeded' then
   if probe > 0 then
-    redis.call('HSET', key, 'phase', 'closed', 'closed_at', whole(now()), 'streak', 0, unpack(next))
+    redis.call('HSET', key, 'phase', 'closed', 'closed_at', whole(at), 'streak', 0, unpack(next))
   elseif streak > 0 then
     redis.call('HSET', key, 'streak', 0)
   end
-  return 0
+  return told(0, 0, 0)
 end
 if probe > 0 then streak = failures end
 streak = streak + 1
 if probe > 0 or streak >= threshold then
-  redis.call('HSET', key, 'phase', 'open', 'opened_at', whole(now()), 'failures', streak, 'error', text,
+  redis.call('HSET', key, 'phase', 'open', 'opened_at', whole(at), 'failures', streak, 'error', text,
     'streak', streak, unpack(next))
 else
   redis.call('HSET', key, 'streak', streak)
 end
-return 0
+return told(0, 0, 0)
 """
 )
+"""Gives three zeros, and what is known then."""
+
+FIELDS = ("phase", "generation", "probe", "probe_since", "opened_at", "closed_at", "failures", "error")
+"""What both scripts tell behind the time."""
 
 TIMEOUT_S = 1.0
 
@@ -130,6 +142,7 @@ class RedisBreakerState:
         self._clock = clock
         self._begin: Any = self._client.register_script(BEGIN)
         self._settle: Any = self._client.register_script(SETTLE)
+        self._listeners: dict[str, tuple[Callable[[BreakerState, int], object], ...]] = {}
 
     def close(self) -> None:
         """Close its connections; it makes new ones when it is used again."""
@@ -143,10 +156,11 @@ class RedisBreakerState:
         """
         arguments = [self._now(), settings.recovery_us, settings.probe_us]
         try:
-            generation, probe, left = self._begin(keys=[self._prefix + name], args=arguments)
+            generation, probe, left, *known = self._begin(keys=[self._prefix + name], args=arguments)
         except redis.RedisError as error:
             log.warning("the breaker %s is not asked, and its call is let through: %s", name, error)
             return None
+        self._tell(name, settings, known)
         if left > 0:
             raise CircuitOpen(name, retry_after_s=left / SECOND_US)
         return Ticket(generation, probe)
@@ -157,9 +171,20 @@ class RedisBreakerState:
         """Take note of how a call ended, if the server can be reached."""
         arguments = [self._now(), settings.threshold, ticket.generation, ticket.probe, end, error]
         try:
-            self._settle(keys=[self._prefix + name], args=arguments)
+            _, _, _, *known = self._settle(keys=[self._prefix + name], args=arguments)
         except redis.RedisError as problem:
             log.warning("the breaker %s is not told that a call %s: %s", name, end, problem)
+        else:
+            self._tell(name, settings, known)
+
+    def listen(self, name: str, seen: Callable[[BreakerState, int], object]) -> None:
+        """Have `seen` called with the state of a breaker and the time, whenever a call of it begins or ends here."""
+        self._listeners[name] = (*self._listeners.get(name, ()), seen)
+
+    def _tell(self, name: str, settings: BreakerSettings, known: list[str]) -> None:
+        at, *values = known
+        for seen in self._listeners.get(name, ()):
+            seen(_state(settings, dict(zip(FIELDS, values, strict=True))), int(at))
 
     def known(self, name: str, settings: BreakerSettings) -> KnownState:
         """Return what is known.
@@ -171,14 +196,19 @@ class RedisBreakerState:
             found = cast("dict[str, str]", self._client.hgetall(self._prefix + name))
         except redis.RedisError as error:
             raise PersistenceError(f"the breaker {name} cannot be read: {error}") from error
-        since = found.get("probe_since")
-        state = settings.begin()
-        state.phase = cast("BreakerPhase", found.get("phase", "closed"))
-        state.generation = int(found.get("generation", 0))
-        state.probe_since = int(since) if since else None
-        state.opened_at, state.closed_at = int(found.get("opened_at", 0)), int(found.get("closed_at", 0))
-        state.failures, state.error = int(found.get("failures", 0)), found.get("error", "")
-        return KnownState(state, int(found.get("streak", 0)))
+        return KnownState(_state(settings, found), int(found.get("streak", 0)))
 
     def _now(self) -> int | str:
         return "" if self._clock is None else self._clock.now_us()
+
+
+def _state(settings: BreakerSettings, found: Mapping[str, str]) -> BreakerState:
+    """Return the state that the fields of a hash say; one that is missing or empty says what is so at first."""
+    state = settings.begin()
+    since = found.get("probe_since")
+    state.phase = cast("BreakerPhase", found.get("phase") or "closed")
+    state.generation, state.probe = int(found.get("generation") or 0), int(found.get("probe") or 0)
+    state.probe_since = int(since) if since else None
+    state.opened_at, state.closed_at = int(found.get("opened_at") or 0), int(found.get("closed_at") or 0)
+    state.failures, state.error = int(found.get("failures") or 0), found.get("error") or ""
+    return state

@@ -3,10 +3,22 @@
 import asyncio
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from refold import AgentConfig, AgentRuntime, CircuitOpen, PersistenceError, ScriptedProvider
+from refold import (
+    AgentConfig,
+    AgentRuntime,
+    CircuitOpen,
+    ConfigError,
+    PersistenceError,
+    ScriptedProvider,
+    Tool,
+    say,
+    tool,
+    use,
+)
 from refold.actors import EventSourcedSystem, ManualClock
 from refold.events.breaker_core import BREAKER_CORE
 from refold.events.core import evolve_all
@@ -170,3 +182,50 @@ async def test_after_its_runtime_it_goes_on_in_memory() -> None:
     fail(breaker, 2)
     with pytest.raises(CircuitOpen):
         await breaker.call(lambda: 1)
+
+
+def failing_tool(breaker: CircuitBreaker, name: str = "forecast") -> Tool[..., Any]:
+    @tool(name=name, effect="pure", breaker=breaker)
+    async def forecast() -> str:
+        """Say how the weather will be."""
+        raise ConnectionError("no route")
+
+    return forecast
+
+
+async def test_the_breaker_of_a_tool_that_is_registered_later_is_on_the_log(tmp_path: Path) -> None:
+    log, clock = tmp_path / "events.db", ManualClock()
+    provider = ScriptedProvider([use("forecast", {}), use("forecast", {}), say("No idea.")])
+    runtime = AgentRuntime(
+        AgentConfig(model="m"), provider=provider, log=log, clock=clock, inbox_poll_s=0, close_grace_s=0
+    )
+    early = CircuitBreaker("early", threshold=1)
+    runtime.tools.register(failing_tool(early, "early"))
+    breaker = breaker_of()
+    async with runtime:
+        fail(early, 1)
+        runtime.tools.register(failing_tool(breaker))
+        session = await runtime.session("alice")
+        await session.send("How will the weather be?")
+        assert (await breaker.report()).phase == "open"
+        assert await types_in(runtime.store) == ["BreakerConfigured", "CircuitOpened"]
+        assert await types_in(runtime.store, "breaker/early") == ["BreakerConfigured", "CircuitOpened"]
+    report = await check_log(log)
+    assert (report.problems, (await replay(log)).divergences) == ((), ())
+
+
+async def test_what_a_breaker_did_before_its_tool_was_registered_is_taken_along(tmp_path: Path) -> None:
+    log, clock = tmp_path / "events.db", ManualClock()
+    first, second = (CircuitBreaker("weather", threshold=2, recovery_s=10, clock=clock) for _ in range(2))
+    async with runtime_of(log, CircuitBreaker("other"), clock) as runtime:
+        fail(first, 2)
+        await asyncio.to_thread(runtime.tools.register, failing_tool(first))
+        with pytest.raises(ConfigError, match="2 objects of the agent are the stream breaker/weather"):
+            runtime.tools.register(failing_tool(breaker_of(), "another"))
+        assert runtime.tools.names() == ("forecast",)
+        runtime.tools.remove("forecast")
+        runtime.tools.register(failing_tool(second))
+        await runtime.tools_in_force()
+        assert (await second.report()).phase == "open"
+        assert await types_in(runtime.store) == ["BreakerConfigured", "CircuitOpened"]
+    runtime.tools.register(failing_tool(CircuitBreaker("after the end"), "late"))
