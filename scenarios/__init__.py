@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from refold.scenarios.drawing import drawn_scenario as drawn_scenario
     from refold.scenarios.scenario import Abandon as Abandon
+    from refold.scenarios.scenario import Answer as Answer
+    from refold.scenarios.scenario import Call as Call
     from refold.scenarios.scenario import Cancel as Cancel
+    from refold.scenarios.scenario import Decide as Decide
     from refold.scenarios.scenario import Say as Say
     from refold.scenarios.scenario import Scenario as Scenario
+    from refold.scenarios.scenario import Watch as Watch
     from refold.scenarios.scenario_code import scenario_as_code as scenario_as_code
     from refold.scenarios.scenario_code import scenario_as_test as scenario_as_test
     from refold.scenarios.shrinking import shrunk as shrunk
@@ -25,12 +29,16 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Abandon",
+    "Answer",
+    "Call",
     "Cancel",
+    "Decide",
     "Say",
     "Scenario",
     "SimulationError",
     "SimulationReport",
     "Simulator",
+    "Watch",
     "drawn_scenario",
     "scenario_as_code",
     "scenario_as_test",
@@ -40,12 +48,16 @@ __all__ = [
 
 _HOMES = {
     "Abandon": "refold.scenarios.scenario",
+    "Answer": "refold.scenarios.scenario",
+    "Call": "refold.scenarios.scenario",
     "Cancel": "refold.scenarios.scenario",
+    "Decide": "refold.scenarios.scenario",
     "Say": "refold.scenarios.scenario",
     "Scenario": "refold.scenarios.scenario",
     "SimulationError": "refold.scenarios.simulated_loop",
     "SimulationReport": "refold.scenarios.simulator",
     "Simulator": "refold.scenarios.simulator",
+    "Watch": "refold.scenarios.scenario",
     "drawn_scenario": "refold.scenarios.drawing",
     "scenario_as_code": "refold.scenarios.scenario_code",
     "scenario_as_test": "refold.scenarios.scenario_code",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Literal, TypeAlias
 
 from refold.scenarios import faults
-from refold.scenarios.faults import AnyFault, CountedFault
+from refold.scenarios.faults import AnyFault, CountedFault, LastingFault
 
 Operation: TypeAlias = Literal["model", "tool", "append", "read", "step"]
 """What is counted: calls of the model, bodies of tools, appends, reads of a stream, and steps of the loop."""
@@ -25,8 +25,16 @@ OPERATIONS: dict[type[CountedFault], Operation] = {
     faults.CrashAtAppend: "append",
     faults.ReadFails: "read",
     faults.CrashAtStep: "step",
+    faults.ToolReturnsHuge: "tool",
+    faults.ToolReturnsOddText: "tool",
 }
 """What each counted fault happens at."""
+
+LASTING: dict[type[LastingFault], Operation] = {faults.ProviderBrownOut: "model", faults.DiskIsFull: "append"}
+"""What each fault happens to that lasts."""
+
+Timed: TypeAlias = faults.Crash | faults.Close | faults.ClockJumps | faults.SecondRuntime
+"""What waits for its moment."""
 
 
 class FaultPlan:
@@ -35,22 +43,34 @@ class FaultPlan:
     Args:
         planned: in any order.
         is_calm: tells whether no fault is to happen any more.
+        now_s: tells the virtual time.
     """
 
-    def __init__(self, planned: Sequence[AnyFault], is_calm: Callable[[], bool]) -> None:
+    def __init__(
+        self, planned: Sequence[AnyFault], is_calm: Callable[[], bool], now_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self._planned = tuple(planned)
         self._is_calm = is_calm
+        self._now_s = now_s
+        self._lasting = [fault for fault in planned if isinstance(fault, LastingFault)]
+        self._times: Counter[str] = Counter()
         self._counts: Counter[Operation] = Counter()
         self._counted: dict[tuple[Operation, int], list[AnyFault]] = {}
         for fault in planned:
             if isinstance(fault, CountedFault):
-                operation = OPERATIONS[type(fault)]
-                length = fault.appends if isinstance(fault, faults.AppendFails) else 1
-                for number in range(fault.nth, fault.nth + length):
-                    self._counted.setdefault((operation, number), []).append(fault)
+                self.count_down(fault)
         self._happened: dict[int, AnyFault] = {}
         self.noticed: Callable[[AnyFault, Collection[str] | None], object] = _unnoticed
         """Told of each fault as it happens, and of the sessions whose operation it hits; None = that is not known."""
+
+    def count_down(self, fault: AnyFault) -> None:
+        """Let a counted fault happen, its operations counted from now on."""
+        assert isinstance(fault, CountedFault)
+        operation = OPERATIONS[type(fault)]
+        first = self._counts[operation] + fault.nth
+        length = fault.appends if isinstance(fault, faults.AppendFails) else 1
+        for number in range(first, first + length):
+            self._counted.setdefault((operation, number), []).append(fault)
 
     def count(self, operation: Operation, sessions: Collection[str] | None = None) -> list[AnyFault]:
         """Count an operation that begins, and return the faults that happen to it.
@@ -68,17 +88,33 @@ class FaultPlan:
         return due
 
     def note(self, fault: AnyFault, sessions: Collection[str] | None = None) -> None:
-        """Note that a fault has happened; see `count`."""
+        """Note that a fault has happened, once more where it lasts; see `count`."""
         self._happened[id(fault)] = fault
+        self._times[type(fault).__name__] += 1
         self.noticed(fault, sessions)
 
-    def timed(self) -> list[faults.Crash | faults.Close | faults.ClockJumps]:
-        """Return the faults that wait for their moment."""
+    def lasting(self, operation: Operation) -> list[AnyFault]:
+        """Return the faults that go on now, to operations of a kind; whoever lets one happen notes it."""
+        now_s = self._now_s()
+        if not self._lasting or self._is_calm():
+            return []
         return [
             fault
-            for fault in self._planned
-            if isinstance(fault, faults.Crash | faults.Close | faults.ClockJumps) and id(fault) not in self._happened
+            for fault in self._lasting
+            if LASTING[type(fault)] == operation and fault.at_s <= now_s < fault.at_s + fault.for_s
         ]
+
+    def timed(self) -> list[Timed]:
+        """Return the faults that wait for their moment."""
+        return [fault for fault in self._planned if isinstance(fault, Timed) and not self.has_happened(fault)]
+
+    def has_happened(self, fault: AnyFault) -> bool:
+        """Tell whether a fault of the plan has happened."""
+        return id(fault) in self._happened
+
+    def times(self) -> dict[str, int]:
+        """Return how often faults of each kind have happened, by the names of the kinds."""
+        return dict(sorted(self._times.items()))
 
     def happened(self) -> tuple[AnyFault, ...]:
         """Return the faults that have happened, in the order of the plan."""

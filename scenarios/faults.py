@@ -141,6 +141,47 @@ class ClockJumps(TimedFault, frozen=True, kw_only=True, tag="clock_jumps"):
     seconds: float
 
 
+# What lasts, and what else a tool may return
+
+
+class LastingFault(TimedFault, frozen=True, kw_only=True):
+    """Happens to every operation of its kind within some time."""
+
+    for_s: float
+    """So many virtual seconds it lasts."""
+
+
+class ProviderBrownOut(LastingFault, frozen=True, kw_only=True, tag="provider_brown_out"):
+    """Model calls fail for a while: all of them, or a share."""
+
+    share: float = 1.0
+    """Of the calls, which ones is drawn from the scenario's seed."""
+    kind: Literal["rate_limit", "overloaded", "server", "connection", "timeout"] = "overloaded"
+    place: int | None = None
+    """Of the provider in an agent's FallbackProvider, from 1; None = all of them."""
+
+
+class DiskIsFull(LastingFault, frozen=True, kw_only=True, tag="disk_is_full"):
+    """Every append fails for a while, and leaves nothing."""
+
+
+class ToolReturnsHuge(CountedFault, frozen=True, kw_only=True, tag="tool_returns_huge"):
+    """A tool's body returns a long text."""
+
+    characters: int = 3_000_000
+
+
+class ToolReturnsOddText(CountedFault, frozen=True, kw_only=True, tag="tool_returns_odd_text"):
+    """A tool's body returns text that is hard to keep: NUL, line ends, controls, text from right to left."""
+
+
+class SecondRuntime(TimedFault, frozen=True, kw_only=True, tag="second_runtime"):
+    """Another process takes the log over while the first one lives, as where somebody removed its lock file.
+
+    Those outside ask again at the second one. The first goes on, and whatever it appends is refused.
+    """
+
+
 AnyFault: TypeAlias = (
     ProviderRefuses
     | ProviderDrops
@@ -159,5 +200,10 @@ AnyFault: TypeAlias = (
     | Crash
     | Close
     | ClockJumps
+    | ProviderBrownOut
+    | DiskIsFull
+    | ToolReturnsHuge
+    | ToolReturnsOddText
+    | SecondRuntime
 )
 """Any fault."""

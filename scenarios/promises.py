@@ -18,6 +18,7 @@ PROMISES: dict[str, str] = {
     "INV6": "folding the log gives the live state, and deciding it again gives what it holds",
     "INV7": "once somebody is told, nothing of that run goes on",
     "ONCE": "no body of a tool runs twice that must not",
+    "FOLLOW": "who follows a session sees every event once and in order, and is told how much it missed",
     "LIVENESS": "all that was accepted comes to an end once faults are over",
     "CHECK": "the whole log passes `refold check`",
     "ERROR": "the simulated process raises nothing that it should not",

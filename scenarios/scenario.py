@@ -9,7 +9,7 @@
 The same scenario with the same agent gives the same log, byte for byte.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -29,6 +29,8 @@ class Say(Act, frozen=True, kw_only=True, tag="say"):
     """Send an input and wait for what comes of it."""
 
     text: str = "go on"
+    times: int = 1
+    """So often the text stands in the input, one after the other: a long input in few words."""
 
 
 class Cancel(Act, frozen=True, kw_only=True, tag="cancel"):
@@ -42,8 +44,38 @@ class Abandon(Act, frozen=True, kw_only=True, tag="abandon"):
     after_s: float = 1.0
 
 
-AnyAct: TypeAlias = Say | Cancel | Abandon
+class Decide(Act, frozen=True, kw_only=True, tag="decide"):
+    """Allow or deny what waits for approval in the session by then; in a scenario that has one, nobody else decides."""
+
+    allow: bool = True
+
+
+class Watch(Act, frozen=True, kw_only=True, tag="watch"):
+    """Follow the session from its beginning for some time, slowly, and then read on to what was its end."""
+
+    pause_s: float = 5.0
+    """Rests so long after each item."""
+    for_s: float = 60.0
+    capacity: int = 8
+    """So many items may wait for it."""
+
+
+AnyAct: TypeAlias = Say | Cancel | Abandon | Decide | Watch
 """Any act."""
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A call of a tool in a scripted answer."""
+
+    tool: str
+    input: dict[str, Any] = {}
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """A scripted answer of the model: a text, calls of tools, or both."""
+
+    text: str = ""
+    calls: tuple[Call, ...] = ()
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +87,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     acts: tuple[AnyAct, ...]
     faults: tuple[AnyFault, ...] = ()
+    script: tuple[Answer, ...] = ()
+    """What the model answers in each session: first the first one, then the second, and a plain text after the last;
+    which one is next is told by how many answers the request shows. Empty = what is drawn from the seed."""
     seed: int = 0
     """Of what the model answers and how long things take."""
     deviations: dict[int, int] | None = None

@@ -46,13 +46,16 @@ def _imports(scenario: Scenario, *more: str) -> str:
     names = {"Scenario", *more, *(type(act).__name__ for act in scenario.acts)}
     if scenario.faults:
         names.add("faults")
+    if scenario.script:
+        names.add("Answer")
+        names.update("Call" for answer in scenario.script if answer.calls)
     return f"from refold.scenarios import {', '.join(sorted(names))}"
 
 
 def _assignment(scenario: Scenario, *, margin: str) -> str:
     lines = ["scenario = Scenario("]
     for name, value in given_fields(scenario):
-        if name in ("acts", "faults"):
+        if name in ("acts", "faults", "script"):
             assert isinstance(value, tuple)
             lines.append(f"    {name}=(")
             lines.extend(f"        {_expression(item)}," for item in value)
@@ -68,6 +71,8 @@ def _expression(value: object) -> str:
         fields = ", ".join(f"{name}={_expression(field)}" for name, field in given_fields(value))
         home = "faults." if type(value).__module__ == faults.__name__ else ""
         return f"{home}{type(value).__name__}({fields})"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_expression, value))}{',' if len(value) == 1 else ''})"
     if isinstance(value, str) and value.isprintable() and not {'"', "\\"} & set(value):
         return f'"{value}"'
     return repr(value)

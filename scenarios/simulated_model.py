@@ -1,7 +1,8 @@
 """A model that answers by chance: calls of the agent's tools with arguments that fit their schemas, and then a text.
 
-It keeps to no script, so that any history gets an answer, also one that a crash or a repeated call has changed. Most
-answers call one tool or several; the longer a run, the likelier it is that the answer is a text that ends it.
+Unless the scenario has a script it keeps to none, so that any history gets an answer, also one that a crash or a
+repeated call has changed. Most answers call one tool or several; the longer a run, the likelier it is that the answer
+is a text that ends it.
 """
 
 import asyncio
@@ -9,13 +10,15 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
 
-from refold.actors.protocols import StreamItem
+from refold.actors.protocols import Provider, StreamItem
 from refold.events.configuration import ToolSpec
 from refold.events.content import TextBlock
 from refold.events.errors import ProviderError
-from refold.events.model import ModelRequest, ModelResponse, ToolUse, Usage, deltas_of
+from refold.events.model import ModelRequest, ModelResponse, StopReason, ToolUse, Usage, deltas_of
+from refold.providers.fallback import FallbackProvider
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
+from refold.scenarios.scenario import Answer
 from refold.scenarios.simulated_world import World
 
 DELTA_CHARACTERS = 12
@@ -31,9 +34,11 @@ class SimulatedModel:
     Args:
         world: where chance and faults come from.
         asked: told of each request; returns the sessions whose it is, as far as it knows.
+        place: in an agent's FallbackProvider, from 1.
     """
 
-    def __init__(self, world: World, asked: Callable[[ModelRequest], list[str]]) -> None:
+    def __init__(self, world: World, asked: Callable[[ModelRequest], list[str]], place: int = 1) -> None:
+        self._place = place
         self._world = world
         self._asked = asked
 
@@ -74,9 +79,19 @@ class SimulatedModel:
                     answer = _babble(request)
                 case _:
                     raise AssertionError(f"{fault} is no fault of a model call")
+        self._raise_in_brown_out()
         return answer, delay_s, cut
 
+    def _raise_in_brown_out(self) -> None:
+        for fault in self._world.plan.lasting("model"):
+            assert isinstance(fault, faults.ProviderBrownOut)
+            if fault.place in (None, self._place) and self._world.chance("brown-out").random() < fault.share:
+                self._world.plan.note(fault)
+                raise ProviderError("the simulated provider is not well", kind=fault.kind, retryable=True)
+
     def _answer(self, request: ModelRequest, chance: random.Random) -> ModelResponse:
+        if self._world.scenario.script:
+            return _scripted(request, self._world.scenario.script)
         results = 0
         for message in reversed(request.messages):
             if message.role == "user" and any(isinstance(block, TextBlock) for block in message.content):
@@ -92,6 +107,22 @@ class SimulatedModel:
             return ModelResponse(content=tuple(content), stop_reason="tool_use", usage=_usage(request))
         text = f"That is answer {chance.randrange(1_000_000)}."
         return ModelResponse(content=(TextBlock(text=text),), stop_reason="end_turn", usage=_usage(request))
+
+
+def simulated_provider(given: Provider, world: World, asked: Callable[[ModelRequest], list[str]]) -> Provider:
+    """Return what takes an agent's provider's place: a simulated model, or as many behind the same breakers."""
+    if isinstance(given, FallbackProvider):
+        return given.with_providers(lambda place: SimulatedModel(world, asked, place))
+    return SimulatedModel(world, asked)
+
+
+def _scripted(request: ModelRequest, script: Sequence[Answer]) -> ModelResponse:
+    given = sum(message.role == "assistant" for message in request.messages)
+    answer = script[given] if given < len(script) else Answer(text="That is all.")
+    calls = [ToolUse(name=call.tool, input=dict(call.input)) for call in answer.calls]
+    texts = [TextBlock(text=answer.text)] if answer.text else []
+    stop_reason: StopReason = "tool_use" if calls else "end_turn"
+    return ModelResponse(content=(*texts, *calls), stop_reason=stop_reason, usage=_usage(request))
 
 
 def arguments_for(spec: ToolSpec, chance: random.Random) -> dict[str, Any]:

@@ -7,7 +7,7 @@ not, as the fault says, and its caller waits for ever: the process is gone.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
-from refold.events.errors import PersistenceError
+from refold.events.errors import LogInUse, PersistenceError
 from refold.events.ids import PayloadHash, kind_and_identifier
 from refold.events.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
 from refold.events.session_core import SESSION_KIND
@@ -38,6 +38,7 @@ class SimulatedStore:
         self._die = die
         self._committed = committed
         self._dead = False
+        self._fenced = False
         self._never: asyncio.Future[None] | None = None
         """What the caller waits for whose append the process has died in."""
 
@@ -62,11 +63,15 @@ class SimulatedStore:
                     crash = fault
                 case _:
                     raise AssertionError(f"{fault} is no fault of an append")
+        for fault in self._plan.lasting("append"):
+            self._plan.note(fault)
+            raise PersistenceError("the simulated disk is full")
         await asyncio.sleep(0)
         self._require_life()
         if (crash is not None and not crash.committed) or (failure is not None and not failure.committed):
             appended: list[Appended] = []
         else:
+            self._require_ownership()
             appended = await self._disk.append(batches, payloads)
             await self._committed(batches)
         if crash is not None:
@@ -112,6 +117,10 @@ class SimulatedStore:
     async def close(self) -> None:
         self.bury()
 
+    def fence(self) -> None:
+        """Refuse every append from now on, as a log does that another process has taken over."""
+        self._fenced = True
+
     def bury(self) -> None:
         """Refuse everything from now on: the life is over."""
         self._dead = True
@@ -129,6 +138,10 @@ class SimulatedStore:
     def _require_life(self) -> None:
         if self._dead:
             raise PersistenceError("the simulated process is gone")
+
+    def _require_ownership(self) -> None:
+        if self._fenced:
+            raise LogInUse(self.name, pid=None, host=None)
 
 
 def sessions_in(streams: Iterable[str]) -> list[str]:

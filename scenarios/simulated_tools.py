@@ -19,6 +19,11 @@ from refold.tools import Tool, ToolBody
 HANG_S = 3_600.0
 """How long a body goes on that ignores everything."""
 
+ODD_TEXT = (
+    "\0 ends C, \r\n a line, \x1b[2J a screen; "
+    "\u202eturned\u202c \u0645\u0631\u062d\u0628\u0627 \U0001f469\u200d\U0001f680\ufeff"
+)
+
 GARBAGE = {"number": math.nan, "text": "half a \ud83d character", "deep": [{"set": {1, 2}}]}
 
 
@@ -28,13 +33,17 @@ def simulated_tools(tools: Sequence[Tool[..., object]], world: World) -> tuple[T
 
 
 def _simulated(tool: Tool[..., object], world: World) -> Tool[..., object]:
+    life = world.life
+
     async def carry_out(body: ToolBody, values: dict[str, object], context: ToolContext[object]) -> object:
-        return await _carry_out(tool.spec, lambda: body(values, context), context, world)
+        return await _carry_out(tool.spec, lambda: body(values, context), context, world, life)
 
     return tool.carried_out_by(carry_out)
 
 
-async def _carry_out(spec: ToolSpec, run: Callable[[], object], context: ToolContext[object], world: World) -> object:
+async def _carry_out(
+    spec: ToolSpec, run: Callable[[], object], context: ToolContext[object], world: World, life: int
+) -> object:
     chance = world.chance(f"tool {spec.name}")
     due = world.plan.count("tool", [str(context.session)])
     body = Body(
@@ -42,6 +51,7 @@ async def _carry_out(spec: ToolSpec, run: Callable[[], object], context: ToolCon
         call=str(context.call),
         tool=spec,
         ignores_cancellation=any(isinstance(fault, faults.ToolHangs) for fault in due),
+        life=life,
     )
     world.bodies.append(body)
     try:
@@ -62,6 +72,10 @@ async def _carry_out(spec: ToolSpec, run: Callable[[], object], context: ToolCon
                 raise ToolError("the simulated tool failed after its work", kind="transient")
             if isinstance(fault, faults.ToolReturnsGarbage):
                 return GARBAGE
+            if isinstance(fault, faults.ToolReturnsHuge):
+                return "huge " * (fault.characters // 5)
+            if isinstance(fault, faults.ToolReturnsOddText):
+                return ODD_TEXT
         return result
     finally:
         body.running = False

@@ -31,6 +31,8 @@ class Body(msgspec.Struct, eq=False):
     tool: ToolSpec
     running: bool = True
     ignores_cancellation: bool = False
+    life: int = 1
+    """Of the process that runs it."""
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,9 +65,11 @@ class World:
         """The version that each stream has by then."""
         self.keys = f"after {sum(self.recorded.values())} events: " if self.recorded else ""
         """How the keys of acts begin, which the log may not have from elsewhere."""
-        self.plan = FaultPlan(scenario.faults, self.is_calm)
+        self.plan = FaultPlan(scenario.faults, self.is_calm, self.now_s)
         self.life = 0
         """Number of the process's present life, from 1."""
+        self.calm = False
+        """Whether nothing goes wrong any more, whatever the scenario says."""
         self.dying = False
         """Whether the process is gone, and its loop is about to stop."""
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -83,7 +87,7 @@ class World:
 
     def is_calm(self) -> bool:
         """Return whether nothing goes wrong any more."""
-        return self.now_s() >= self.scenario.calm_s
+        return self.calm or self.now_s() >= self.scenario.calm_s
 
     def chance(self, name: str) -> random.Random:
         """Return a source of chance for one purpose: each time another one for the same name, the same in each run."""
@@ -91,8 +95,8 @@ class World:
         return random.Random(f"{self.scenario.seed} {name} {self._draws[name]}")
 
     def running_bodies(self, session: str) -> list[Body]:
-        """Return the bodies of a session's tools that run now."""
-        return [body for body in self.bodies if body.running and body.session == session]
+        """Return the bodies of a session's tools that run now, in the process that has the log."""
+        return [body for body in self.bodies if body.running and body.session == session and body.life == self.life]
 
 
 class SimulatedClock:

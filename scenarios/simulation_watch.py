@@ -131,8 +131,8 @@ class SimulationWatch:
 
 
 def marked(session: str, text: str) -> str:
-    """Return an input's text with a mark that says whose it is."""
-    return f"{text} [said in {session}]"
+    """Return an input's text with a mark that says whose it is; an empty one, which is refused, stays empty."""
+    return f"{text} [said in {session}]" if text else ""
 
 
 def marks_in(content: Sequence[object]) -> list[str]:

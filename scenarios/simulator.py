@@ -16,6 +16,7 @@ import gc
 import hashlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,8 +25,10 @@ import msgspec
 from refold.actors.errors import ActorStopped
 from refold.agent import Agent
 from refold.agent_runtime import AgentRuntime
+from refold.events.codec import tag_of
 from refold.events.errors import BackpressureShed, CommandRejected, PersistenceError
 from refold.events.ids import SessionId, kind_and_identifier, stream_name
+from refold.events.payloads import restored, stored_hashes
 from refold.events.permission import Allow, Decision, Deny
 from refold.events.session_core import SESSION_KIND
 from refold.events.session_events import ToolApprovalRequested
@@ -33,16 +36,19 @@ from refold.events.session_state import Run
 from refold.log_check import check_log
 from refold.replay import replay
 from refold.scenarios import faults
+from refold.scenarios.burial import Gone, bury
 from refold.scenarios.fault_meetings import Meeting
 from refold.scenarios.faults import AnyFault
+from refold.scenarios.garbage import garbage_by_hand
 from refold.scenarios.saved_log import save_log
-from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Say, Scenario
+from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Decide, Say, Scenario, Watch
+from refold.scenarios.session_watching import Watched, Watching
+from refold.scenarios.simulated_agent import AgentSource, simulated_agent
 from refold.scenarios.simulated_loop import Schedule, SeededSchedule, SimulatedLoop, SimulationError, SparseSchedule
-from refold.scenarios.simulated_model import SimulatedModel
 from refold.scenarios.simulated_store import SimulatedStore
-from refold.scenarios.simulated_tools import simulated_tools
 from refold.scenarios.simulated_world import Beginning, World
 from refold.scenarios.simulation_watch import Broken, SimulationWatch, marked
+from refold.session import Session
 from refold.stores.whole_log import WholeLog
 
 log = logging.getLogger("refold.scenarios")
@@ -50,11 +56,11 @@ log = logging.getLogger("refold.scenarios")
 LIVES_MAX = 200
 """A process that dies more often than this is not the fault of the plan."""
 
+START_AGAIN_S = 10.0
+"""After so many virtual seconds a process is started again that could not open its log."""
+
 LOOK_S = 20.0
 """How often it is looked whether all is over, and whether a run waits for a person, in virtual seconds."""
-
-BURIAL_STEPS_MAX = 200_000
-"""So many steps may what is left of a dead life take until it has ended."""
 
 
 class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,6 +78,12 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """Of the loops of all lives."""
     virtual_s: float
     events: int
+    event_kinds: dict[str, int]
+    """How many events of each type the log has, such as `session.run_resumed.v1`."""
+    times: dict[str, int]
+    """How often faults of each kind have happened; more than once where they last."""
+    watched: tuple[Watched, ...]
+    """What each act `Watch` has seen, in their order."""
     operations: dict[str, int]
     """How many model calls, tool bodies, appends, reads and steps there were."""
     outcomes: tuple[str, ...]
@@ -95,10 +107,11 @@ class Simulator:
     """Plays scenarios with one agent.
 
     Args:
-        agent: what is rehearsed: its configuration, tools, policy and everything but its provider and approval handler.
+        agent: what is rehearsed: its configuration, tools, policy and everything but its provider and approval handler;
+            of a FallbackProvider, the breakers stay. Or a function that makes it, see `AgentSource`.
     """
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: AgentSource) -> None:
         self._agent = agent
 
     def run(self, scenario: Scenario, *, beginning: Beginning | None = None) -> SimulationReport:
@@ -128,41 +141,26 @@ class Simulator:
         return report
 
     def _played(self, scenario: Scenario, beginning: Beginning | None = None) -> tuple[SimulationReport, WholeLog]:
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
+        with garbage_by_hand():
             simulation = _Simulation(self._agent, scenario, beginning)
             return simulation.run(), simulation.world.disk
-        finally:
-            if collecting:
-                gc.enable()
-
-
-def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """See no error of what is left of a dead life."""
 
 
 def _waits_for_its_next_turn(run: Run) -> bool:
     return run.phase == "ready" and run.turns_allowed is not None and run.turns >= run.turns_allowed
 
 
-class _Gone(BaseException):
-    """The process is dead: passes through everything."""
-
-
 class _Simulation:
-    def __init__(self, agent: Agent, scenario: Scenario, beginning: Beginning | None) -> None:
+    def __init__(self, agent: AgentSource, scenario: Scenario, beginning: Beginning | None) -> None:
         self.scenario = scenario
         self.world = World(scenario, beginning)
         self.watch = SimulationWatch(self.world)
         self.world.plan.noticed = self.watch.met
-        self.agent = msgspec.structs.replace(
-            agent,
-            provider=SimulatedModel(self.world, self.watch.asked),
-            tools=simulated_tools(agent.tools, self.world),
-            approval=self._decide,
-        )
+        self._agent = agent
+        self._stores: list[SimulatedStore] = []
+        """Of the present life, and of processes that live beside it."""
         self.outcomes: dict[int, str] = {}
+        self.watching = {index: Watching(act) for index, act in enumerate(scenario.acts) if isinstance(act, Watch)}
         self.steps = 0
         self.over = False
         self._ended = False
@@ -185,11 +183,10 @@ class _Simulation:
         loop = SimulatedLoop(self._schedule(), time_s=time_s)
         loop.before_step = self._before_step
         self.world.loop, self.world.dying = loop, False
-        store = SimulatedStore(self.world.disk, self.world.plan, self.world.die, self.watch.committed)
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(self._whole_life(store))
-        except _Gone:
+            loop.run_until_complete(self._whole_life())
+        except Gone:
             log.debug("life %d ended at %.3f s", self.world.life, loop.time())
         except Exception as error:  # noqa: BLE001 - The border to the simulated process, whatever it lets out.
             self.watch.note("ERROR", "", f"{type(error).__name__}: {error}")
@@ -197,17 +194,18 @@ class _Simulation:
             self.watch.exercised.add("ERROR")
             time_s = loop.time()
             self.steps += loop.steps
-            store.bury()
+            for store in self._stores:
+                store.bury()
             loop.before_step = None
             self._bury(loop)
             asyncio.set_event_loop(None)
             gc.collect()
         return time_s
 
-    async def _whole_life(self, store: SimulatedStore) -> None:
+    async def _whole_life(self) -> None:
         self._ended = False
         try:
-            await _Life(self, store).live()
+            await _Life(self).live()
         finally:
             self._ended = True
 
@@ -216,38 +214,24 @@ class _Simulation:
             assert isinstance(fault, faults.CrashAtStep)
             self.world.die()
         if (self.world.dying or self.watch.broken) and not self._ended:
-            raise _Gone
+            raise Gone
 
     def _bury(self, loop: SimulatedLoop) -> None:
         """Let what is left of a life end, which it cannot do anything against any more."""
         for body in self.world.bodies:
             body.running = False
-        left = loop.steps + BURIAL_STEPS_MAX
+        if not bury(loop) and not self.watch.broken:
+            self.watch.note("ERROR", "", "what was left of a dead life does not end")
 
-        def limit(step: int) -> None:
-            if step > left:
-                raise _Gone
+    def agent(self) -> Agent:
+        """Return the agent as the present life has it."""
+        has_people = any(isinstance(act, Decide) for act in self.scenario.acts)
+        return simulated_agent(self._agent, self.world, self.watch.asked, None if has_people else self._decide)
 
-        loop.before_step = limit
-        loop.set_exception_handler(_ignore)
-        logged = logging.root.manager.disable
-        logging.disable(logging.CRITICAL)  # Nobody hears the dead.
-        try:
-            while True:
-                loop.run_until_complete(loop.shutdown_asyncgens())
-                loop.run_until_complete(asyncio.sleep(0))  # What is ready may begin more.
-                tasks = sorted(asyncio.all_tasks(loop), key=hash)
-                if not tasks:
-                    break
-                for task in tasks:
-                    task.cancel()
-                loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        except (_Gone, SimulationError):
-            if not self.watch.broken:
-                self.watch.note("ERROR", "", "what was left of a dead life does not end")
-        finally:
-            logging.disable(logged)
-            loop.close()
+    def store(self) -> SimulatedStore:
+        """Return the disk as the present life sees it."""
+        self._stores.append(SimulatedStore(self.world.disk, self.world.plan, self.world.die, self.watch.committed))
+        return self._stores[-1]
 
     def _schedule(self) -> Schedule:
         deviations = self.scenario.deviations
@@ -283,6 +267,9 @@ class _Simulation:
             steps=self.steps,
             virtual_s=self.world.now_s(),
             events=len(events),
+            event_kinds=dict(sorted(Counter(tag_of(event.data) or "" for event in events).items())),
+            times=self.world.plan.times(),
+            watched=tuple(watching.seen() for watching in self.watching.values()),
             operations=self.world.plan.operations(),
             outcomes=tuple(self.outcomes.get(index, "") for index in range(len(self.scenario.acts))),
             met=self.watch.meetings.counted(),
@@ -291,14 +278,21 @@ class _Simulation:
 
 
 class _Life:
-    """One life of the process, and those outside who speak to it."""
+    """One life of the process, and those outside who speak to it.
 
-    def __init__(self, simulation: _Simulation, store: SimulatedStore) -> None:
+    Args:
+        simulation: what it is part of.
+        beside: whether another process lives that had the log before.
+    """
+
+    def __init__(self, simulation: _Simulation, *, beside: bool = False) -> None:
         self._simulation = simulation
         self._world = simulation.world
         self._watch = simulation.watch
-        self._store = store
+        self._beside = beside
+        self._store = simulation.store()
         self._ending: asyncio.Event = asyncio.Event()
+        self._taken_over = False
 
     async def live(self) -> None:
         """Run the process until it ends in order, or all is over."""
@@ -306,22 +300,26 @@ class _Life:
         loop = asyncio.get_running_loop()
         for fault in world.plan.timed():
             loop.call_at(max(fault.at_s, loop.time()), self._timed, fault)
-        runtime = AgentRuntime(simulation.agent, log=self._store, clock=world.clock, inbox_poll_s=0)
+        runtime = AgentRuntime(simulation.agent(), log=self._store, clock=world.clock, inbox_poll_s=0)
         try:
             await runtime.open()
         except PersistenceError:  # As a process that cannot start, and is started again.
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(START_AGAIN_S)
             return
-        acts = [
-            loop.create_task(self._act(runtime, index, act), name=f"act {index}")
-            for index, act in enumerate(simulation.scenario.acts)
-            if index not in simulation.outcomes
-        ]
+        waiting = {index: act for index, act in enumerate(simulation.scenario.acts) if index not in simulation.outcomes}
+        acts = [loop.create_task(self._act(runtime, index, act), name=f"act {index}") for index, act in waiting.items()]
         everything: asyncio.Task[Any] = loop.create_task(self._all_over(runtime, acts), name="all over")
         ending: asyncio.Task[Any] = loop.create_task(self._ending.wait(), name="the order to end")
         try:
             await asyncio.wait([everything, ending], return_when=asyncio.FIRST_COMPLETED)
-            if everything.done():
+            if self._taken_over:
+                everything.cancel()
+                for task, act in zip(acts, waiting.values(), strict=True):
+                    if isinstance(act, Watch):  # Somebody follows the session on, where it goes on.
+                        task.cancel()
+                world.life += 1
+                await _Life(simulation, beside=True).live()
+            elif everything.done():
                 everything.result()
                 simulation.over = True
         finally:
@@ -335,11 +333,11 @@ class _Life:
     def _check_nothing_is_left(self) -> None:
         current = asyncio.current_task()
         left = sorted(task.get_name() for task in asyncio.all_tasks() if task is not current)
-        if left and not any(body.running for body in self._world.bodies):
+        if left and not self._beside and not any(body.running for body in self._world.bodies):
             self._watch.note("INV7", "", f"a closed runtime leaves tasks: {', '.join(left)}")
 
     def _timed(self, fault: AnyFault) -> None:
-        if self._world.is_calm() or self._world.dying:
+        if self._world.is_calm() or self._world.dying or self._world.plan.has_happened(fault):
             return
         self._world.plan.note(fault)
         match fault:
@@ -349,6 +347,10 @@ class _Life:
                 self._ending.set()
             case faults.ClockJumps(seconds=seconds):
                 self._world.clock.jump(seconds)
+            case faults.SecondRuntime():
+                self._store.fence()
+                self._taken_over = True
+                self._ending.set()
             case _:
                 raise AssertionError(f"{fault} has no moment")
 
@@ -356,7 +358,7 @@ class _Life:
         await asyncio.sleep(max(0.0, act.at_s - self._world.now_s()))
         while index not in self._simulation.outcomes:
             try:
-                outcome = await self._once(runtime, act, f"{self._world.keys}act {index}")
+                outcome = await self._once(runtime, act, index)
             except (PersistenceError, BackpressureShed):
                 await asyncio.sleep(1.0)
             except ActorStopped:
@@ -368,11 +370,11 @@ class _Life:
             else:
                 self._simulation.outcomes[index] = outcome
 
-    async def _once(self, runtime: AgentRuntime, act: AnyAct, key: str) -> str:
-        session = await runtime.session(act.session)
+    async def _once(self, runtime: AgentRuntime, act: AnyAct, index: int) -> str:
+        session, key = await runtime.session(act.session), f"{self._world.keys}act {index}"
         match act:
-            case Say(text=text):
-                result = await session.send(marked(act.session, text), key=key)
+            case Say(text=text, times=times):
+                result = await session.send(marked(act.session, text * times), key=key)
                 self._watch.told(act.session, result)
                 return type(result.outcome).__name__
             case Cancel():
@@ -388,6 +390,19 @@ class _Life:
                     return "done"
                 self._watch.told(act.session, sending.result())
                 return type(sending.result().outcome).__name__
+            case Decide(allow=allow):
+                for waiting in await session.approvals():
+                    await session.decide(waiting.call, allow=allow, key=f"{key} {waiting.call}")
+                return "done"
+            case Watch():
+                await self._follow(session, self._simulation.watching[index], act)
+                return "done"
+
+    async def _follow(self, session: Session, watching: Watching, act: Watch) -> None:
+        self._watch.exercised.add("FOLLOW")
+        await watching.follow(session, max(0.0, act.at_s + act.for_s - self._world.now_s()))
+        for problem in watching.problems:
+            self._watch.note("FOLLOW", stream_name(SESSION_KIND, session.id), problem)
 
     async def _all_over(self, runtime: AgentRuntime, acts: Sequence[asyncio.Task[None]]) -> None:
         """Return when nothing is open any more; somebody sees to runs that wait for a person."""
@@ -421,11 +436,16 @@ class _Life:
             run = (await session.state_at()).run
             if run is not None and (run.parked or _waits_for_its_next_turn(run)):
                 await session.resume()
+            if runtime.agent.approval is None:
+                for asked in await session.approvals():
+                    await session.decide(asked.call, allow=False)
 
     async def _compare(self, runtime: AgentRuntime, session_id: str) -> None:
         """Compare what a session shows with what its log adds up to."""
         session = await runtime.session(session_id)
         self._watch.exercised.add("INV6")
-        if await session.history() != (await session.state_at()).messages:
+        messages = (await session.state_at()).messages
+        payloads = await self._world.disk.read_payloads(stored_hashes(messages))
+        if await session.history() != [restored(message, payloads) for message in messages]:
             stream = stream_name(SESSION_KIND, SessionId(session_id))
             self._watch.note("INV6", stream, "the history that is shown is not what the log adds up to")

@@ -13,15 +13,24 @@ acts, the faults and the overtakings without which the promise holds. It needs h
 installs.
 """
 
+from collections.abc import Sequence
+from typing import get_args
+
+import msgspec
 from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
 from refold.agent import Agent
+from refold.events.configuration import AgentConfig
+from refold.events.retrying import RetryPolicy
+from refold.events.spending import Budget
 from refold.scenarios import faults
-from refold.scenarios.faults import AnyFault
-from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Say, Scenario
+from refold.scenarios.agent_plan import AgentPlan, Behaviour, Kind, PolicyKind, ToolPlan
+from refold.scenarios.faults import AnyFault, CountedFault
+from refold.scenarios.scenario import Abandon, Answer, AnyAct, Call, Cancel, Say, Scenario, Watch
 from refold.scenarios.simulator import SimulationReport, Simulator
+from refold.tools import Tool
 
 BUSY_S = 40
 """Within so many virtual seconds everything is said."""
@@ -36,10 +45,85 @@ def acts(sessions: int = 3) -> st.SearchStrategy[AnyAct]:
     """What somebody says or cancels in one of `sessions` sessions."""
     names = st.integers(0, sessions - 1).map(lambda number: f"s{number}")
     return st.one_of(
-        st.builds(Say, session=names, at_s=moments(), text=st.sampled_from(["hello", "go on", "pay 3"])),
+        st.builds(Say, session=names, at_s=moments(), text=inputs(), times=st.sampled_from([1, 1, 1, 5_000])),
         st.builds(Cancel, session=names, at_s=moments()),
         st.builds(Abandon, session=names, at_s=moments(), after_s=st.sampled_from([1.0, 0.1, 10.0])),
+        st.builds(Watch, session=names, at_s=moments(), pause_s=st.sampled_from([1.0, 20.0])),
     )
+
+
+def inputs() -> st.SearchStrategy[str]:
+    """What people say: plain things first, then any text, also none, which is refused."""
+    return st.one_of(
+        st.sampled_from(["hello", "go on", "pay 3", "\u202e\0 \U0001f469\u200d\U0001f680", ""]), st.text(max_size=9)
+    )
+
+
+def scripts(tools: Sequence[str] = ()) -> st.SearchStrategy[tuple[Answer, ...]]:
+    """Answers of a model, in order; see `Scenario.script`.
+
+    Args:
+        tools: names that are called, beside one that there is not.
+    """
+    scalars = st.one_of(st.integers(-3, 3), st.text(max_size=3), st.booleans(), st.none(), st.floats(0, 1))
+    arguments = st.dictionaries(st.sampled_from(["p0", "p1", "p2", "other"]), scalars | st.lists(scalars, max_size=2))
+    calls = st.builds(Call, st.sampled_from([*tools, "no_such_tool"]), arguments)
+    answers = st.builds(
+        Answer, text=st.sampled_from(["", "Let me see.", "word " * 200]), calls=st.lists(calls, max_size=3).map(tuple)
+    )
+    return st.lists(answers, max_size=6).map(tuple)
+
+
+def tool_plans(name: str = "tool_a") -> st.SearchStrategy[ToolPlan]:
+    """Tools as data, of one name: any signature, effect, tier and behaviour."""
+    return st.builds(
+        ToolPlan,
+        name=st.just(name),
+        parameters=st.lists(st.sampled_from(get_args(Kind)), max_size=3).map(tuple),
+        tier=st.sampled_from(["act", "observe", "confirm"]),
+        effect=st.sampled_from(["once", "idempotent", "pure"]),
+        behaviour=st.sampled_from(get_args(Behaviour)),
+        plain=st.booleans(),
+        attempts=st.sampled_from([1, 1, 3]),
+    )
+
+
+def tools(name: str = "tool_a") -> st.SearchStrategy[Tool[..., object]]:
+    """Tools of one name."""
+    return tool_plans(name).map(ToolPlan.built)
+
+
+def configurations() -> st.SearchStrategy[AgentConfig]:
+    """Configurations of agents: streaming or not, with retries, budgets and limits or without."""
+    return st.builds(
+        AgentConfig,
+        model=st.just("m"),
+        streaming=st.booleans(),
+        max_turns=st.sampled_from([20, 2, 1]),
+        retry=st.sampled_from([None, RetryPolicy(), RetryPolicy(attempts_max=2, base_s=20.0, jitter=0.0)]),
+        budget=st.sampled_from([None, None, Budget(tokens=300), Budget(tool_calls=3)]),
+        run_timeout_s=st.sampled_from([None, None, 30.0]),
+        approval_expiry_s=st.sampled_from([None, None, 10.0]),
+        error_recovery=st.sampled_from(["stop", "retry"]),
+        resumes_max=st.sampled_from([3, 0]),
+    )
+
+
+def agent_plans(tools_max: int = 3) -> st.SearchStrategy[AgentPlan]:
+    """Agents as data, of up to `tools_max` tools."""
+    names = [f"tool_{letter}" for letter in "abcdefghijklmnopqrstuvwxyz"[:tools_max]]
+    return st.builds(
+        AgentPlan,
+        tools=st.integers(0, tools_max).flatmap(lambda size: st.tuples(*map(tool_plans, names[:size]))),
+        config=configurations(),
+        policy=st.sampled_from(get_args(PolicyKind)),
+        offers_all=st.sampled_from([True, True, False]),
+    )
+
+
+def agents(tools_max: int = 3) -> st.SearchStrategy[Agent]:
+    """Agents to be simulated: `@given(strategies.agents(), strategies.scenarios())`."""
+    return agent_plans(tools_max).map(AgentPlan.built)
 
 
 def provider_faults() -> st.SearchStrategy[AnyFault]:
@@ -66,6 +150,8 @@ def tool_faults() -> st.SearchStrategy[AnyFault]:
         st.builds(faults.ToolIsSlow, nth=nth, seconds=st.sampled_from([10.0, 100.0, 300.0])),
         st.builds(faults.ToolHangs, nth=nth),
         st.builds(faults.ToolReturnsGarbage, nth=nth),
+        st.builds(faults.ToolReturnsHuge, nth=nth, characters=st.just(200_000)),
+        st.builds(faults.ToolReturnsOddText, nth=nth),
     )
 
 
@@ -88,12 +174,33 @@ def process_faults() -> st.SearchStrategy[AnyFault]:
         st.builds(faults.Crash, at_s=moments()),
         st.builds(faults.Close, at_s=moments()),
         st.builds(faults.ClockJumps, at_s=moments(), seconds=st.sampled_from([5.0, -5.0, 86_400.0, -86_400.0])),
+        st.builds(faults.SecondRuntime, at_s=moments()),
+    )
+
+
+def lasting_faults() -> st.SearchStrategy[AnyFault]:
+    """What goes wrong for a while."""
+    times = {"at_s": moments(), "for_s": st.sampled_from([5.0, 60.0])}
+    return st.one_of(
+        st.builds(faults.ProviderBrownOut, share=st.sampled_from([1.0, 0.5]), **times),
+        st.builds(faults.DiskIsFull, **times),
     )
 
 
 def any_fault() -> st.SearchStrategy[AnyFault]:
     """Any fault of any kind."""
-    return st.one_of(process_faults(), store_faults(), tool_faults(), provider_faults())
+    return st.one_of(process_faults(), store_faults(), tool_faults(), provider_faults(), lasting_faults())
+
+
+def counted_faults(nth_max: int) -> st.SearchStrategy[AnyFault]:
+    """Those that count, at one of the first `nth_max` operations of their kind."""
+
+    def sooner(fault: AnyFault) -> AnyFault:
+        assert isinstance(fault, CountedFault)
+        return msgspec.structs.replace(fault, nth=1 + (fault.nth - 1) % nth_max)
+
+    every = st.one_of(process_faults(), store_faults(), tool_faults(), provider_faults())
+    return every.filter(lambda fault: isinstance(fault, CountedFault)).map(sooner)
 
 
 def deviations() -> st.SearchStrategy[dict[int, int]]:
@@ -101,10 +208,17 @@ def deviations() -> st.SearchStrategy[dict[int, int]]:
     return st.dictionaries(st.integers(0, 800), st.integers(1, 4), max_size=4)
 
 
-def scenarios(*, sessions: int = 3, acts_max: int = 8, faults_max: int = 5) -> st.SearchStrategy[Scenario]:
+def scenarios(
+    *,
+    sessions: int = 3,
+    acts_max: int = 8,
+    faults_max: int = 5,
+    script: st.SearchStrategy[tuple[Answer, ...]] | None = None,
+) -> st.SearchStrategy[Scenario]:
     """Whole scenarios.
 
     Args:
+        script: what the model answers, such as `scripts(["pay"])`; None = what is drawn from the scenario's seed.
         sessions: how many sessions are spoken to, >= 1.
         acts_max: most acts, >= 1.
         faults_max: most faults, >= 0.
@@ -113,6 +227,7 @@ def scenarios(*, sessions: int = 3, acts_max: int = 8, faults_max: int = 5) -> s
         Scenario,
         acts=st.lists(acts(sessions), min_size=1, max_size=acts_max).map(tuple),
         faults=st.lists(any_fault(), max_size=faults_max).map(tuple),
+        script=st.just(()) if script is None else script,
         seed=st.integers(0, 1_000),
         deviations=deviations(),
     )

@@ -8,7 +8,7 @@ that failed often is not asked for a while, so that no call has to wait for its 
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterable, AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from typing import TypeAlias, get_args
 
@@ -96,6 +96,17 @@ class FallbackProvider(StreamingProvider):
 
     def _counts(self, error: Exception) -> bool:
         return not isinstance(error, ProviderError) or error.kind in self._on
+
+    def with_providers(self, make: Callable[[int], Provider]) -> "FallbackProvider":
+        """Return the same with other providers, behind the same breakers and asked for the same models.
+
+        Args:
+            make: given a provider's place, from 1, returns what takes it.
+        """
+        alternatives: list[Alternative] = []
+        for place, (_, model) in enumerate(self._alternatives, start=1):
+            alternatives.append((make(place), model) if model else make(place))
+        return FallbackProvider(alternatives, on=self._on, breakers=self._breakers)
 
     async def aclose(self) -> None:
         """Close what its providers keep open, of those that can be closed."""

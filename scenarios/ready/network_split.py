@@ -1,0 +1,55 @@
+"""Network split in mid-session: for 40 seconds no model call gets through.
+
+Three sessions are at work when the network goes. Calls that are made meanwhile fail as broken connections.
+
+Promised: a call that failed is made again after a pause that grows, as the agent's `RetryPolicy` says; so every run
+ends with an answer, and no tool is called again because of it.
+
+Look at `times`, how many calls the split cost; at `event_kinds["session.retry_scheduled.v1"]`, as many retries; and at
+`outcomes`.
+"""
+
+from refold.agent import Agent
+from refold.events.configuration import AgentConfig
+from refold.events.retrying import RetryPolicy
+from refold.providers.scripted import ScriptedProvider
+from refold.scenarios.faults import ProviderBrownOut
+from refold.scenarios.ready.playing import main, played
+from refold.scenarios.scenario import Answer, Call, Say, Scenario
+from refold.scenarios.simulated_agent import AgentSource
+from refold.scenarios.simulator import SimulationReport
+from refold.tools import tool
+
+
+@tool
+async def book(city: str) -> str:
+    """Book a room."""
+    return f"a room in {city} is booked"
+
+
+def agent() -> Agent:
+    """Return an agent that is patient with broken connections."""
+    config = AgentConfig(model="sample", streaming=True, retry=RetryPolicy(attempts_max=10))
+    return Agent(config=config, provider=ScriptedProvider([]), tools=[book])
+
+
+def scenario() -> Scenario:
+    """Return three sessions, and the split two seconds after they began."""
+    return Scenario(
+        acts=tuple(Say(session=city, text=f"Book a room in {city}.") for city in ("Lisbon", "Oslo", "Rome")),
+        faults=(ProviderBrownOut(at_s=2.0, for_s=40.0, kind="connection"),),
+        script=(
+            Answer(text="I look around.", calls=(Call("book", {"city": "the middle"}),)),
+            Answer(calls=(Call("book", {"city": "the suburbs"}),)),
+            Answer(text="Both are booked."),
+        ),
+    )
+
+
+def play(agent_to_play: AgentSource | None = None) -> SimulationReport:
+    """Play it with an agent; None = with the sample."""
+    return played(scenario(), agent, agent_to_play)
+
+
+if __name__ == "__main__":
+    main(__doc__, play)

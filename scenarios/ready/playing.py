@@ -1,0 +1,54 @@
+"""How a ready scenario is played, and what its own command prints."""
+
+import inspect
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from refold.agent import Agent
+from refold.events.errors import ConfigError
+from refold.scenarios.scenario import Scenario
+from refold.scenarios.simulated_agent import AgentSource
+from refold.scenarios.simulator import SimulationReport, Simulator
+
+
+def played(scenario: Scenario, sample: Callable[[], Agent], agent: AgentSource | None) -> SimulationReport:
+    """Play a scenario and return what came of it.
+
+    Args:
+        scenario: its script is the sample's; with another agent the answers are drawn from the seed.
+        sample: makes the sample agent.
+        agent: another one; None = the sample.
+    """
+    if agent is None:
+        return Simulator(sample).run(scenario)
+    return Simulator(agent).run(msgspec.structs.replace(scenario, script=()))
+
+
+def said_about(story: str, report: SimulationReport) -> str:
+    """Return a story and what came of it, in lines for people."""
+    kinds = ", ".join(f"{kind} {count}" for kind, count in report.event_kinds.items())
+    lines = [
+        inspect.cleandoc(story),
+        "",
+        f"{report.lives} lives of the process, {report.virtual_s:,.0f} virtual seconds, {report.events:,} events",
+        f"faults     {', '.join(f'{name} {times}' for name, times in report.times.items()) or 'none'}",
+        f"outcomes   {', '.join(f'{name} {report.outcomes.count(name)}' for name in dict.fromkeys(report.outcomes))}",
+        f"operations {', '.join(f'{name} {times}' for name, times in report.operations.items())}",
+        f"events     {kinds}",
+        *(f"watched    {watched}" for watched in report.watched),
+        f"checked    {', '.join(report.exercised)}",
+        *(f"BROKEN     {broken}" for broken in report.broken),
+        f"digest     {report.digest}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(story: str | None, play: Callable[[], SimulationReport]) -> None:
+    """Play a ready scenario, print its story and what came of it, and exit with 1 if a promise was broken."""
+    if story is None:
+        raise ConfigError("a ready scenario tells its story in its docstring, which `python -OO` removes")
+    report = play()
+    sys.stdout.write(said_about(story, report))
+    sys.exit(1 if report.broken else 0)

@@ -1,0 +1,100 @@
+"""A state machine over the public API: it breaks no promise of this agent, and finds and shrinks what was planted."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from refold import Agent
+from refold.scenarios import faults
+from refold.scenarios.session_machine import SessionMachine
+from tests.planted_faults.planting import ROOT, copy_package, plant
+from tests.scenarios.test_simulator import agent
+
+SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.filter_too_much]
+
+
+class OwnMachine(SessionMachine):
+    def make_agent(self) -> Agent:
+        return agent()
+
+
+def test_nothing_that_people_and_accidents_do_breaks_a_promise() -> None:
+    run_state_machine_as_test(
+        OwnMachine, settings=settings(max_examples=8, stateful_step_count=20, suppress_health_check=SLOW_IS_FINE)
+    )
+
+
+@pytest.mark.slow
+def test_nothing_breaks_a_promise_in_many_runs() -> None:
+    run_state_machine_as_test(
+        OwnMachine, settings=settings(max_examples=40, stateful_step_count=30, suppress_health_check=SLOW_IS_FINE)
+    )
+
+
+def test_a_session_lives_through_all_that_a_machine_can_do() -> None:
+    machine = OwnMachine()
+    machine.begin(seed=3, deviations={})
+    machine.send(which=0, text="hello")
+    assert machine.expected.said[0].acknowledged
+    machine.go_wrong(faults.CrashAtAppend(nth=1, committed=True))
+    machine.advance(10.0)
+    assert machine.process.world.life == 2
+    machine.send_again(which=0)
+    machine.send_other_content(which=0)
+    machine.advance(120.0)
+    machine.decide(which=0, allow=True)
+    machine.look_back(which=0)
+    machine.set_clock(-86_400.0)
+    machine.deploy()
+    machine.send(which=0, text="go on")
+    machine.cancel(which=0)
+    machine.crash()
+    machine.look_back(which=0)
+    machine.replay()
+    machine.every_promise_is_kept()
+    machine.teardown()
+    first, second = machine.expected.said
+    assert first.told is not None
+    assert second.told is not None
+    assert len(machine.expected.versions("s0")) >= 2
+    assert machine.process.world.life >= 4
+
+
+SEARCH = """
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from tests.scenarios.test_session_machine import OwnMachine
+run_state_machine_as_test(OwnMachine, settings=settings(
+    max_examples=150, stateful_step_count=12, derandomize=True, database=None, deadline=None,
+    suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
+))
+"""
+
+
+@pytest.mark.slow
+def test_work_that_is_done_again_after_a_crash_is_found_and_shrunk_to_a_few_calls(tmp_path: Path) -> None:
+    copy_package(tmp_path)
+    plant(
+        tmp_path,
+        "actors/event_sourced.py",
+        "            if recovery is None:\n",
+        "            if recovery is not None:\n                recovery = ()\n            if recovery is None:\n",
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-B", "-c", SEARCH],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONASYNCIODEBUG": ""},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "AssertionError: ONCE session/" in done.stderr
+    lines = [line.lstrip(" |") for line in done.stderr.splitlines()]
+    calls = [line for line in lines if line.startswith("state.") and "every_promise_is_kept" not in line]
+    assert len(calls) <= 6, done.stderr  # Begin, say something, wait for a tool, crash, and the end.
