@@ -25,7 +25,7 @@ import msgspec
 from refold.actors.errors import ActorStopped
 from refold.agent import Agent
 from refold.agent_runtime import AgentRuntime
-from refold.events.codec import tag_of
+from refold.events.codec import RecordedEvent, tag_of
 from refold.events.errors import BackpressureShed, CommandRejected, PersistenceError
 from refold.events.ids import SessionId, kind_and_identifier, stream_name
 from refold.events.payloads import restored, stored_hashes
@@ -78,11 +78,11 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """Of the loops of all lives."""
     virtual_s: float
     events: int
-    event_kinds: dict[str, int]
+    event_kinds: dict[str, int] = {}
     """How many events of each type the log has, such as `session.run_resumed.v1`."""
-    times: dict[str, int]
+    times: dict[str, int] = {}
     """How often faults of each kind have happened; more than once where they last."""
-    watched: tuple[Watched, ...]
+    watched: tuple[Watched, ...] = ()
     """What each act `Watch` has seen, in their order."""
     operations: dict[str, int]
     """How many model calls, tool bodies, appends, reads and steps there were."""
@@ -441,11 +441,15 @@ class _Life:
                     await session.decide(asked.call, allow=False)
 
     async def _compare(self, runtime: AgentRuntime, session_id: str) -> None:
-        """Compare what a session shows with what its log adds up to."""
+        """Compare what a session shows, and what those see who follow it, with what its log adds up to."""
         session = await runtime.session(session_id)
-        self._watch.exercised.add("INV6")
-        messages = (await session.state_at()).messages
-        payloads = await self._world.disk.read_payloads(stored_hashes(messages))
-        if await session.history() != [restored(message, payloads) for message in messages]:
-            stream = stream_name(SESSION_KIND, SessionId(session_id))
+        self._watch.exercised.update(("INV6", "FOLLOW"))
+        state, stream = await session.state_at(), stream_name(SESSION_KIND, SessionId(session_id))
+        payloads = await self._world.disk.read_payloads(stored_hashes(state.messages))
+        if await session.history() != [restored(message, payloads) for message in state.messages]:
             self._watch.note("INV6", stream, "the history that is shown is not what the log adds up to")
+        async with session.follow(after_version=0) as followed:
+            followed.end()  # What happens from now on is not waited for.
+            seen = [item.version async for item in followed if isinstance(item, RecordedEvent)]
+        if seen != list(range(1, state.version + 1)):
+            self._watch.note("FOLLOW", stream, f"who follows the session from its beginning sees the versions {seen}")
