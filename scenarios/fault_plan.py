@@ -7,8 +7,11 @@ from typing import Literal, TypeAlias
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault, CountedFault
 
-Operation: TypeAlias = Literal["model", "tool", "append", "read", "step"]
-"""What is counted: calls of the model, bodies of tools, appends, reads of a stream, and steps of the loop."""
+Operation: TypeAlias = Literal[
+    "model", "tool", "append", "read", "step", "connect", "request", "chunk", "reply", "input"
+]
+"""What is counted: calls of the model, bodies of tools, appends, reads of a stream, and steps of the loop; on a network
+connections, requests and pieces of responses; replies to sessions, and what is said to them from outside."""
 
 OPERATIONS: dict[type[CountedFault], Operation] = {
     faults.ProviderRefuses: "model",
@@ -25,6 +28,24 @@ OPERATIONS: dict[type[CountedFault], Operation] = {
     faults.CrashAtAppend: "append",
     faults.ReadFails: "read",
     faults.CrashAtStep: "step",
+    faults.HostRefuses: "connect",
+    faults.HostIsSilent: "connect",
+    faults.HostIsFull: "request",
+    faults.HostFails: "request",
+    faults.ResponseStalls: "request",
+    faults.ResponseBreaks: "request",
+    faults.ResponseDrips: "request",
+    faults.ResponseIsNoText: "request",
+    faults.ResponseIsNoJson: "request",
+    faults.ResponseHasNoEnd: "request",
+    faults.ResponseIsHuge: "request",
+    faults.ArgumentsAreCut: "request",
+    faults.CallsShareId: "request",
+    faults.ChunkIsLate: "chunk",
+    faults.ChunkIsLost: "chunk",
+    faults.DuplicateReply: "reply",
+    faults.LateReply: "reply",
+    faults.DuplicateInput: "input",
 }
 """What each counted fault happens at."""
 
@@ -72,12 +93,13 @@ class FaultPlan:
         self._happened[id(fault)] = fault
         self.noticed(fault, sessions)
 
-    def timed(self) -> list[faults.Crash | faults.Close | faults.ClockJumps]:
+    def timed(self) -> list[faults.Crash | faults.Close | faults.ClockJumps | faults.NetworkSplit]:
         """Return the faults that wait for their moment."""
         return [
             fault
             for fault in self._planned
-            if isinstance(fault, faults.Crash | faults.Close | faults.ClockJumps) and id(fault) not in self._happened
+            if isinstance(fault, faults.Crash | faults.Close | faults.ClockJumps | faults.NetworkSplit)
+            and id(fault) not in self._happened
         ]
 
     def happened(self) -> tuple[AnyFault, ...]:

@@ -37,10 +37,11 @@ from refold.scenarios.fault_meetings import Meeting
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.saved_log import save_log
 from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Say, Scenario
+from refold.scenarios.simulated_agent import simulated_agent
 from refold.scenarios.simulated_loop import Schedule, SeededSchedule, SimulatedLoop, SimulationError, SparseSchedule
-from refold.scenarios.simulated_model import SimulatedModel
+from refold.scenarios.simulated_replies import SimulatedReplies
 from refold.scenarios.simulated_store import SimulatedStore
-from refold.scenarios.simulated_tools import simulated_tools
+from refold.scenarios.simulated_wire import wire_of
 from refold.scenarios.simulated_world import Beginning, World
 from refold.scenarios.simulation_watch import Broken, SimulationWatch, marked
 from refold.stores.whole_log import WholeLog
@@ -130,10 +131,12 @@ class Simulator:
     def _played(self, scenario: Scenario, beginning: Beginning | None = None) -> tuple[SimulationReport, WholeLog]:
         collecting = gc.isenabled()
         gc.disable()
+        gc.freeze()  # So that collecting between lives looks at nothing but theirs.
         try:
             simulation = _Simulation(self._agent, scenario, beginning)
             return simulation.run(), simulation.world.disk
         finally:
+            gc.unfreeze()
             if collecting:
                 gc.enable()
 
@@ -150,19 +153,26 @@ class _Gone(BaseException):
     """The process is dead: passes through everything."""
 
 
+class Repetition(msgspec.Struct, frozen=True, eq=False):
+    """An act that is delivered a second time."""
+
+    index: int
+    """Of the act."""
+    due_s: float
+
+
 class _Simulation:
     def __init__(self, agent: Agent, scenario: Scenario, beginning: Beginning | None) -> None:
         self.scenario = scenario
         self.world = World(scenario, beginning)
         self.watch = SimulationWatch(self.world)
         self.world.plan.noticed = self.watch.met
-        self.agent = msgspec.structs.replace(
-            agent,
-            provider=SimulatedModel(self.world, self.watch.asked),
-            tools=simulated_tools(agent.tools, self.world),
-            approval=self._decide,
-        )
+        self.replies = SimulatedReplies(self.world)
+        self.wire = wire_of(self.world, self.watch)
+        self._own_agent = agent
         self.outcomes: dict[int, str] = {}
+        self.repetitions: list[Repetition] = []
+        """Of acts, still to come."""
         self.steps = 0
         self.over = False
         self._ended = False
@@ -179,6 +189,13 @@ class _Simulation:
         if not self.watch.broken:
             asyncio.run(self._check_whole_log())
         return self._report()
+
+    def agent_of_a_life(self) -> Agent:
+        """Return the agent as a process that begins has it."""
+        provider_of = self.wire.provider_of if self.wire is not None else lambda model: model
+        return simulated_agent(
+            self._own_agent, self.world, asked=self.watch.asked, approval=self._decide, provider_of=provider_of
+        )
 
     def _live(self, time_s: float) -> float:
         """Play one life of the process, and return the time at its end."""
@@ -199,7 +216,11 @@ class _Simulation:
             self.steps += loop.steps
             store.bury()
             loop.before_step = None
+            if self.wire is not None and self.world.dying:
+                self.wire.network.bury()
             self._bury(loop)
+            if self.wire is not None:
+                self.wire.check_all_is_closed()
             asyncio.set_event_loop(None)
             gc.collect()
         return time_s
@@ -268,6 +289,8 @@ class _Simulation:
         for divergence in (await replay(self.world.disk)).divergences:
             if divergence.version > self.world.recorded.get(divergence.stream, 0):
                 self.watch.note("INV6", divergence.stream, str(divergence))
+        if self.wire is not None:
+            await self.wire.check_log()
 
     def _report(self) -> SimulationReport:
         events = asyncio.run(self.world.disk.read_all(limit=10**9))
@@ -299,6 +322,7 @@ class _Life:
         self._watch = simulation.watch
         self._store = store
         self._ending: asyncio.Event = asyncio.Event()
+        self._acts: list[asyncio.Task[None]] = []
 
     async def live(self) -> None:
         """Run the process until it ends in order, or all is over."""
@@ -306,17 +330,20 @@ class _Life:
         loop = asyncio.get_running_loop()
         for fault in world.plan.timed():
             loop.call_at(max(fault.at_s, loop.time()), self._timed, fault)
-        runtime = AgentRuntime(simulation.agent, log=self._store, clock=world.clock, inbox_poll_s=0)
+        runtime = AgentRuntime(simulation.agent_of_a_life(), log=self._store, clock=world.clock, inbox_poll_s=0)
         try:
             await runtime.open()
         except PersistenceError:  # As a process that cannot start, and is started again.
             await asyncio.sleep(1.0)
             return
-        acts = [
+        simulation.replies.serve(runtime.system)
+        acts = self._acts = [
             loop.create_task(self._act(runtime, index, act), name=f"act {index}")
             for index, act in enumerate(simulation.scenario.acts)
             if index not in simulation.outcomes
         ]
+        for repetition in simulation.repetitions:
+            self._begin_repetition(runtime, repetition)
         everything: asyncio.Task[Any] = loop.create_task(self._all_over(runtime, acts), name="all over")
         ending: asyncio.Task[Any] = loop.create_task(self._ending.wait(), name="the order to end")
         try:
@@ -349,24 +376,50 @@ class _Life:
                 self._ending.set()
             case faults.ClockJumps(seconds=seconds):
                 self._world.clock.jump(seconds)
+            case faults.NetworkSplit():
+                if self._simulation.wire is not None:
+                    self._simulation.wire.network.split(fault)
             case _:
                 raise AssertionError(f"{fault} has no moment")
 
     async def _act(self, runtime: AgentRuntime, index: int, act: AnyAct) -> None:
         await asyncio.sleep(max(0.0, act.at_s - self._world.now_s()))
-        while index not in self._simulation.outcomes:
+        if index not in self._simulation.outcomes:
+            for fault in self._world.plan.count("input", [act.session]):
+                assert isinstance(fault, faults.DuplicateInput)
+                repetition = Repetition(index, self._world.now_s() + fault.after_s)
+                self._simulation.repetitions.append(repetition)
+                self._begin_repetition(runtime, repetition)
+            outcome = await self._insisting(runtime, act, f"{self._world.keys}act {index}")
+            if outcome is not None:
+                self._simulation.outcomes[index] = outcome
+
+    async def _insisting(self, runtime: AgentRuntime, act: AnyAct, key: str) -> str | None:
+        """Return what an act comes to, however often it has to be tried; None = the process ends."""
+        while True:
             try:
-                outcome = await self._once(runtime, act, f"{self._world.keys}act {index}")
+                return await self._once(runtime, act, key)
             except (PersistenceError, BackpressureShed):
                 await asyncio.sleep(1.0)
             except ActorStopped:
                 if self._ending.is_set():
-                    return
+                    return None
                 await asyncio.sleep(1.0)
             except CommandRejected:
-                self._simulation.outcomes[index] = "refused"
-            else:
-                self._simulation.outcomes[index] = outcome
+                return "refused"
+
+    def _begin_repetition(self, runtime: AgentRuntime, repetition: "Repetition") -> None:
+        name = f"act {repetition.index} again"
+        self._acts.append(asyncio.get_running_loop().create_task(self._repeat(runtime, repetition), name=name))
+
+    async def _repeat(self, runtime: AgentRuntime, repetition: "Repetition") -> None:
+        """Do again what somebody does, as a network does that delivers a message twice."""
+        await asyncio.sleep(max(0.0, repetition.due_s - self._world.now_s()))
+        act = self._simulation.scenario.acts[repetition.index]
+        if isinstance(act, Abandon):
+            act = Say(session=act.session, text=act.text)
+        if await self._insisting(runtime, act, f"{self._world.keys}act {repetition.index}") is not None:
+            self._simulation.repetitions.remove(repetition)
 
     async def _once(self, runtime: AgentRuntime, act: AnyAct, key: str) -> str:
         session = await runtime.session(act.session)
@@ -408,7 +461,7 @@ class _Life:
         # So that no fault of the plan hits who only looks.
         await asyncio.sleep(max(0.0, scenario.calm_s - self._world.now_s()))
         self._watch.exercised.add("LIVENESS")
-        for session_id in scenario.sessions():
+        for session_id in self._watch.changed():
             await self._compare(runtime, session_id)
 
     async def _open_streams(self) -> list[Any]:
