@@ -4,7 +4,7 @@ Each agent's provider is replaced by a simulated model, or by a real provider wh
 handler by chance; and what lives on the log begins anew with each process.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -13,7 +13,6 @@ import msgspec
 from refold.actors.protocols import Provider
 from refold.agent import Agent
 from refold.approval_handling import ApprovalHandler
-from refold.events.errors import ConfigError
 from refold.events.model import ModelRequest
 from refold.scenarios.simulated_model import SimulatedModel
 from refold.scenarios.simulated_tools import simulated_tools
@@ -42,33 +41,26 @@ def simulated_agent(
         asked: told of each request to any of the models, and says whose it is.
         approval: decides about the calls of all.
         provider_of: says how a model is reached.
-
-    Raises:
-        ConfigError: a subagent leads back to its own parent, other than by name.
     """
     for living in {id(living): living for found in with_subagents(agent) for living in found.stream_objects()}.values():
         living.begin_anew()
     made: dict[int, Agent] = {}
 
     def simulated(own: Agent, above: tuple[int, ...]) -> Agent:
-        if id(own) in above:
-            raise ConfigError(f"the agent {own.name!r} is a subagent of its own: name it, as subagent({own.name!r})")
         if id(own) not in made:
             made[id(own)] = msgspec.structs.replace(
                 own,
                 provider=provider_of(SimulatedModel(world, asked, _schema(own))),
-                tools=simulated_tools(_with_subagents(own.tools, (*above, id(own))), world),
+                tools=simulated_tools([subagent_too(tool, (*above, id(own))) for tool in own.tools], world),
                 approval=approval,
             )
         return made[id(own)]
 
-    def _with_subagents(tools: Sequence[Tool[..., object]], above: tuple[int, ...]) -> list[Tool[..., object]]:
-        return [
-            replace(tool, agent=simulated(tool.agent, above))
-            if isinstance(tool, SubagentTool) and isinstance(tool.agent, Agent)
-            else tool
-            for tool in tools
-        ]
+    def subagent_too(tool: Tool[..., object], above: tuple[int, ...]) -> Tool[..., object]:
+        if not isinstance(tool, SubagentTool) or isinstance(tool.agent, str):
+            return tool
+        leads_back = id(tool.agent) in above  # To one that is not made yet, and that the runtime has in any case.
+        return replace(tool, agent=tool.agent.name if leads_back else simulated(tool.agent, above))
 
     return simulated(agent, ())
 

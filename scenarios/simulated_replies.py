@@ -1,7 +1,8 @@
 """The way of replies to the sessions that asked: once, twice or late, as the plan says.
 
 A reply is what a model, a tool or a person has answered, as the actor that asked it for the session sends it back. On
-its way it is like a letter: who has sent it may be gone when it arrives.
+its way it is like a letter: who has sent it may be gone when it arrives. What a tool has returned is gone with the
+process that it ran in; a provider and a person are outside, and their answers may still come.
 """
 
 import asyncio
@@ -36,14 +37,24 @@ class SimulatedReplies:
     def __init__(self, world: World) -> None:
         self._world = world
         self._under_way: dict[_Letter, None] = {}
+        self._system: ActorSystem | None = None
+        """Of the present life."""
 
     def serve(self, system: ActorSystem) -> None:
         """Take the replies in a new life, those of earlier lives too that have not arrived."""
-        system.courier = self._deliver
+        self._system, system.courier = system, self._deliver
         for letter in self._under_way:
             self._set_timer(letter, system)
 
+    def bury(self) -> None:
+        """Take nothing more of the present life, and forget what only it could tell."""
+        self._system = None
+        for letter in [letter for letter in self._under_way if letter.ended.key.startswith("tool:")]:
+            del self._under_way[letter]
+
     def _deliver(self, asker: ActorRef, ended: EffectEnded) -> None:
+        if asker.system is not self._system:
+            return
         kind, session = kind_and_identifier(asker.address)
         due = self._world.plan.count("reply", [session]) if kind == SESSION_KIND else []
         late_s = sum(fault.seconds for fault in due if isinstance(fault, faults.LateReply))

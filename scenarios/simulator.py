@@ -215,6 +215,7 @@ class _Simulation:
             time_s = loop.time()
             self.steps += loop.steps
             store.bury()
+            self.replies.bury()
             loop.before_step = None
             if self.wire is not None and self.world.dying:
                 self.wire.network.bury()
