@@ -55,9 +55,13 @@ class Played:
         self.requests: list[ModelRequest] = []
         self.loop = SimulatedLoop()
         self.world.loop = self.loop
-        provider = self.wire.provider_of(SimulatedModel(self.world, self.requests.append))
+        provider = self.wire.provider_of(SimulatedModel(self.world, self.asked))
         assert isinstance(provider, OpenAIProvider | AnthropicProvider)
         self.provider = provider
+
+    def asked(self, request: ModelRequest) -> list[str]:
+        self.requests.append(request)
+        return []
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
         async def whole() -> T:
@@ -235,7 +239,7 @@ def test_a_connection_that_is_left_open_is_noted() -> None:
     played = Played("openai")
 
     async def left_open() -> None:
-        provider: Any = played.wire.provider_of(SimulatedModel(played.world, played.requests.append))
+        provider: Any = played.wire.provider_of(SimulatedModel(played.world, played.asked))
         pool: Any = provider._new_client()._transport._pool
         backend: httpcore.AsyncNetworkBackend = pool._network_backend
         await backend.connect_tcp("127.0.0.1", 80)

