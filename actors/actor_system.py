@@ -21,6 +21,7 @@ from refold.actors.actor_cell import ActorCell
 from refold.actors.actor_ref import ActorRef
 from refold.actors.clock import Clock, SystemClock
 from refold.actors.closing import stop_all
+from refold.actors.effects import EffectEnded, hand_over
 from refold.actors.errors import ActorStopped, WouldDeadlock
 from refold.actors.loop_door import LoopDoor
 from refold.actors.mailbox import START, Vital
@@ -33,6 +34,9 @@ from refold.events.errors import BackpressureShed, ConfigError
 
 class ActorSystem:
     """Actors on the running event loop; `async with ActorSystem() as system:` closes it at the end."""
+
+    courier: Callable[[ActorRef, EffectEnded], None]
+    """Takes what effects have brought to the actors that asked for them; a simulation's does so twice or late."""
 
     def __init__(
         self,
@@ -98,6 +102,7 @@ class ActorSystem:
         self._failed: dict[str, str] = {}
         self._posted: dict[str, int] = {}  # messages of other threads that are on their way, by address
         self._posting = threading.Lock()
+        self.courier = hand_over
         self.sheds = 0
         """Messages that were turned away because too many waited."""
         self._started = 0

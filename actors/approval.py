@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from refold.actors.actor import Actor
 from refold.actors.actor_ref import ActorRef
-from refold.actors.effects import EffectEnded
+from refold.actors.effects import EffectEnded, tell_end
 from refold.actors.errors import ActorStopped
 from refold.actors.mailbox import Vital
 from refold.events.ids import SessionId
@@ -98,7 +98,7 @@ class ApprovalActor(Actor):
 
     def _tell(self, message: StartApproval, ended: EffectEnded) -> None:
         try:
-            message.reply_to.tell(ended)
+            tell_end(message.reply_to, ended)
         except ActorStopped as error:  # As after a crash: the next start asks again.
             log.info("a decision about %s came too late: %s", message.request.call, error)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from refold.actors.actor import Actor
 from refold.actors.actor_ref import ActorRef
-from refold.actors.effects import EffectEnded
+from refold.actors.effects import EffectEnded, tell_end
 from refold.actors.errors import ActorStopped
 from refold.actors.mailbox import Vital
 from refold.actors.supervision import log
@@ -103,7 +103,7 @@ class EffectWorker(Actor):
         finally:
             del self._pieces[place]
         try:
-            piece.asker.tell(EffectEnded(key=piece.effect.key, command=command))
+            tell_end(piece.asker, EffectEnded(key=piece.effect.key, command=command))
         except ActorStopped as error:  # As after a crash: the log says what is to be done at the next start.
             log.info("%s: the end of %s came too late: %s", piece.asker.address, piece.effect.key, error)
 

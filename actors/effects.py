@@ -7,12 +7,16 @@ is restarted in the middle of an effect neither begins it a second time nor lose
 import asyncio
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from refold.actors.clock import Clock, Timer
 from refold.actors.mailbox import Vital
 from refold.actors.reply import TIMER_RESOLUTION_S
 from refold.events.core import Effect, WaitUntil
 from refold.events.ids import PayloadHash
+
+if TYPE_CHECKING:
+    from refold.actors.actor_ref import ActorRef
 
 LOOK_AT_CLOCK_S = 60.0
 """How often a wait looks at the wall clock, which may be set."""
@@ -28,6 +32,24 @@ class EffectEnded(Vital, frozen=True, kw_only=True):
     payloads: Mapping[PayloadHash, bytes] = {}
     attempt: int = 0
     """How often its result was refused by the log."""
+
+
+def hand_over(asker: "ActorRef", ended: EffectEnded) -> None:
+    """Tell an actor the end of an effect at once.
+
+    Raises:
+        ActorStopped: nobody at its address takes messages.
+    """
+    asker.tell(ended)
+
+
+def tell_end(asker: "ActorRef", ended: EffectEnded) -> None:
+    """Have the end of an effect taken to the actor that asked for it, as its system does that.
+
+    Raises:
+        ActorStopped: nobody at its address takes messages.
+    """
+    asker.system.courier(asker, ended)
 
 
 class StreamEffects:

@@ -18,7 +18,7 @@ from refold.actors.actor_ref import ActorRef
 from refold.actors.answer_stream import answer_stream, can_stream, close_stream
 from refold.actors.answering import MESSAGE_CHARACTERS_MAX, AnswerRules, OutputCheck, error_words
 from refold.actors.compaction import Compaction, NotWanted, Summarising
-from refold.actors.effects import EffectEnded
+from refold.actors.effects import EffectEnded, tell_end
 from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import CANCEL_GRACE_S, RECORD_RETRY_S
 from refold.actors.given_content import checked_delta, checked_response
@@ -164,7 +164,7 @@ class ModelActor(Actor):
         if calling.paid != Usage():
             ended = _with_paid(ended, message, calling.paid)
         try:
-            message.reply_to.tell(ended)
+            tell_end(message.reply_to, ended)
         except ActorStopped as error:  # As after a crash: the next start makes the call again.
             log.info("the end of model call %s of session %s came too late: %s", message.key, message.session, error)
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from refold.actors.actor_ref import ActorRef
 from refold.actors.cancellation import CancellationToken
 from refold.actors.clock import Timer
-from refold.actors.effects import EffectEnded
+from refold.actors.effects import EffectEnded, tell_end
 from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import CANCEL_GRACE_S, EventSourcedActor
 from refold.actors.journal import Journal
@@ -394,7 +394,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
     def _tell_end(self, running: _Running, ended: EffectEnded) -> None:
         running.told = True
         try:
-            running.message.reply_to.tell(ended)
+            tell_end(running.message.reply_to, ended)
         except ActorStopped as error:  # As after a crash: the log says what is to be done at the next start.
             log.info("%s: the end of %s came too late: %s", self.address, running.message.call, error)
 

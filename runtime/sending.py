@@ -247,7 +247,8 @@ class Sent:
         try:
             if not performed.new:
                 before = await self._ended_before(run, self._key)
-                if before is not None:
+                ending = self._access.runtime.hub.is_ending(self._access.session, run)
+                if before is not None and not ending:
                     return before if isinstance(before, PausedRun) else await self._finished(before)
             if not self._stepwise:
                 return await self._finished(await follower.ended(run))

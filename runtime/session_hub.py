@@ -169,6 +169,10 @@ class SessionHub:
         """Tell whether another caller than that of `besides` waits for the end of `run`."""
         return any(other.awaited == run for other in self._followers.get(session, ()) if other is not besides)
 
+    def is_ending(self, session: SessionId, run: RunId) -> bool:
+        """Tell whether a run has ended in the log, and what it had in flight has not."""
+        return run in self._ending.get(session, ())
+
     def open_sessions(self) -> list[SessionId]:
         """Return the sessions that have an open run which began or went on in this process, oldest first."""
         return list(self._open)
@@ -204,8 +208,7 @@ class SessionHub:
             elif isinstance(event.event, RunCompleted | RunFailed | RunCancelled):
                 self._open.pop(session, None)
                 cancelled.pop(event.event.run, None)
-                if session in self._followers:
-                    self._ending.setdefault(session, {})[event.event.run] = event.version
+                self._ending.setdefault(session, {})[event.event.run] = event.version
 
         for run, version in cancelled.items():  # Its turn is still to come, and nobody has to wait for that.
             for follower in self._followers.get(session, ()):
@@ -276,6 +279,7 @@ class SessionHub:
 
     def session_failed(self, session: SessionId, reason: str) -> None:
         """Tell those who wait for a session that its actor is gone for good."""
+        self._ending.pop(session, None)
         for follower in self._followers.get(session, ()):
             follower.fail(ActorStopped(f"session/{session}", reason))
 

@@ -237,6 +237,15 @@ class StreamObject(Generic[S, C, E]):
             if len(until) < EVENTS_PER_PAGE:
                 return self._version > before
 
+    def begin_anew(self) -> None:
+        """Be again what the object was before any runtime had it, as in a process that has just begun.
+
+        For simulations, in which processes die: what is done to it then concerns the next runtime.
+        """
+        with self._before_lock:
+            self._ref, self._attaching = None, False
+            self._forget_derived()
+
     def _forget_derived(self) -> None:
         """Let go of what was derived from a state, since another one takes its place."""
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from refold.scenarios.scenario_code import scenario_as_test as scenario_as_test
     from refold.scenarios.shrinking import shrunk as shrunk
     from refold.scenarios.simulated_loop import SimulationError as SimulationError
-    from refold.scenarios.simulator import SimulationReport as SimulationReport
+    from refold.scenarios.simulation_report import SimulationReport as SimulationReport
     from refold.scenarios.simulator import Simulator as Simulator
     from refold.scenarios.stand_ins import with_stand_ins as with_stand_ins
 
@@ -55,7 +55,7 @@ _HOMES = {
     "Say": "refold.scenarios.scenario",
     "Scenario": "refold.scenarios.scenario",
     "SimulationError": "refold.scenarios.simulated_loop",
-    "SimulationReport": "refold.scenarios.simulator",
+    "SimulationReport": "refold.scenarios.simulation_report",
     "Simulator": "refold.scenarios.simulator",
     "Watch": "refold.scenarios.scenario",
     "drawn_scenario": "refold.scenarios.drawing",

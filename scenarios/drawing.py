@@ -7,27 +7,33 @@ import random
 
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Say, Scenario
+from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Say, Scenario, WireName
 
 BUSY_S = 40.0
 """Within so many virtual seconds everything is said and most faults happen."""
 
 
-def drawn_scenario(seed: int, *, sessions: int = 3, acts: int = 8, faults_max: int = 6) -> Scenario:
+def drawn_scenario(
+    seed: int, *, sessions: int = 3, acts: int = 8, faults_max: int = 6, wire: WireName = "none"
+) -> Scenario:
     """Return the scenario of a seed, always the same.
 
     Args:
         seed: any integer.
         sessions: how many sessions are spoken to, >= 1.
         acts: how many acts there are, >= 1.
-        faults_max: most faults, >= 0.
+        faults_max: most faults of those that any world knows, >= 0; messages that come twice or late, and what goes
+            wrong with a network where there is one, come on top, up to half as many of each.
+        wire: how the model is reached.
     """
     chance = random.Random(f"scenario {seed}")
-    return Scenario(
-        acts=tuple(_act(chance, f"s{chance.randrange(sessions)}") for _ in range(acts)),
-        faults=tuple(_fault(chance) for _ in range(chance.randint(0, faults_max))),
-        seed=seed,
-    )
+    said = tuple(_act(chance, f"s{chance.randrange(sessions)}") for _ in range(acts))
+    planned = [_fault(chance) for _ in range(chance.randint(0, faults_max))]
+    messages, network = random.Random(f"messages {seed}"), random.Random(f"network {seed}")
+    planned += [_message_fault(messages) for _ in range(messages.randint(0, faults_max // 2))]
+    if wire != "none":
+        planned += [_network_fault(network) for _ in range(network.randint(0, faults_max // 2 + 1))]
+    return Scenario(acts=said, faults=tuple(planned), seed=seed, wire=wire)
 
 
 def _act(chance: random.Random, session: str) -> AnyAct:
@@ -72,3 +78,43 @@ def _fault(chance: random.Random) -> AnyFault:
             lambda: faults.ClockJumps(at_s=moment, seconds=chance.choice((-86_400.0, -5.0, 5.0, 86_400.0))),
         )
     )()
+
+
+def _message_fault(chance: random.Random) -> AnyFault:
+    reply = chance.randint(1, 40)
+    return chance.choice(
+        (
+            lambda: faults.DuplicateReply(nth=reply, after_s=chance.choice((0.0, 0.5, 10.0, 120.0))),
+            lambda: faults.LateReply(nth=reply, seconds=chance.choice((2.0, 10.0, 60.0, 300.0))),
+            lambda: faults.DuplicateInput(nth=chance.randint(1, 8), after_s=chance.choice((0.0, 0.3, 20.0, 400.0))),
+        )
+    )()
+
+
+def _network_fault(chance: random.Random) -> AnyFault:
+    connection, request, chunk = chance.randint(1, 8), chance.randint(1, 20), chance.randint(1, 300)
+    kinds = (
+        lambda: faults.HostRefuses(nth=connection),
+        lambda: faults.HostIsSilent(nth=connection),
+        lambda: faults.HostIsFull(nth=request, retry_after_s=chance.choice((None, 0, 5, 60))),
+        lambda: faults.HostFails(
+            nth=request, status=chance.choice((500, 502, 503, 504, 529)), page=chance.random() < 0.3
+        ),
+        lambda: faults.ResponseStalls(
+            nth=request, seconds=chance.choice((30.0, 400.0, 4_000.0)), begun=chance.random() < 0.5
+        ),
+        lambda: faults.ResponseBreaks(nth=request, reset=chance.random() < 0.5, begun=chance.random() < 0.7),
+        lambda: faults.ResponseDrips(nth=request),
+        lambda: faults.ResponseIsNoText(nth=request),
+        lambda: faults.ResponseIsNoJson(nth=request),
+        lambda: faults.ResponseHasNoEnd(nth=request, marker_only=chance.random() < 0.3),
+        lambda: faults.ResponseIsHuge(nth=request),
+        lambda: faults.ArgumentsAreCut(nth=request),
+        lambda: faults.CallsShareId(nth=request),
+        lambda: faults.ChunkIsLate(nth=chunk, seconds=chance.choice((1.0, 60.0, 400.0))),
+        lambda: faults.ChunkIsLost(nth=chunk),
+        lambda: faults.NetworkSplit(
+            at_s=round(chance.uniform(0, BUSY_S), 2), seconds=chance.choice((1.0, 20.0, 100.0, 500.0))
+        ),
+    )
+    return chance.choice(kinds)()

@@ -7,8 +7,11 @@ from typing import Literal, TypeAlias
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault, CountedFault, LastingFault
 
-Operation: TypeAlias = Literal["model", "tool", "append", "read", "step"]
-"""What is counted: calls of the model, bodies of tools, appends, reads of a stream, and steps of the loop."""
+Operation: TypeAlias = Literal[
+    "model", "tool", "append", "read", "step", "connect", "request", "chunk", "reply", "input"
+]
+"""What is counted: calls of the model, bodies of tools, appends, reads of a stream, and steps of the loop; on a network
+connections, requests and pieces of responses; replies to sessions, and what is said to them from outside."""
 
 OPERATIONS: dict[type[CountedFault], Operation] = {
     faults.ProviderRefuses: "model",
@@ -27,13 +30,31 @@ OPERATIONS: dict[type[CountedFault], Operation] = {
     faults.CrashAtStep: "step",
     faults.ToolReturnsHuge: "tool",
     faults.ToolReturnsOddText: "tool",
+    faults.HostRefuses: "connect",
+    faults.HostIsSilent: "connect",
+    faults.HostIsFull: "request",
+    faults.HostFails: "request",
+    faults.ResponseStalls: "request",
+    faults.ResponseBreaks: "request",
+    faults.ResponseDrips: "request",
+    faults.ResponseIsNoText: "request",
+    faults.ResponseIsNoJson: "request",
+    faults.ResponseHasNoEnd: "request",
+    faults.ResponseIsHuge: "request",
+    faults.ArgumentsAreCut: "request",
+    faults.CallsShareId: "request",
+    faults.ChunkIsLate: "chunk",
+    faults.ChunkIsLost: "chunk",
+    faults.DuplicateReply: "reply",
+    faults.LateReply: "reply",
+    faults.DuplicateInput: "input",
 }
 """What each counted fault happens at."""
 
 LASTING: dict[type[LastingFault], Operation] = {faults.ProviderBrownOut: "model", faults.DiskIsFull: "append"}
 """What each fault happens to that lasts."""
 
-Timed: TypeAlias = faults.Crash | faults.Close | faults.ClockJumps | faults.SecondRuntime
+Timed: TypeAlias = faults.Crash | faults.Close | faults.ClockJumps | faults.SecondRuntime | faults.NetworkSplit
 """What waits for its moment."""
 
 

@@ -182,6 +182,119 @@ class SecondRuntime(TimedFault, frozen=True, kw_only=True, tag="second_runtime")
     """
 
 
+# The network, where model calls go over a simulated one
+
+
+class HostRefuses(CountedFault, frozen=True, kw_only=True, tag="host_refuses"):
+    """A connection to the provider's host is refused."""
+
+
+class HostIsSilent(CountedFault, frozen=True, kw_only=True, tag="host_is_silent"):
+    """Nobody answers who wants to connect to the provider's host."""
+
+
+class HostIsFull(CountedFault, frozen=True, kw_only=True, tag="host_is_full"):
+    """A request is answered with 429."""
+
+    retry_after_s: int | None = 5
+    """What its `Retry-After` says; None = there is none."""
+
+
+class HostFails(CountedFault, frozen=True, kw_only=True, tag="host_fails"):
+    """A request is answered with an error of the host, which need not speak the API."""
+
+    status: int = 503
+    page: bool = False
+    """Whether some machine on the way answers, with a page in HTML."""
+
+
+class ResponseStalls(CountedFault, frozen=True, kw_only=True, tag="response_stalls"):
+    """Nothing comes of a response for a while."""
+
+    seconds: float = 900.0
+    begun: bool = True
+    """Whether half of it has come before."""
+
+
+class ResponseBreaks(CountedFault, frozen=True, kw_only=True, tag="response_breaks"):
+    """The connection is gone in the middle of a response."""
+
+    reset: bool = True
+    """Whether it is reset; else it ends as if it were complete."""
+    begun: bool = True
+    """Whether half of the response has come before."""
+
+
+class ResponseDrips(CountedFault, frozen=True, kw_only=True, tag="response_drips"):
+    """A response comes byte by byte, characters in pieces."""
+
+
+class ResponseIsNoText(CountedFault, frozen=True, kw_only=True, tag="response_is_no_text"):
+    """There are bytes in a response that are no UTF-8."""
+
+
+class ResponseIsNoJson(CountedFault, frozen=True, kw_only=True, tag="response_is_no_json"):
+    """There is something in a response that is no JSON."""
+
+
+class ResponseHasNoEnd(CountedFault, frozen=True, kw_only=True, tag="response_has_no_end"):
+    """A response ends in order, and what would say that the answer is complete is missing."""
+
+    marker_only: bool = False
+    """Whether only the last marker of the stream is."""
+
+
+class ResponseIsHuge(CountedFault, frozen=True, kw_only=True, tag="response_is_huge"):
+    """There is a line in a response that is longer than the provider takes."""
+
+
+class ArgumentsAreCut(CountedFault, frozen=True, kw_only=True, tag="arguments_are_cut"):
+    """An answer that says it is complete calls a tool with half of the arguments."""
+
+
+class CallsShareId(CountedFault, frozen=True, kw_only=True, tag="calls_share_id"):
+    """An answer calls tools twice under one id."""
+
+
+class ChunkIsLate(CountedFault, frozen=True, kw_only=True, tag="chunk_is_late"):
+    """A piece of a response, of all that come, takes long."""
+
+    seconds: float = 60.0
+
+
+class ChunkIsLost(CountedFault, frozen=True, kw_only=True, tag="chunk_is_lost"):
+    """The connection is reset before a piece of a response, of all that come."""
+
+
+class NetworkSplit(TimedFault, frozen=True, kw_only=True, tag="network_split"):
+    """Nothing gets through for a while: who connects waits, and so does whoever is connected; then all goes on."""
+
+    seconds: float = 60.0
+
+
+# Messages
+
+
+class DuplicateReply(CountedFault, frozen=True, kw_only=True, tag="duplicate_reply"):
+    """What a model, a tool or a person has answered reaches the session twice."""
+
+    after_s: float = 0.0
+    """How much later the second time is, in virtual seconds."""
+
+
+class LateReply(CountedFault, frozen=True, kw_only=True, tag="late_reply"):
+    """What a model, a tool or a person has answered reaches the session late, also after the process has died."""
+
+    seconds: float = 30.0
+
+
+class DuplicateInput(CountedFault, frozen=True, kw_only=True, tag="duplicate_input"):
+    """What somebody says or cancels reaches the session again under the same key."""
+
+    after_s: float = 1.0
+    """How much later, in virtual seconds."""
+
+
 AnyFault: TypeAlias = (
     ProviderRefuses
     | ProviderDrops
@@ -205,5 +318,24 @@ AnyFault: TypeAlias = (
     | ToolReturnsHuge
     | ToolReturnsOddText
     | SecondRuntime
+    | HostRefuses
+    | HostIsSilent
+    | HostIsFull
+    | HostFails
+    | ResponseStalls
+    | ResponseBreaks
+    | ResponseDrips
+    | ResponseIsNoText
+    | ResponseIsNoJson
+    | ResponseHasNoEnd
+    | ResponseIsHuge
+    | ArgumentsAreCut
+    | CallsShareId
+    | ChunkIsLate
+    | ChunkIsLost
+    | NetworkSplit
+    | DuplicateReply
+    | LateReply
+    | DuplicateInput
 )
 """Any fault."""

@@ -21,7 +21,8 @@ import pytest
 if TYPE_CHECKING:
     from refold.agent import Agent
     from refold.scenarios.scenario import Scenario
-    from refold.scenarios.simulator import SimulationReport, Simulator
+    from refold.scenarios.simulation_report import SimulationReport
+from refold.scenarios.simulator import Simulator
 
 MARKER = "refold_scenarios"
 

@@ -8,8 +8,9 @@ from refold.events.errors import ConfigError, PersistenceError
 from refold.scenarios.scenario import Scenario
 from refold.scenarios.scenario_code import scenario_as_code, scenario_as_test
 from refold.scenarios.shrinking import RUNS_MAX, shrunk
+from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.simulation_watch import Broken
-from refold.scenarios.simulator import SimulationReport, Simulator
+from refold.scenarios.simulator import Simulator
 from refold.scenarios.sweep import quietly
 
 

@@ -9,12 +9,15 @@
 The same scenario with the same agent gives the same log, byte for byte.
 """
 
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from refold.events.errors import ConfigError
 from refold.scenarios.faults import AnyFault
+
+WireName: TypeAlias = Literal["none", "openai", "anthropic"]
+"""How a model is reached."""
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,6 +102,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """After so many virtual seconds no fault happens any more."""
     patience_s: float = 50_000.0
     """So many more are then given to what was accepted to end."""
+    wire: WireName = "none"
+    """How the model is reached: as an object of the process; or over a simulated network, with the product's provider
+    for that API and the real HTTP libraries."""
 
     def __post_init__(self) -> None:
         if not self.acts:

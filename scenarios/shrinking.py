@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from refold.scenarios.scenario import Scenario
-from refold.scenarios.simulator import SimulationReport
+from refold.scenarios.simulation_report import SimulationReport
 
 S = TypeVar("S", bound=msgspec.Struct)
 

@@ -18,7 +18,7 @@ from refold.commands.execution import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK, Jso
 if TYPE_CHECKING:
     from refold.scenarios.saved_violation import SavedViolation
     from refold.scenarios.scenario import Scenario
-    from refold.scenarios.simulator import SimulationReport
+    from refold.scenarios.simulation_report import SimulationReport
     from refold.scenarios.sweep import SweepPlan
 
 SEEDS = 100

@@ -10,7 +10,7 @@ from refold.scenarios.fault_meetings import SITUATIONS, Situation
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.promises import PROMISES, verdict_on
 from refold.scenarios.saved_violation import SavedViolation
-from refold.scenarios.simulator import SimulationReport
+from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.sweep import SweepPlan, SweepSummary
 
 if TYPE_CHECKING:

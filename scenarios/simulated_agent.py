@@ -1,37 +1,51 @@
-"""The agent as a simulated process has it: the user's own, but for what reaches outside.
+"""The agent as a simulated process has it: the user's own, with its subagents, but for what reaches outside.
 
-Its provider, its tools' bodies and its approval handler are replaced; configuration, policy, middleware, memory and
-breakers stay, and do in a simulation what they do in earnest.
+Each provider, the bodies of tools and approval handlers are replaced; configuration, policy, middleware, memory
+and breakers stay, and do in a simulation what they do in earnest. What lives on the log begins anew with each process.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
+from refold.actors.protocols import Provider
 from refold.agent import Agent
 from refold.approval_handling import ApprovalHandler
 from refold.events.errors import ConfigError
 from refold.events.model import ModelRequest
-from refold.scenarios.simulated_model import simulated_provider
+from refold.scenarios.simulated_model import SimulatedModel, simulated_provider
 from refold.scenarios.simulated_tools import simulated_tools
 from refold.scenarios.simulated_world import World
+from refold.structured_output import output_schema
+from refold.subagent_tool import SubagentTool, with_subagents
+from refold.tools import Tool
 
 AgentSource: TypeAlias = Agent | Callable[[], Agent]
 """An agent, or what makes one: called for each life of the process, as a process makes its own when it starts. An agent
-with objects that remember, such as breakers and memories, needs one."""
+whose own parts remember what the log does not know needs one."""
+
+Reached: TypeAlias = Callable[[SimulatedModel], Provider]
+"""Returns the provider through which a simulated model is asked."""
 
 
 def simulated_agent(
-    source: AgentSource, world: World, asked: Callable[[ModelRequest], list[str]], approval: ApprovalHandler | None
+    source: AgentSource,
+    world: World,
+    *,
+    asked: Callable[[ModelRequest], list[str]],
+    approval: ApprovalHandler | None,
+    reached: Reached = lambda model: model,
 ) -> Agent:
-    """Return the agent for the present life of a simulated process.
+    """Return the agent for the present life of a simulated process; its subagents are simulated too.
 
     Args:
         source: the user's.
         world: where chance and faults come from.
-        asked: told of each request of a model.
-        approval: decides about calls; None = they wait.
+        asked: told of each request to any of the models, and says whose it is.
+        approval: decides about the calls of all; None = they wait.
+        reached: says how a model is asked.
 
     Raises:
         ConfigError: what is to make an agent makes something else.
@@ -39,9 +53,33 @@ def simulated_agent(
     agent: object = source if isinstance(source, Agent) else source()
     if not isinstance(agent, Agent):
         raise ConfigError(f"a function that makes the agent to be simulated returned {agent!r:.80}, which is no Agent")
-    return msgspec.structs.replace(
-        agent,
-        provider=simulated_provider(agent.provider, world, asked),
-        tools=simulated_tools(agent.tools, world),
-        approval=approval,
-    )
+    for living in {id(living): living for found in with_subagents(agent) for living in found.stream_objects()}.values():
+        living.begin_anew()
+    made: dict[int, Agent] = {}
+
+    def simulated(own: Agent, above: tuple[int, ...]) -> Agent:
+        if id(own) not in made:
+            output = _schema(own)
+            made[id(own)] = msgspec.structs.replace(
+                own,
+                provider=simulated_provider(
+                    own.provider, lambda place: reached(SimulatedModel(world, asked, place=place, output=output))
+                ),
+                tools=simulated_tools([subagent_too(tool, (*above, id(own))) for tool in own.tools], world),
+                approval=approval,
+            )
+        return made[id(own)]
+
+    def subagent_too(tool: Tool[..., object], above: tuple[int, ...]) -> Tool[..., object]:
+        if not isinstance(tool, SubagentTool) or isinstance(tool.agent, str):
+            return tool
+        leads_back = id(tool.agent) in above  # To one that is not made yet, and that the runtime has in any case.
+        return replace(tool, agent=tool.agent.name if leads_back else simulated(tool.agent, above))
+
+    return simulated(agent, ())
+
+
+def _schema(agent: Agent) -> dict[str, Any] | None:
+    if agent.output_type is None:
+        return None
+    return cast("dict[str, Any]", msgspec.json.decode(output_schema(agent.output_type)))

@@ -10,6 +10,8 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
 
+import msgspec
+
 from refold.actors.protocols import Provider, StreamItem
 from refold.events.configuration import ToolSpec
 from refold.events.content import TextBlock
@@ -35,16 +37,25 @@ class SimulatedModel:
         world: where chance and faults come from.
         asked: told of each request; returns the sessions whose it is, as far as it knows.
         place: in an agent's FallbackProvider, from 1.
+        output: JSON schema that most of its final answers are to fit; None = they are any text.
     """
 
-    def __init__(self, world: World, asked: Callable[[ModelRequest], list[str]], place: int = 1) -> None:
+    def __init__(
+        self,
+        world: World,
+        asked: Callable[[ModelRequest], list[str]],
+        *,
+        place: int = 1,
+        output: dict[str, Any] | None = None,
+    ) -> None:
         self._place = place
         self._world = world
         self._asked = asked
+        self._output = output
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return an answer after some time."""
-        answer, delay_s, cut = self._begin(request)
+        answer, delay_s, cut = self.begin(request)
         await asyncio.sleep(delay_s)
         if cut:
             raise _dropped()
@@ -52,7 +63,7 @@ class SimulatedModel:
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         """Yield an answer piece by piece."""
-        answer, delay_s, cut = self._begin(request)
+        answer, delay_s, cut = self.begin(request)
         deltas = deltas_of(answer, DELTA_CHARACTERS)
         pause_s = delay_s / (len(deltas) + 1)
         for delta in deltas[: len(deltas) // 2] if cut else deltas:
@@ -63,8 +74,12 @@ class SimulatedModel:
             raise _dropped()
         yield answer
 
-    def _begin(self, request: ModelRequest) -> tuple[ModelResponse, float, bool]:
-        """Return the answer, in how many seconds it comes, and whether it is cut off half-way."""
+    def begin(self, request: ModelRequest) -> tuple[ModelResponse, float, bool]:
+        """Return the answer, in how many seconds it comes, and whether it is cut off half-way.
+
+        Raises:
+            ProviderError: the plan has the call refused.
+        """
         sessions = self._asked(request)
         chance = self._world.chance("model")
         answer, delay_s, cut = self._answer(request, chance), chance.uniform(0.1, 3.0), False
@@ -106,14 +121,20 @@ class SimulatedModel:
                 content.append(ToolUse(name=spec.name, input=arguments_for(spec, chance)))
             return ModelResponse(content=tuple(content), stop_reason="tool_use", usage=_usage(request))
         text = f"That is answer {chance.randrange(1_000_000)}."
+        if self._output is not None and chance.random() < 0.8:
+            value = _value(self._output, self._output.get("$defs", {}), chance, 0)
+            text = msgspec.json.encode(value).decode()
         return ModelResponse(content=(TextBlock(text=text),), stop_reason="end_turn", usage=_usage(request))
 
 
-def simulated_provider(given: Provider, world: World, asked: Callable[[ModelRequest], list[str]]) -> Provider:
-    """Return what takes an agent's provider's place: a simulated model, or as many behind the same breakers."""
-    if isinstance(given, FallbackProvider):
-        return given.with_providers(lambda place: SimulatedModel(world, asked, place))
-    return SimulatedModel(world, asked)
+def simulated_provider(given: Provider, model: Callable[[int], Provider]) -> Provider:
+    """Return what takes an agent's provider's place: a simulated model, or as many behind the same breakers.
+
+    Args:
+        given: the agent's own.
+        model: returns one, or what reaches it, for its place among them, from 1.
+    """
+    return given.with_providers(model) if isinstance(given, FallbackProvider) else model(1)
 
 
 def _scripted(request: ModelRequest, script: Sequence[Answer]) -> ModelResponse:

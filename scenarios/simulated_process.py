@@ -112,7 +112,7 @@ class SimulatedProcess:
         loop.before_step = self._before_step
         self.world.loop, self.world.dying = loop, False
         self._store = SimulatedStore(self.world.disk, self.world.plan, self.world.die, self.watch.committed)
-        agent = simulated_agent(self._agent, self.world, self.watch.asked, None)
+        agent = simulated_agent(self._agent, self.world, asked=self.watch.asked, approval=None)
         self._runtime = AgentRuntime(agent, log=self._store, clock=self.world.clock, inbox_poll_s=0)
         try:
             loop.run_until_complete(self._runtime.open())

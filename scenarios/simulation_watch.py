@@ -17,8 +17,15 @@ from refold.events.invariants import SessionChecker
 from refold.events.model import ModelRequest
 from refold.events.records import EncodedBatch
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND
-from refold.events.session_events import RunCancelled, RunCompleted, RunFailed, ToolApprovalDecided
-from refold.outcome import RunResult
+from refold.events.session_events import (
+    CancelRequested,
+    InputQueued,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    ToolApprovalDecided,
+)
+from refold.outcome import Cancelled, RunResult
 from refold.scenarios import faults
 from refold.scenarios.fault_meetings import Meetings, situations_of
 from refold.scenarios.faults import AnyFault
@@ -57,6 +64,9 @@ class SimulationWatch:
         """Version of the terminal event, by session and run."""
         self._allowed: Counter[tuple[str, str]] = Counter()
         """How often a person allowed a call, by session and call."""
+        self._cancelled: set[tuple[str, str]] = set()
+        """Session and run that were to be cancelled, begun or not."""
+        self._taken: Counter[tuple[str, str, str | None]] = Counter()
         self.broken: list[Broken] = []
         self.exercised: set[str] = set()
         """The rules that something was checked for."""
@@ -81,6 +91,10 @@ class SimulationWatch:
                 event = SESSION_CODEC.decode(item)
                 for violation in checker.observe(event):
                     self.note(violation.invariant, stream, f"version {item.version}: {violation.message}")
+                if isinstance(event, InputQueued | CancelRequested) and event.key is not None:
+                    self._check_once(stream, event)
+                if isinstance(event, CancelRequested) and event.run is not None:
+                    self._cancelled.add((identifier, event.run))
                 if isinstance(event, RunCompleted | RunFailed | RunCancelled):
                     self._ends[identifier, event.run] = item.version
                 if isinstance(event, ToolApprovalDecided) and event.allowed:
@@ -96,11 +110,24 @@ class SimulationWatch:
                 recovering = self._lives[stream] < self._world.life
                 self.meetings.add(fault, situations_of(checker.state, recovering=recovering))
 
+    def changed(self) -> list[str]:
+        """Return the sessions in which something has happened, those of subagents too."""
+        return [stream.partition("/")[2] for stream in self._lives]
+
+    def _check_once(self, stream: str, event: InputQueued | CancelRequested) -> None:
+        """Check that what is said under a key is taken once, however often it is delivered."""
+        place = (stream, type(event).__name__, event.key)
+        self._taken[place] += 1
+        if self._taken[place] > 1:
+            self.note("ONCE", stream, f"what was said under the key {event.key!r} was taken twice")
+
     def told(self, session: str, result: RunResult) -> None:
         """Check an outcome that somebody outside is told."""
         stream = stream_name(SESSION_KIND, session)
         self.exercised.update(("INV5", "INV7"))
         end = self._ends.get((session, result.run))
+        if end is None and (session, result.run) in self._cancelled and isinstance(result.outcome, Cancelled):
+            return  # Its turn is still to come, and whoever said it need not wait for that.
         if end is None:
             self.note("INV5", stream, f"{result.run} was told as {result.outcome} and the log has no end of it")
             return

@@ -37,17 +37,19 @@ from refold.log_check import check_log
 from refold.replay import replay
 from refold.scenarios import faults
 from refold.scenarios.burial import Gone, bury
-from refold.scenarios.fault_meetings import Meeting
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.garbage import garbage_by_hand
 from refold.scenarios.saved_log import save_log
 from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Decide, Say, Scenario, Watch
-from refold.scenarios.session_watching import Watched, Watching
+from refold.scenarios.session_watching import Watching
 from refold.scenarios.simulated_agent import AgentSource, simulated_agent
-from refold.scenarios.simulated_loop import Schedule, SeededSchedule, SimulatedLoop, SimulationError, SparseSchedule
+from refold.scenarios.simulated_loop import Schedule, SeededSchedule, SimulatedLoop, SparseSchedule
+from refold.scenarios.simulated_replies import SimulatedReplies
 from refold.scenarios.simulated_store import SimulatedStore
+from refold.scenarios.simulated_wire import wire_of
 from refold.scenarios.simulated_world import Beginning, World
-from refold.scenarios.simulation_watch import Broken, SimulationWatch, marked
+from refold.scenarios.simulation_report import SimulationReport
+from refold.scenarios.simulation_watch import SimulationWatch, marked
 from refold.session import Session
 from refold.stores.whole_log import WholeLog
 
@@ -61,46 +63,6 @@ START_AGAIN_S = 10.0
 
 LOOK_S = 20.0
 """How often it is looked whether all is over, and whether a run waits for a person, in virtual seconds."""
-
-
-class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a scenario."""
-
-    scenario: Scenario
-    broken: tuple[Broken, ...]
-    """The promises that were broken, first one first."""
-    exercised: tuple[str, ...]
-    """The rules that something was checked for, in order of their names."""
-    happened: tuple[AnyFault, ...]
-    """Those of the scenario's faults that came to happen."""
-    lives: int
-    steps: int
-    """Of the loops of all lives."""
-    virtual_s: float
-    events: int
-    event_kinds: dict[str, int] = {}
-    """How many events of each type the log has, such as `session.run_resumed.v1`."""
-    times: dict[str, int] = {}
-    """How often faults of each kind have happened; more than once where they last."""
-    watched: tuple[Watched, ...] = ()
-    """What each act `Watch` has seen, in their order."""
-    operations: dict[str, int]
-    """How many model calls, tool bodies, appends, reads and steps there were."""
-    outcomes: tuple[str, ...]
-    """What each act came to, in their order: `Completed`, `Failed`, `Cancelled`, `refused` or `done`."""
-    met: tuple[Meeting, ...]
-    """Which kinds of faults met sessions doing what, and how often."""
-    digest: str
-    """SHA-256 of the whole log, in hexadecimal: two simulations with one digest have the same log, byte for byte."""
-
-    def raise_if_broken(self) -> None:
-        """Return if every promise was kept.
-
-        Raises:
-            SimulationError: one was broken; the message names the first, and the scenario.
-        """
-        if self.broken:
-            raise SimulationError(f"{self.broken[0]}\n{self.scenario!r}")
 
 
 class Simulator:
@@ -150,16 +112,28 @@ def _waits_for_its_next_turn(run: Run) -> bool:
     return run.phase == "ready" and run.turns_allowed is not None and run.turns >= run.turns_allowed
 
 
+class Repetition(msgspec.Struct, frozen=True, eq=False):
+    """An act that is delivered a second time."""
+
+    index: int
+    """Of the act."""
+    due_s: float
+
+
 class _Simulation:
     def __init__(self, agent: AgentSource, scenario: Scenario, beginning: Beginning | None) -> None:
         self.scenario = scenario
         self.world = World(scenario, beginning)
         self.watch = SimulationWatch(self.world)
         self.world.plan.noticed = self.watch.met
+        self.replies = SimulatedReplies(self.world)
+        self.wire = wire_of(self.world, self.watch)
         self._agent = agent
         self._stores: list[SimulatedStore] = []
         """Of the present life, and of processes that live beside it."""
         self.outcomes: dict[int, str] = {}
+        self.repetitions: list[Repetition] = []
+        """Of acts, still to come."""
         self.watching = {index: Watching(act) for index, act in enumerate(scenario.acts) if isinstance(act, Watch)}
         self.steps = 0
         self.over = False
@@ -196,8 +170,13 @@ class _Simulation:
             self.steps += loop.steps
             for store in self._stores:
                 store.bury()
+            self.replies.bury()
             loop.before_step = None
+            if self.wire is not None and self.world.dying:
+                self.wire.network.bury()
             self._bury(loop)
+            if self.wire is not None:
+                self.wire.check_all_is_closed()
             asyncio.set_event_loop(None)
             gc.collect()
         return time_s
@@ -226,7 +205,13 @@ class _Simulation:
     def agent(self) -> Agent:
         """Return the agent as the present life has it."""
         has_people = any(isinstance(act, Decide) for act in self.scenario.acts)
-        return simulated_agent(self._agent, self.world, self.watch.asked, None if has_people else self._decide)
+        return simulated_agent(
+            self._agent,
+            self.world,
+            asked=self.watch.asked,
+            approval=None if has_people else self._decide,
+            reached=self.wire.provider_of if self.wire is not None else lambda model: model,
+        )
 
     def store(self) -> SimulatedStore:
         """Return the disk as the present life sees it."""
@@ -252,6 +237,8 @@ class _Simulation:
         for divergence in (await replay(self.world.disk)).divergences:
             if divergence.version > self.world.recorded.get(divergence.stream, 0):
                 self.watch.note("INV6", divergence.stream, str(divergence))
+        if self.wire is not None:
+            await self.wire.check_log()
 
     def _report(self) -> SimulationReport:
         events = asyncio.run(self.world.disk.read_all(limit=10**9))
@@ -293,6 +280,7 @@ class _Life:
         self._store = simulation.store()
         self._ending: asyncio.Event = asyncio.Event()
         self._taken_over = False
+        self._acts: list[asyncio.Task[None]] = []
 
     async def live(self) -> None:
         """Run the process until it ends in order, or all is over."""
@@ -306,9 +294,13 @@ class _Life:
         except PersistenceError:  # As a process that cannot start, and is started again.
             await asyncio.sleep(START_AGAIN_S)
             return
+        simulation.replies.serve(runtime.system)
         waiting = {index: act for index, act in enumerate(simulation.scenario.acts) if index not in simulation.outcomes}
         acts = [loop.create_task(self._act(runtime, index, act), name=f"act {index}") for index, act in waiting.items()]
-        everything: asyncio.Task[Any] = loop.create_task(self._all_over(runtime, acts), name="all over")
+        self._acts.extend(acts)
+        for repetition in simulation.repetitions:
+            self._begin_repetition(runtime, repetition)
+        everything: asyncio.Task[Any] = loop.create_task(self._all_over(runtime, self._acts), name="all over")
         ending: asyncio.Task[Any] = loop.create_task(self._ending.wait(), name="the order to end")
         try:
             await asyncio.wait([everything, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -324,7 +316,7 @@ class _Life:
                 simulation.over = True
         finally:
             await runtime.close()
-        outside: tuple[asyncio.Task[Any], ...] = (*acts, everything, ending)
+        outside: tuple[asyncio.Task[Any], ...] = (*self._acts, everything, ending)
         for task in outside:
             task.cancel()
         await asyncio.gather(*outside, return_exceptions=True)
@@ -351,24 +343,51 @@ class _Life:
                 self._store.fence()
                 self._taken_over = True
                 self._ending.set()
+            case faults.NetworkSplit():
+                if self._simulation.wire is not None:
+                    self._simulation.wire.network.split(fault)
             case _:
                 raise AssertionError(f"{fault} has no moment")
 
     async def _act(self, runtime: AgentRuntime, index: int, act: AnyAct) -> None:
         await asyncio.sleep(max(0.0, act.at_s - self._world.now_s()))
-        while index not in self._simulation.outcomes:
+        if index not in self._simulation.outcomes and not isinstance(act, Watch):
+            for fault in self._world.plan.count("input", [act.session]):
+                assert isinstance(fault, faults.DuplicateInput)
+                repetition = Repetition(index, self._world.now_s() + fault.after_s)
+                self._simulation.repetitions.append(repetition)
+                self._begin_repetition(runtime, repetition)
+        if index not in self._simulation.outcomes:
+            outcome = await self._insisting(runtime, act, index)
+            if outcome is not None:
+                self._simulation.outcomes[index] = outcome
+
+    async def _insisting(self, runtime: AgentRuntime, act: AnyAct, index: int) -> str | None:
+        """Return what an act comes to, however often it has to be tried; None = the process ends."""
+        while True:
             try:
-                outcome = await self._once(runtime, act, index)
+                return await self._once(runtime, act, index)
             except (PersistenceError, BackpressureShed):
                 await asyncio.sleep(1.0)
             except ActorStopped:
                 if self._ending.is_set():
-                    return
+                    return None
                 await asyncio.sleep(1.0)
             except CommandRejected:
-                self._simulation.outcomes[index] = "refused"
-            else:
-                self._simulation.outcomes[index] = outcome
+                return "refused"
+
+    def _begin_repetition(self, runtime: AgentRuntime, repetition: Repetition) -> None:
+        name = f"act {repetition.index} again"
+        self._acts.append(asyncio.get_running_loop().create_task(self._repeat(runtime, repetition), name=name))
+
+    async def _repeat(self, runtime: AgentRuntime, repetition: Repetition) -> None:
+        """Do again what somebody does, as a network does that delivers a message twice."""
+        await asyncio.sleep(max(0.0, repetition.due_s - self._world.now_s()))
+        act = self._simulation.scenario.acts[repetition.index]
+        if isinstance(act, Abandon):
+            act = Say(session=act.session, text=act.text)
+        if await self._insisting(runtime, act, repetition.index) is not None:
+            self._simulation.repetitions.remove(repetition)
 
     async def _once(self, runtime: AgentRuntime, act: AnyAct, index: int) -> str:
         session, key = await runtime.session(act.session), f"{self._world.keys}act {index}"
@@ -423,7 +442,7 @@ class _Life:
         # So that no fault of the plan hits who only looks.
         await asyncio.sleep(max(0.0, scenario.calm_s - self._world.now_s()))
         self._watch.exercised.add("LIVENESS")
-        for session_id in scenario.sessions():
+        for session_id in self._watch.changed():
             await self._compare(runtime, session_id)
 
     async def _open_streams(self) -> list[Any]:

@@ -28,8 +28,9 @@ from refold.events.spending import Budget
 from refold.scenarios import faults
 from refold.scenarios.agent_plan import AgentPlan, Behaviour, Kind, PolicyKind, ToolPlan
 from refold.scenarios.faults import AnyFault, CountedFault
-from refold.scenarios.scenario import Abandon, Answer, AnyAct, Call, Cancel, Say, Scenario, Watch
-from refold.scenarios.simulator import SimulationReport, Simulator
+from refold.scenarios.scenario import Abandon, Answer, AnyAct, Call, Cancel, Say, Scenario, Watch, WireName
+from refold.scenarios.simulation_report import SimulationReport
+from refold.scenarios.simulator import Simulator
 from refold.tools import Tool
 
 BUSY_S = 40
@@ -187,9 +188,42 @@ def lasting_faults() -> st.SearchStrategy[AnyFault]:
     )
 
 
-def any_fault() -> st.SearchStrategy[AnyFault]:
-    """Any fault of any kind."""
-    return st.one_of(process_faults(), store_faults(), tool_faults(), provider_faults(), lasting_faults())
+def message_faults() -> st.SearchStrategy[AnyFault]:
+    """What comes twice or late."""
+    return st.one_of(
+        st.builds(faults.DuplicateReply, nth=st.integers(1, 40), after_s=st.sampled_from([0.0, 10.0, 120.0])),
+        st.builds(faults.LateReply, nth=st.integers(1, 40), seconds=st.sampled_from([10.0, 2.0, 60.0, 300.0])),
+        st.builds(faults.DuplicateInput, nth=st.integers(1, 8), after_s=st.sampled_from([0.0, 20.0, 400.0])),
+    )
+
+
+def network_faults() -> st.SearchStrategy[AnyFault]:
+    """What goes wrong with a network, in scenarios that have one."""
+    connection, request, chunk = st.integers(1, 8), st.integers(1, 20), st.integers(1, 300)
+    return st.one_of(
+        st.builds(faults.HostRefuses, nth=connection),
+        st.builds(faults.HostIsSilent, nth=connection),
+        st.builds(faults.HostIsFull, nth=request, retry_after_s=st.sampled_from([None, 0, 60])),
+        st.builds(faults.HostFails, nth=request, status=st.sampled_from([503, 500, 502, 529]), page=st.booleans()),
+        st.builds(faults.ResponseStalls, nth=request, seconds=st.sampled_from([30.0, 400.0]), begun=st.booleans()),
+        st.builds(faults.ResponseBreaks, nth=request, reset=st.booleans(), begun=st.booleans()),
+        st.builds(faults.ResponseDrips, nth=request),
+        st.builds(faults.ResponseIsNoText, nth=request),
+        st.builds(faults.ResponseIsNoJson, nth=request),
+        st.builds(faults.ResponseHasNoEnd, nth=request, marker_only=st.booleans()),
+        st.builds(faults.ResponseIsHuge, nth=request),
+        st.builds(faults.ArgumentsAreCut, nth=request),
+        st.builds(faults.CallsShareId, nth=request),
+        st.builds(faults.ChunkIsLate, nth=chunk, seconds=st.sampled_from([60.0, 400.0])),
+        st.builds(faults.ChunkIsLost, nth=chunk),
+        st.builds(faults.NetworkSplit, at_s=moments(), seconds=st.sampled_from([20.0, 1.0, 500.0])),
+    )
+
+
+def any_fault(wire: WireName = "none") -> st.SearchStrategy[AnyFault]:
+    """Any fault of any kind that can happen where the model is reached so."""
+    common = (process_faults(), store_faults(), tool_faults(), provider_faults(), lasting_faults(), message_faults())
+    return st.one_of(*common) if wire == "none" else st.one_of(*common, network_faults())
 
 
 def counted_faults(nth_max: int) -> st.SearchStrategy[AnyFault]:
@@ -214,6 +248,7 @@ def scenarios(
     acts_max: int = 8,
     faults_max: int = 5,
     script: st.SearchStrategy[tuple[Answer, ...]] | None = None,
+    wire: WireName = "none",
 ) -> st.SearchStrategy[Scenario]:
     """Whole scenarios.
 
@@ -222,14 +257,16 @@ def scenarios(
         sessions: how many sessions are spoken to, >= 1.
         acts_max: most acts, >= 1.
         faults_max: most faults, >= 0.
+        wire: how the model is reached.
     """
     return st.builds(
         Scenario,
         acts=st.lists(acts(sessions), min_size=1, max_size=acts_max).map(tuple),
-        faults=st.lists(any_fault(), max_size=faults_max).map(tuple),
+        faults=st.lists(any_fault(wire), max_size=faults_max).map(tuple),
         script=st.just(()) if script is None else script,
         seed=st.integers(0, 1_000),
         deviations=deviations(),
+        wire=st.just(wire),
     )
 
 

@@ -27,8 +27,9 @@ from refold.scenarios.fault_meetings import Meeting
 from refold.scenarios.promises import PROMISES, Verdict, verdict_on
 from refold.scenarios.scenario import Scenario
 from refold.scenarios.simulated_world import Beginning
+from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.simulation_watch import Broken
-from refold.scenarios.simulator import SimulationReport, Simulator
+from refold.scenarios.simulator import Simulator
 from refold.scenarios.stand_ins import with_stand_ins
 
 SEEDS_PER_TASK = 4

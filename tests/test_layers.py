@@ -50,7 +50,7 @@ AT_HOME_IN = {
     "numpy": ("runtime/memory/",),
     "aiosqlite": ("stores/",),
     "sqlite3": ("stores/", "scenarios/recovered_log.py", "scenarios/storage_workload.py"),
-    "httpx": ("runtime/",),
+    "httpx": ("runtime/", "scenarios/simulated_network.py"),
     "rich": ("runtime/", "scenarios/"),
     "typer": ("runtime/", "scenarios/"),
     "argparse": ("runtime/",),

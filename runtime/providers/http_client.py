@@ -8,8 +8,12 @@ import asyncio
 import ssl
 from collections.abc import AsyncGenerator, Callable
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TypeAlias
 
 import httpx
+
+Transport: TypeAlias = httpx.AsyncBaseTransport | Callable[[], httpx.AsyncBaseTransport]
+"""What sends requests, or makes what does."""
 
 IDLE_S = 60.0
 """A connection without a call is closed after so long."""
@@ -32,7 +36,8 @@ class LoopConnections:
         self._loop = asyncio.get_running_loop()
         self._new_client = new_client
         self._shared = shared
-        self._clients: set[httpx.AsyncClient] = set()
+        self._clients: dict[httpx.AsyncClient, None] = {}
+        """Oldest first, so that they are closed in the same order in each process."""
         self._idle: list[tuple[float, httpx.AsyncClient]] = []
         """With the time since when, the latest last."""
         self._timer: asyncio.TimerHandle | None = None
@@ -54,7 +59,7 @@ class LoopConnections:
             if not client.is_closed:
                 return client
         client = self._new_client()
-        self._clients.add(client)
+        self._clients[client] = None
         return client
 
     async def give_back(self, client: httpx.AsyncClient, *, answered: bool) -> None:
@@ -83,13 +88,14 @@ class LoopConnections:
         self._closing = self._loop.create_task(self._close_idle(), name="close idle connections of a provider")
 
     async def _close_idle(self) -> None:
-        while self._idle and self._idle[0][0] <= self._loop.time() - IDLE_S:
+        # As the timer is set: with the sum on the other side of the comparison, rounding would have it go off for ever.
+        while self._idle and self._idle[0][0] + IDLE_S <= self._loop.time():
             await self._close(self._idle.pop(0)[1])
         if self._idle and self._timer is None:
             self._timer = self._loop.call_at(self._idle[0][0] + IDLE_S, self._look_for_idle)
 
     async def _close(self, client: httpx.AsyncClient) -> None:
-        self._clients.discard(client)
+        self._clients.pop(client, None)
         await client.aclose()
 
     async def close(self) -> None:
@@ -114,9 +120,15 @@ def encryption(*, needed: bool, trust_env: bool) -> ssl.SSLContext:
 
 
 def new_client(
-    transport: httpx.AsyncBaseTransport | None, context: ssl.SSLContext, *, connect_s: float | None, trust_env: bool
+    transport: Transport | None,
+    context: ssl.SSLContext,
+    *,
+    connect_s: float | None,
+    trust_env: bool,
 ) -> httpx.AsyncClient:
     """Return a client that does what it is told and nothing else: no redirects, no cookies, no compression."""
+    if callable(transport) and not isinstance(transport, httpx.AsyncBaseTransport):
+        transport = transport()
     return httpx.AsyncClient(
         transport=transport,
         verify=context,
@@ -129,13 +141,15 @@ def new_client(
     )
 
 
-async def _closed_with_its_loop(clients: set[httpx.AsyncClient]) -> AsyncGenerator[None, None]:
+async def _closed_with_its_loop(clients: dict[httpx.AsyncClient, None]) -> AsyncGenerator[None, None]:
     try:
         yield
     finally:
         await _close_all(clients)
 
 
-async def _close_all(clients: set[httpx.AsyncClient]) -> None:
+async def _close_all(clients: dict[httpx.AsyncClient, None]) -> None:
     while clients:
-        await clients.pop().aclose()
+        client = next(iter(clients))
+        del clients[client]
+        await client.aclose()

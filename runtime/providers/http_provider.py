@@ -86,17 +86,21 @@ class HttpProvider(StreamingProvider):
         self._authentication = _SecretHeaders(secret_headers)
         self.redactor = Redactor([*secrets, *secrets_in_query(self._url)])
         trust_env = options.get("trust_env", False)
-        self._shared = options.get("transport") is not None
+        transport = options.get("transport")
+        made_anew = callable(transport) and not isinstance(transport, httpx.AsyncBaseTransport)
+        self._shared = transport is not None and not made_anew
         try:
             self._new_client = partial(
                 new_client,
-                options.get("transport"),
+                transport,
                 # The environment may name a proxy that is reached encrypted, though the host is not.
-                encryption(needed=not self._shared and (trust_env or self._url.scheme == "https"), trust_env=trust_env),
+                encryption(
+                    needed=transport is None and (trust_env or self._url.scheme == "https"), trust_env=trust_env
+                ),
                 connect_s=self._timeouts.connect_s,
                 trust_env=trust_env,
             )
-            if trust_env and not self._shared:
+            if trust_env and transport is None:
                 self._new_client()  # Opens nothing yet, and fails here instead of at the first call.
         except (ImportError, OSError, ValueError, httpx.InvalidURL) as error:
             if not trust_env:

@@ -3,7 +3,7 @@
 import ipaddress
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TypedDict
 
 import httpx
@@ -69,8 +69,9 @@ class HttpOptions(TypedDict, total=False):
     """Sent besides; one replaces the provider's own of that name, but not the key's. A `Secret` is never shown."""
     timeouts: HttpTimeouts
     limits: HttpLimits
-    transport: httpx.AsyncBaseTransport | None
-    """What sends, instead of the network; for tests, or a proxy of your own (`httpx.AsyncHTTPTransport(proxy=...)`)."""
+    transport: httpx.AsyncBaseTransport | Callable[[], httpx.AsyncBaseTransport] | None
+    """What sends, instead of the network; for tests, or a proxy of your own (`httpx.AsyncHTTPTransport(proxy=...)`). A
+    function makes one for each connection; one that is given itself sends everything."""
     trust_env: bool
     """Whether `HTTPS_PROXY`, `SSL_CERT_FILE` and the like count; False = nothing of the environment does."""
     allow_http: bool

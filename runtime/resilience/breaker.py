@@ -248,6 +248,12 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         if self._learned is not None:
             self._learned.seen(shared, at)
 
+    def begin_anew(self) -> None:
+        """Do as `StreamObject.begin_anew`; the circuit is closed."""
+        super().begin_anew()
+        if self.backend is self._memory:
+            self.backend = self._memory = BreakerMemory(self.settings, self._record)
+
     def _state_before(self) -> BreakerState:
         return self._memory.state
 

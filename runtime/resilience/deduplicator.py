@@ -117,6 +117,11 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
         self._running: dict[str, _Execution] = {}
         self._lock = threading.Lock()
 
+    def begin_anew(self) -> None:
+        """Do as `StreamObject.begin_anew`; what is under way belongs to a process that is gone."""
+        super().begin_anew()
+        self._running = {}
+
     async def run(
         self, key: str, function: Callable[P, Awaitable[object] | object], *args: P.args, **kwargs: P.kwargs
     ) -> Json:

@@ -13,7 +13,7 @@ from refold.agent import Agent
 from refold.events.errors import ConfigError
 from refold.scenarios.scenario import Scenario
 from refold.scenarios.simulated_agent import AgentSource
-from refold.scenarios.simulator import SimulationReport
+from refold.scenarios.simulation_report import SimulationReport
 
 NAMES: tuple[str, ...] = (
     "network_split",

@@ -10,7 +10,8 @@ from refold.agent import Agent
 from refold.events.errors import ConfigError
 from refold.scenarios.scenario import Scenario
 from refold.scenarios.simulated_agent import AgentSource
-from refold.scenarios.simulator import SimulationReport, Simulator
+from refold.scenarios.simulation_report import SimulationReport
+from refold.scenarios.simulator import Simulator
 
 
 def played(scenario: Scenario, sample: Callable[[], Agent], agent: AgentSource | None) -> SimulationReport:

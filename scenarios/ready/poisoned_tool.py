@@ -18,7 +18,7 @@ from refold.scenarios.faults import ToolHangs, ToolRaises, ToolReturnsGarbage, T
 from refold.scenarios.ready.playing import main, played
 from refold.scenarios.scenario import Answer, Call, Say, Scenario
 from refold.scenarios.simulated_agent import AgentSource
-from refold.scenarios.simulator import SimulationReport
+from refold.scenarios.simulation_report import SimulationReport
 from refold.tools import tool
 
 

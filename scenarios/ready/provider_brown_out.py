@@ -20,7 +20,7 @@ from refold.scenarios.faults import ProviderBrownOut
 from refold.scenarios.ready.playing import main, played
 from refold.scenarios.scenario import Answer, Say, Scenario
 from refold.scenarios.simulated_agent import AgentSource
-from refold.scenarios.simulator import SimulationReport
+from refold.scenarios.simulation_report import SimulationReport
 
 
 def agent() -> Agent:

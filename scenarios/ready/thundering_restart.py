@@ -15,7 +15,7 @@ from refold.scenarios.faults import Crash
 from refold.scenarios.ready.playing import main, played
 from refold.scenarios.scenario import Answer, Call, Say, Scenario
 from refold.scenarios.simulated_agent import AgentSource
-from refold.scenarios.simulator import SimulationReport
+from refold.scenarios.simulation_report import SimulationReport
 from refold.tools import tool
 
 SESSIONS = 1_000

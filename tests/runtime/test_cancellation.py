@@ -275,3 +275,38 @@ async def test_an_approval_waits_over_a_restart_without_asking_twice(log: EventS
         await seen.first(RunCompleted)
         assert (await types_of(session)).count("ToolApprovalRequested") == 1
     assert ran == ["paid"]
+
+
+async def test_who_sends_again_what_was_just_cancelled_is_told_no_earlier_than_others(log: EventStore) -> None:
+    begun, let_go = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def stubborn() -> str:
+        """Go on for a while, whatever happens."""
+        begun.set()
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        return "done all the same"
+
+    provider = ScriptedProvider([use("stubborn", {}), say("never said")])
+    async with AgentRuntime(
+        AgentConfig(model="m"), provider=provider, tools=[stubborn], log=log, clock=ManualClock()
+    ) as runtime:
+        session = await runtime.session("s")
+        first = asyncio.ensure_future(session.send("go", key="k"))
+        await begun.wait()
+        cancelling = asyncio.ensure_future(session.cancel())
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert "RunCancelled" in await types_of(session)
+        again = asyncio.ensure_future(session.send("go", key="k"))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        told = first.done() or again.done()
+        let_go.set()
+        await cancelling
+        assert not told
+        assert (await first).outcome == (await again).outcome == Cancelled()

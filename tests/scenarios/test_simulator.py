@@ -12,7 +12,8 @@ from refold.scenarios import faults
 from refold.scenarios.drawing import drawn_scenario
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.scenario import Abandon, Cancel, Say, Scenario
-from refold.scenarios.simulator import SimulationReport, Simulator
+from refold.scenarios.simulation_report import SimulationReport
+from refold.scenarios.simulator import Simulator
 
 ROOT = Path(__file__).resolve().parents[2]
 

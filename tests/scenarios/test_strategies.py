@@ -19,6 +19,12 @@ def test_any_scenario_breaks_nothing(scenario: Scenario) -> None:
     Simulator(agent()).run(scenario).raise_if_broken()
 
 
+@settings(max_examples=5)
+@given(strategies.scenarios(wire="anthropic"))
+def test_any_scenario_over_a_network_breaks_nothing(scenario: Scenario) -> None:
+    Simulator(agent()).run(scenario).raise_if_broken()
+
+
 @pytest.mark.slow
 def test_among_many_scenarios_none_breaks_a_promise() -> None:
     assert strategies.smallest_broken(agent(), examples_max=250) is None

@@ -1,0 +1,80 @@
+"""How the agents of a simulation reach their models over a network: the product's own providers, and what they promise.
+
+Beside what every simulation promises, no connection is left open where nobody uses it, and no key gets into the log.
+"""
+
+from typing import TYPE_CHECKING
+
+from refold.actors.protocols import Provider
+from refold.events.ids import kind_and_identifier
+from refold.events.session_core import SESSION_CODEC, SESSION_KIND
+from refold.events.session_events import ModelFailed
+from refold.scenarios.simulated_model import SimulatedModel
+from refold.scenarios.simulated_world import World
+from refold.scenarios.simulation_watch import SimulationWatch
+
+if TYPE_CHECKING:
+    from refold.providers.http_settings import HttpOptions
+    from refold.scenarios.wire_requests import Wire
+
+
+def wire_of(world: World, watch: SimulationWatch) -> "SimulatedWire | None":
+    """Return the wire of a simulation; None = its models are objects of the process."""
+    wire = world.scenario.wire
+    return None if wire == "none" else SimulatedWire(world, watch, wire)
+
+
+class SimulatedWire:
+    """The network of one simulation, and who speaks over it.
+
+    Args:
+        world: where chance, time and faults come from.
+        watch: is told what breaks a promise.
+        wire: whose API is spoken.
+    """
+
+    def __init__(self, world: World, watch: SimulationWatch, wire: "Wire") -> None:
+        from refold.scenarios.simulated_network import SimulatedNetwork
+
+        self._world = world
+        self._watch = watch
+        self._wire: Wire = wire
+        self.network = SimulatedNetwork(world)
+
+    def provider_of(self, model: SimulatedModel) -> Provider:
+        """Return a provider of the product whose host answers as a simulated model does."""
+        from refold.providers.anthropic import AnthropicProvider
+        from refold.providers.http_settings import HttpLimits
+        from refold.providers.openai import OpenAIProvider
+        from refold.scenarios.simulated_host import BODY_BYTES_MAX, KEY, LINE_CHARACTERS_MAX, SimulatedHost
+
+        host = SimulatedHost(self._world, model, self._wire, lambda reason: self._watch.note("INV0", "", reason))
+        options: HttpOptions = {
+            "transport": lambda: self.network.transport_to(host),
+            "limits": HttpLimits(body_bytes_max=BODY_BYTES_MAX, event_characters_max=LINE_CHARACTERS_MAX),
+        }
+        if self._wire == "openai":
+            return OpenAIProvider(api_key=KEY, base_url="http://127.0.0.1/v1", environment={}, **options)
+        return AnthropicProvider(api_key=KEY, base_url="http://127.0.0.1", environment={}, **options)
+
+    def check_all_is_closed(self) -> None:
+        """Note connections that are open though their process and its loop have ended in order."""
+        self._watch.exercised.add("INV7")
+        if self.network.connections:
+            self._watch.note("INV7", "", f"{len(self.network.connections)} connections outlive their process")
+        self.network.bury()
+
+    async def check_log(self) -> None:
+        """Note a key that got into the log, and failures that are of no known kind."""
+        from refold.scenarios.simulated_host import KEY
+
+        self._watch.exercised.update(("SECRET", "TYPED"))
+        for event in await self._world.disk.read_all(limit=10**9):
+            if KEY.encode() in event.data:
+                self._watch.note("SECRET", event.stream, f"version {event.version} holds the provider's key")
+            before = self._world.recorded.get(event.stream, 0)
+            if kind_and_identifier(event.stream)[0] != SESSION_KIND or event.version <= before:
+                continue
+            failure = SESSION_CODEC.decode(event)
+            if isinstance(failure, ModelFailed) and failure.kind in ("unknown", "agent_loop"):
+                self._watch.note("TYPED", event.stream, f"version {event.version} is of no kind: {failure.message}")

@@ -1,0 +1,50 @@
+"""What came of a scenario that was played."""
+
+import msgspec
+
+from refold.scenarios.fault_meetings import Meeting
+from refold.scenarios.faults import AnyFault
+from refold.scenarios.scenario import Scenario
+from refold.scenarios.session_watching import Watched
+from refold.scenarios.simulated_loop import SimulationError
+from refold.scenarios.simulation_watch import Broken
+
+
+class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a scenario."""
+
+    scenario: Scenario
+    broken: tuple[Broken, ...]
+    """The promises that were broken, first one first."""
+    exercised: tuple[str, ...]
+    """The rules that something was checked for, in order of their names."""
+    happened: tuple[AnyFault, ...]
+    """Those of the scenario's faults that came to happen."""
+    lives: int
+    steps: int
+    """Of the loops of all lives."""
+    virtual_s: float
+    events: int
+    event_kinds: dict[str, int] = {}
+    """How many events of each type the log has, such as `session.run_resumed.v1`."""
+    times: dict[str, int] = {}
+    """How often faults of each kind have happened; more than once where they last."""
+    watched: tuple[Watched, ...] = ()
+    """What each act `Watch` has seen, in their order."""
+    operations: dict[str, int]
+    """How many model calls, tool bodies, appends, reads and steps there were."""
+    outcomes: tuple[str, ...]
+    """What each act came to, in their order: `Completed`, `Failed`, `Cancelled`, `refused` or `done`."""
+    met: tuple[Meeting, ...]
+    """Which kinds of faults met sessions doing what, and how often."""
+    digest: str
+    """SHA-256 of the whole log, in hexadecimal: two simulations with one digest have the same log, byte for byte."""
+
+    def raise_if_broken(self) -> None:
+        """Return if every promise was kept.
+
+        Raises:
+            SimulationError: one was broken; the message names the first, and the scenario.
+        """
+        if self.broken:
+            raise SimulationError(f"{self.broken[0]}\n{self.scenario!r}")

@@ -1,0 +1,116 @@
+"""Scenarios with an agent that has all that agents can have: memories, breakers, subagents, middleware and the rest."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from refold import Agent, AgentConfig, RetryPolicy, ScriptedProvider, Tool, tool
+from refold.memory import GraphStore, WorkingMemory
+from refold.resilience import CircuitBreaker
+from refold.scenarios import Say, Scenario, Simulator, drawn_scenario, faults
+from refold.scenarios.scenario import WireName
+from tests.scenarios.full_agent import full_agent
+from tests.scenarios.test_simulator import ROOT
+
+
+@pytest.mark.parametrize("wire", ["none", "openai", "anthropic"])
+def test_drawn_scenarios_with_everything_break_nothing(wire: WireName) -> None:
+    for seed in range(1):
+        Simulator(full_agent(streaming=seed % 2 == 0)).run(drawn_scenario(seed, wire=wire)).raise_if_broken()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wire", ["none", "openai", "anthropic"])
+def test_many_drawn_scenarios_with_everything_break_nothing(wire: WireName) -> None:
+    for seed in range(3_000, 3_012):
+        Simulator(full_agent(streaming=seed % 2 == 0)).run(drawn_scenario(seed, wire=wire)).raise_if_broken()
+
+
+def test_one_agent_plays_the_same_scenario_twice_in_the_same_way() -> None:
+    simulator = Simulator(full_agent())
+    scenario = Scenario(acts=(Say(session="a"), Say(session="b", at_s=1.0)), faults=(faults.Crash(at_s=4.0),), seed=5)
+    assert simulator.run(scenario).digest == simulator.run(scenario).digest
+
+
+PROGRAM = """
+from refold.scenarios import Simulator, drawn_scenario
+from tests.scenarios.full_agent import full_agent
+for seed, wire in ((21, "none"), (22, "anthropic")):
+    print(Simulator(full_agent()).run(drawn_scenario(seed, wire=wire)).digest)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_with_other_hash_seeds_play_the_same_log_with_everything() -> None:
+    said = [
+        subprocess.run(
+            [sys.executable, "-P", "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT), "PYTHONASYNCIODEBUG": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert said[0] == said[1]
+    assert len(set(said[0].split())) == 2
+
+
+def test_what_an_agent_had_in_memory_ends_with_the_simulation() -> None:
+    breaker = CircuitBreaker("post", threshold=1, recovery_s=80_000.0)
+    seen: list[str] = []
+
+    @tool(effect="pure", breaker=breaker)
+    async def post() -> str:
+        """Post."""
+        seen.append(breaker.report().get().phase)
+        raise ValueError("never")
+
+    agent = Agent(config=AgentConfig(model="m", retry=RetryPolicy()), provider=ScriptedProvider([]), tools=[post])
+    acts = tuple(Say(session=f"s{number}", at_s=float(number)) for number in range(5))
+    for _ in range(2):
+        seen.clear()
+        Simulator(agent).run(Scenario(acts=acts, seed=3)).raise_if_broken()
+        assert seen == ["closed"]
+
+
+def test_the_answers_fit_what_is_asked_of_them() -> None:
+    report = Simulator(full_agent()).run(Scenario(acts=tuple(Say(session=f"s{number}") for number in range(4))))
+    report.raise_if_broken()
+    assert "Completed" in report.outcomes
+
+
+def test_an_agent_may_be_a_subagent_of_its_own() -> None:
+    tools: list[Tool[..., object]] = []
+    agent = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=tools)
+    tools.append(agent.as_tool(name="again"))
+    acts = tuple(Say(session=f"s{number}") for number in range(4))
+    report = Simulator(agent).run(Scenario(acts=acts))
+    report.raise_if_broken()
+    assert report.operations["tool"]
+
+
+def test_memories_are_asked_without_a_thread() -> None:
+    graph = GraphStore()
+    working = WorkingMemory(5)
+
+    @tool(effect="pure", tier="observe")
+    async def groups() -> int:
+        """Tell how many groups there are."""
+        await graph.add_entity("Anna")
+        await working.set("seen", "Anna")
+        return len(await graph.communities())
+
+    agent = Agent(
+        config=AgentConfig(model="m", retry=RetryPolicy()),
+        provider=ScriptedProvider([]),
+        tools=[groups],
+        graph=graph,
+        working_memory=working,
+    )
+    report = Simulator(agent).run(Scenario(acts=tuple(Say(session=f"s{number}") for number in range(3))))
+    report.raise_if_broken()
+    assert report.operations["tool"]

@@ -1,0 +1,112 @@
+"""Replies and inputs that come twice, late, or after those who asked are gone: sessions take each once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from refold.scenarios import Abandon, Cancel, Say, Scenario, Simulator, faults
+from refold.scenarios.faults import AnyFault
+from refold.scenarios.simulation_report import SimulationReport
+from tests.planted_faults.planting import ROOT, copy_package, plant
+from tests.scenarios.test_simulator import agent
+
+ACTS = (
+    Say(session="a", text="hello"),
+    Say(session="b", text="hello", at_s=1),
+    Say(session="a", text="go on", at_s=5),
+    Cancel(session="b", at_s=4),
+    Abandon(session="c", at_s=2),
+)
+
+
+def played(*planned: AnyFault, seed: int = 1) -> SimulationReport:
+    report = Simulator(agent()).run(Scenario(acts=ACTS, faults=planned, seed=seed))
+    report.raise_if_broken()
+    return report
+
+
+@pytest.mark.parametrize("after_s", [0.0, 1.0, 200.0])
+def test_every_reply_may_come_twice(after_s: float) -> None:
+    replies = played().operations["reply"]
+    report = played(*(faults.DuplicateReply(nth=nth, after_s=after_s) for nth in range(1, replies + 1)))
+    assert len(report.happened) >= replies - 3
+    assert report.outcomes == played().outcomes
+
+
+@pytest.mark.parametrize("seconds", [30.0, 300.0])
+def test_any_reply_may_come_late(seconds: float) -> None:
+    for nth in range(1, 12, 3):
+        report = played(faults.LateReply(nth=nth, seconds=seconds))
+        assert len(report.happened) == 1
+        assert all(report.outcomes)
+
+
+def test_a_reply_may_come_in_the_next_life_of_the_process() -> None:
+    for nth in range(1, 11, 2):
+        report = played(faults.LateReply(nth=nth, seconds=20.0), faults.Crash(at_s=6.0))
+        assert report.lives == 2
+        assert all(report.outcomes)
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.2, 30.0, 500.0])
+def test_what_is_said_may_come_again_under_its_key(after_s: float) -> None:
+    planned = [faults.DuplicateInput(nth=nth, after_s=after_s) for nth in range(1, len(ACTS) + 1)]
+    report = played(*planned)
+    assert report.happened == tuple(planned)
+    assert all(report.outcomes)
+    assert "ONCE" in report.exercised
+
+
+def test_what_is_said_may_come_again_in_the_next_life() -> None:
+    planned = [faults.DuplicateInput(nth=nth, after_s=20.0) for nth in range(1, len(ACTS) + 1)]
+    report = played(*planned, faults.Crash(at_s=10.0))
+    assert report.lives == 2
+    assert len(report.happened) == len(planned) + 1
+
+
+SEARCH = """
+from refold.scenarios import drawn_scenario, Simulator
+from tests.scenarios.test_simulator import agent
+for seed in range(40):
+    report = Simulator(agent()).run(drawn_scenario(seed))
+    if report.broken:
+        print(seed, report.broken[0].rule)
+        break
+else:
+    print("none", "none")
+"""
+
+PLANTED = [
+    pytest.param(
+        "events/session_admission.py",
+        'if (recorded := _recorded(state, "send", command.key, given)) is not None:\n        return recorded\n',
+        'if (recorded := _recorded(state, "send", command.key, given)) is not None:\n        pass\n',
+        id="what is said twice is taken twice",
+    ),
+    pytest.param(
+        "events/session_admission.py",
+        "    if call is None or call.result is not None:\n",
+        "    if call is None:\n",
+        id="a second result of a call is taken",
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("file", "original", "planted"), PLANTED)
+def test_a_planted_fault_of_messages_is_found(tmp_path: Path, file: str, original: str, planted: str) -> None:
+    copy_package(tmp_path)
+    plant(tmp_path, file, original, planted)
+    done = subprocess.run(
+        [sys.executable, "-P", "-B", "-c", SEARCH],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONASYNCIODEBUG": ""},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=True,
+    )
+    _, rule = done.stdout.splitlines()[-1].split()
+    assert rule != "none"

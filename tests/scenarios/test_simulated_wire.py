@@ -1,0 +1,138 @@
+"""Scenarios whose models are reached over a network, by the providers of the product."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from refold.scenarios import Say, Scenario, Simulator, faults
+from refold.scenarios.drawing import drawn_scenario
+from refold.scenarios.faults import AnyFault
+from refold.scenarios.simulation_report import SimulationReport
+from refold.scenarios.wire_requests import Wire
+from tests.scenarios.test_simulator import ROOT, agent
+
+WIRES: tuple[Wire, ...] = ("openai", "anthropic")
+
+
+def played(wire: Wire, *planned: AnyFault, streaming: bool = True, seed: int = 1) -> SimulationReport:
+    scenario = Scenario(
+        acts=(Say(session="a"), Say(session="b", at_s=1.0), Say(session="a", at_s=5.0)),
+        faults=planned,
+        seed=seed,
+        wire=wire,
+    )
+    report = Simulator(agent(streaming=streaming)).run(scenario)
+    report.raise_if_broken()
+    assert report.happened == planned
+    return report
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("wire", WIRES)
+def test_over_a_network_the_same_is_said_as_without_one(wire: Wire, streaming: bool) -> None:
+    report = played(wire, streaming=streaming)
+    acts = report.scenario.acts
+    direct = Simulator(agent(streaming=streaming)).run(Scenario(acts=acts, seed=1))
+    direct.raise_if_broken()
+    assert report.outcomes == direct.outcomes
+    assert report.operations["model"] == report.operations["request"] == direct.operations["model"]
+    assert {"SECRET", "TYPED"} <= set(report.exercised)
+    assert not {"SECRET", "TYPED"} & set(direct.exercised)
+
+
+AGAIN: list[AnyFault] = [
+    faults.HostRefuses(nth=1),
+    faults.HostIsSilent(nth=1),
+    faults.HostIsFull(nth=1),
+    faults.HostFails(nth=1),
+    faults.HostFails(nth=1, status=502, page=True),
+    faults.ResponseStalls(nth=1),
+    faults.ResponseBreaks(nth=1),
+    faults.ResponseBreaks(nth=1, reset=False),
+    faults.ResponseIsNoText(nth=1),
+    faults.ResponseIsNoJson(nth=1),
+    faults.ResponseHasNoEnd(nth=1),
+    faults.ChunkIsLost(nth=2),
+    faults.NetworkSplit(at_s=0.0, seconds=15.0),
+    faults.ProviderRefuses(nth=1, kind="rate_limit", retry_after_s=2.0),
+    faults.ProviderDrops(nth=1),
+]
+
+ONCE: list[AnyFault] = [
+    faults.ResponseDrips(nth=1),
+    faults.ArgumentsAreCut(nth=1),
+    faults.CallsShareId(nth=1),
+    faults.ChunkIsLate(nth=2),
+    faults.ProviderStalls(nth=1, seconds=100),
+    faults.ProviderBabbles(nth=1),
+    faults.NetworkSplit(at_s=2.0, seconds=3.0),
+]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("fault", AGAIN, ids=repr)
+def test_a_failed_request_is_made_again(fault: AnyFault, wire: Wire) -> None:
+    assert set(played(wire, fault).outcomes) == {"Completed"}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("fault", ONCE, ids=repr)
+def test_what_is_only_slow_or_odd_is_an_answer(fault: AnyFault, wire: Wire) -> None:
+    assert set(played(wire, fault).outcomes) == {"Completed"}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "fault",
+    [faults.ResponseIsHuge(nth=1), faults.ProviderRefuses(nth=1, kind="auth", retryable=False)],
+    ids=repr,
+)
+def test_what_would_fail_again_fails_the_run(fault: AnyFault, wire: Wire) -> None:
+    report = played(wire, fault)
+    assert sorted(report.outcomes) == ["Completed", "Completed", "Failed"]
+
+
+def test_a_crash_takes_the_connections_with_it() -> None:
+    for at_s in (0.1, 0.9, 2.2):
+        report = played("openai", faults.Crash(at_s=at_s))
+        assert report.lives == 2
+
+
+PROGRAM = """
+from refold.scenarios.drawing import drawn_scenario
+from refold.scenarios.simulator import Simulator
+from tests.scenarios.test_simulator import agent
+for wire in ("openai", "anthropic"):
+    print(Simulator(agent()).run(drawn_scenario(11, wire=wire)).digest)
+"""
+
+
+def test_two_processes_with_other_hash_seeds_play_the_same_log_over_a_network() -> None:
+    said = [
+        subprocess.run(
+            [sys.executable, "-P", "-c", PROGRAM],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT), "PYTHONASYNCIODEBUG": ""},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert said[0] == said[1]
+    assert len(set(said[0].split())) == 2
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_drawn_scenarios_over_a_network_break_nothing(wire: Wire) -> None:
+    for seed in range(3):
+        Simulator(agent(streaming=seed % 3 != 0)).run(drawn_scenario(seed, wire=wire)).raise_if_broken()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wire", WIRES)
+def test_many_drawn_scenarios_over_a_network_break_nothing(wire: Wire) -> None:
+    for seed in range(2_000, 2_040):
+        Simulator(agent(streaming=seed % 3 != 0)).run(drawn_scenario(seed, wire=wire)).raise_if_broken()
