@@ -154,14 +154,23 @@ class SessionInShadow:
             case _:
                 return []
 
-    async def _done_again(self, what: What, batch: Sequence[StoredEvent], work: Callable[[], Awaitable[T]]) -> T | None:
-        """Return what `work` does in shadow; None where it could not be done again, which is counted."""
+    async def _done_again(
+        self, what: What, batch: Sequence[StoredEvent], work: Callable[[], Awaitable[T]], part: str = ""
+    ) -> T | None:
+        """Return what `work` does in shadow; None where it could not be done again, which is counted.
+
+        Args:
+            what: it is for.
+            batch: that it is about.
+            work: done again.
+            part: which part of it, where that is not the agent's code.
+        """
 
         async def working() -> T:
             return await work()
 
         try:
-            return await self._shadow.answer(f"{self._today.agent.name} {what}", working)
+            return await self._shadow.answer(f"{self._today.agent.name} {what} {part}", working)
         except NotComparable as error:
             self._tally.miss(what, event_ref(self._stream, batch[0].version), str(error))
         return None
@@ -204,7 +213,7 @@ class SessionInShadow:
     async def _turn(
         self, batch: Sequence[StoredEvent], event: ModelResponded | ModelFailed, reference: RequestReference
     ) -> list[Divergence]:
-        pair = await self._done_again("request", batch, lambda: self._pair(event.run, event.turn, reference))
+        pair = await self._done_again("request", batch, lambda: self._pair(event.run, event.turn, reference), "log")
         if pair is None:
             return []
         found = await self._recall(batch, pair)
@@ -312,7 +321,7 @@ class SessionInShadow:
     ) -> list[Divergence]:
         window = self._today.agent.context
         turn = self._state.run.turns if self._state.run is not None else 0
-        pair = await self._done_again("summary", batch, lambda: self._pair(event.run, turn, reference))
+        pair = await self._done_again("summary", batch, lambda: self._pair(event.run, turn, reference), "log")
         if pair is None:
             return []
 

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 
 from refold import (
+    Agent,
     AgentConfig,
     AgentRuntime,
     CancellationToken,
@@ -52,12 +54,22 @@ async def checked_log(kind: str, folder: Path) -> AsyncIterator[EventStore]:
 async def assert_sound(log: EventStore) -> None:
     assert (await check_log(log)).problems == ()
     (await replay(log, level="core")).raise_for_divergence()
+    agents = _made.pop(log, [])
+    if len(agents) == 1 and all(getattr(each, "decides_alike", True) for each in agents[0].middleware):
+        (await replay(log, agent=agents[0])).raise_for_divergence()
+
+
+_made: WeakKeyDictionary[EventStore, list[Agent]] = WeakKeyDictionary()
+"""The agents that wrote each log; where it was one, it must decide the same again."""
 
 
 def runtime_of(log: EventStore, *script: Any, tools: Any = (), **options: Any) -> AgentRuntime:
     config = options.pop("config", CONFIG)
     provider = options.pop("provider", None) or ScriptedProvider(script)
-    return AgentRuntime(config, provider=provider, tools=tools, log=log, **options)
+    runtime = AgentRuntime(config, provider=provider, tools=tools, log=log, **options)
+    if runtime.agent not in _made.setdefault(log, []):
+        _made[log].append(runtime.agent)
+    return runtime
 
 
 def requests_of(runtime: AgentRuntime) -> list[ModelRequest]:

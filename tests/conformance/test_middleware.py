@@ -281,6 +281,8 @@ async def test_the_answer_of_a_tool_that_ends_the_run_may_change_too(log: EventS
 
 
 class Tagging(Middleware):
+    decides_alike = False  # It counts.
+
     def __init__(self) -> None:
         self.count = 0
 

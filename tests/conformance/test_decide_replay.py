@@ -1,0 +1,475 @@
+"""Level `decide`: today's agent in shadow on what a session recorded; what it does otherwise, and what it cannot say.
+
+Every other test of this folder whose log one agent wrote is such a replay as well: it must find nothing.
+"""
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from refold import (
+    Agent,
+    AgentConfig,
+    AgentRuntime,
+    Allow,
+    Ask,
+    Completed,
+    ConfigError,
+    Deny,
+    HookContext,
+    Middleware,
+    ModelRequest,
+    ModelResponse,
+    ProposedCall,
+    ScriptedProvider,
+    Summarising,
+    TextBlock,
+    TokenWindow,
+    ToolResultBlock,
+    Usage,
+    say,
+    tool,
+    use,
+)
+from refold.cli import app
+from refold.events.errors import DivergenceError
+from refold.events.session_events import ModelFailed
+from refold.memory import EpisodicStore, WorkingMemory
+from refold.replay import ReplayReport, replay, replay_sync
+from refold.shadow_report import What
+from refold.stores import InMemoryStore
+
+STORY = "story " * 300
+INPUTS = ("xylophone tea", "Now pay.", STORY, "And then?")
+
+
+@tool(tier="observe", effect="pure")
+async def look(what: str) -> str:
+    """Look."""
+    return f"{what} seen"
+
+
+@tool(name="look", description="Look.", tier="observe", effect="pure", validate=lambda what: "no tea" if what else None)
+async def strict_look(what: str) -> str:
+    return f"{what} seen"
+
+
+@tool(name="look", description="Look.", tier="confirm", effect="pure")
+async def confirmed_look(what: str) -> str:
+    return f"{what} seen"
+
+
+@tool(tier="confirm")
+async def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+class Office(Middleware):
+    """Changes something in each hook; `words` are what differs tomorrow."""
+
+    def __init__(self, **words: str) -> None:
+        self.words = {"user": "y", "pre": "!", "post": "<>", "call": "never", "result": "R "} | words
+
+    def on_user_message(self, context: HookContext, content: Any) -> Any:
+        return [TextBlock(text=block.text.replace("x", self.words["user"])) for block in content]
+
+    async def on_pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
+        await asyncio.sleep(0)
+        return msgspec.structs.replace(request, system_prompt=request.system_prompt + self.words["pre"])
+
+    def on_post_llm(self, context: HookContext, response: ModelResponse) -> ModelResponse | None:
+        if response.stop_reason == "tool_use":
+            return None
+        text = "".join(block.text for block in response.content if isinstance(block, TextBlock))
+        begin, end = tuple(self.words["post"])
+        return msgspec.structs.replace(response, content=(TextBlock(text=f"{begin}{text}{end}"),))
+
+    def on_tool_call(self, context: HookContext, call: Any) -> Deny | None:
+        return Deny("not today") if call.tool == self.words["call"] else None
+
+    async def on_tool_result(self, context: HookContext, result: ToolResultBlock) -> ToolResultBlock:
+        text = "".join(block.text for block in result.content if isinstance(block, TextBlock))
+        return msgspec.structs.replace(result, content=(TextBlock(text=self.words["result"] + text),))
+
+
+def only_look(call: ProposedCall) -> Allow | Deny | Ask:
+    return Allow() if call.tool == "look" else Ask("money")
+
+
+def memories() -> tuple[EpisodicStore, WorkingMemory]:
+    memory, working = EpisodicStore(), WorkingMemory(3)
+    for content in ("tea is green", "tea is hot", "payments need a receipt"):
+        memory.add_episode("boss", content, importance=0.5)
+    working.set("city", "Lisbon")
+    return memory, working
+
+
+def office(**changed: Any) -> Agent:
+    """Return the agent, as it was or changed; its memories are filled where it is to run, and empty in a replay."""
+    script = changed.pop("script", ())
+    config = changed.pop("config", {})
+    clerk = Agent(
+        name="clerk",
+        config=AgentConfig(model="m", system_prompt=changed.pop("clerk_prompt", "Serve.")),
+        provider=ScriptedProvider([use("look", {"what": "till"}), say("The till is full.")] if script else []),
+        tools=[look],
+    )
+    parts: dict[str, Any] = {
+        "tools": [changed.pop("look", look), pay, clerk.as_tool()],
+        "middleware": [Office()],
+        "policy": only_look,
+        "context": Summarising(500),
+        "memory": EpisodicStore(),
+        "working_memory": WorkingMemory(3),
+    }
+    return Agent(
+        name="boss",
+        config=AgentConfig(model="m", **({"system_prompt": "Rule."} | config)),
+        provider=ScriptedProvider(script),
+        **parts | changed,
+    )
+
+
+async def recorded(store: Any, session: str = "s") -> Agent:
+    """Return the agent that wrote a session with all that can be decided again."""
+    memory, working = memories()
+    answers = (
+        [use("look", {"what": "tea"}), use("clerk", {"task": "Look into the till."})], say("Tea."),
+        use("pay", {"amount": 3}), say("Paid.", usage=Usage(input_tokens=5)),
+        say("A story."),
+        say("They spoke of tea."), say("The end."),
+    )  # fmt: skip
+    agent = office(script=answers, memory=memory, working_memory=working, approval=lambda *_: Allow())
+    async with AgentRuntime(agent, log=store) as runtime:
+        talk = await runtime.session(session)
+        for text in INPUTS:
+            assert (await talk.send(text)).outcome == Completed(), text
+    return agent
+
+
+@pytest.fixture(scope="module")
+def log() -> InMemoryStore:
+    """A recorded session, which nothing here changes."""
+    store = InMemoryStore()
+    asyncio.run(recorded(store))
+    return store
+
+
+def counted(report: ReplayReport) -> dict[What, tuple[int, int]]:
+    return {each.what: (each.compared, each.differ) for each in report.compared}
+
+
+def missed(report: ReplayReport) -> list[tuple[What, str]]:
+    return [(each.what, reason.why) for each in report.compared for reason in each.not_compared]
+
+
+def places(report: ReplayReport) -> list[str]:
+    return [f"{found.version} {found.difference.path}" for found in report.divergences if found.stream == "session/s"]
+
+
+async def test_an_unchanged_agent_decides_all_of_a_session_and_of_its_childs_the_same_again() -> None:
+    store = InMemoryStore()
+    agent = await recorded(store)
+    asked = len(agent.provider.requests)  # type: ignore[attr-defined]
+    events = len(await store.read_all(limit=1000))
+    for again in (agent, office()):
+        report = await replay(store, agent=again)
+        report.raise_for_divergence()
+        assert (report.level, report.diverged, missed(report), report.other_agents) == ("decide", 0, [], {})
+        decided = counted(report)
+        assert {what: compared for what, (compared, _) in decided.items() if what != "decision"} == {
+            "input": 4, "recall": 6, "request": 8, "summary": 6, "answer": 8, "call": 4, "result": 4
+        }  # fmt: skip
+        assert decided["decision"][0] > 20
+    assert len(agent.provider.requests) == asked  # type: ignore[attr-defined]
+    assert len(await store.read_all(limit=1000)) == events
+
+
+@pytest.mark.parametrize(
+    ("changed", "found"),
+    [
+        ({"middleware": [Office(user="z")]}, ["3 input.content[0].text"]),
+        ({"middleware": [Office(pre="?")]}, ["6 request.system_prompt"]),
+        ({"middleware": [Office(post="()")]}, ["14 answer.content[0].text"]),
+        ({"middleware": [Office(call="look")]}, ["9 call.refused"]),
+        ({"middleware": [Office(result="Q ")]}, ["9 result.content[0].text"]),
+        (
+            {"middleware": []},
+            ["3 input.content[0].text", "6 request.system_prompt", "9 result.content[0].text",
+             "14 answer.content[0].text"],
+        ),
+        ({"middleware": [Office(), Office(user="y", pre="", post="[]", result="")]}, ["14 answer.content[0].text"]),
+        ({"policy": lambda call: Deny("no tea") if call.tool == "look" else only_look(call)},
+         ["6 answer.verdicts[0].verdict"]),
+        ({"policy": None}, ["6 answer.verdicts[1].verdict"]),
+        ({"look": strict_look}, ["6 answer.verdicts[0].verdict"]),
+        ({"look": confirmed_look}, ["6 request.tools[1].tier", "7 consequences[0].call"]),
+        ({"config": {"system_prompt": "Reign."}}, ["6 request.system_prompt"]),
+        ({"config": {"temperature": 0.5}}, ["6 request.temperature", "35 summary.request.temperature"]),
+        ({"config": {"max_memory_recalls": 1}}, ["6 recall.added[0].text"]),
+        ({"memory": None}, ["6 recall.added[0].source"]),
+        ({"working_memory": None}, ["6 recall.added[1]"]),
+        ({"offer": lambda session, spec: spec.name != "pay"}, ["6 request.tools[2]", "19 answer.verdicts[0].verdict"]),
+        ({"context": Summarising(5_000)}, ["30 request.messages[0].content[0].text", "35 summary.replaced"]),
+        ({"context": Summarising(500, prompt="Shorter.")}, ["35 summary.request.system_prompt"]),
+        ({"context": Summarising(300)}, ["30 summary.replaced"]),
+        ({"context": None}, ["30 request.messages[0].content[0].text", "35 summary.replaced"]),
+        ({"output_type": dict}, ["6 request.system_prompt", "14 answer.rejected"]),
+        ({"config": {"max_turns": 1}}, ["13 consequences[0].type"]),
+    ],
+)  # fmt: skip
+async def test_what_has_changed_is_found_where_it_first_makes_a_difference(
+    log: InMemoryStore, changed: dict[str, Any], found: Sequence[str]
+) -> None:
+    report = await replay(log, agent=office(**changed))
+    assert places(report) == list(found)
+    assert [why for what, why in missed(report) if what != "decision"] == []
+    with pytest.raises(DivergenceError, match=r"session/s@"):
+        report.raise_for_divergence()
+
+
+async def test_a_window_that_leaves_more_out_shows_in_the_messages_of_the_request(log: InMemoryStore) -> None:
+    report = await replay(log, agent=office(context=TokenWindow(250)))
+    assert "request.messages" in " ".join(places(report))
+
+
+async def test_both_sides_are_shown_and_only_the_part_that_differs(log: InMemoryStore) -> None:
+    (found,) = (await replay(log, agent=office(middleware=[Office(result="Q ")]))).divergences
+    assert str(found) == 'session/s@9: result.content[0].text: "R tea seen" -> "Q tea seen"'
+    assert found.recorded["original"][0]["text"] == found.now["original"][0]["text"] == "tea seen"  # type: ignore[index]
+    (found,) = (await replay(log, agent=office(middleware=[Office(call="look")]))).divergences
+    assert found.now == {"tool": "look", "input": {"what": "tea"}, "refused": "not today"}
+    assert isinstance(found.recorded, dict)
+    assert found.recorded["refused"] is None
+
+
+async def test_a_childs_session_is_decided_by_its_own_agent(log: InMemoryStore) -> None:
+    report = await replay(log, agent=office(clerk_prompt="Bow."))
+    assert [found.stream.rpartition("/")[0] for found in report.divergences] == ["session/s"]
+    assert [found.difference.path for found in report.divergences] == ["request.system_prompt"]
+    lone = Agent(name="clerk", config=AgentConfig(model="m", system_prompt="Serve."), provider=ScriptedProvider([]))
+    report = await replay(log, agent=msgspec.structs.replace(lone, tools=[look]))
+    assert (report.diverged, report.other_agents) == (0, {"boss": 1})
+
+
+class Failing(Office):
+    """Does something in one hook that no replay can do again."""
+
+    def __init__(self, act: Any) -> None:
+        super().__init__()
+        self.act = act
+
+    async def on_pre_llm(self, context: HookContext, request: ModelRequest) -> Any:
+        await self.act(request)
+        return await super().on_pre_llm(context, request)
+
+
+async def _raise(request: ModelRequest) -> None:
+    raise KeyError("no such thing")
+
+
+async def _ask_web(request: ModelRequest) -> None:
+    async with httpx.AsyncClient() as client:
+        await client.get("http://127.0.0.1:9/")
+
+
+async def _connect_in_thread(request: ModelRequest) -> None:
+    await asyncio.to_thread(lambda: socket.create_connection(("127.0.0.1", 9)))
+
+
+async def _begin_process(request: ModelRequest) -> None:
+    try:
+        subprocess.run(["/bin/true"], check=True)  # noqa: ASYNC221
+    except Exception:  # noqa: BLE001 - What is swallowed was tried all the same.
+        return
+
+
+async def _ask_model(request: ModelRequest) -> None:
+    await ScriptedProvider([say("Never.")]).complete(request)
+
+
+async def _call_tool(request: ModelRequest) -> None:
+    await look("the moon")
+
+
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        (_raise, "Failing.on_pre_llm failed: 'no such thing'"),
+        (_ask_web, "it needs something outside: socket."),
+        (_connect_in_thread, "it needs something outside: socket."),
+        (_begin_process, "it needs something outside: subprocess.Popen"),
+        (_ask_model, "it needs something outside: a provider"),
+        (_call_tool, "it needs something outside: the tool look"),
+    ],
+)
+async def test_what_cannot_be_done_again_is_counted_with_the_reason_and_the_rest_is_compared(
+    log: InMemoryStore, act: Any, why: str
+) -> None:
+    report = await replay(log, agent=office(middleware=[Failing(act)]), session="s")
+    ((what, said),) = missed(report)
+    assert what == "request"
+    assert said.startswith(why)
+    reason = next(each for each in report.compared if each.what == "request").not_compared[0]
+    assert (reason.times, reason.first) == (6, "session/s@6")
+    assert report.diverged == 0
+    assert counted(report)["answer"] == (6, 0)
+
+
+async def test_a_hook_that_hangs_is_waited_for_once_and_not_asked_again(log: InMemoryStore) -> None:
+    asked: list[object] = []
+
+    async def hang(request: ModelRequest) -> None:
+        asked.append(request)
+        await asyncio.get_running_loop().create_future()
+
+    report = await replay(log, agent=office(middleware=[Failing(hang)]), session="s", answer_s=0.02)
+    assert missed(report) == [
+        ("request", "it gave no answer within 0.02 seconds"),
+        ("request", "it gave no answer within 0.02 seconds before"),
+    ]
+    assert len(asked) == 1
+    assert counted(report)["answer"] == (6, 0)
+
+
+async def test_after_a_replay_nothing_is_kept_from_the_outside(log: InMemoryStore) -> None:
+    await replay(log, agent=office(), session="s")
+    assert await look("tea") == "tea seen"
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        pass
+
+
+async def test_a_payload_that_is_gone_is_a_comparison_that_is_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "events.db"
+    agent = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([say("One."), say("Two.")]))
+    async with AgentRuntime(agent, log=path) as runtime:
+        session = await runtime.session("s")
+        await session.send("a" * 100_000)
+        await session.send("b")
+    assert (await replay(path, agent=agent)).diverged == 0
+    import sqlite3
+
+    with sqlite3.connect(path) as connection:
+        connection.execute("DELETE FROM payloads WHERE length(data) > 90000")
+    connection.close()
+    report = await replay(path, agent=agent)
+    assert report.diverged == 0
+    assert {what for what, why in missed(report) if "is missing from the log" in why} == {"input", "request"}
+    assert counted(report)["input"] == (1, 0)
+
+
+async def test_a_memory_that_is_not_of_the_log_is_taken_as_it_was_recorded() -> None:
+    class Own:
+        async def look(self, agent: str, query: str, limit: int) -> list[Any]:
+            return []
+
+        def note_recalled(self, ids: Any, key: str | None = None) -> None:
+            raise AssertionError("nothing was recalled")
+
+    store = InMemoryStore()
+    agent = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([say("One.")]), memory=Own())
+    async with AgentRuntime(agent, log=store) as runtime:
+        await (await runtime.session("s")).send("Go")
+    report = await replay(store, agent=agent)
+    ((what, why),) = missed(report)
+    assert (what, "not one of the log" in why, counted(report)["request"]) == ("recall", True, (1, 0))
+
+
+async def test_what_a_failed_hook_did_to_a_call_is_no_difference() -> None:
+    class Broken(Middleware):
+        def on_tool_result(self, context: HookContext, result: ToolResultBlock) -> None:
+            raise RuntimeError("broken")
+
+        def on_tool_call(self, context: HookContext, call: Any) -> Deny | None:
+            return Deny("no moon") if call.input["what"] == "moon" else None
+
+    store = InMemoryStore()
+    script: list[Any] = [[use("look", {"what": "moon"}), use("look", {"what": "sun"})], say("Well.")]
+    agent = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider(script), tools=[look], middleware=[Broken()])
+    async with AgentRuntime(agent, log=store) as runtime:
+        await (await runtime.session("s")).send("Go")
+    assert counted(await replay(store, agent=agent))["call"] == (1, 0)
+    allowing = msgspec.structs.replace(agent, middleware=[])
+    (found,) = (await replay(store, agent=allowing)).divergences
+    assert (found.differs, found.difference.left) == ("call", "no moon")
+
+
+async def test_a_failed_model_calls_request_is_compared_as_well() -> None:
+    store = InMemoryStore()
+    agent = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([ValueError("down")]))
+    async with AgentRuntime(agent, log=store) as runtime:
+        session = await runtime.session("s")
+        await session.send("Go")
+        assert ModelFailed in [type(recorded.event) async for recorded in session.events()]
+    changed = msgspec.structs.replace(agent, config=AgentConfig(model="n"))
+    assert counted(await replay(store, agent=agent))["request"] == (1, 0)
+    assert [str(found) for found in (await replay(store, agent=changed)).divergences] == [
+        'session/s@6: request.model: "m" -> "n"'
+    ]
+
+
+async def test_a_level_and_an_agent_go_together(log: InMemoryStore) -> None:
+    with pytest.raises(ConfigError, match="needs the agent"):
+        await replay(log, level="decide")
+    with pytest.raises(ConfigError, match="runs no agent"):
+        await replay(log, level="core", agent=office())
+
+
+def test_from_synchronous_code(log: InMemoryStore) -> None:
+    assert replay_sync(log, agent=office()).diverged == 0
+
+
+# The command
+
+MODULE = """
+from refold import Agent, AgentConfig, Middleware, ScriptedProvider, say
+
+class Polite(Middleware):
+    def on_user_message(self, context, content):
+        return "Please: " + content[0].text
+
+config = AgentConfig(model="m")
+agent = Agent(config=config, provider=ScriptedProvider([say("Hi.")]), middleware=[Polite()])
+rude = Agent(config=config, provider=ScriptedProvider([]))
+stranger = Agent(name="stranger", config=config, provider=ScriptedProvider([]))
+"""
+
+
+def refold(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.output
+
+
+def test_the_command_names_an_agent_and_leaves_with_1_where_it_differs_or_nothing_was_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.joinpath("manners.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    try:
+        assert refold("run", "manners:agent", "Hello", "--log", "a.db", "--session", "s")[0] == 0
+        code, said = refold("replay", "a.db", "--agent", "manners:agent")
+        assert (code, "input: 1 compared, 0 differ" in said, "level decide: no divergence" in said) == (0, True, True)
+        code, said = refold("replay", "a.db", "s", "--agent", "manners:rude", "--level", "decide")
+        assert (code, 'session/s@3: input.content[0].text: "Please: Hello" -> "Hello"' in said) == (1, True)
+        code, said = refold("replay", "a.db", "--agent", "manners:rude", "--json")
+        report = json.loads(said)
+        assert (code, report["level"], report["divergences"][0]["differs"]) == (1, "decide", "input")
+        assert report["compared"][0] == {"what": "input", "compared": 1, "differ": 1, "not_compared": []}
+        code, said = refold("replay", "a.db", "--agent", "manners:stranger")
+        assert (code, "1 session of the agent 'agent'" in said, "nothing was replayed" in said) == (1, True, True)
+        assert refold("replay", "a.db", "--level", "decide")[0] == 2
+        assert refold("replay", "a.db", "--agent", "manners:nobody")[0] == 2
+    finally:
+        sys.modules.pop("manners", None)
