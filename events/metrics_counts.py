@@ -71,6 +71,8 @@ class AgentCounts(Counts, frozen=True, kw_only=True):
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_creation_tokens: int = 0
+    cost_nano: int = 0
+    """What the tokens cost, in billionths of the currency of the prices."""
 
 
 class LiveCounts(Counts, frozen=True, kw_only=True):

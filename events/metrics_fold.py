@@ -18,11 +18,13 @@ from refold.events.event import Event
 from refold.events.ids import StreamName, kind_and_identifier
 from refold.events.metrics_counts import NOT_FOUND, AgentCounts, LiveCounts, ToolCounts
 from refold.events.metrics_snapshot import MetricsSnapshot
+from refold.events.model_counts import ModelCounts, Rates, rates_of, spent
 from refold.events.records import StoredEvent
 from refold.events.runtime_core import RUNTIME_CODEC
 from refold.events.runtime_events import RUNTIME_STREAM, ActorFailed, RuntimeClosed, RuntimeStarted
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND
 from refold.events.session_events import (
+    AgentConfigured,
     ContextPrepared,
     HistoryImported,
     InputQueued,
@@ -49,6 +51,12 @@ from refold.events.spending import Usage
 from refold.events.tool_core import TOOL_CODEC, TOOL_KIND
 from refold.events.tool_events import ToolCallAbandoned
 
+CUT_SHORT_MAX = 10_000
+"""Of at most so many sessions, the latest, it is remembered that half an answer may follow."""
+
+SPENDING = frozenset({*Usage.__struct_fields__, "cost_nano"})
+"""What is counted of an event for the model is also counted for the agent and for all."""
+
 DAMAGED = "(damaged)"
 """Stands for the type of an event in which none can be read."""
 
@@ -60,6 +68,10 @@ class OpenSession(msgspec.Struct):
     """Whether a run is open."""
     calls: dict[str, str] = {}
     """The tool of each call that has no result yet."""
+    fingerprint: str = ""
+    """Of the configuration in force, while a run is open."""
+    asks: bool = False
+    """Whether a model call is wanted."""
 
 
 class MetricsState(msgspec.Struct):
@@ -82,6 +94,12 @@ class MetricsState(msgspec.Struct):
     first_agent: str = ""
     other_agents: dict[str, str] = {}
     """The agent of each session that is not one of the first agent."""
+    models: dict[str, dict[str, int]] = {}
+    """Of each model, by the names of `ModelCounts`."""
+    rates: dict[str, Rates] = {}
+    """By the fingerprint of the configuration."""
+    cut_short: dict[str, str] = {}
+    """Of sessions whose last run ended while a model call was wanted, that fingerprint: half an answer may follow."""
 
 
 def count(state: MetricsState, stored: StoredEvent) -> MetricsState:
@@ -131,6 +149,7 @@ def snapshot(state: MetricsState, live: LiveCounts | None = None) -> MetricsSnap
             for name, figures in _in_order(state.tools).items()
         },
         agents={name: AgentCounts(**figures) for name, figures in _in_order(state.agents).items()},
+        models={name: ModelCounts(**figures) for name, figures in _in_order(state.models).items()},
         events=_in_order(state.events),
         unreadable_events=_in_order(state.unreadable_events),
         live=live,
@@ -174,10 +193,35 @@ def _forget_if_idle(state: MetricsState, stream: str) -> None:
         del state.open_sessions[stream]
 
 
-def _spend(state: MetricsState, stream: str, usage: Usage) -> None:
-    for figure in usage.__struct_fields__:
-        if number := getattr(usage, figure):
+def _spend(state: MetricsState, stream: str, event: Event) -> None:
+    """Count what an event says of a model call, for the model, for the agent and for all."""
+    session = state.open_sessions.get(stream)
+    fingerprint = session.fingerprint if session is not None else ""
+    counted = spent(event, state.rates.get(fingerprint or state.cut_short.get(stream, "")))
+    if counted is None:
+        return
+    figures = state.models.setdefault(counted.model, {})
+    for figure, number in counted.figures.items():
+        _add(figures, figure, number)
+        if figure in SPENDING:
             _add_both(state, stream, figure, number)
+
+
+def _model_failed(state: MetricsState, stream: str, event: ModelFailed) -> None:
+    _add(state.totals, "model_failures")
+    _open(state, stream).asks = False
+    _spend(state, stream, event)
+    _forget_if_idle(state, stream)
+
+
+def _retry_scheduled(state: MetricsState, stream: str, event: RetryScheduled) -> None:
+    _add(state.totals, "model_retries")
+    _spend(state, stream, event)
+
+
+def _model_requested(state: MetricsState, stream: str, event: ModelRequested) -> None:
+    _add(state.totals, "model_requests")
+    _open(state, stream).asks = True
 
 
 # Sessions
@@ -196,22 +240,42 @@ def _history_imported(state: MetricsState, stream: str, event: HistoryImported) 
         _propose(state, stream, last.content, frozenset[str]())
 
 
+def _agent_configured(state: MetricsState, stream: str, event: AgentConfigured) -> None:
+    state.rates[event.configuration.fingerprint] = rates_of(event.configuration)
+    if (session := state.open_sessions.get(stream)) is not None and session.run:
+        session.fingerprint = event.configuration.fingerprint
+
+
 def _run_started(state: MetricsState, stream: str, event: RunStarted) -> None:
     _add_both(state, stream, "runs_started")
-    _open(state, stream).run = True
+    session = _open(state, stream)
+    session.run, session.fingerprint, session.asks = True, event.fingerprint, False
+    state.cut_short.pop(stream, None)
+
+
+def _run_resumed(state: MetricsState, stream: str, event: RunResumed) -> None:
+    _add(state.totals, "runs_resumed")
+    _open(state, stream).fingerprint = event.fingerprint
 
 
 def _run_ended(state: MetricsState, stream: str, event: RunCompleted | RunFailed | RunCancelled) -> None:
     _add_both(state, stream, _ENDINGS[type(event)])
     if isinstance(event, RunFailed):
         _add(state.run_failure_kinds, event.kind)
-    _open(state, stream).run = False
+    session = _open(state, stream)
+    if session.asks:
+        state.cut_short[stream] = session.fingerprint
+        if len(state.cut_short) > CUT_SHORT_MAX:
+            del state.cut_short[next(iter(state.cut_short))]
+    session.run, session.fingerprint, session.asks = False, "", False
     _forget_if_idle(state, stream)
 
 
 def _model_responded(state: MetricsState, stream: str, event: ModelResponded) -> None:
     _add_both(state, stream, "steps")
-    _spend(state, stream, event.usage)
+    _open(state, stream).asks = False
+    _spend(state, stream, event)
+    _forget_if_idle(state, stream)
     if recalls := len(event.request.recalled):
         _add(state.totals, "recalls", recalls)
     uses = tool_uses(event.content)
@@ -230,12 +294,13 @@ def _propose(state: MetricsState, stream: str, content: tuple[Block, ...], unkno
 
 def _model_interrupted(state: MetricsState, stream: str, event: ModelInterrupted) -> None:
     _add(state.totals, "model_interruptions")
-    _spend(state, stream, event.usage)
+    _spend(state, stream, event)
+    state.cut_short.pop(stream, None)
 
 
 def _context_prepared(state: MetricsState, stream: str, event: ContextPrepared) -> None:
     _add(state.totals, "compactions")
-    _spend(state, stream, event.usage)
+    _spend(state, stream, event)
 
 
 def _approval_decided(state: MetricsState, stream: str, event: ToolApprovalDecided) -> None:
@@ -292,17 +357,18 @@ FOLDERS: Mapping[type, Callable[[MetricsState, Any, Any], None]] = {
     HistoryImported: _history_imported,
     InputQueued: _counted_as("inputs"),
     RunStarted: _run_started,
-    RunResumed: _counted_as("runs_resumed"),
+    AgentConfigured: _agent_configured,
+    RunResumed: _run_resumed,
     RunParked: _counted_as("runs_parked"),
     RunCompleted: _run_ended,
     RunFailed: _run_ended,
     RunCancelled: _run_ended,
     ContextPrepared: _context_prepared,
-    ModelRequested: _counted_as("model_requests"),
+    ModelRequested: _model_requested,
     ModelResponded: _model_responded,
     ModelInterrupted: _model_interrupted,
-    ModelFailed: _counted_as("model_failures"),
-    RetryScheduled: _counted_as("model_retries"),
+    ModelFailed: _model_failed,
+    RetryScheduled: _retry_scheduled,
     ToolApprovalRequested: _counted_as("approvals_requested"),
     ToolApprovalDecided: _approval_decided,
     ToolCallStarted: _call_started,

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from refold.events.metrics_counts import NOT_FOUND, AgentCounts, LiveCounts, ToolCounts, added, grown, ratio
+from refold.events.model_counts import NANO, ModelCounts
 from refold.events.spending import Usage
 
 GAUGES = ("position", "at", "active_sessions")
@@ -57,6 +58,9 @@ class MetricsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_creation_tokens: int = 0
+    cost_nano: int = 0
+    """What the tokens cost, in billionths of the currency of the prices (`AgentConfig.prices`, those in force at each
+    call); 0 for tokens of models without a price, see `ModelCounts.unpriced`."""
     compactions: int = 0
     """Times that a summary took the place of the oldest messages."""
     recalls: int = 0
@@ -77,6 +81,8 @@ class MetricsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     all sums and is no tool where tools are compared."""
     agents: dict[str, AgentCounts] = msgspec.field(default_factory=dict[str, AgentCounts])
     """By the agent's name, in order of names."""
+    models: dict[str, ModelCounts] = msgspec.field(default_factory=dict[str, ModelCounts])
+    """By the name of the model that answered, where the provider says, else of the one that was asked; in order."""
     events: dict[str, int] = msgspec.field(default_factory=dict[str, int])
     """All events of all streams by their type, those of kinds that Refold does not know too; in order of types."""
     unreadable_events: dict[str, int] = msgspec.field(default_factory=dict[str, int])
@@ -200,6 +206,16 @@ class MetricsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def cost(self) -> float:
+        """What all tokens cost, in the currency of the prices."""
+        return self.cost_nano / NANO
+
+    @property
+    def costliest_model(self) -> str | None:
+        """The model that cost most, of several the first by name; None where nothing cost anything."""
+        return _first_with_most((name, counts.cost_nano) for name, counts in self.models.items())
+
+    @property
     def run_failure_rate(self) -> float | None:
         """Failed runs among those that have ended."""
         return ratio(self.runs_failed, self.runs_completed + self.runs_failed + self.runs_cancelled)
@@ -233,6 +249,8 @@ DERIVED = (
     "sheds",
     "shed_rate",
     "model_calls",
+    "cost",
+    "costliest_model",
     "run_failure_rate",
     "busiest_agent",
 )

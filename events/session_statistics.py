@@ -10,7 +10,9 @@ import msgspec
 
 from refold.events.event import SECOND_US
 from refold.events.ids import PayloadHash, RunId
+from refold.events.model_counts import NANO, ModelCounts, Rates, rates_of, spent
 from refold.events.session_events import (
+    AgentConfigured,
     ContextPrepared,
     InputQueued,
     ModelInterrupted,
@@ -49,9 +51,16 @@ class SessionStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of all model calls, half answers and summaries too."""
     memory_hits: int
     """Memories that entered a model's context."""
+    models: dict[str, ModelCounts] = {}
+    """What the calls of each model came to, in order of names."""
     append_errors: int | None = None
     """Appends of the session that the log refused since the runtime opened. They leave no event, so that no log knows
     them: None where there is no runtime."""
+
+    @property
+    def cost(self) -> float:
+        """What the tokens cost, in the currency of the prices of the agent's configuration."""
+        return sum(counts.cost_nano for counts in self.models.values()) / NANO
 
     @property
     def thoughts(self) -> TextColumn:
@@ -109,12 +118,19 @@ class _Progress:
         self.finished = False
         """Whether a tool has given that answer, which no later one takes back."""
         self.final_answer: str | None = None
+        self.rates: Rates | None = None
+        self.models: dict[str, ModelCounts] = {}
 
     def add(self, event: SessionEvent) -> None:
         self.version += 1
         self.at = event.at
         self.steps.add(event)
+        if (counted := spent(event, self.rates)) is not None:
+            known = self.models.get(counted.model, ModelCounts())
+            self.models[counted.model] = known + ModelCounts(**counted.figures)
         match event:
+            case AgentConfigured(configuration=configuration):
+                self.rates = rates_of(configuration)
             case InputQueued():
                 self.inputs += 1
             case RunStarted(run=run):
@@ -185,5 +201,6 @@ def statistics_of(
         duration_s=progress.duration_s,
         usage=progress.usage,
         memory_hits=progress.memory_hits,
+        models=dict(sorted(progress.models.items())),
         append_errors=append_errors,
     )

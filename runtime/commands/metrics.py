@@ -1,5 +1,6 @@
 """`refold metrics LOG`: figures about everything in a log, as of any position."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from refold.metrics import MetricsSnapshot
+    from refold.metrics import MetricsSnapshot, ModelCounts
 
 
 def metrics(
@@ -33,9 +34,11 @@ def metrics(
     moment. What leaves no event, such as an append that failed, is not among them.
 
     JSON: {position, at, sessions, active_sessions, inputs, runs_started, runs_completed, runs_failed, runs_cancelled,
-    ..., tools: {NAME: {calls, successes, failures, failure_kinds, ...}}, agents: {NAME: {sessions, runs_started,
-    ...}}, events: {TYPE: number}, derived: {tool_calls, tool_failure_rate, most_called_tool, tool_diversity, ...}}.
-    A rate that would divide by 0 is null. `at` is in microseconds since the epoch.
+    ..., cost_nano, tools: {NAME: {calls, successes, failures, failure_kinds, ...}}, agents: {NAME: {sessions,
+    runs_started, ...}}, models: {NAME: {calls, answers, failures, retries, input_tokens, ..., cost_nano}}, events:
+    {TYPE: number}, derived: {tool_calls, tool_failure_rate, most_called_tool, tool_diversity, cost, ...}}. A rate that
+    would divide by 0 is null. `cost_nano` is in billionths of the currency of the agent's prices, `at` in microseconds
+    since the epoch.
     """
     if as_json and prometheus:
         raise typer.BadParameter("--json and --prometheus are two formats; give one of them")
@@ -64,7 +67,7 @@ def _write(to: "Console", snapshot: "MetricsSnapshot") -> None:
     write_paragraph(to, f"up to position {snapshot.position:,}{when}", style="bold")
     for what, figures in _overview(snapshot):
         write_paragraph(to, f"{what:<10}{figures}")
-    for rows in (_tools(snapshot), _agents(snapshot), _events(snapshot)):
+    for rows in (models_table(snapshot.models), _tools(snapshot), _agents(snapshot), _events(snapshot)):
         if rows.row_count:
             write_paragraph(to, "")
             write_table(to, rows)
@@ -89,9 +92,33 @@ def _overview(snapshot: "MetricsSnapshot") -> list[tuple[str, str]]:
         ("steps", f"{snapshot.steps:,}"),
         ("models", f"{counted(snapshot.model_calls, 'call')}, {snapshot.model_failures:,} failed"),
         ("tokens", usage_words(snapshot.usage)),
+        *((("cost", cost_words(snapshot.cost)),) if snapshot.cost_nano else ()),
         ("tools", calls),
         ("recalls", f"{snapshot.recalls:,}"),
     ]
+
+
+def models_table(models: "Mapping[str, ModelCounts]") -> "Table":
+    """Return what the calls of each model came to."""
+    rows = table("MODEL", "#CALLS", "#FAILED", "#RETRIED", "#TOKENS IN", "#TOKENS OUT", "#CACHED", "#COST")
+    for name, counts in models.items():
+        figures = (
+            counts.calls,
+            counts.failures,
+            counts.retries,
+            counts.input_tokens,
+            counts.output_tokens,
+            counts.cache_read_tokens,
+        )
+        known = bool(counts.cost_nano) or not counts.unpriced
+        cost = cost_words(counts.cost) if known else "-"
+        rows.add_row(cell(name, 40), *(f"{figure:,}" for figure in figures), cost)
+    return rows
+
+
+def cost_words(cost: float) -> str:
+    """Return an amount of money, whose currency only the application knows."""
+    return f"{cost:,.6f}".rstrip("0").rstrip(".") if cost else "0"
 
 
 def _tools(snapshot: "MetricsSnapshot") -> "Table":

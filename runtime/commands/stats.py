@@ -7,6 +7,7 @@ import msgspec
 import typer
 
 from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.metrics import cost_words, models_table
 from refold.commands.output import cell, console, counted, table, write_json, write_paragraph, write_table
 from refold.commands.safe_text import one_line
 from refold.time_words import duration_words
@@ -37,10 +38,10 @@ def stats(
 
     JSON: {session, version, steps: [{run, turn, thought, actions: [{call, tool, input, observation, kind, ended_at}],
     answer, rejected, started_at, answered_at, ended_at, failed}], inputs, runs_started, runs_completed, runs_failed,
-    runs_cancelled, final_answer, duration_s, usage, memory_hits, thoughts, actions, observations, tool_calls,
-    failed_tool_calls, successful_steps}; the last three are numbers. Without SESSION {log, sessions: [{session,
-    version, steps, ...}]}, where `steps` is a number too and texts are left out, and a session that cannot be read has
-    {session, error}. Times are microseconds since the epoch.
+    runs_cancelled, final_answer, duration_s, usage, memory_hits, models: {NAME: {calls, ..., cost_nano}}, cost,
+    thoughts, actions, observations, tool_calls, failed_tool_calls, successful_steps}; the last three are numbers.
+    Without SESSION {log, sessions: [{session, version, steps, ...}]}, where `steps` is a number too and texts are left
+    out, and a session that cannot be read has {session, error}. Times are microseconds since the epoch.
     """
     if session is None and at is not None:
         raise typer.BadParameter("--at is a version of one session; name the session")
@@ -66,7 +67,7 @@ async def _sessions(log: Path, as_json: bool) -> int:
     from refold.metrics import read_statistics
 
     documents: list[dict[str, object]] = []
-    rows = table("SESSION", "#RUNS", "#STEPS", "#CALLS", "#FAILED", "#TOKENS IN", "#TOKENS OUT", "OPEN FOR")
+    rows = table("SESSION", "#RUNS", "#STEPS", "#CALLS", "#FAILED", "#TOKENS IN", "#TOKENS OUT", "#COST", "OPEN FOR")
     async with opened(log) as store:
         async for head in Streams(store, prefix="session/"):
             session = head.stream.removeprefix("session/")
@@ -74,7 +75,7 @@ async def _sessions(log: Path, as_json: bool) -> int:
                 statistics = await read_statistics(store, session)
             except LogFormatError as error:
                 documents.append({"session": session, "error": str(error)})
-                rows.add_row(cell(session, 40), *[""] * 6, "damaged; `refold check` says where")
+                rows.add_row(cell(session, 40), *[""] * 7, "damaged; `refold check` says where")
             else:
                 documents.append({"session": session, **_figures(statistics)})
                 rows.add_row(cell(session, 40), *_cells(statistics))
@@ -91,7 +92,7 @@ def _figures(statistics: "SessionStatistics") -> dict[str, object]:
     """Return what can be said of a session without its texts."""
     fields = {name: getattr(statistics, name) for name in statistics.__struct_fields__ if name != "append_errors"}
     numbers = ("steps", "tool_calls", "failed_tool_calls", "successful_steps")
-    return {**fields, **{name: len(getattr(statistics, name)) for name in numbers}}
+    return {**fields, "cost": statistics.cost, **{name: len(getattr(statistics, name)) for name in numbers}}
 
 
 def _step_document(step: "Step") -> dict[str, object]:
@@ -108,7 +109,11 @@ def _cells(statistics: "SessionStatistics") -> list[str]:
         usage.input_tokens,
         usage.output_tokens,
     )
-    return [*(f"{figure:,}" for figure in figures), duration_words(int(statistics.duration_s * 1_000_000))]
+    return [
+        *(f"{figure:,}" for figure in figures),
+        cost_words(statistics.cost),
+        duration_words(int(statistics.duration_s * 1_000_000)),
+    ]
 
 
 def _write(to: "Console", statistics: "SessionStatistics") -> None:
@@ -124,6 +129,8 @@ def _write(to: "Console", statistics: "SessionStatistics") -> None:
     calls = f"{counted(len(statistics.tool_calls), 'tool call')}, {len(statistics.failed_tool_calls):,} failed"
     write_paragraph(to, runs, style="bold")
     write_paragraph(to, f"{counted(len(statistics.steps), 'step')}, {calls}; {usage_words(statistics.usage)}")
+    if statistics.cost or len(statistics.models) > 1:
+        write_table(to, models_table(statistics.models))
     if statistics.final_answer is not None:
         write_paragraph(to, f"answer: {one_line(statistics.final_answer, TEXT_CHARACTERS)}")
 

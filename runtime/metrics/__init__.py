@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from refold.events.metrics_counts import LiveCounts as LiveCounts
     from refold.events.metrics_counts import ToolCounts as ToolCounts
     from refold.events.metrics_snapshot import MetricsSnapshot as MetricsSnapshot
+    from refold.events.model_counts import ModelCounts as ModelCounts
     from refold.events.session_statistics import SessionStatistics as SessionStatistics
     from refold.events.steps import Action as Action
     from refold.events.steps import Step as Step
@@ -27,6 +28,7 @@ __all__ = [
     "AgentCounts",
     "LiveCounts",
     "MetricsSnapshot",
+    "ModelCounts",
     "PrometheusCollector",
     "RuntimeMetrics",
     "SessionStatistics",
@@ -43,6 +45,7 @@ _HOMES = {
     "AgentCounts": "refold.events.metrics_counts",
     "LiveCounts": "refold.events.metrics_counts",
     "MetricsSnapshot": "refold.events.metrics_snapshot",
+    "ModelCounts": "refold.events.model_counts",
     "PrometheusCollector": "refold.metrics.prometheus",
     "RuntimeMetrics": "refold.metrics.live",
     "SessionStatistics": "refold.events.session_statistics",

@@ -118,7 +118,7 @@ def families(snapshot: MetricsSnapshot | None) -> Iterator["Metric"]:
         yield family
 
 
-Samples = Iterator[tuple[tuple[str, ...], int]]
+Samples = Iterator[tuple[tuple[str, ...], float]]
 """The values of the labels, and the figure."""
 
 
@@ -147,6 +147,27 @@ def _tool_failures(snapshot: MetricsSnapshot) -> Samples:
     for name, counts in snapshot.tools.items():
         for kind, figure in counts.failure_kinds.items():
             yield (name, kind), figure
+
+
+def _cost(snapshot: MetricsSnapshot) -> Samples:
+    yield (), snapshot.cost
+
+
+def _models(field: str) -> Callable[[MetricsSnapshot], Samples]:
+    return lambda snapshot: (((name,), getattr(counts, field)) for name, counts in snapshot.models.items())
+
+
+def _model_calls(snapshot: MetricsSnapshot) -> Samples:
+    for name, counts in snapshot.models.items():
+        yield (name, "answered"), counts.answers
+        yield (name, "summarised"), counts.summaries
+        yield (name, "failed"), counts.failures
+
+
+def _model_tokens(snapshot: MetricsSnapshot) -> Samples:
+    for name, counts in snapshot.models.items():
+        for kind in ("input", "output", "cache_read", "cache_creation"):
+            yield (name, kind), getattr(counts, f"{kind}_tokens")
 
 
 def _agents(field: str) -> Callable[[MetricsSnapshot], Samples]:
@@ -196,6 +217,16 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[MetricsSnapshot], Sam
             cache_read="cache_read_tokens",
             cache_creation="cache_creation_tokens",
         ),
+    ),
+    ("refold_cost", "What the tokens cost, in the currency of the prices.", (), _cost),
+    ("refold_calls_of_model", "Model calls that ended, by model and outcome.", ("model", "outcome"), _model_calls),
+    ("refold_retries_of_model", "Model calls that were scheduled again, by model.", ("model",), _models("retries")),
+    ("refold_tokens_of_model", "Tokens of model calls, by model and kind.", ("model", "kind"), _model_tokens),
+    (
+        "refold_cost_of_model",
+        "What the tokens cost, by model, in the currency of the prices.",
+        ("model",),
+        _models("cost"),
     ),
     ("refold_tool_calls", "Tool calls that a model asked for.", ("tool",), _tools("calls")),
     ("refold_tool_successes", "Tool calls that the tool answered.", ("tool",), _tools("successes")),

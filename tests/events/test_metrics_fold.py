@@ -309,6 +309,7 @@ def test_where_there_is_nothing_there_is_no_rate() -> None:
         "tools_with_failures": (),
         "sheds": 0,
         "model_calls": 0,
+        "cost": 0,
         "failure_ratios": {},
     }
 
