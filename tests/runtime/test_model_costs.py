@@ -34,6 +34,7 @@ from refold.events.model_counts import nano_cost
 from refold.events.session_events import ModelInterrupted
 from refold.events.spending import Price, cost_of
 from refold.metrics import MetricsSnapshot, ModelCounts, read_metrics, read_statistics
+from refold.providers.scripted import ScriptItem
 from refold.stores import EventStore, InMemoryStore
 
 PRICES = {"big": Price(input=3, output=15, cache_read=0.3), "small": Price(input=0.1, output=0.7)}
@@ -49,7 +50,7 @@ def answer(text: str, model: str | None, *tokens: int) -> ModelResponse:
 
 async def spend(log: EventStore | Path, clock: ManualClock) -> MetricsSnapshot:
     """Have answers of several models, a retry, a failure and half an answer paid; return the live figures."""
-    script = [
+    script: list[ScriptItem] = [
         answer("One.", "big-2026", 1_000, 100, 7),
         ProviderError("busy", kind="overloaded", retryable=True),
         answer("Two.", None, 10, 1),
