@@ -1,4 +1,4 @@
-"""Logs of every earlier format and core still open, fold, check and go on; `tests/golden/record.py` makes them.
+"""Logs of every earlier format and core still open, fold, check and go on; the scripts in `tests/golden` make them.
 
 What was decided then is demanded of today's core only where it has the same `CORE_VERSION`.
 """
@@ -13,23 +13,30 @@ import pytest
 
 from refold import AgentConfig, AgentRuntime, Completed, ScriptedProvider, say
 from refold.events import SESSION_CODEC, fold, history
+from refold.events.codec import tag_of
 from refold.events.configuration import CORE_VERSION
 from refold.events.session_events import RunResumed, RunStarted, SessionEvent
 from refold.log_check import check_log
 from refold.replay import replay
+from refold.shadow_report import What
 from refold.stores import SQLiteStore
+from tests.golden import record_stores
+from tests.golden.record_stores import CORES, Stores, boss
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.db"))
 
 
 def core_of(golden: Path) -> int:
     """Return the core version that a log was recorded with, which its name tells."""
-    named = re.fullmatch(r"format-\d+-core-(\d+)", golden.stem)
+    named = re.fullmatch(r"format-\d+-core-(\d+)(-stores)?", golden.stem)
     assert named is not None, golden.name
     return int(named[1])
 
 
 OF_TODAYS_CORE = [golden for golden in GOLDEN if core_of(golden) == CORE_VERSION]
+
+WITH_STORES = [golden for golden in GOLDEN if golden.stem.endswith("-stores")]
+"""Logs of all that lives beside sessions."""
 
 
 def copied(golden: Path, folder: Path) -> Path:
@@ -40,7 +47,9 @@ def test_there_are_golden_logs_of_every_core_version_up_to_todays() -> None:
     assert {core_of(golden) for golden in GOLDEN} == set(range(1, CORE_VERSION + 1))
 
 
-@pytest.mark.parametrize("golden", OF_TODAYS_CORE, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "golden", [golden for golden in OF_TODAYS_CORE if golden not in WITH_STORES], ids=lambda path: path.stem
+)
 async def test_a_golden_log_of_todays_core_was_recorded_by_it_and_knows_every_event(
     golden: Path, tmp_path: Path
 ) -> None:
@@ -66,7 +75,29 @@ async def test_a_golden_log_folds_to_the_histories_that_were_recorded_with_it(go
         folded = {
             head.stream: history(fold(SESSION_CODEC.decode_all(await store.read_stream(head.stream)))) for head in heads
         }
-    assert msgspec.json.decode(msgspec.json.encode(folded)) == expected
+    sessions = {stream: expected[stream] for stream in expected if stream.startswith("session/")}
+    assert msgspec.json.decode(msgspec.json.encode(folded)) == sessions
+
+
+@pytest.mark.parametrize("golden", WITH_STORES, ids=lambda path: path.stem)
+async def test_a_golden_logs_stores_fold_to_the_states_that_were_recorded_with_it(golden: Path, tmp_path: Path) -> None:
+    now = await record_stores.read(copied(golden, tmp_path))
+    assert now.decode() == golden.with_suffix(".json").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("golden", WITH_STORES, ids=lambda path: path.stem)
+async def test_a_golden_log_of_stores_has_every_event_of_theirs(golden: Path, tmp_path: Path) -> None:
+    async with await SQLiteStore.open(copied(golden, tmp_path), read_only=True) as store:
+        there = {tag_of(stored.data) for stored in await store.read_all(limit=10_000)}
+    assert {tag for core in CORES.values() for tag in core.codec.tags} <= there
+
+
+@pytest.mark.parametrize("golden", WITH_STORES, ids=lambda path: path.stem)
+async def test_the_agent_of_a_golden_log_decides_all_of_it_again(golden: Path, tmp_path: Path) -> None:
+    report = await replay(copied(golden, tmp_path), agent=boss(Stores(), [], []))
+    report.raise_for_divergence()
+    assert [each.not_compared for each in report.compared if each.not_compared] == []
+    assert {each.what for each in report.compared if each.compared >= 5} == set(get_args(What))
 
 
 @pytest.mark.parametrize("golden", OF_TODAYS_CORE, ids=lambda path: path.stem)

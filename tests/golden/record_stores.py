@@ -1,0 +1,319 @@
+"""Record a sample log of all that lives on a log beside sessions, and of sessions that use it; kept here for ever.
+
+Run: python -P tests/golden/record_stores.py NAME, where NAME is format-<format>-core-<CORE_VERSION>-stores
+
+See `record.py`: what is recorded is committed and never changed. `NAME.json` has the folded histories of the sessions
+and, of each other stream, the folded state. `tests/test_golden_logs.py` reads both, and has `boss` decide again.
+"""
+
+import asyncio
+import sqlite3
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from refold import (
+    Agent,
+    AgentConfig,
+    AgentRuntime,
+    Allow,
+    Ask,
+    CircuitOpen,
+    Deny,
+    HookContext,
+    ImageBlock,
+    Middleware,
+    ModelRequest,
+    ModelResponse,
+    Price,
+    ProposedCall,
+    ProviderError,
+    RetryPolicy,
+    ScriptedProvider,
+    Session,
+    Summarising,
+    TextBlock,
+    ToolCall,
+    ToolError,
+    ToolResultBlock,
+    Usage,
+    tool,
+    use,
+)
+from refold.actors import ManualClock
+from refold.events import SESSION_CODEC, fold, history
+from refold.events.breaker_core import BREAKER_CORE
+from refold.events.checked_core import CheckedCore
+from refold.events.content import text_of
+from refold.events.dedup_core import DEDUP_CORE
+from refold.events.episodic_core import EPISODIC_CORE
+from refold.events.graph_core import GRAPH_CORE
+from refold.events.semantic_core import SEMANTIC_CORE
+from refold.events.working_memory_core import WORKING_CORE
+from refold.memory import (
+    DecayPolicy,
+    EpisodicStore,
+    GraphStore,
+    RecallPolicy,
+    SemanticStore,
+    WorkingMemory,
+    memory_tools,
+)
+from refold.providers.scripted import ScriptItem
+from refold.resilience import CircuitBreaker, Deduplicator
+from refold.stores import EventStore, SQLiteStore
+from refold.stores.past_state import past_state
+
+FOLDER = Path(__file__).parent
+
+CORES: dict[str, CheckedCore[Any, Any, Any]] = {
+    "memory": EPISODIC_CORE,
+    "working": WORKING_CORE,
+    "graph": GRAPH_CORE,
+    "knowledge": SEMANTIC_CORE,
+    "breaker": BREAKER_CORE,
+    "dedup": DEDUP_CORE,
+}
+"""Of all streams that stores live in, by kind."""
+
+PRICES = {"model": Price(input=3, output=15, cache_read=0.3), "small": Price(input=0.1, output=0.7)}
+
+
+@tool(tier="observe", effect="pure")
+async def look(what: str) -> str:
+    """Look at something."""
+    return f"{what} \N{EN DASH} seen \N{WHITE SMILING FACE}"
+
+
+@tool(tier="act")
+async def fail(transient: bool) -> str:
+    """Fail."""
+    raise ToolError("no luck", kind="transient" if transient else "permanent")
+
+
+@tool(tier="confirm")
+async def pay(amount: float) -> str:
+    """Pay, if somebody allows it."""
+    return f"paid {amount}"
+
+
+class Polite(Middleware):
+    """Changes something of everything, and the same at any time."""
+
+    def on_user_message(self, context: HookContext, content: tuple[TextBlock | ImageBlock, ...]) -> str:
+        """Ask for it kindly."""
+        return f"{text_of(content)}, please"
+
+    async def on_pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
+        """Say what day it is."""
+        return msgspec.structs.replace(request, system_prompt=f"{request.system_prompt}\n\nIt is Monday.")
+
+    def on_post_llm(self, context: HookContext, response: ModelResponse) -> ModelResponse | None:
+        """Say it kindly."""
+        if response.stop_reason == "tool_use":
+            return None
+        return msgspec.structs.replace(response, content=(*response.content, TextBlock(text="You are welcome.")))
+
+    def on_tool_call(self, context: HookContext, call: ToolCall) -> Deny | None:
+        """Look at no moon."""
+        return Deny("not the moon") if call.input.get("what") == "moon" else None
+
+    async def on_tool_result(self, context: HookContext, result: ToolResultBlock) -> ToolResultBlock | None:
+        """Hide a word."""
+        if "seen" not in text_of(result.content):
+            return None
+        return msgspec.structs.replace(result, content=(TextBlock(text=result.text.replace("seen", "\N{BULLET}")),))
+
+
+def judge(call: ProposedCall) -> Allow | Ask | Deny:
+    """Ask about money, deny what is far away."""
+    if call.tool == "pay":
+        return Ask("money")
+    return Deny("too far") if call.input.get("what") == "mars" else Allow()
+
+
+class Stores:
+    """What lives on the log."""
+
+    def __init__(self) -> None:
+        self.memory = EpisodicStore(
+            decay=DecayPolicy.exponential(half_life_hours=24), recall=RecallPolicy.hybrid(), capacity=4
+        )
+        self.working = WorkingMemory(2)
+        self.graph = GraphStore()
+        self.knowledge = SemanticStore(dimension=3)
+        self.breaker = CircuitBreaker("weather", threshold=2, recovery_s=30)
+        self.dedup = Deduplicator("payments", ttl_s=3_600)
+
+
+def boss(stores: Stores, script: list[ScriptItem], clerk_script: list[ScriptItem]) -> Agent:
+    """Return the agent whose sessions these are."""
+    clerk = Agent(
+        name="clerk",
+        config=AgentConfig(model="small", system_prompt="Serve.", prices=PRICES),
+        provider=ScriptedProvider(clerk_script),
+        tools=[look],
+    )
+    return Agent(
+        name="boss",
+        config=AgentConfig(
+            model="model", system_prompt="Rule.", prices=PRICES, retry=RetryPolicy(attempts_max=2, jitter=0)
+        ),
+        provider=ScriptedProvider(script),
+        tools=[look, fail, pay, clerk.as_tool(), *memory_tools(episodic=stores.memory, graph=stores.graph)],
+        middleware=[Polite()],
+        policy=judge,
+        approval=lambda session, request: Allow() if request.input.get("amount") == 1 else Deny("too much"),
+        memory=stores.memory,
+        working_memory=stores.working,
+        graph=stores.graph,
+        semantic=stores.knowledge,
+        context=Summarising(1_800),
+        objects=[stores.breaker, stores.dedup],
+    )
+
+
+def spent(text: str, *tokens: int, model: str | None = None) -> ModelResponse:
+    """Return an answer and what it took."""
+    usage = Usage(input_tokens=tokens[0], output_tokens=tokens[1], cache_read_tokens=tokens[2])
+    return ModelResponse(content=(TextBlock(text=text),), usage=usage, model=model)
+
+
+async def remember(stores: Stores, clock: ManualClock) -> None:
+    """Fill and empty the stores."""
+    for number in range(5):
+        await stores.memory.add_episode(
+            "boss", f"tea number {number} is green", 0.1 + number / 7, ("tea",), key=f"tea {number}"
+        )
+        clock.jump(1_800.1)
+    await stores.memory.add_episode("clerk", "the till is full")
+    await stores.memory.recall("boss", "green tea", 2, key="recalled")
+    await stores.memory.clear("clerk")
+    for name, value in (("place", "Lisbon"), ("day", "Monday\nMay"), ("guest", "Anna")):
+        await stores.working.set(name, value)
+    await stores.working.remove("day")
+    for name in ("anna", "tea", "lisbon", "rain"):
+        await stores.graph.add_entity(name, "thing", {"length": len(name), "share": 1 / 3})
+    await stores.graph.add_relationship("anna", "likes", "tea", 0.1)
+    await stores.graph.add_relationship("anna", "lives_in", "lisbon", key="lives")
+    await stores.graph.add_relationship("rain", "falls_in", "lisbon", 2.5)
+    await stores.graph.remove_relationship("anna", "lives_in", "lisbon")
+    await stores.graph.remove_entity("rain")
+    await stores.knowledge.put("tea", "is green", ("drink",), [0.1, 0.2, 0.3])
+    await stores.knowledge.put("coffee", "is black", ("drink",), [1, 0, 0])
+    await stores.knowledge.put("rain", "falls", (), [0, 1, 0])
+    await stores.knowledge.remove("rain")
+
+
+async def protect(stores: Stores, clock: ManualClock) -> None:
+    """Open and close a breaker, and do work once."""
+
+    async def broken() -> None:
+        raise ConnectionError("gone")
+
+    async def well() -> str:
+        return "sunny"
+
+    for _ in range(3):
+        try:
+            await stores.breaker.call(broken)
+        except (ConnectionError, CircuitOpen):
+            await clock.advance(1)
+    await clock.advance(30)
+    probe = asyncio.create_task(stores.breaker.call(asyncio.Event().wait))
+    await clock.settle()
+    probe.cancel()
+    await asyncio.gather(probe, return_exceptions=True)
+    assert await stores.breaker.call(well) == "sunny"
+    assert await stores.dedup.run("invoice-17", well) == "sunny"
+    try:
+        await stores.dedup.run("invoice-18", broken)
+    except ConnectionError:
+        await stores.dedup.forget("invoice-17")
+
+
+async def first_life(log: Path, clock: ManualClock) -> None:
+    """Use all of it in sessions."""
+    stores = Stores()
+    script: list[ScriptItem] = [
+        [use("look", {"what": "tea"}), use("look", {"what": "moon"}), use("look", {"what": "mars"}), use("none")],
+        [use("pay", {"amount": 1}), use("pay", {"amount": 9}), use("fail", {"transient": False})],
+        [use("clerk", {"task": "Look into the till."}), use("look", "not JSON")],
+        spent("Tea it is.", 1_000, 100, 50, model="model-2026"),
+        ProviderError("overloaded", kind="overloaded", status=529, retryable=True),
+        spent("Again.", 10, 1, 0),
+        spent("long " * 900, 20, 900, 0),
+        spent("They spoke of tea.", 90, 9, 0),
+        spent("The end.", 5, 5, 0),
+        ProviderError("no", kind="invalid_request", status=400),
+    ]
+    clerk: list[ScriptItem] = [use("look", {"what": "till"}), spent("It is full.", 7, 7, 0)]
+    agent = boss(stores, script, clerk)
+    async with AgentRuntime(agent, log=log, clock=clock, app_version="golden") as runtime:
+        await remember(stores, clock)
+        await protect(stores, clock)
+        session = await runtime.session("alice")
+        for text in ("Green tea", "Again", "Tell a story " + "x" * 1_500, "And then", "Fail"):
+            await sent(session, text, clock)
+
+
+async def sent(session: Session, text: str, clock: ManualClock) -> None:
+    """Send an input and move the clock until its run has ended."""
+    sending = asyncio.create_task(session.send(text))
+    while not sending.done():
+        await clock.advance(0.5)
+    await sending
+
+
+async def second_life(log: Path, clock: ManualClock) -> None:
+    """Change the settings of the stores, and go on."""
+    stores = Stores()
+    stores.memory = EpisodicStore(capacity=2)
+    stores.working = WorkingMemory(3)
+    stores.knowledge = SemanticStore()
+    stores.breaker = CircuitBreaker("weather", threshold=1, recovery_s=5)
+    async with AgentRuntime(boss(stores, [spent("Hello.", 1, 1, 0)], []), log=log, clock=clock) as runtime:
+        await stores.working.clear()
+        await stores.knowledge.clear()
+        await stores.knowledge.put("rain", "falls again", ("water",), [0.5, 0.25])
+        await sent(await runtime.session("bob"), "Hello", clock)
+
+
+async def record(log: Path) -> None:
+    """Write the log."""
+    clock = ManualClock()
+    await first_life(log, clock)
+    clock.jump(3_600)
+    await second_life(log, clock)
+
+
+async def folded(log: EventStore) -> bytes:
+    """Return the history of every session, and the state of every other stream that has a core, as JSON."""
+    found: dict[str, Any] = {}
+    for head in await log.list_streams():
+        kind = head.stream.partition("/")[0]
+        if kind == "session":
+            found[head.stream] = history(fold(SESSION_CODEC.decode_all(await log.read_stream(head.stream))))
+        elif kind in CORES:
+            found[head.stream] = (await past_state(log, head.stream, CORES[kind], CORES[kind].codec)).state
+    return msgspec.json.format(msgspec.json.encode(found), indent=1)
+
+
+async def read(log: Path) -> bytes:
+    """Return what `folded` does, of a file."""
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        return await folded(store)
+
+
+if __name__ == "__main__":
+    target = FOLDER / f"{sys.argv[1]}.db"
+    if target.exists():
+        sys.exit(f"{target} exists; a golden log is never changed, record one under a new name")
+    asyncio.run(record(target))
+    target.with_name(target.name + ".lock").unlink()
+    with sqlite3.connect(target) as connection:
+        connection.execute("VACUUM")
+    connection.close()
+    target.with_suffix(".json").write_bytes(asyncio.run(read(target)))
