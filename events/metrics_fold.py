@@ -295,7 +295,6 @@ def _propose(state: MetricsState, stream: str, content: tuple[Block, ...], unkno
 def _model_interrupted(state: MetricsState, stream: str, event: ModelInterrupted) -> None:
     _add(state.totals, "model_interruptions")
     _spend(state, stream, event)
-    state.cut_short.pop(stream, None)
 
 
 def _context_prepared(state: MetricsState, stream: str, event: ContextPrepared) -> None:

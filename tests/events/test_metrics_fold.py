@@ -19,13 +19,16 @@ from refold.events.metrics_counts import NOT_FOUND, AgentCounts, LiveCounts, Too
 from refold.events.metrics_fold import DAMAGED, MetricsState, count, count_all, evolve, snapshot
 from refold.events.metrics_snapshot import DERIVED, GAUGES, MetricsSnapshot
 from refold.events.model import RequestReference, Usage
+from refold.events.model_counts import ModelCounts
 from refold.events.records import StoredEvent
-from refold.events.session_core import SESSION_CODEC
+from refold.events.session_core import SESSION_CODEC, fold
 from refold.events.session_events import (
     ContextPrepared,
     HistoryImported,
+    ModelFailed,
     ModelInterrupted,
     ModelResponded,
+    RetryScheduled,
     RunCancelled,
     RunCompleted,
     RunFailed,
@@ -122,6 +125,14 @@ def test_the_figures_are_those_of_an_independent_count(golden: Path) -> None:
         event.usage for _, event in decoded if isinstance(event, ModelResponded | ModelInterrupted | ContextPrepared)
     ]
     assert found.usage == sum(paid, Usage())
+    assert sum((counts.usage for counts in found.models.values()), Usage()) == found.usage
+    folds = [fold([event for stream, event in decoded if stream == one]) for one in {stream for stream, _ in decoded}]
+    assert found.cost == pytest.approx(sum(state.cost for state in folds), abs=1e-9 * len(paid))
+    assert (found.cost > 0) == any(state.cost for state in folds)
+    calls = sum(kinds[kind] for kind in (ModelResponded, ModelFailed, ContextPrepared))
+    assert sum(counts.calls for counts in found.models.values()) == calls
+    assert sum(counts.retries for counts in found.models.values()) == kinds[RetryScheduled]
+    assert found.models.get("(unknown)", ModelCounts()).usage == Usage(), "but evidence of calls that never were"
 
     tools: dict[tuple[str, str], str] = {}
     for stream, event in decoded:
@@ -139,7 +150,8 @@ def test_the_figures_are_those_of_an_independent_count(golden: Path) -> None:
     assert {(n, kind): k for n, c in found.tools.items() for kind, k in c.failure_kinds.items()} == failures
     assert found.tool_calls == found.tool_successes + found.tool_failures, "every golden run has ended"
     assert found.tool_failures == failures.total() > 0
-    [agent] = found.agents.values()
+    agent = sum(found.agents.values(), AgentCounts())
+    assert set(found.agents) == {event.agent for _, event in decoded if isinstance(event, SessionOpened)}
     assert (agent.sessions, agent.runs_started, agent.tool_calls, agent.tool_failures, agent.output_tokens) == (
         found.sessions,
         found.runs_started,
@@ -198,7 +210,8 @@ def test_a_session_is_active_while_a_run_is_open() -> None:
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
 def test_nothing_is_remembered_of_sessions_in_which_nothing_goes_on(golden: Path) -> None:
     state = count_all(MetricsState(), events_of(golden))
-    assert (state.open_sessions, state.other_agents) == ({}, {})
+    assert state.open_sessions == {}
+    assert set(state.other_agents.values()) == {agent for agent in state.agents if agent != state.first_agent}
 
 
 # Splits, orders, sums and differences
@@ -248,7 +261,7 @@ def test_sums_are_those_of_several_logs() -> None:
     snapshots = [after(events_of(golden)) for golden in GOLDEN]
     total = sum(snapshots, MetricsSnapshot())
     assert total.tool_calls == sum(one.tool_calls for one in snapshots)
-    assert total.agents["agent"].steps == total.steps == sum(one.steps for one in snapshots)
+    assert sum(each.steps for each in total.agents.values()) == total.steps == sum(one.steps for one in snapshots)
     assert (total.position, total.at) == (0, max(one.at for one in snapshots))
 
 

@@ -10,8 +10,12 @@ from typing import Literal
 
 import pytest
 
+from tests.planted_faults.metrics_faults import METRICS
 from tests.planted_faults.planting import ROOT, copy_package, module_name, plant
-from tests.planted_faults.shell_faults import ACTORS, RUNTIME, SHELL_FAULTS, STORES, ShellFault
+from tests.planted_faults.shell_faults import ACTORS, RUNTIME, STORES, ShellFault
+from tests.planted_faults.shell_faults import SHELL_FAULTS as OF_THE_SHELL
+
+SHELL_FAULTS = (*OF_THE_SHELL, *METRICS)
 
 Verdict = Literal["hold", "violated", "not exercised"]
 """What a test says of a copy: it passed, failed, or came to no outcome, as where it is gone or cannot be imported."""
