@@ -19,7 +19,7 @@ from refold.events.metrics_counts import NOT_FOUND, AgentCounts, LiveCounts, Too
 from refold.events.metrics_fold import DAMAGED, MetricsState, count, count_all, evolve, snapshot
 from refold.events.metrics_snapshot import DERIVED, GAUGES, MetricsSnapshot
 from refold.events.model import RequestReference, Usage
-from refold.events.model_counts import ModelCounts
+from refold.events.model_counts import UNKNOWN_MODEL, ModelCounts
 from refold.events.records import StoredEvent
 from refold.events.session_core import SESSION_CODEC, fold
 from refold.events.session_events import (
@@ -132,7 +132,7 @@ def test_the_figures_are_those_of_an_independent_count(golden: Path) -> None:
     calls = sum(kinds[kind] for kind in (ModelResponded, ModelFailed, ContextPrepared))
     assert sum(counts.calls for counts in found.models.values()) == calls
     assert sum(counts.retries for counts in found.models.values()) == kinds[RetryScheduled]
-    assert found.models.get("(unknown)", ModelCounts()).usage == Usage(), "but evidence of calls that never were"
+    assert found.models.get(UNKNOWN_MODEL, ModelCounts()).calls == 0, "but evidence of calls that never were"
 
     tools: dict[tuple[str, str], str] = {}
     for stream, event in decoded:
