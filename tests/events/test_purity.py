@@ -1,7 +1,8 @@
 """The four functions of a core read nothing but what they are given, and change nothing but the state that they own.
 
-A child process runs long lives of sessions, generated ones and the golden logs, with each call made twice; clock,
-randomness, files and sockets raise there. Under every hash seed it must print the same digests.
+A child process runs long lives, generated ones and the golden logs, with each call made twice; clock, randomness, files
+and sockets raise there. Under every hash seed it must print the same digests. The session's core has lives of its own;
+those of the stores are drawn from the types of their commands; and the fold of the metrics is looked at likewise.
 """
 
 import os
@@ -49,13 +50,13 @@ from refold.events.session_state import SessionState
 from life import Life
 
 encode = msgspec.msgpack.Encoder().encode
-decode = msgspec.msgpack.Decoder(SessionState).decode
 
 class Twice:
-    '''The session's core, each of whose functions is called twice, and must answer the same and change no state.'''
+    '''A core, each of whose functions is called twice, and must answer the same and change no state.'''
 
-    def __init__(self, core):
+    def __init__(self, core, state=SessionState):
         self.core, self.initial, self.version = core, core.initial, core.version
+        self.decode = msgspec.msgpack.Decoder(state).decode
 
     def unchanged(self, function, state, argument):
         before, given = encode(state), encode(argument)
@@ -78,7 +79,7 @@ class Twice:
         return self.unchanged(self.core.react, state, event)
 
     def evolve(self, state, event):
-        twin, given = decode(encode(state)), encode(event)
+        twin, given = self.decode(encode(state)), encode(event)
         after = self.core.evolve(state, event)
         assert encode(self.core.evolve(twin, event)) == encode(after) and encode(event) == given
         return after
@@ -130,6 +131,120 @@ for life in lives:
 """
 
 
+OF_STORES = """
+import asyncio, random, struct
+from refold.events.breaker_core import BREAKER_CORE
+from refold.events.core import Recorded, plan
+from refold.events.dedup_core import DEDUP_CORE
+from refold.events.episodic_core import EPISODIC_CORE
+from refold.events.graph_core import GRAPH_CORE
+from refold.events.metrics_fold import MetricsState, count, snapshot
+from refold.events.semantic_core import SEMANTIC_CORE
+from refold.events.working_memory_core import WORKING_CORE
+from refold.stores import SQLiteStore
+
+CORES = dict(
+    memory=EPISODIC_CORE, working=WORKING_CORE, graph=GRAPH_CORE, knowledge=SEMANTIC_CORE, breaker=BREAKER_CORE,
+    dedup=DEDUP_CORE,
+)
+WATCHED_CORES = {kind: Twice(core, type(core.initial())) for kind, core in CORES.items()}
+"""
+
+GENERATED_STORES = (
+    OF_STORES
+    + """
+from msgspec import inspect
+
+def value(kind, draw):
+    '''Return something of a type.'''
+    match kind:
+        case inspect.UnionType(types=types):
+            return value(draw.choice(types), draw)
+        case inspect.LiteralType(values=values):
+            return draw.choice(values)
+        case inspect.StrType():
+            return draw.choice(["a", "b", "c", "tea", "null"])
+        case inspect.BoolType():
+            return draw.random() < 0.5
+        case inspect.IntType():
+            return draw.randint(0, 4)
+        case inspect.FloatType():
+            return draw.random()
+        case inspect.BytesType():
+            return struct.pack("<2f", draw.random(), 1)
+        case inspect.VarTupleType(item_type=item):
+            return tuple(value(item, draw) for _ in range(draw.randint(0, 2)))
+        case inspect.DictType():
+            return {draw.choice("xyz"): draw.random() for _ in range(draw.randint(0, 2))}
+        case inspect.NoneType():
+            return None
+        case _:
+            raise AssertionError(f"no value of {kind}")
+
+def commands(core, seed):
+    '''Return commands that the core may take or refuse.'''
+    draw, kinds = random.Random(seed), [inspect.type_info(kind) for kind in CORES[core].command_types]
+    drawn = []
+    for number in range(400):
+        kind = draw.choice(kinds)
+        fields = {field.name: value(field.type, draw) for field in kind.fields if field.name != "key"}
+        drawn.append(kind.cls(**fields, key=f"key {draw.randint(0, 99)}" if draw.random() < 0.3 else None))
+    return drawn
+
+drawn = [(name, commands(name, seed)) for name in CORES for seed in range(2)]
+forbid()
+watching = True
+for name, life in drawn:
+    core, digest = WATCHED_CORES[name], hashlib.sha256()
+    state, events = core.initial(), 0
+    for at, command in enumerate(life, 1):
+        try:
+            planned = plan(core, state, command, at)
+        except CommandRejected as refusal:
+            digest.update(str(refusal).encode())
+            continue
+        if isinstance(planned, Recorded):
+            digest.update(encode(planned.version))
+            continue
+        state, events = planned.state, events + len(planned.events)
+        digest.update(encode(planned.events) + encode(core.pending(state)))
+    print(name, events, hashlib.sha256(digest.digest() + encode(state)).hexdigest())
+"""
+)
+
+RECORDED_STORES = (
+    OF_STORES
+    + """
+async def everything(log):
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        return await store.read_all(limit=100_000)
+
+stored = asyncio.run(everything(LOG))
+forbid()
+watching = True
+states, figures = {name: {} for name in CORES}, MetricsState()
+kept = msgspec.msgpack.Decoder(MetricsState)
+for item in stored:
+    kind = item.stream.partition("/")[0]
+    if kind in CORES:
+        core = WATCHED_CORES[kind]
+        state, event = states[kind].get(item.stream) or core.initial(), CORES[kind].codec.decode(item)
+        states[kind][item.stream] = state = core.evolve(state, event)
+        core.react(state, event), core.pending(state)
+    twin = kept.decode(encode(figures))
+    assert encode(count(twin, item)) == encode(count(figures, item))
+    assert snapshot(figures) == snapshot(twin)
+digest = hashlib.sha256(encode(list(states.values())) + snapshot(figures).to_json().encode())
+print(len(stored), digest.hexdigest())
+"""
+)
+
+
+def recorded_stores(log: Path) -> str:
+    """Return the program for all that a log holds beside sessions, and for its figures."""
+    return RECORDED_STORES.replace("LOG", repr(str(log)))
+
+
 def printed(program: str, seed: str) -> str:
     done = subprocess.run(
         [sys.executable, "-P", "-c", program],
@@ -147,6 +262,8 @@ def printed(program: str, seed: str) -> str:
     [
         pytest.param(GENERATED, id="generated"),
         *(pytest.param(RECORDED.format(log=str(log)), id=log.stem) for log in GOLDEN),
+        pytest.param(GENERATED_STORES, id="generated stores"),
+        *(pytest.param(recorded_stores(log), id=f"all beside sessions in {log.stem}") for log in GOLDEN),
     ],
 )
 def test_the_functions_of_a_core_do_the_same_twice_and_in_every_process_and_read_nothing_of_it(lives: str) -> None:
