@@ -29,19 +29,18 @@ from refold.actors.errors import ActorStopped, AskTimeout
 from refold.actors.event_sourced import RECORD_RETRY_S, EventSourcedActor, WithPayloads
 from refold.actors.folded_actor import Performed
 from refold.actors.journal import Journal
-from refold.actors.mailbox import Vital
 from refold.actors.model import MODEL_KIND, CancelModelCall, StartModelCall
 from refold.actors.outgoing_request import WantedRequest
 from refold.actors.protocols import SessionObserver
 from refold.actors.recalling import Recalling
-from refold.actors.session_messages import ForAcceptedWork, PreparedContext
+from refold.actors.session_messages import ForAcceptedWork, InsistOnCancel, PreparedContext, WakeSession
 from refold.actors.tool import AbandonToolCall, CancelToolCall, StartToolCall
 from refold.events.codec import RecordedEvent
 from refold.events.configuration import AgentConfiguration
 from refold.events.content import TextBlock
 from refold.events.core import Effect, Plan, Wait, WaitUntil
 from refold.events.errors import CommandRejected, CoreFailed, LogFormatError, PersistenceError
-from refold.events.ids import AgentId, RunId, SessionId, event_ref, kind_and_identifier, stream_name
+from refold.events.ids import AgentId, EventRef, RunId, SessionId, event_ref, kind_and_identifier, stream_name
 from refold.events.records import EncodedBatch, StoredEvent
 from refold.events.session_commands import (
     AllowTurn,
@@ -85,10 +84,6 @@ class PerformedInRun(Performed, frozen=True):
     """The input's own or the one that it joins; the one that takes its next turn."""
 
 
-class WakeSession(Vital, frozen=True):
-    """Start the session if it is not live, so that its open run goes on."""
-
-
 class ReadSession(msgspec.Struct, frozen=True):
     """Reply with the answer to a question about the session's state.
 
@@ -96,14 +91,6 @@ class ReadSession(msgspec.Struct, frozen=True):
     """
 
     question: Callable[[SessionState], object]
-
-
-class InsistOnCancel(Vital, frozen=True):
-    """Cancel, and do not let go of it where the log refuses: a cancellation must not be lost."""
-
-    command: CancelRun
-    attempt: int = 0
-    """How often the log has refused."""
 
 
 class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +143,10 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         self._others = others
         self._began_by: ChildInput | None = None
         """What begins the session, while it does."""
+        self._caused_by: tuple[EventRef, EventRef] | None = None
+        """The event of another session, and what that goes back to, that the command at hand follows from."""
+        self._last_batch = 0
+        """Version of the first event of the last batch; 0 = there was none in this life of the actor."""
         self._ancestors: tuple[SessionId, ...] | None = None
         """The sessions that may wait for this one, nearest first; None = it is not known yet."""
         self._outlived: RunId | None = None
@@ -251,19 +242,20 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
             raise CommandRejected(f"there is a session {self.session!r} already, which no call of a subagent began")
         command = WithPayloads(message.command, message.payloads) if message.payloads else message.command
         self._began_by = message
+        self._caused_by = (message.started, message.correlation)
         try:
             performed = await self.on_receive(command)
         finally:
-            self._began_by = None
+            self._began_by = self._caused_by = None
         if self._effects.held:
             await super().on_receive(ResumeRun(tools=self._setting.tools))
         return performed
 
     def _encoded(self, planned: Plan[SessionState, SessionEvent], effect: Effect | None) -> EncodedBatch:
-        batch, began_by = super()._encoded(planned, effect), self._began_by
-        if began_by is None or effect is not None:
+        batch, caused_by = super()._encoded(planned, effect), self._caused_by
+        if caused_by is None or effect is not None:
             return batch
-        return msgspec.structs.replace(batch, causation=began_by.started, correlation=began_by.correlation)
+        return msgspec.structs.replace(batch, causation=caused_by[0], correlation=caused_by[1])
 
     async def _allow_turn(self, command: AllowTurn) -> object:
         await self.require_durable_state()
@@ -288,6 +280,8 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         return run.id if run is not None and joined else run_of_input(version)
 
     async def _cancel_or_try_again(self, message: InsistOnCancel) -> object:
+        if message.cause is not None:
+            self._caused_by = (message.cause, message.correlation or message.cause)
         try:
             return await super().on_receive(message.command)
         except PersistenceError as error:
@@ -295,6 +289,8 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
             again = msgspec.structs.replace(message, attempt=message.attempt + 1)
             self._tell_later(RECORD_RETRY_S * 2 ** min(message.attempt, 5), again)
             return None
+        finally:
+            self._caused_by = None
 
     def preparation(self, command: SessionCommand) -> Sequence[SessionCommand]:
         """Open the session and tell it what is in force, where a run may come of the command or go on by it."""
@@ -366,6 +362,7 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
 
     def published(self, events: Sequence[RecordedEvent[SessionEvent]]) -> None:
         """Tell the observer, and the memory what an answer was given with."""
+        self._last_batch = events[-1].batch
         self._observer.recorded(self.session, events)
         recalling = self._setting.recalling
         for event in (recorded.event for recorded in events) if recalling is not None else ():
@@ -457,7 +454,8 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
             case CallModel():
                 self._order(effect, CancelModelCall(session=self.session, key=effect.key))
             case RunTool():
-                self._order(effect, CancelToolCall(session=self.session, key=effect.key))
+                cause = event_ref(self.stream, self._last_batch) if self._last_batch else None
+                self._order(effect, CancelToolCall(session=self.session, key=effect.key, cause=cause))
             case AskPerson():
                 self._order(effect, CancelApproval(session=self.session, key=effect.key))
             case _:

@@ -3,12 +3,30 @@
 from refold.actors.folded_actor import Performed
 from refold.actors.mailbox import Vital
 from refold.actors.outgoing_request import WantedRequest
+from refold.events.ids import EventRef
+from refold.events.session_commands import CancelRun
 
 
 class ForAcceptedWork(Vital, frozen=True):
     """A command or a question about what was accepted before, which a full mailbox must not turn away."""
 
     message: object
+
+
+class WakeSession(Vital, frozen=True):
+    """Start the session if it is not live, so that its open run goes on."""
+
+
+class InsistOnCancel(Vital, frozen=True):
+    """Cancel, and do not let go of it where the log refuses: a cancellation must not be lost."""
+
+    command: CancelRun
+    attempt: int = 0
+    """How often the log has refused."""
+    cause: EventRef | None = None
+    """The event of another session that it follows from."""
+    correlation: EventRef | None = None
+    """What that goes back to."""
 
 
 class PreparedContext(Performed, frozen=True):

@@ -66,6 +66,8 @@ class CancelToolCall(Vital, frozen=True, kw_only=True):
 
     session: SessionId
     key: str
+    cause: EventRef | None = None
+    """The event of the session after which the call is not wanted any more."""
 
 
 class AbandonToolCall(Vital, frozen=True, kw_only=True):
@@ -103,6 +105,8 @@ class _Running:
         self.waits = False
         """Whether it waits for other bodies to end, or for its next attempt."""
         self.guard: CallGuard | None = None
+        self.ended_by: EventRef | None = None
+        """The event of its session that cancelled it."""
         self.slot: asyncio.Semaphore | None = None
         """What it holds of the tool's limit."""
 
@@ -164,9 +168,10 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             case StartToolCall():
                 self._start(message)
                 self._define()
-            case CancelToolCall(session=session, key=key):
+            case CancelToolCall(session=session, key=key, cause=cause):
                 running = self._calls.get((session, key))
                 if running is not None:
+                    running.ended_by = cause
                     self._cancel(running, "the run was cancelled")
             case AbandonToolCall(session=session, key=key):
                 running = self._calls.get((session, key))
@@ -350,6 +355,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             correlation=message.correlation or message.started,
             subagents=self._subagents,
             listen=lambda wanted: self._listen_again(running, wanted),
+            ended_by=lambda: running.ended_by,
         )
         calling_tool.set(calling)
         try:

@@ -30,6 +30,7 @@ class CallingTool:
         correlation: what that goes back to.
         subagents: runs other agents; None = nobody does here.
         listen: begins anew to wait for a sign of life of the body, or with False lets it be silent.
+        ended_by: returns the event of the session that cancelled the call; None = none did, or it is not known.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class CallingTool:
         correlation: EventRef,
         subagents: "Subagents | None" = None,
         listen: Callable[[bool], None],
+        ended_by: Callable[[], EventRef | None],
     ) -> None:
         self.system = system
         self.session = session
@@ -52,6 +54,7 @@ class CallingTool:
         self.correlation = correlation
         self.subagents = subagents
         self.listen = listen
+        self.ended_by = ended_by
         self.over = False
         """Whether the body has ended; what it has begun and left behind waits for nobody who waits for it."""
 

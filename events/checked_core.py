@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeGuard, TypeVar, get_args, get_origin
 
 import msgspec
 
+from refold.events.cleaning import clean_text
 from refold.events.codec import EventCodec
 from refold.events.core import Core, Effect, Recorded, WaitUntil
 from refold.events.errors import CommandRejected, ConfigError, CoreFailed
@@ -247,6 +248,10 @@ def _key_of(command: object) -> CommandKey | None:
     """Return the key of a command that has one, with a digest that fields added later with a default leave as it is."""
     if not isinstance(command, KeyedCommand) or command.key is None:
         return None
+    if not isinstance(command.key, str):
+        raise CommandRejected(f"a key must be a text, not {command.key!r:.80}")
+    if clean_text(command.key) != command.key:
+        raise CommandRejected(f"the key {command.key!a:.80} holds a lone surrogate; use valid Unicode text")
     given = {
         name: value
         for name, default in _fields_of(type(command))

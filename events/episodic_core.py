@@ -8,7 +8,7 @@ depend on the order in which it came. Importance counts here as it was given: wh
 
 import hashlib
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 import msgspec
@@ -168,7 +168,7 @@ def check_tags(tags: Sequence[object], what: str) -> None:
     Raises:
         AgentMemoryError: they are one text, or one of them is none or empty.
     """
-    if not isinstance(tags, str):
+    if isinstance(tags, Iterable) and not isinstance(tags, str):
         for tag in tags:
             if not (isinstance(tag, str) and tag):
                 break

@@ -36,6 +36,7 @@ from refold.events.session_events import (
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallStarted,
+    ToolCallWaiting,
     ToolResultLate,
     TurnAllowed,
 )
@@ -154,6 +155,10 @@ class OrderRules:
                 self._read_result(call, must_have_started=True)
             case ToolCallFailed(call=call, kind=kind):
                 self._read_result(call, must_have_started=kind in ("transient", "permanent"))
+            case ToolCallWaiting(call=call, waits=waits):
+                known = self._open_call(call)
+                if known is not None and waits and not known.running:
+                    self._find("INV1", f"the work of {call} waits and has not begun")
             case ToolResultLate(call=call):
                 if call not in self._calls:
                     self._find("INV4", f"{call} is no call of this session")

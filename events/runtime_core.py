@@ -6,7 +6,7 @@ import msgspec
 
 from refold.events.codec import NEWER_REFOLD, EventCodec
 from refold.events.core import Effect
-from refold.events.runtime_events import ActorFailed, RuntimeClosed, RuntimeEvent, RuntimeStarted
+from refold.events.runtime_events import ActorFailed, RecallsNoted, RuntimeClosed, RuntimeEvent, RuntimeStarted
 
 RUNTIME_CODEC: EventCodec[RuntimeEvent] = EventCodec(get_args(RuntimeEvent), unknown=NEWER_REFOLD)
 """Encodes and decodes every runtime event."""
@@ -22,6 +22,8 @@ class RuntimeState(msgspec.Struct):
     starts: int = 0
     closed: bool = True
     """Whether the last runtime ended in order, or there was none."""
+    recalls_noted: int = 0
+    """Recalls of answers before this place in the log are noted, whatever ended the runtimes that got them."""
     failures: dict[str, int] = {}
     """Failures of actors, by address."""
 
@@ -50,6 +52,8 @@ class RuntimeCore:
                 state.closed = False
             case RuntimeClosed():
                 state.closed = True
+            case RecallsNoted(position=position):
+                state.recalls_noted = position
             case ActorFailed(address=address):
                 state.failures[address] = state.failures.get(address, 0) + 1
             case _:

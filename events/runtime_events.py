@@ -36,5 +36,12 @@ class ActorFailed(Event, frozen=True, kw_only=True, tag="runtime.actor_failed.v1
     """It failed too often and stays stopped."""
 
 
-RuntimeEvent: TypeAlias = RuntimeStarted | RuntimeClosed | ActorFailed
+class RecallsNoted(Event, frozen=True, kw_only=True, tag="runtime.recalls_noted.v1"):
+    """What was recalled for answers is noted in the memories, as far as an earlier runtime had left that."""
+
+    position: int
+    """Of answers before this place in the log."""
+
+
+RuntimeEvent: TypeAlias = RuntimeStarted | RuntimeClosed | ActorFailed | RecallsNoted
 """Any event of the runtime's stream."""

@@ -20,6 +20,7 @@ from refold.events.session_commands import (
     DecideApproval,
     ImportHistory,
     OpenSession,
+    RecordCallWaiting,
     RecordContext,
     RecordModelFailure,
     RecordModelInterruption,
@@ -49,6 +50,7 @@ from refold.events.session_events import (
     ToolApprovalDecided,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallWaiting,
     ToolResultLate,
     TurnAllowed,
 )
@@ -134,6 +136,11 @@ def admit(state: SessionState, command: SessionCommand) -> SessionEvent | Record
         case RecordTimer(timer=timer):
             wanted = any(type(effect) is WaitUntil and effect.key == timer for effect in pending(state))
             return TimerFired(timer=timer) if wanted else Recorded(0)
+        case RecordCallWaiting(call=call, waits=waits):
+            at_work = state.turn
+            if at_work is None or call not in at_work.running or (call in at_work.waiting) == waits:
+                return Recorded(0)
+            return ToolCallWaiting(call=call, waits=waits)
         case _:
             assert_never(command)
 

@@ -174,6 +174,13 @@ class RecordToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """What the tool gave, where middleware changed it."""
 
 
+class RecordCallWaiting(msgspec.Struct, frozen=True, kw_only=True):
+    """The session that carries out a call waits for a person and does nothing else, or goes on again."""
+
+    call: ToolCallId
+    waits: bool
+
+
 class RecordTimer(msgspec.Struct, frozen=True, kw_only=True):
     """A wait that the session asked for is over."""
 
@@ -197,5 +204,6 @@ SessionCommand: TypeAlias = (
     | RecordModelFailure
     | RecordToolResult
     | RecordTimer
+    | RecordCallWaiting
 )
 """Anything that a session can be told."""

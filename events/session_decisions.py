@@ -43,6 +43,7 @@ from refold.events.session_events import (
     ToolApprovalRequested,
     ToolCallFailed,
     ToolCallStarted,
+    ToolCallWaiting,
     ToolResultLate,
 )
 from refold.events.session_state import (
@@ -128,6 +129,7 @@ def react(state: SessionState, event: SessionEvent) -> list[SessionEvent]:
             | TimerSet()
             | ModelInterrupted()
             | ToolResultLate()
+            | ToolCallWaiting()
             | ModelRequested()
         ):
             return []

@@ -256,6 +256,13 @@ class ToolResultLate(Event, frozen=True, kw_only=True, tag="session.tool_result_
     """None = the tool returned."""
 
 
+class ToolCallWaiting(Event, frozen=True, kw_only=True, tag="session.tool_call_waiting.v1"):
+    """A call that another session carries out does nothing but wait for a person there, or goes on again."""
+
+    call: ToolCallId
+    waits: bool
+
+
 class CancelRequested(Event, frozen=True, kw_only=True, tag="session.cancel_requested.v1"):
     """A run, or an input whose run has not begun, is to end as cancelled."""
 
@@ -348,6 +355,7 @@ SessionEvent: TypeAlias = (
     | ToolCallCompleted
     | ToolCallFailed
     | ToolResultLate
+    | ToolCallWaiting
     | CancelRequested
     | RunResumed
     | RunParked

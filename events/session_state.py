@@ -101,6 +101,8 @@ class Turn(msgspec.Struct):
     """The calls whose bodies may be running, in the order of their start, with the version of ToolCallStarted."""
     awaiting: dict[ToolCallId, int] = {}
     """The calls that somebody has to allow or deny, oldest first, with the version of ToolApprovalRequested."""
+    waiting: dict[ToolCallId, None] = {}
+    """Of those that run, the calls whose work does nothing but wait for a person."""
     broken: bool = False
     """Carrying out its calls broke."""
     next_start: int = 0
@@ -388,7 +390,12 @@ def is_interrupted(state: SessionState) -> bool:
 
 
 def awaits_person(run: Run, turn: Turn | None) -> bool:
-    """Tell whether a run does nothing but wait for somebody: to resume it, to allow a turn, to decide about a call."""
+    """Tell whether a run does nothing but wait for somebody: to resume it, to allow a turn, to decide about a call.
+
+    A call counts whose work waits so in another session.
+    """
     if run.parked or awaits_step(run):
         return True
-    return turn is not None and bool(turn.awaiting) and not turn.running
+    if turn is None or not (turn.awaiting or turn.waiting):
+        return False
+    return turn.running.keys() <= turn.waiting.keys()

@@ -20,6 +20,7 @@ from refold.events.session_events import (
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallStarted,
+    ToolCallWaiting,
     ToolResultLate,
     Verdict,
 )
@@ -67,6 +68,7 @@ def approval_requested(state: SessionState, event: ToolApprovalRequested) -> Non
     call.approval, call.lost = "requested", False
     call.requested_at, call.expires_at = state.at, event.expires_at
     turn.running.pop(call.id, None)
+    turn.waiting.pop(call.id, None)
     turn.awaiting[call.id] = state.version
     turn.next_start = min(turn.next_start, place)
     _advance_places(turn)
@@ -114,6 +116,15 @@ def call_failed(state: SessionState, event: ToolCallFailed) -> None:
     _answer(state, event.call, result)
 
 
+def call_waiting(state: SessionState, event: ToolCallWaiting) -> None:
+    """Note whether a call's work waits for a person."""
+    turn = _turn(state)
+    if event.waits:
+        turn.waiting[event.call] = None
+    else:
+        turn.waiting.pop(event.call, None)
+
+
 def result_late(state: SessionState, event: ToolResultLate) -> None:
     """Evidence about a call that was answered: nothing in the state depends on it."""
 
@@ -124,6 +135,7 @@ def _answer(state: SessionState, call: ToolCallId, result: ToolResultBlock) -> N
     assert answered.result is None, f"version {state.version} answers {call} again"
     answered.result = result
     turn.running.pop(call, None)
+    turn.waiting.pop(call, None)
     turn.awaiting.pop(call, None)
     turn.open -= 1
     _advance_places(turn)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from refold.agent import Agent as Agent
     from refold.agent_runtime import AgentRuntime as AgentRuntime
     from refold.approval_handling import ApprovalHandler as ApprovalHandler
+    from refold.awaited_approvals import AwaitedApproval as AwaitedApproval
     from refold.checkpoint import Checkpoint as Checkpoint
     from refold.checkpoint import load_checkpoint as load_checkpoint
     from refold.connection import ConnectedSession as ConnectedSession
@@ -143,6 +144,7 @@ __all__ = [
     "Ask",
     "AskCycle",
     "AskTimeout",
+    "AwaitedApproval",
     "BackpressureShed",
     "Budget",
     "CancellationToken",
@@ -267,6 +269,7 @@ _HOMES = {
     "Ask": "refold.events.permission",
     "AskCycle": "refold.actors.errors",
     "AskTimeout": "refold.actors.errors",
+    "AwaitedApproval": "refold.awaited_approvals",
     "BackpressureShed": "refold.events.errors",
     "Budget": "refold.events.spending",
     "CancellationToken": "refold.actors.cancellation",

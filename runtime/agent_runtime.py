@@ -13,6 +13,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
+from refold.actors.actor_ref import ActorRef
 from refold.actors.actor_system import ActorSystem
 from refold.actors.effects import EffectsInFlight
 from refold.actors.errors import ActorStopped, AskTimeout
@@ -46,6 +47,7 @@ from refold.log_opening import ended_in_order, opened_store
 from refold.metrics.live import RuntimeMetrics
 from refold.options import RuntimeOptions, checked_options
 from refold.published import Recorded
+from refold.recall_noting import note_lost_recalls
 from refold.recorded_reading import read_recorded
 from refold.resuming import resume_open_runs
 from refold.running_agents import RunningAgents
@@ -264,15 +266,19 @@ class AgentRuntime:
         self._late = await agents.attach(self.host, renew)
         if self.step_snapshots is not None:
             self.step_snapshots.begin(store, self.hub.subscribe)
-        if options.auto_resume:
-            self._resuming = asyncio.get_running_loop().create_task(self._resume(store), name="resume open runs")
+        self._resuming = asyncio.get_running_loop().create_task(self._resume(store, note), name="resume open runs")
         self._inbox = reader_of(self)
 
-    async def _resume(self, store: EventStore) -> None:
+    async def _resume(self, store: EventStore, note: ActorRef) -> None:
         try:
-            await resume_open_runs(self.system, self.hub, store)
+            if self.options.auto_resume:
+                await resume_open_runs(self.system, self.hub, store)
         except PersistenceError as error:
             self.log.error("open runs of %s cannot be found and wait for their next message: %s", store.name, error)
+        try:
+            await note_lost_recalls(store, self._agents, note)
+        except (PersistenceError, ActorStopped, AskTimeout) as error:
+            self.log.error("recalls before a crash of %s are noted after the next start: %s", store.name, error)
 
     async def session(self, session_id: str | None = None, *, restore: bool = False) -> Session:
         """Return a session: a new one, or one that is in the log.

@@ -242,7 +242,7 @@ class ConnectedSession:
 
     async def decide(
         self,
-        call: ToolCallId | str,
+        call: AwaitedDecision | ToolCallId | str,
         *,
         allow: bool,
         reason: str = "",
@@ -252,7 +252,7 @@ class ConnectedSession:
         """Allow or deny a call that waits for approval.
 
         Args:
-            call: its id, from `approvals`.
+            call: one of `approvals`, which may be that of a child; or the id of one of this session's own.
             allow: whether it may run.
             reason: what the model is told where it may not.
             always: allow, in this session, every later call of the same action too, and those that wait.
@@ -266,6 +266,9 @@ class ConnectedSession:
             ConfigError: there is no such session.
             PersistenceError: it could not be put into the inbox.
         """
+        if isinstance(call, AwaitedDecision):
+            whose = self._connection.session(call.session)
+            return await whose.decide(call.call, allow=allow, reason=reason, always=always, key=key)
         decision = Decide(
             call=ToolCallId(checked_name(call, "call")),
             allow=checked_flag(allow, "allow"),
@@ -275,14 +278,14 @@ class ConnectedSession:
         return (await self._give(decision, key)).outcome is not None
 
     async def approvals(self) -> list[AwaitedDecision]:
-        """Return the calls of the session that wait for somebody's decision, in order.
+        """Return the calls of the session that wait for somebody's decision, and those that its children wait for.
 
         Raises:
             ConfigError: the log has no such session.
             PersistenceError: the log or its inbox cannot be read.
         """
         await self._connection.wait_for_file()
-        return await awaited_decisions(self._connection.log, self.id)
+        return await awaited_decisions(self._connection.log, self.id, below=True)
 
     async def history(self) -> list[Message]:
         """Return the balanced history as the model sees it; of a session that has not begun, none.

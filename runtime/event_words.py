@@ -46,6 +46,7 @@ from refold.events.session_events import (
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallStarted,
+    ToolCallWaiting,
     ToolResultLate,
     TurnAllowed,
 )
@@ -119,6 +120,8 @@ def _call_words(event: Event) -> str:
             return f"{call}: {content_words(content)}{' (ends the run)' if ends_run else ''}"
         case ToolCallFailed(call=call, kind=kind, content=content):
             return f"{call} ({kind}): {content_words(content)}"
+        case ToolCallWaiting(call=call, waits=waits):
+            return f"{call} {'waits for a person' if waits else 'goes on'}"
         case ToolResultLate(call=call, kind=kind, content=content):
             return f"{call} had ended when this came{f' ({kind})' if kind else ''}: {content_words(content)}"
         case _:

@@ -5,6 +5,7 @@ import os
 import msgspec
 
 from refold.actors.clock import SystemClock
+from refold.awaited_approvals import waiting_below
 from refold.event_words import call_words
 from refold.events.core import evolve_all
 from refold.events.ids import RunId, SessionId, ToolCallId
@@ -32,8 +33,15 @@ class AwaitedDecision(msgspec.Struct, frozen=True, kw_only=True):
     """A decision waits in the inbox for a runtime."""
 
 
-async def awaited_decisions(log: str | os.PathLike[str], session: str | None = None) -> list[AwaitedDecision]:
+async def awaited_decisions(
+    log: str | os.PathLike[str], session: str | None = None, *, below: bool = False
+) -> list[AwaitedDecision]:
     """Return the calls of a log, or of one session, that wait for approval, in order of sessions and calls.
+
+    Args:
+        log: path of the log.
+        session: None = all.
+        below: also those that wait in the sessions that calls of `session` began, behind its own.
 
     Raises:
         ConfigError: there is no such session.
@@ -45,6 +53,8 @@ async def awaited_decisions(log: str | os.PathLike[str], session: str | None = N
         if session is not None:
             await session_head(store, session)
             names = [SessionId(session)]
+            if below:
+                names += [name async for name in waiting_below(store, SessionId(session))]
         else:
             # What has ended waits for nobody; what is open or parked may, beside other calls at work.
             names = [

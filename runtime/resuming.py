@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from refold.actors.actor_system import ActorSystem
 from refold.actors.errors import ActorStopped
-from refold.actors.session import WakeSession
+from refold.actors.session_messages import WakeSession
 from refold.events.codec import tag_of
 from refold.events.errors import PersistenceError
 from refold.events.ids import SessionId, StreamName, kind_and_identifier

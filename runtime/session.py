@@ -3,7 +3,6 @@
 A `Session` is a light handle on an address: make as many as you like. What is known lies in the log.
 """
 
-import copy
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from refold.actors.cancellation import CancellationToken
 from refold.actors.child_session import children_prefix, parent_of
 from refold.actors.conversation import own_copy
 from refold.actors.given_content import checked_messages
+from refold.awaited_approvals import AwaitedApproval, approvals_in, waiting_below
 from refold.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
 from refold.events.codec import RecordedEvent
 from refold.events.content import Message
@@ -26,8 +26,8 @@ from refold.events.session_commands import (
     ResumeRun,
 )
 from refold.events.session_core import SESSION_KIND
-from refold.events.session_events import SessionEvent, ToolApprovalRequested
-from refold.events.session_state import SessionState, calls_awaiting_approval, history, reason_to_ask
+from refold.events.session_events import SessionEvent
+from refold.events.session_state import SessionState, history
 from refold.events.session_statistics import SessionStatistics
 from refold.events.steps import Step
 from refold.given_input import Input, checked_flag, checked_key, checked_name
@@ -165,7 +165,7 @@ class Session:
 
     async def decide(
         self,
-        call: ToolCallId | str,
+        call: AwaitedApproval | ToolCallId | str,
         *,
         allow: bool,
         reason: str = "",
@@ -175,7 +175,8 @@ class Session:
         """Allow or deny a call that waits for approval.
 
         Args:
-            call: its id, from `approvals` or the event ToolApprovalRequested.
+            call: one of `approvals`, which may be that of a child; or the id of one of this session's own, as in the
+                event ToolApprovalRequested.
             allow: whether it may run.
             reason: what the model is told where it may not.
             always: allow, in this session, every later call of the same action too, and those that wait.
@@ -184,7 +185,10 @@ class Session:
         Raises:
             CommandRejected: the call does not wait for approval.
         """
-        await self._access.ask(
+        access = self._access
+        if isinstance(call, AwaitedApproval):
+            access, call = SessionAccess(self._runtime, call.session), call.call
+        await access.ask(
             DecideApproval(
                 call=ToolCallId(checked_name(call, "call")),
                 allowed=checked_flag(allow, "allow"),
@@ -194,32 +198,23 @@ class Session:
             )
         )
 
-    async def approvals(self) -> list[ToolApprovalRequested]:
-        """Return the calls that wait for somebody's decision now, in order; also after a restart."""
+    async def approvals(self, *, below: bool = True) -> list[AwaitedApproval]:
+        """Return the calls that wait for somebody's decision now, in order; also after a restart.
 
-        def waiting(state: SessionState) -> list[ToolApprovalRequested]:
-            run = state.run
-            return [
-                ToolApprovalRequested(
-                    run=run.id,
-                    call=call.id,
-                    tool=call.name,
-                    input=copy.deepcopy(call.input),
-                    reason=reason_to_ask(call),
-                    action=call.verdict.action,
-                    expires_at=call.expires_at,
-                    at=call.requested_at,
-                )
-                for call in calls_awaiting_approval(state)
-                if run is not None
-            ]
+        Args:
+            below: also those that its children wait for, and theirs, behind its own; each says whose it is.
 
-        return await self._access.read(waiting)
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        found = await self._access.read(approvals_in)
+        if below:
+            async for name in waiting_below(self._runtime.store, self.id):
+                found += await SessionAccess(self._runtime, name).read(approvals_in)
+        return found
 
     async def children(self) -> list["Session"]:
         """Return the sessions that calls of subagents in this one began, in order of their names.
-
-        What a child waits for is asked of the child: its `approvals`, and its own `children`.
 
         Raises:
             PersistenceError: the log cannot be read.

@@ -7,8 +7,8 @@ from refold.actors.actor_ref import ActorRef
 from refold.actors.errors import ActorStopped
 from refold.actors.event_sourced import WithPayloads
 from refold.actors.folded_actor import Performed
-from refold.actors.session import InsistOnCancel, ReadSession
-from refold.actors.session_messages import ForAcceptedWork
+from refold.actors.session import ReadSession
+from refold.actors.session_messages import ForAcceptedWork, InsistOnCancel
 from refold.events.core import evolve_all
 from refold.events.ids import PayloadHash, SessionId, stream_name
 from refold.events.session_commands import (
@@ -84,8 +84,11 @@ class SessionAccess:
 
     def cancel_surely(self, command: CancelRun) -> None:
         """Have a run cancelled, also where the log refuses at first; from any thread."""
+        self._insist(InsistOnCancel(command))
+
+    def _insist(self, message: InsistOnCancel) -> None:
         try:
-            self._ref.tell(InsistOnCancel(command))
+            self._ref.tell(message)
         except ActorStopped as error:
             self.runtime.log.info("session %s: a cancellation came too late: %s", self.session, error)
 

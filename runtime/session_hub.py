@@ -10,7 +10,7 @@ import copy
 import inspect
 import logging
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import TypeAlias
 from weakref import WeakSet
@@ -34,7 +34,7 @@ from refold.events.session_events import (
     RunStarted,
     ToolApprovalRequested,
 )
-from refold.events.session_state import FinishedRun, SessionState, awaits_step, run_of_input
+from refold.events.session_state import FinishedRun, SessionState, awaits_person, awaits_step, run_of_input
 from refold.published import Progressed, Recorded, Streamed
 from refold.subscription import Subscription
 
@@ -139,18 +139,15 @@ class SessionHub:
         self._open: dict[SessionId, None] = {}
         self._subscriptions: dict[SessionId | None, WeakSet[Subscription]] = {}
         self._model_watchers: dict[SessionId, list[Callable[[bool], None]]] = {}
+        self._person_watchers: dict[SessionId, list[Callable[[bool], None]]] = {}
 
-    @contextmanager
-    def watch_model(self, session: SessionId, watcher: Callable[[bool], None]) -> Generator[None, None, None]:
+    def watch_model(self, session: SessionId, watcher: Callable[[bool], None]) -> AbstractContextManager[None]:
         """Tell `watcher` whether `session` waits for its model: when that may have changed, and with each delta."""
-        watchers = self._model_watchers.setdefault(session, [])
-        watchers.append(watcher)
-        try:
-            yield
-        finally:
-            watchers.remove(watcher)
-            if not watchers and self._model_watchers.get(session) is watchers:
-                del self._model_watchers[session]
+        return _watched(self._model_watchers, session, watcher)
+
+    def watch_person(self, session: SessionId, watcher: Callable[[bool], None]) -> AbstractContextManager[None]:
+        """Tell `watcher` whether `session` does nothing but wait for a person, when that may have changed."""
+        return _watched(self._person_watchers, session, watcher)
 
     @contextmanager
     def follow(self, session: SessionId) -> Generator[Follower, None, None]:
@@ -239,6 +236,8 @@ class SessionHub:
         run_now = state.run
         for watcher in self._model_watchers.get(session, ()):
             watcher(run_now is not None and run_now.phase == "model")
+        for watcher in self._person_watchers.get(session, ()):
+            watcher(run_now is not None and awaits_person(run_now, state.turn))
         if run_now is not None and awaits_step(run_now):
             for follower in self._followers.get(session, ()):
                 follower.tell_paused(run_now.id, PausedRun(run_now.turns, state.version))
@@ -318,3 +317,17 @@ def _cancelled_run(event: Recorded) -> RunId | None:
     if isinstance(event.event, InputQueued) and event.event.cancelled:
         return run_of_input(event.version)
     return None
+
+
+@contextmanager
+def _watched(
+    every: dict[SessionId, list[Callable[[bool], None]]], session: SessionId, watcher: Callable[[bool], None]
+) -> Generator[None, None, None]:
+    watchers = every.setdefault(session, [])
+    watchers.append(watcher)
+    try:
+        yield
+    finally:
+        watchers.remove(watcher)
+        if not watchers and every.get(session) is watchers:
+            del every[session]

@@ -7,6 +7,8 @@ the call ends when the child's work has ended; and a runtime that closes leaves 
 
 import asyncio
 import logging
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from refold.actors.child_session import ChildInput, child_session
@@ -14,13 +16,14 @@ from refold.actors.effects import EffectsInFlight
 from refold.actors.errors import ActorStopped, AskTimeout
 from refold.actors.event_sourced import RECORD_RETRY_S
 from refold.actors.folded_actor import Performed
+from refold.actors.session_messages import ForAcceptedWork, InsistOnCancel
 from refold.actors.tool_context import CallingTool, ToolContext
 from refold.actors.tool_results import CallFailed
 from refold.agent import Agent
 from refold.events.content import ErrorKind
 from refold.events.errors import BackpressureShed, CommandRejected, LogFormatError, PersistenceError, ToolError
 from refold.events.ids import AgentId, PayloadHash, stream_name
-from refold.events.session_commands import SendInput, SessionCommand
+from refold.events.session_commands import CancelRun, RecordCallWaiting, SendInput, SessionCommand
 from refold.events.session_core import SESSION_KIND
 from refold.given_input import input_content
 from refold.outcome import Cancelled, Failed, RunResult
@@ -60,6 +63,52 @@ class ChildAccess(SessionAccess):
         )
         performed: Performed = await self.runtime.system.ref(self.stream).ask(message, block=False)
         return performed
+
+    def cancel_surely(self, command: CancelRun) -> None:
+        """Have a run cancelled; its log names what cancelled the call."""
+        cause = self._calling.ended_by()
+        self._insist(InsistOnCancel(command, cause=cause, correlation=self._calling.correlation))
+
+
+class WaitForPerson:
+    """Has a session told when the work of a call of it waits for a person, and when it goes on.
+
+    Args:
+        runtime: where the session lives.
+        calling: whose call it is.
+    """
+
+    def __init__(self, runtime: "AgentRuntime", calling: CallingTool) -> None:
+        self._runtime = runtime
+        self._calling = calling
+        self._waits = False
+        self._told: bool | None = None
+        self._changed = asyncio.Event()
+
+    def see(self, waits: bool) -> None:
+        """Take note of whether it waits now."""
+        self._waits = waits
+        if waits != self._told:
+            self._changed.set()
+
+    async def tell(self) -> None:
+        """Tell it, for ever; what the log refuses is told again later."""
+        session = self._runtime.system.ref(stream_name(SESSION_KIND, self._calling.session))
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            waits = self._waits
+            if waits == self._told:
+                continue
+            try:
+                await session.ask(ForAcceptedWork(RecordCallWaiting(call=self._calling.call, waits=waits)), block=False)
+                self._told = waits
+            except (PersistenceError, AskTimeout) as error:
+                log.warning("%s is not told whether %s waits: %s", session.address, self._calling.call, error)
+                await self._runtime.system.clock.sleep(RECORD_RETRY_S)
+                self._changed.set()
+            except ActorStopped:
+                return
 
 
 class SubagentRuns:
@@ -104,8 +153,12 @@ class SubagentRuns:
         cancel = context.cancel
         access = ChildAccess(runtime, agent, calling)
         pause_s = RECORD_RETRY_S
+        waiting = WaitForPerson(runtime, calling)
+        telling = asyncio.get_running_loop().create_task(waiting.tell(), name=f"waits {access.session}")
         with (
+            _until_the_end(telling),
             runtime.hub.watch_model(access.session, calling.listen),
+            runtime.hub.watch_person(access.session, waiting.see),
             self._in_flight.only_waiting(stream_name(SESSION_KIND, calling.session), f"tool:{calling.call}"),
         ):
             while True:
@@ -126,6 +179,14 @@ class SubagentRuns:
                         raise CallFailed(text, result_kind="crashed") from error
                     # The call stays open, as after a crash, once this actor has stopped and cancelled this task.
                     await asyncio.get_running_loop().create_future()
+
+
+@contextmanager
+def _until_the_end(task: "asyncio.Task[None]") -> Generator[None, None, None]:
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 def _answer_in(result: RunResult, agent: Agent) -> object:

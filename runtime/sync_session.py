@@ -61,8 +61,6 @@ class SyncSession:
     def children(self) -> "list[SyncSession]":
         """Return the sessions that calls of subagents in this one began, in order of their names.
 
-        What a child waits for is asked of the child: its `approvals`, and its own `children`.
-
         Raises:
             PersistenceError: the log cannot be read.
 

@@ -69,7 +69,7 @@ async def _decide(log: Path, session: str, decision: "Decide", key: str | None, 
 async def _list(log: Path, session: str | None, as_json: bool) -> int:
     from refold.inbox_waiting import awaited_decisions
 
-    waiting = await awaited_decisions(log, session)
+    waiting = await awaited_decisions(log, session, below=True)
     if as_json:
         write_json({"log": str(log), "waiting": waiting})
         return EXIT_OK

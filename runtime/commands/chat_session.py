@@ -166,7 +166,7 @@ class ChatSession:
     async def waits(self, waiting: WaitingCall) -> bool:
         """Tell whether a call still waits for a decision: another process may have taken it, or the run is over."""
         session = await self._runtime.session(waiting.session)
-        return any(request.call == waiting.request.call for request in await session.approvals())
+        return any(request.call == waiting.request.call for request in await session.approvals(below=False))
 
     async def decide(self, waiting: WaitingCall, *, allow: bool, reason: str = "", always: bool = False) -> None:
         """Decide about a call that waits.
@@ -222,7 +222,7 @@ class ChatSession:
         try:
             await self._session.resume()  # One that goes on already is left alone.
             if self.agent.approval is None:
-                for request in await self._session.approvals():
+                for request in await self._session.approvals(below=False):
                     self._happenings.put_nowait(WaitingCall(self._session.id, request))
             await self._children.tell_waiting()
             ending = self._held(self._unless_closed(self._end[1]))

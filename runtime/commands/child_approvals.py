@@ -63,5 +63,5 @@ class ChildApprovals:
         state = await child.state_at()
         agent = self._runtime.agents.get(state.agent) if state.agent is not None else None
         if calls_awaiting_approval(state) and (agent is None or agent.approval is None):
-            for request in await child.approvals():
+            for request in await child.approvals(below=False):
                 self._found(child, request)

@@ -5,6 +5,7 @@ Read `refold.stream_object` first for what such an object is, `refold.events.epi
 what a recall leaves behind is that it happened.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
@@ -33,6 +34,7 @@ from refold.events.errors import AgentMemoryError, ConfigError
 from refold.events.ids import MemoryId
 from refold.events.memory_policies import DecayPolicy, RecallPolicy
 from refold.events.text_column import TextColumn
+from refold.memory.given_text import given_text
 from refold.memory.new_items import NewEpisode, commands_of
 from refold.memory.preparing import loaded
 from refold.memory.recalled import Recalled
@@ -40,6 +42,8 @@ from refold.stream_object import StreamObject
 
 if TYPE_CHECKING:
     from refold.memory.episodic_index import AgentIndex, EpisodicIndex
+
+AGENT: Final = "the name of an agent"
 
 PREPARED_FROM: Final = 2_000
 """Where an agent has so many episodes, the arrays by which they are found are made when a runtime takes the store."""
@@ -184,13 +188,19 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         Args:
             ids: of the episodes.
             key: the same key counts one recall.
+
+        Raises:
+            AgentMemoryError: they are no ids.
         """
+        if not isinstance(ids, Sequence) or not all(isinstance(each, str) for each in ids):
+            raise AgentMemoryError(f"episodes are named by texts, not {ids!r:.80}")
         if ids:
             self.tell(NoteRecalled(episodes=tuple(ids), key=key))
 
     def clear(self, agent: str | None = None, *, key: str | None = None) -> ActorFuture[None]:
         """Forget all episodes of an agent, or of every agent."""
-        return self.perform(ClearEpisodes(agent=agent, key=key)).map(lambda _: None)
+        whose = given_text(agent, AGENT) if agent is not None else None
+        return self.perform(ClearEpisodes(agent=whose, key=key)).map(lambda _: None)
 
     # Looking into it
 
@@ -200,13 +210,15 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
 
     def count(self, agent: str | None = None) -> ActorFuture[int]:
         """Return how many episodes an agent has, or all have together."""
-        return self.read(lambda state: len(state.episodes if agent is None else _ids_of(state, agent)))
+        whose = given_text(agent, AGENT) if agent is not None else None
+        return self.read(lambda state: len(state.episodes if whose is None else _ids_of(state, whose)))
 
     def contents(self, agent: str) -> ActorFuture[TextColumn]:
         """Return the contents of an agent's episodes, in the order of insertion."""
+        whose = given_text(agent, AGENT)
 
         def question(state: Episodes) -> Steps[TextColumn]:
-            texts = yield from listed(state.episodes[memory].content for memory in _ids_of(state, agent))
+            texts = yield from listed(state.episodes[memory].content for memory in _ids_of(state, whose))
             return TextColumn(texts)
 
         return self.read_in_steps(question)
@@ -221,13 +233,13 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         Raises:
             AgentMemoryError: the threshold is NaN or no number.
         """
-        if not (isinstance(threshold, int | float) and threshold == threshold):
-            raise AgentMemoryError(f"importance cannot be compared to {threshold!r:.80}")
-        return self._all_of(agent, threshold)
+        return self._all_of(agent, checked_threshold(threshold, "importance"))
 
     def _all_of(self, agent: str, above: float | None) -> ActorFuture[list[Recalled]]:
+        whose = given_text(agent, AGENT)
+
         def question(state: Episodes) -> Steps[list[Recalled]]:
-            index = yield from self._index_of(state, agent)
+            index = yield from self._index_of(state, whose)
             if index is None:
                 return []
             return (yield from index.by_importance(self.now_us(), self.decay, self.recall_policy, above))
@@ -235,15 +247,14 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         return self.read_in_steps(question)
 
     def _question(self, agent: str, query: str, limit: int) -> Callable[[Episodes], Steps[list[Recalled]]]:
-        if not isinstance(query, str):
-            raise AgentMemoryError(f"a query must be a text, not {query!r:.80}")
+        whose, words = given_text(agent, AGENT), given_text(query, "a query")
         checked_limit(limit)
 
         def question(state: Episodes) -> Steps[list[Recalled]]:
-            index = (yield from self._index_of(state, agent)) if limit else None
+            index = (yield from self._index_of(state, whose)) if limit else None
             if index is None:
                 return []
-            return (yield from index.recalled(query, limit, self.now_us(), self.decay, self.recall_policy))
+            return (yield from index.recalled(words, limit, self.now_us(), self.decay, self.recall_policy))
 
         return question
 
@@ -307,3 +318,17 @@ def checked_limit(limit: object, name: str = "limit") -> int:
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise AgentMemoryError(f"{name} must be a whole number of at least 0, not {limit!r:.80}")
     return limit
+
+
+def checked_threshold(threshold: object, what: str) -> float:
+    """Return `threshold` where it can be one; a number beyond all others stands for one that is too large for a float.
+
+    Raises:
+        AgentMemoryError: it is NaN or no number.
+    """
+    if not isinstance(threshold, int | float) or threshold != threshold:
+        raise AgentMemoryError(f"{what} cannot be compared to {threshold!r:.80}")
+    try:
+        return float(threshold)
+    except OverflowError:
+        return math.inf if threshold > 0 else -math.inf

@@ -22,7 +22,7 @@ only where the graph has changed since the last such question.
 
 from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast, get_args
 
 import msgspec
 
@@ -144,6 +144,8 @@ class GraphStore(StreamObject[GraphState, GraphCommand, GraphEvent]):
             GraphError: one of the items cannot be recorded, or joins an entity that the graph lacks; names it.
         """
         commands: list[GraphCommand] = []
+        if not isinstance(items, Iterable):
+            return _failed(GraphError(f"items must be several Entity and Relationship, not {shown(items)}"))
         try:
             for place, item in enumerate(items):
                 try:
@@ -227,8 +229,12 @@ class GraphStore(StreamObject[GraphState, GraphCommand, GraphEvent]):
         """Return the ids of those that a relationship joins to an entity; itself, where one leads back to it.
 
         Raises:
-            GraphError: the graph has no such entity.
+            GraphError: the graph has no such entity, or there is no such direction.
         """
+        if direction not in get_args(Direction):
+            return _failed(
+                GraphError(f"a direction is one of {', '.join(get_args(Direction))}, not {shown(direction)}")
+            )
 
         def found(state: GraphState) -> tuple[str, ...]:
             state.require(entity)
@@ -244,6 +250,8 @@ class GraphStore(StreamObject[GraphState, GraphCommand, GraphEvent]):
         Raises:
             GraphError: the graph lacks one of the entities.
         """
+        if not isinstance(entities, Iterable):
+            return _failed(GraphError(f"a subgraph is one of several entities, not of {shown(entities)}"))
         wanted = tuple(entities)
 
         def found(state: GraphState) -> bytes:

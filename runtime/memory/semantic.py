@@ -36,7 +36,8 @@ from refold.events.semantic_core import (
 )
 from refold.events.text_column import TextColumn
 from refold.memory.embedding import Embed, Embedder, Vector, Wanted, float32_bytes
-from refold.memory.episodic import PREPARED_FROM, checked_limit
+from refold.memory.episodic import PREPARED_FROM, checked_limit, checked_threshold
+from refold.memory.given_text import given_text
 from refold.memory.new_items import NewEntry, commands_of
 from refold.memory.preparing import loaded
 from refold.memory.recalled import KnownEntry, SimilarEntry
@@ -186,12 +187,12 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
 
     def entry(self, key: str) -> ActorFuture[KnownEntry | None]:
         """Return all that is known under a key, or None."""
-        name = clean_text(key)
+        name = given_text(key, "a key")
         return self.read(lambda state: _entry(name, state.entries[name]) if name in state.entries else None)
 
     def remove(self, key: str, *, command_key: str | None = None) -> ActorFuture[bool]:
         """Forget what is known under a key; returns whether there was something."""
-        command = RemoveEntry(name=clean_text(key), key=command_key)
+        command = RemoveEntry(name=given_text(key, "a key"), key=command_key)
         return self.perform(command).map(lambda performed: performed.version > 0)
 
     def clear(self, *, command_key: str | None = None) -> ActorFuture[None]:
@@ -200,7 +201,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
 
     def by_tags(self, *tags: str) -> ActorFuture[list[KnownEntry]]:
         """Return the entries that have all of `tags`, in the order of insertion; without tags, all entries."""
-        wanted = [clean_text(tag) for tag in dict.fromkeys(tags)]
+        wanted = list(dict.fromkeys(given_text(tag, "a tag") for tag in tags))
         return self.read_in_steps(lambda state: listed(_tagged(state, wanted)))
 
     def similar(
@@ -218,8 +219,8 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
                 `k` or `threshold` cannot be one. At the call, or as the outcome.
         """
         checked_limit(k, "k")
-        if threshold is not None and not (isinstance(threshold, int | float) and threshold == threshold):
-            raise AgentMemoryError(f"a cosine cannot be compared to the threshold {threshold!r:.80}")
+        if threshold is not None:
+            threshold = checked_threshold(threshold, "a cosine")
         what = "the embedding of the query"
         if not isinstance(query, str):
             return self._similar(float32_bytes(query, what), k, threshold)
@@ -261,8 +262,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
             AgentMemoryError: the query or `k` cannot be one.
         """
         checked_limit(k, "k")
-        if not isinstance(query, str):
-            raise AgentMemoryError(f"a query must be a text, not {query!r:.80}")
+        given_text(query, "a query")
 
         def question(state: Knowledge) -> Steps[list[KnownEntry]]:
             words = yield from self._words_of(state)
@@ -294,7 +294,8 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
 
     def count_by_tag(self, tag: str) -> ActorFuture[int]:
         """Return how many entries have a tag."""
-        return self.read(lambda state: len(state.tagged.get(clean_text(tag), ())))
+        wanted = given_text(tag, "a tag")
+        return self.read(lambda state: len(state.tagged.get(wanted, ())))
 
     def with_embedding(self) -> ActorFuture[list[str]]:
         """Return the keys of those entries that have an embedding, in the order of insertion."""

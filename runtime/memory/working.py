@@ -22,6 +22,7 @@ from refold.events.working_memory_core import (
     check_item,
 )
 from refold.memory.episodic import checked_capacity
+from refold.memory.given_text import given_text
 from refold.stream_object import StreamObject
 
 HEADING = "Working memory:"
@@ -70,11 +71,14 @@ class WorkingMemory(StreamObject[Items, WorkingCommand, WorkingEvent]):
 
     def get(self, name: str) -> ActorFuture[str | None]:
         """Return what is kept under a name, or None."""
-        return self.read(lambda state: state.items.get(clean_text(name)))
+        wanted = given_text(name, "a key")
+        return self.read(lambda state: state.items.get(wanted))
 
     def remove(self, name: str, *, key: str | None = None) -> ActorFuture[bool]:
         """Let go of what is kept under a name; returns whether there was something."""
-        return self.perform(RemoveItem(name=clean_text(name), key=key)).map(lambda performed: performed.version > 0)
+        return self.perform(RemoveItem(name=given_text(name, "a key"), key=key)).map(
+            lambda performed: performed.version > 0
+        )
 
     def clear(self, *, key: str | None = None) -> ActorFuture[None]:
         """Let go of everything."""

@@ -37,6 +37,7 @@ from refold.events.session_events import (
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallStarted,
+    ToolCallWaiting,
     ToolResultLate,
     TurnAllowed,
 )
@@ -287,6 +288,8 @@ OPENED_AS_BOB = SessionOpened(session=SessionId("bob"), agent=AgentId("agent"))
         ("INV1", 8, "a model call is made while 1 calls are unanswered, call_6_0 first", without(8)),
         ("INV1", 9, "something happens to call_6_0 after it was answered", twice(8)),
         ("INV1", 9, "something happens to call_6_0 after it was answered", after(8, FAILED)),
+        ("INV1", 7, "the work of call_6_0 waits and has not begun", after(6, ToolCallWaiting(call=CALL, waits=True))),
+        ("INV1", 9, "something happens to call_6_0 after it was", after(8, ToolCallWaiting(call=CALL, waits=False))),
         ("INV1", 8, "recorded as late while the call is open", after(7, ToolResultLate(call=CALL, content=()))),
         ("INV1", 8, "run_3 ends while 1 calls are unanswered", after(7, RunCompleted(run=RUN))),
         ("INV1", 9, "the call id call_6_0 is used again", after(8, ANSWER_WITH_CALL)),

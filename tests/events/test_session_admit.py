@@ -19,6 +19,7 @@ from refold.events.session_commands import (
     DecideApproval,
     ImportHistory,
     OpenSession,
+    RecordCallWaiting,
     RecordModelFailure,
     RecordModelInterruption,
     RecordTimer,
@@ -66,6 +67,8 @@ COMMANDS: dict[str, SessionCommand] = {
     "retry timer": RecordTimer(timer="retry:5"),
     "expiry timer": RecordTimer(timer="expiry:7"),
     "input timer": RecordTimer(timer="input:3"),
+    "call waits": RecordCallWaiting(call=CALL, waits=True),
+    "call goes on": RecordCallWaiting(call=CALL, waits=False),
 }
 
 
@@ -228,6 +231,8 @@ OUTCOMES: dict[str, list[str]] = {
     "retry timer": [*[KNOWN] * 8, "TimerFired", *[KNOWN] * 3],
     "expiry timer": [*[KNOWN] * 10, "TimerFired", KNOWN],
     "input timer": [*[KNOWN] * 11, "TimerFired"],
+    "call waits": [*[KNOWN] * 4, "ToolCallWaiting", *[KNOWN] * 7],
+    "call goes on": [KNOWN] * 12,
 }
 
 

@@ -40,6 +40,7 @@ from refold.events.session_events import (
     ToolApprovalDecided,
     ToolApprovalRequested,
     ToolCallFailed,
+    ToolCallWaiting,
     ToolResultLate,
 )
 
@@ -76,6 +77,8 @@ def responded(**fields: object) -> ModelResponded:
         (ToolApprovalRequested(run=RUN, call=CALL, tool="pay", input={"to": "bob"}), 'call_6_0 pay(to="bob")'),
         (ToolApprovalDecided(call=CALL, allowed=False, reason="no"), "call_6_0 denied: no"),
         (ToolCallFailed(call=CALL, kind="timeout", content=TEXT), "call_6_0 (timeout): hello"),
+        (ToolCallWaiting(call=CALL, waits=True), "call_6_0 waits for a person"),
+        (ToolCallWaiting(call=CALL, waits=False), "call_6_0 goes on"),
         (ToolResultLate(call=CALL, content=TEXT), "call_6_0 had ended when this came: hello"),
         (HistoryImported(messages=(Message("user", TEXT),)), "1 message"),
         (ContextPrepared(run=RUN, replaced=9, summary=()), "a summary stands for the oldest 9 messages"),

@@ -1,0 +1,175 @@
+"""Texts and numbers that are none are refused wherever they are given, and strange ones found as they were kept."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from refold import (
+    AgentConfig,
+    AgentMemoryError,
+    AgentRuntime,
+    EpisodicStore,
+    GraphError,
+    GraphStore,
+    NewEpisode,
+    ScriptedProvider,
+    SemanticStore,
+    WorkingMemory,
+)
+from refold.events import CommandRejected
+
+STRANGE = ["a\ud800b", "a\0b", "e\u0301", "\u202eabc\u05d0", "\ufeffx", "a\r\n\u2028b", " ", "👩‍👩‍👧"]
+NO_TEXTS: list[Any] = [5, b"x", ["x"], {"a": 1}, object()]
+
+Stores = tuple[EpisodicStore, SemanticStore, WorkingMemory, GraphStore]
+
+
+async def in_and_before_a_runtime(check: Callable[[Stores], Any]) -> None:
+    for live in (False, True):
+        stores = EpisodicStore(), SemanticStore(embed=lambda text: [1.0, len(text)]), WorkingMemory(3), GraphStore()
+        memory, facts, working, graph = stores
+        runtime = AgentRuntime(
+            AgentConfig(model="m"),
+            provider=ScriptedProvider([]),
+            memory=memory,
+            semantic=facts,
+            working_memory=working,
+            graph=graph,
+            inbox_poll_s=0,
+        )
+        if live:
+            async with runtime:
+                await check(stores)
+        else:
+            await check(stores)
+
+
+@pytest.mark.parametrize("text", STRANGE)
+async def test_what_is_kept_under_a_strange_text_is_found_by_it(text: str) -> None:
+    async def check(stores: Stores) -> None:
+        memory, facts, working, _ = stores
+        await memory.add_episode(text, "tea", tags=[text])
+        assert [each.content for each in await memory.recall(text, "tea")] == ["tea"]
+        assert [each.content for each in await memory.look(text, text)] == ["tea"]
+        assert (await memory.count(text), list(await memory.contents(text))) == (1, ["tea"])
+        assert len(await memory.by_importance(text)) == len(await memory.more_important_than(text, 0)) == 1
+        await memory.clear(text)
+        assert await memory.count() == 0
+        await facts.put(text, text, tags=[text])
+        entry = await facts.entry(text)
+        assert entry is not None
+        assert entry.value == await facts.get(text)
+        assert [each.key for each in await facts.by_tags(text)] == [entry.key]
+        assert await facts.count_by_tag(text) == 1
+        assert await facts.remove(text)
+        await working.set(text, text)
+        assert await working.get(text) is not None
+        assert await working.remove(text)
+
+    await in_and_before_a_runtime(check)
+
+
+@pytest.mark.parametrize("given", NO_TEXTS, ids=repr)
+async def test_what_is_no_text_is_refused_by_every_method(given: Any) -> None:
+    async def check(stores: Stores) -> None:
+        memory, facts, working, graph = stores
+        await graph.add_entity("e")
+        asked: dict[str, Callable[[], Any]] = {
+            "agent": lambda: memory.add_episode(given, "x"),
+            "content": lambda: memory.add_episode("a", given),
+            "key": lambda: memory.add_episode("a", "x", key=given),
+            "recall": lambda: memory.recall(given, "x"),
+            "query": lambda: memory.recall("a", given),
+            "count": lambda: memory.count(given),
+            "contents": lambda: memory.contents(given),
+            "by_importance": lambda: memory.by_importance(given),
+            "clear": lambda: memory.clear(given),
+            "note": lambda: memory.note_recalled([given]),
+            "put": lambda: facts.put(given, "x"),
+            "value": lambda: facts.put("k", given),
+            "command key": lambda: facts.put("k", "x", embedding=[1, 2], command_key=given),
+            "get": lambda: facts.get(given),
+            "remove": lambda: facts.remove(given),
+            "by_tags": lambda: facts.by_tags(given),
+            "count_by_tag": lambda: facts.count_by_tag(given),
+            "matching": lambda: facts.matching(given),
+            "set": lambda: working.set(given, "x"),
+            "set to": lambda: working.set("x", given),
+            "working get": lambda: working.get(given),
+            "working remove": lambda: working.remove(given),
+            "entity": lambda: graph.add_entity(given),
+            "graph key": lambda: graph.add_entity("f", key=given),
+            "graph get": lambda: graph.get(given),
+            "direction": lambda: graph.neighbours("e", given),
+        }
+        refused: dict[str, type[Exception]] = {}
+        for name, ask in asked.items():
+            try:
+                await ask()
+            except CommandRejected as error:
+                refused[name] = type(error)
+        assert refused.keys() == asked.keys()
+        assert set(refused.values()) == {AgentMemoryError, GraphError, CommandRejected}
+        assert (await memory.count(), await facts.keys(), await working.items(), await graph.count()) == (0, [], {}, 1)
+
+    await in_and_before_a_runtime(check)
+
+
+@pytest.mark.parametrize("given", [None, 5, object()], ids=repr)
+async def test_what_is_not_several_is_refused(given: Any) -> None:
+    async def check(stores: Stores) -> None:
+        memory, facts, _, graph = stores
+        asked: tuple[Callable[[], Any], ...] = (
+            lambda: memory.add_episode("a", "x", tags=given),
+            lambda: memory.add_episodes([NewEpisode("a", "x", 0.5, given)]),
+            lambda: memory.add_episodes(given),
+            lambda: memory.note_recalled(given),
+            lambda: facts.put("k", "x", tags=given),
+            lambda: facts.put_many(given),
+            lambda: graph.add_many(given),
+            lambda: graph.subgraph(given),
+        )
+        for ask in asked:
+            with pytest.raises((AgentMemoryError, GraphError)):
+                await ask()
+
+    await in_and_before_a_runtime(check)
+
+
+async def test_a_threshold_may_be_larger_than_any_float() -> None:
+    async def check(stores: Stores) -> None:
+        memory, facts, _, _ = stores
+        await memory.add_episode("a", "x", 0.5)
+        await facts.put("k", "x", embedding=[1, 0])
+        for beyond in (10**400, math.inf):
+            assert await memory.more_important_than("a", beyond) == []
+            assert len(await memory.more_important_than("a", -beyond)) == 1
+            assert await facts.similar([1, 0], threshold=beyond) == []
+            assert len(await facts.similar([1, 0], threshold=-beyond)) == 1
+
+    await in_and_before_a_runtime(check)
+
+
+async def test_ten_thousand_tags_are_tags() -> None:
+    async def check(stores: Stores) -> None:
+        memory, facts, _, _ = stores
+        tags = [f"tag{number}" for number in range(10_000)]
+        await memory.add_episode("a", "x", tags=tags)
+        assert [each.shared_words for each in await memory.look("a", "tag17 tag9999 tag10000")] == [2]
+        await facts.put("k", "x", tags=tags)
+        assert [each.key for each in await facts.by_tags(*tags)] == ["k"]
+
+    await in_and_before_a_runtime(check)
+
+
+async def test_a_key_of_a_command_is_a_text_that_can_be_recorded() -> None:
+    async def check(stores: Stores) -> None:
+        memory, _, _, graph = stores
+        with pytest.raises(CommandRejected, match=r"the key 'a\\ud800' holds a lone surrogate"):
+            await memory.add_episode("a", "x", key="a\ud800")
+        with pytest.raises(CommandRejected, match="a key must be a text, not 5"):
+            await graph.add_entity("a", key=5)  # type: ignore[arg-type]
+
+    await in_and_before_a_runtime(check)
