@@ -62,6 +62,12 @@ class SyncFailed(NamedTuple):
     handle: int
 
 
+class WrittenAgain(NamedTuple):
+    """All that a file gives its readers was written over itself, and that was synced."""
+
+    name: str
+
+
 class _Content:
     """A file whatever its name."""
 
@@ -105,6 +111,12 @@ class _Content:
             self.pending = []
             self.generation += 1
 
+    def write_again(self) -> None:
+        for begin, end in self.forgotten:
+            self.pending.append((begin, bytes(self.cache[begin:end])))
+        self.forgotten = []
+        self.settle()
+
     def fail_to_settle(self) -> None:
         if not self.forgotten:
             self.cache = bytearray(self.durable)
@@ -112,6 +124,9 @@ class _Content:
         self.forgotten += [(offset, offset + len(data)) for offset, data in self.pending if data]
         self.pending = []
         self.generation += 1
+
+
+DiskOperation: TypeAlias = FileOperation | Renamed | SyncFailed | WrittenAgain
 
 
 class DiskModel:
@@ -134,16 +149,21 @@ class DiskModel:
         self._handles: dict[int, _Content] = {}
         self._folder_is_synced_by: set[int] = set()
 
-    def apply(self, operation: "FileOperation | Renamed | SyncFailed") -> None:
+    def apply(self, operation: DiskOperation) -> None:
         """Take note of an operation that has happened."""
-        if isinstance(operation, SyncFailed):
-            self._handles[operation.handle].fail_to_settle()
-            return
-        if isinstance(operation, Renamed):
-            content = self._names.pop(operation.old)
-            self._names[operation.new] = content
-            self._name_changes.append((operation.old, operation.new, content))
-            return
+        match operation:
+            case SyncFailed(handle=handle):
+                self._handles[handle].fail_to_settle()
+            case WrittenAgain(name=name):
+                if self._syncs:
+                    self._names[name].write_again()
+            case Renamed(old=old, new=new):
+                content = self._names[new] = self._names.pop(old)
+                self._name_changes.append((old, new, content))
+            case _:
+                self._apply_to_file(operation)
+
+    def _apply_to_file(self, operation: FileOperation) -> None:
         kind, path, handle, offset, content_bytes, flags = operation
         match kind:
             case "write":

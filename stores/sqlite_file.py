@@ -287,10 +287,10 @@ def _create_tables(connection: sqlite3.Connection) -> None:
         f"BEGIN IMMEDIATE;\n{schema_script()}\n"
         f"PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {FORMAT_VERSION};\nCOMMIT;"
     )
-    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    # Read to its end: only there does SQLite say that the change could not be written.
+    ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
     if mode != "wal":
-        # SQLite gives no error here, neither where a file system cannot have a WAL nor where the disk has just failed.
-        raise PersistenceError(f"the new log cannot have a WAL there ({mode}); use a local file system, or try again")
+        raise PersistenceError(f"the new log cannot have a WAL there ({mode}); use a local file system")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -334,7 +334,7 @@ def prepare_for_writing(
         for pragma in _PRAGMAS_WRITING:
             connection.execute(pragma)
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
         if mode != "wal":
             raise PersistenceError(f"the log {log} cannot have a WAL there ({mode}); use a local file system")
         connection.execute("BEGIN IMMEDIATE")  # So that a connection of ours that hangs does not write it meanwhile.
