@@ -16,10 +16,14 @@ from refold.events.errors import PersistenceError
 BLOCK_BYTES: Final = 1024 * 1024
 
 
-def write_again(file: Path) -> bool:
+def write_again(file: Path, *, last_bytes: int | None = None) -> bool:
     """Write a file's bytes over themselves, wait for the disk, and return whether there were any; False if no file.
 
     Nobody else may write the file meanwhile; who reads it reads the same as before.
+
+    Args:
+        file: what to write again.
+        last_bytes: so many at its end only; None = all of it.
 
     Raises:
         PersistenceError: the file cannot be written, or the disk does not take it.
@@ -31,19 +35,19 @@ def write_again(file: Path) -> bool:
     except OSError as error:
         raise _failed(file, error) from error
     try:
-        size = 0
+        size = begin = 0 if last_bytes is None else max(0, os.fstat(descriptor).st_size - last_bytes)
         while block := os.pread(descriptor, BLOCK_BYTES, size):
             written = 0
             while written < len(block):
                 written += os.pwrite(descriptor, block[written:], size + written)
             size += len(block)
-        if size:
+        if size > begin:
             os.fsync(descriptor)
     except OSError as error:
         raise _failed(file, error) from error
     finally:
         os.close(descriptor)
-    return size > 0
+    return size > begin
 
 
 def _failed(file: Path, error: OSError) -> PersistenceError:
