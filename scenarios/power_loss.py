@@ -177,8 +177,9 @@ class ImageFolder:
         """Write the files of an image, and return the path of its log."""
         for name, path in self._paths.items():
             part = image.parts.get(name)
-            # SQLite removes a WAL without content when it closes the log.
-            is_there = name in self._parts and os.path.exists(path)
+            is_there = name in self._parts
+            if is_there and name != LOG_NAME:
+                is_there = os.path.exists(path)  # SQLite removes a WAL without content when it closes the log.
             if part is None:
                 self._parts.pop(name, None)
                 if is_there:

@@ -19,8 +19,8 @@ from refold.scenarios.power_loss_rehearsal import PowerLossResult, rehearse_powe
 from refold.scenarios.storage_promises import StorageFindings
 from refold.stores.sqlite_file import Durability
 
-IMAGES_PER_RUN: Final = 2500
-"""How many images a run of full durability gives at least, as a rule, with those of its recoveries."""
+IMAGES_PER_RUN: Final = 3000
+"""How many images a run of full durability gives, or some more, with those of its recoveries."""
 
 ERRORS_PER_TASK: Final = 25
 ERRORS_PER_SEED: Final = 500

@@ -65,7 +65,7 @@ def test_findings_add_up() -> None:
 
 
 def test_what_is_done_follows_from_what_is_wanted() -> None:
-    cuts = [task for task in power_tasks(5_000, 7) if isinstance(task, CutPower)]
+    cuts = [task for task in power_tasks(6_000, 7) if isinstance(task, CutPower)]
     assert [(task.seed, task.share, task.durability, task.syncs) for task in cuts] == [
         (7, 1.0, "full", True),
         (7, 1.0, "normal", True),
