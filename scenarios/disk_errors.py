@@ -19,9 +19,10 @@ from refold.scenarios import sqlite_shim
 from refold.scenarios.expected_log import ExpectedLog
 from refold.scenarios.power_loss import PROBLEMS_KEPT
 from refold.scenarios.recovered_log import RecoveredLogs
-from refold.scenarios.sqlite_shim import FileOperation, OperationKind, SQLiteShim
+from refold.scenarios.sqlite_shim import FileOperation, OperationKind, SQLiteShim, Watcher
 from refold.scenarios.storage_recording import LOG_NAME
-from refold.scenarios.storage_workload import STREAMS, drawn_append
+from refold.scenarios.storage_workload import STREAMS, Marks, drawn_append
+from refold.stores.append_rules import FaultPoint, no_fault
 from refold.stores.sqlite_store import SQLiteStore
 
 FAILURES: Final[tuple[tuple[OperationKind, str, int], ...]] = (
@@ -35,27 +36,31 @@ FAILURES: Final[tuple[tuple[OperationKind, str, int], ...]] = (
 )
 """What fails, how it is called, and what SQLite makes of it."""
 
+FOR_EVER: Final = 1_000_000_000
+"""How often something fails that always does."""
+
 APPENDS: Final = 8
 
 TRIES_MAX: Final = 4
 """How often the caller tries one thing. A fault that comes once is over after the first."""
 
-Opens: TypeAlias = Callable[[Path], Awaitable[SQLiteStore]]
+Opens: TypeAlias = Callable[[Path, FaultPoint], Awaitable[SQLiteStore]]
 
 _Verdict: TypeAlias = Literal["done", "never"]
 
 
 class DiskError(NamedTuple):
-    """A fault of the disk: the nth operation of a kind fails, or all from it on do."""
+    """A fault of the disk: the nth operation of a kind fails, and so many of the kind in a row."""
 
     kind: OperationKind
     name: str
     code: int
     nth: int
-    for_ever: bool
+    times: int = 1
 
     def __str__(self) -> str:
-        return f"{self.name} at {self.kind} {self.nth}{' and ever after' if self.for_ever else ''}"
+        more = "" if self.times == 1 else " and ever after" if self.times == FOR_EVER else f", {self.times} times"
+        return f"{self.name} at {self.kind} {self.nth}{more}"
 
 
 class ErrorTally(msgspec.Struct, kw_only=True):
@@ -106,28 +111,31 @@ class FailingDisk:
 
     Args:
         error: what fails; None = nothing.
+        then: told of what does not.
     """
 
-    def __init__(self, error: DiskError | None) -> None:
+    def __init__(self, error: DiskError | None, then: Watcher | None = None) -> None:
         self.seen: Counter[OperationKind] = Counter()
         self.failed = 0
         self._error = error
+        self._then = then
 
     def __call__(self, operation: FileOperation) -> int:
         self.seen[operation.kind] += 1
         error = self._error
-        if error is None or operation.kind != error.kind:
-            return 0
-        seen = self.seen[error.kind]
-        if seen == error.nth or (error.for_ever and seen > error.nth):
+        if (
+            error is not None
+            and operation.kind == error.kind
+            and error.nth <= self.seen[error.kind] < error.nth + error.times
+        ):
             self.failed += 1
             return error.code
-        return 0
+        return self._then(operation) if self._then is not None else 0
 
 
-async def open_store(log: Path) -> SQLiteStore:
+async def open_store(log: Path, fault: FaultPoint = no_fault) -> SQLiteStore:
     """Open a log for writing, as everybody does."""
-    return await SQLiteStore.open(log, wait_for_log_s=0)
+    return await SQLiteStore.open(log, wait_for_log_s=0, fault=fault)
 
 
 class DiskErrorRun:
@@ -153,6 +161,8 @@ class DiskErrorRun:
         self._chance = random.Random(f"disk errors {seed}")
         self._appends = appends
         self._opens = opens
+        self._marks: Marks | None = None
+        self._fault: FaultPoint = no_fault
         self._expected = ExpectedLog()
         self._acknowledged = 0
         """The last step that has to be in the log."""
@@ -160,19 +170,30 @@ class DiskErrorRun:
     async def run(self) -> ErrorTally:
         """Do everything, open the log again on a sound disk, and return what was found."""
         with SQLiteShim.of_process().attached(self._folder, self.disk, reads=True):
-            await self._use()
+            await self.use()
         if self._error is not None and self.disk.failed:
             self.tally.met = 1
-            self.tally.met_once = int(not self._error.for_ever)
+            self.tally.met_once = int(self._error.times == 1)
             self.tally.by_kind[f"{self._error.kind} {self._error.name}"] += 1
         await self._look_at_what_is_left()
         return self.tally
+
+    async def use(self, marks: Marks | None = None, fault: FaultPoint = no_fault) -> ExpectedLog:
+        """Be the caller, on a disk that somebody has attached, and return what the log must hold.
+
+        Args:
+            marks: told of each append.
+            fault: given to the store.
+        """
+        self._marks, self._fault = marks, fault
+        await self._use()
+        return self._expected
 
     async def _use(self) -> None:
         opened: list[SQLiteStore] = []
 
         async def open_it() -> None:
-            opened.append(await self._opens(self._log))
+            opened.append(await self._opens(self._log, self._fault))
 
         if await self._try("opening", open_it) == "never":
             return
@@ -194,6 +215,8 @@ class DiskErrorRun:
         before = self._expected.last
         batches, payloads = drawn_append(self._chance, self._expected)
         after = self._expected.appended(batches, payloads)
+        if self._marks is not None:
+            self._marks.asked(after)
         may_be_in = False
         for _ in range(TRIES_MAX):
             try:
@@ -208,6 +231,8 @@ class DiskErrorRun:
                 continue
             self.tally.acknowledged += 1
             self._acknowledged = after
+            if self._marks is not None:
+                self._marks.acknowledged(after)
             return "done"
         self._note_if_once("an append")
         if not may_be_in:
@@ -232,7 +257,7 @@ class DiskErrorRun:
             self.tally.note("typed", f"{self._where}: a failing disk is told as damage of the log: {error}")
 
     def _note_if_once(self, what: str) -> None:
-        if self._error is None or not self._error.for_ever:
+        if self._error is None or self._error.times == 1:
             self.tally.note("goes-on", f"{self._where}: {what} still fails at try {TRIES_MAX}")
 
     async def _look_at_what_is_left(self) -> None:
@@ -269,8 +294,8 @@ async def disk_errors(folder: Path, seed: int, *, appends: int = APPENDS) -> lis
     chance = random.Random(f"order of disk errors {seed}")
     kinds: list[list[DiskError]] = []
     for kind, name, code in FAILURES:
-        for for_ever in (False, True):
-            faults = [DiskError(kind, name, code, nth, for_ever) for nth in range(1, alone.disk.seen[kind] + 1)]
+        for times in (1, FOR_EVER):
+            faults = [DiskError(kind, name, code, nth, times) for nth in range(1, alone.disk.seen[kind] + 1)]
             chance.shuffle(faults)
             kinds.append(faults)
     return [fault for turn in zip_longest(*kinds) for fault in turn if fault is not None]

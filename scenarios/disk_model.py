@@ -5,6 +5,8 @@ power went off then. Its rules, which are those that SQLite counts on (https://w
 
 - What a sync has covered is there. Each write since may be there, or not, or in part, or as garbage or zeros within its
   own range; bytes beside a write do not change.
+- A sync that fails is the last that is heard of the writes before it: later syncs succeed and do not cover them, unless
+  they are written again, while everybody goes on reading them (https://lwn.net/Articles/752063/).
 - A name that was made, removed or changed is so for certain once the folder was synced. SQLite does that at the first
   sync through each handle of a WAL or journal that it may create, even if the file was there already, and after a
   deletion where it says so. Until then each change of a name may have taken effect or not.
@@ -26,6 +28,9 @@ one write of which only the beginning or the end is there, or whose end is garba
 DAMAGES: Final[tuple[Damage, ...]] = get_args(Damage)
 
 SECTOR_BYTES: Final = 512
+
+PAGE_BYTES: Final = 4096
+"""Of the system's cache of files."""
 
 _Selection: TypeAlias = tuple[int, ...]
 
@@ -51,10 +56,22 @@ class Renamed(NamedTuple):
     new: str
 
 
+class SyncFailed(NamedTuple):
+    """A sync through a handle gave an error. The system then takes what was to be synced for written, and it is not."""
+
+    handle: int
+
+
+class WrittenAgain(NamedTuple):
+    """All that a file gives its readers was written over itself, and that was synced."""
+
+    name: str
+
+
 class _Content:
     """A file whatever its name."""
 
-    __slots__ = ("durable", "generation", "number", "pending")
+    __slots__ = ("cache", "durable", "forgotten", "generation", "number", "pending")
 
     def __init__(self, number: int, durable: bytes = b"") -> None:
         self.number = number
@@ -62,12 +79,54 @@ class _Content:
         self.generation = 0
         self.pending: list[tuple[int, bytes | None]] = []
         """Where and what was written; or the new size and None."""
+        self.cache = bytearray()
+        """What whoever reads the file gets, once a sync has failed."""
+        self.forgotten: list[tuple[int, int]] = []
+        """Begin and end of what was written, is read by everybody, and is not going to the disk any more."""
+
+    def write(self, offset: int, data: bytes | None) -> None:
+        if self.forgotten:
+            _write(self.cache, [(offset, data)])
+            if data is None:
+                self.forgotten = [(begin, min(end, offset)) for begin, end in self.forgotten if begin < offset]
+            else:
+                self._remember(offset - offset % PAGE_BYTES, offset + len(data) + -(offset + len(data)) % PAGE_BYTES)
+        self.pending.append((offset, data))
+
+    def _remember(self, first: int, last: int) -> None:
+        """Write again what was forgotten of these pages: the system writes whole ones."""
+        still: list[tuple[int, int]] = []
+        for begin, end in self.forgotten:
+            low, high = max(begin, first), min(end, last)
+            if low >= high:
+                still.append((begin, end))
+                continue
+            self.pending.append((low, bytes(self.cache[low:high])))
+            still += [part for part in ((begin, low), (high, end)) if part[0] < part[1]]
+        self.forgotten = still
 
     def settle(self) -> None:
         if self.pending:
             _write(self.durable, self.pending)
             self.pending = []
             self.generation += 1
+
+    def write_again(self) -> None:
+        for begin, end in self.forgotten:
+            self.pending.append((begin, bytes(self.cache[begin:end])))
+        self.forgotten = []
+        self.settle()
+
+    def fail_to_settle(self) -> None:
+        if not self.forgotten:
+            self.cache = bytearray(self.durable)
+            _write(self.cache, self.pending)
+        self.forgotten += [(offset, offset + len(data)) for offset, data in self.pending if data]
+        self.pending = []
+        self.generation += 1
+
+
+DiskOperation: TypeAlias = FileOperation | Renamed | SyncFailed | WrittenAgain
 
 
 class DiskModel:
@@ -90,21 +149,29 @@ class DiskModel:
         self._handles: dict[int, _Content] = {}
         self._folder_is_synced_by: set[int] = set()
 
-    def apply(self, operation: FileOperation | Renamed) -> None:
+    def apply(self, operation: DiskOperation) -> None:
         """Take note of an operation that has happened."""
-        if isinstance(operation, Renamed):
-            content = self._names.pop(operation.old)
-            self._names[operation.new] = content
-            self._name_changes.append((operation.old, operation.new, content))
-            return
+        match operation:
+            case SyncFailed(handle=handle):
+                self._handles[handle].fail_to_settle()
+            case WrittenAgain(name=name):
+                if self._syncs:
+                    self._names[name].write_again()
+            case Renamed(old=old, new=new):
+                content = self._names[new] = self._names.pop(old)
+                self._name_changes.append((old, new, content))
+            case _:
+                self._apply_to_file(operation)
+
+    def _apply_to_file(self, operation: FileOperation) -> None:
         kind, path, handle, offset, content_bytes, flags = operation
         match kind:
             case "write":
-                self._handles[handle].pending.append((offset, content_bytes))
+                self._handles[handle].write(offset, content_bytes)
             case "sync":
                 self._sync(handle)
             case "truncate":
-                self._handles[handle].pending.append((offset, None))
+                self._handles[handle].write(offset, None)
             case "open":
                 self._open(basename(path), handle, flags)
             case "create":

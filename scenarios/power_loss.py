@@ -82,16 +82,26 @@ class PowerLosses:
         seed: of what the damages leave open.
         syncs: False = the disk lies about syncs.
         name: what problems are told under; None = the seed.
+        openings_count: whether a log has to have been opened as often as is expected.
     """
 
-    def __init__(self, run: Recording, folder: Path, *, seed: int, syncs: bool = True, name: str | None = None) -> None:
+    def __init__(
+        self,
+        run: Recording,
+        folder: Path,
+        *,
+        seed: int,
+        syncs: bool = True,
+        name: str | None = None,
+        openings_count: bool = True,
+    ) -> None:
         self.tally = LossTally()
         self._run = run
         self._folder = ImageFolder(folder)
         self._name = name or f"seed {seed}"
         self._chance = random.Random(f"power loss {seed}")
         self._syncs = syncs
-        self._logs = RecoveredLogs(run.expected)
+        self._logs = RecoveredLogs(run.expected, openings_count=openings_count)
         self._known: dict[tuple[object, ...], Recovered] = {}
 
     def cut_everywhere(self, *, share: float = 1.0) -> Iterator[Cut]:
@@ -167,8 +177,9 @@ class ImageFolder:
         """Write the files of an image, and return the path of its log."""
         for name, path in self._paths.items():
             part = image.parts.get(name)
-            # SQLite removes a WAL without content when it closes the log.
-            is_there = name in self._parts and os.path.exists(path)
+            is_there = name in self._parts
+            if is_there and name != LOG_NAME:
+                is_there = os.path.exists(path)  # SQLite removes a WAL without content when it closes the log.
             if part is None:
                 self._parts.pop(name, None)
                 if is_there:

@@ -48,6 +48,7 @@ class RecoveredLogs:
         self._expected = expected
         self._openings_count = openings_count
         self._sound: dict[int, list[bytes]] = {}
+        self._uris: dict[Path, str] = {}
         self.examined = 0
         """How many were looked through row by row."""
 
@@ -58,8 +59,9 @@ class RecoveredLogs:
             log: the file, which nobody else uses.
             asked: the last step that the store was asked for: the most likely one, where to look first.
         """
+        uri = self._uris.get(log) or self._uris.setdefault(log, file_uri(log, _OPTIONS))
         try:
-            with closing(sqlite3.connect(file_uri(log, _OPTIONS), uri=True, isolation_level=None)) as opened:
+            with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as opened:
                 opened.execute("PRAGMA locking_mode = EXCLUSIVE")
                 content = opened.serialize()
                 for step in range(asked, -1, -1):

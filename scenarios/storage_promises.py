@@ -11,6 +11,7 @@ import msgspec
 
 from refold.scenarios.disk_errors import ErrorTally
 from refold.scenarios.killed_writers import KillTally
+from refold.scenarios.power_loss import LossTally
 from refold.scenarios.power_loss_rehearsal import PowerLossResult
 
 Verdict: TypeAlias = Literal["hold", "violated", "not exercised"]
@@ -26,6 +27,7 @@ PROMISES: Final[Mapping[str, str]] = {
     "error-kept": "what was acknowledged before or after an error stays",
     "error-goes-on": "after an error that came once the store works again by itself",
     "error-clean": "on a sound disk the log is whole afterwards",
+    "error-forgotten": "what is acknowledged after syncs have failed is in the log after a power cut, too",
     "kill-kept": "after kill -9 everything acknowledged is in the log",
     "kill-clean": "after kill -9 the log is sound, and the next process goes on with it",
     "sees-loss": "the rehearsal sees that durability='normal' loses acknowledged appends",
@@ -53,6 +55,8 @@ class StorageFindings(msgspec.Struct, kw_only=True):
     lying: PowerLossResult = msgspec.field(default_factory=PowerLossResult)
     """On a disk that says that it has synced, and has not."""
     errors: ErrorTally = msgspec.field(default_factory=ErrorTally)
+    forgotten: LossTally = msgspec.field(default_factory=LossTally)
+    """Of power cuts after syncs that failed."""
     kills: KillTally = msgspec.field(default_factory=KillTally)
 
     @property
@@ -66,12 +70,13 @@ class StorageFindings(msgspec.Struct, kw_only=True):
         self.normal.add(other.normal)
         self.lying.add(other.lying)
         self.errors.add(other.errors)
+        self.forgotten.add(other.forgotten)
         self.kills.add(other.kills)
 
     def judgements(self) -> list[Judgement]:
         """Return what is said of each promise."""
         power, again, normal = self.power.first, self.power.recovering, self.normal.first
-        errors, kills = self.errors, self.kills
+        errors, forgotten, kills = self.errors, self.forgotten, self.kills
         counts = {
             "power-kept": (power.cuts, power.lost),
             "power-whole": (power.images, power.damaged + power.unasked),
@@ -83,6 +88,7 @@ class StorageFindings(msgspec.Struct, kw_only=True):
             "error-kept": (errors.acknowledged, errors.broken["kept"]),
             "error-goes-on": (errors.met_once, errors.broken["goes-on"]),
             "error-clean": (errors.met, errors.broken["clean"]),
+            "error-forgotten": (forgotten.cuts, forgotten.lost + forgotten.damaged + forgotten.unasked),
             "kill-kept": (kills.acknowledged, kills.lost),
             "kill-clean": (kills.kills, kills.broken["clean"]),
             "sees-loss": (normal.cuts, int(not normal.lost)),
@@ -100,6 +106,7 @@ class StorageFindings(msgspec.Struct, kw_only=True):
             *power.recovering.problems,
             *(normal.problems if normal.damaged or normal.unasked else ()),
             *self.errors.problems,
+            *self.forgotten.problems,
             *self.kills.problems,
         ]
 

@@ -7,15 +7,15 @@ new log is seen by an audit hook, which Python keeps for ever once it is there, 
 import os
 import random
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from os.path import basename
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from refold.scenarios.disk_model import Renamed
+from refold.scenarios.disk_model import DiskOperation, Renamed, WrittenAgain
 from refold.scenarios.expected_log import ExpectedLog
-from refold.scenarios.sqlite_shim import FileOperation, SQLiteShim
+from refold.scenarios.sqlite_shim import FileOperation, SQLiteShim, Watcher
 
 LOG_NAME = "events.db"
 """The name of every log that is rehearsed."""
@@ -40,7 +40,7 @@ class Mark(NamedTuple):
 
 NOTHING_YET: Final = Mark(0, 0)
 
-Entry: TypeAlias = FileOperation | Renamed | Mark
+Entry: TypeAlias = DiskOperation | Mark
 
 
 class Recording(NamedTuple):
@@ -48,7 +48,7 @@ class Recording(NamedTuple):
 
     files: Mapping[str, bytes | bytearray]
     """What was there before."""
-    entries: list[Entry]
+    entries: Sequence[Entry]
     expected: ExpectedLog
     begin: Mark
     """What had been asked for and acknowledged before."""
@@ -78,6 +78,11 @@ class Recorder:
     def acknowledged(self, step: int) -> None:
         self._mark = self._mark._replace(acknowledged=step)
         self.entries.append(self._mark)
+
+    def reached(self, point: str) -> None:
+        """Be the fault point of a store, to write down what it brings to the disk by itself."""
+        if point == "opening.wal_synced":
+            self.entries.append(WrittenAgain(f"{LOG_NAME}-wal"))
 
     def audited(self, event: str, arguments: tuple[object, ...]) -> None:
         """Write down what Python itself is about to do with a file of the log."""
@@ -114,7 +119,14 @@ def _never() -> int:
 
 
 @contextmanager
-def recording(folder: Path, begin: Mark = NOTHING_YET, *, seed: str, syncs: bool = False) -> Generator[Recorder]:
+def recording(
+    folder: Path,
+    begin: Mark = NOTHING_YET,
+    *,
+    seed: str,
+    syncs: bool = False,
+    through: Callable[[Recorder], Watcher] | None = None,
+) -> Generator[Recorder]:
     """Record what a store does with the log `LOG_NAME` in a folder.
 
     Args:
@@ -122,6 +134,7 @@ def recording(folder: Path, begin: Mark = NOTHING_YET, *, seed: str, syncs: bool
         begin: what had been asked for and acknowledged before.
         seed: of SQLite's random numbers.
         syncs: let syncs reach the disk.
+        through: returns who is told of each operation first, and tells the recorder of it if it happens.
 
     Raises:
         ShimUnavailable: see `SQLiteShim.of_process`.
@@ -130,7 +143,8 @@ def recording(folder: Path, begin: Mark = NOTHING_YET, *, seed: str, syncs: bool
     if not _hooked:
         sys.addaudithook(_hook)
         _hooked.append(True)
-    with SQLiteShim.of_process().attached(folder, recorder, chance=random.Random(seed), now_us=_never, syncs=syncs):
+    watcher = through(recorder) if through is not None else recorder
+    with SQLiteShim.of_process().attached(folder, watcher, chance=random.Random(seed), now_us=_never, syncs=syncs):
         _listening.append(recorder)
         try:
             yield recorder

@@ -163,7 +163,8 @@ def as_text(report: StorageReport) -> Iterator[str]:
     if errors.runs:
         yield (
             f"failing disk: {errors.runs:,} faults in {report.error_seconds:,.1f} s; {errors.told:,} errors told, "
-            f"{errors.unknown:,} with an unknown outcome; {errors.acknowledged:,} appends acknowledged"
+            f"{errors.unknown:,} with an unknown outcome; {errors.acknowledged:,} appends acknowledged; "
+            f"{found.forgotten.images:,} images of power cuts after failed syncs"
         )
     if kills.kills:
         yield (
@@ -172,9 +173,9 @@ def as_text(report: StorageReport) -> Iterator[str]:
             f"after {kills.beyond:,} more was there than was acknowledged"
         )
     yield ""
-    yield f"{'promise':<15}{'verdict':<15}{'judged':>12}  what it says"
+    yield f"{'promise':<17}{'verdict':<15}{'judged':>12}  what it says"
     for judgement in report.judgements:
-        yield f"{judgement.promise:<15}{judgement.verdict:<15}{judgement.judged:>12,}  {judgement.says}"
+        yield f"{judgement.promise:<17}{judgement.verdict:<15}{judgement.judged:>12,}  {judgement.says}"
     if report.problems:
         yield ""
         yield from report.problems

@@ -12,18 +12,22 @@ from typing import Final, TypeAlias
 import msgspec
 
 from refold.scenarios.disk_errors import DiskErrorRun, ErrorTally, disk_errors, empty
+from refold.scenarios.forgotten_syncs import SYNCS, TIMES, rehearse_forgotten_syncs
 from refold.scenarios.killed_writers import KILLS_PER_LOG, RUNTIME_WRITER, STORE_WRITER, kill_writers
 from refold.scenarios.power_loss import fast_folder
 from refold.scenarios.power_loss_rehearsal import PowerLossResult, rehearse_power_loss
 from refold.scenarios.storage_promises import StorageFindings
 from refold.stores.sqlite_file import Durability
 
-IMAGES_PER_RUN: Final = 2500
-"""How many images a run of full durability gives at least, as a rule, with those of its recoveries."""
+IMAGES_PER_RUN: Final = 3000
+"""How many images a run of full durability gives, or some more, with those of its recoveries."""
 
 ERRORS_PER_TASK: Final = 25
 ERRORS_PER_SEED: Final = 500
 """Faults that are taken from one seed; each has some hundreds more."""
+
+FORGOTTEN_SHARE: Final = 0.3
+"""Of the moments in a run with failed syncs at which the power is cut."""
 
 BLIND_ONE_IN: Final = 15
 """For so many runs there is one of normal durability and one on a disk that lies; at least one of each."""
@@ -71,6 +75,17 @@ class FailDisk(msgspec.Struct, frozen=True, kw_only=True):
         return tally
 
 
+class ForgetSyncs(msgspec.Struct, frozen=True, kw_only=True):
+    """Have syncs fail at one place, and cut the power in that run."""
+
+    seed: int
+    number: int
+
+    def run(self, into: StorageFindings) -> None:
+        """Do it, and put what was found where it belongs."""
+        into.forgotten.add(rehearse_forgotten_syncs(self.seed, self.number, share=FORGOTTEN_SHARE))
+
+
 class KillWriters(msgspec.Struct, frozen=True, kw_only=True):
     """Kill some writers of one log."""
 
@@ -86,7 +101,7 @@ class KillWriters(msgspec.Struct, frozen=True, kw_only=True):
             into.kills.add(kill_writers(folder, seed=self.seed, kills=self.kills, writer=writer))
 
 
-Task: TypeAlias = CutPower | FailDisk | KillWriters
+Task: TypeAlias = CutPower | FailDisk | ForgetSyncs | KillWriters
 
 
 def power_tasks(images: int, seed: int) -> Iterator[Task]:
@@ -102,10 +117,14 @@ def power_tasks(images: int, seed: int) -> Iterator[Task]:
 
 
 def error_tasks(errors: int, seed: int) -> Iterator[Task]:
-    """Yield what tries so many faults."""
+    """Yield what tries so many faults, and beside them one place in ten where syncs fail before a power cut."""
     for first in range(0, errors, ERRORS_PER_TASK):
         of_seed, place = divmod(first, ERRORS_PER_SEED)
         yield FailDisk(seed=seed + of_seed, first=place, count=min(ERRORS_PER_TASK, errors - first))
+    # The ninth place is the first append's; the step has no factor in common with how many there are.
+    for number in range(math.ceil(errors / 10)):
+        of_seed, place = divmod(number, len(TIMES) * SYNCS)
+        yield ForgetSyncs(seed=seed + of_seed, number=(8 * len(TIMES) + 5 * place) % (len(TIMES) * SYNCS))
 
 
 def kill_tasks(kills: int, seed: int) -> Iterator[Task]:

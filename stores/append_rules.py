@@ -22,7 +22,8 @@ FaultPoint = Callable[[str], None]
 """Called at the named points of an append, so that a rehearsal can raise, wait or kill the process there.
 
 The points are `append.begun` (nothing is written), `append.inserted` (all is written, nothing is committed) and
-`append.committed` (all is committed, nobody is told). An `SQLiteStore` calls it in its writing thread.
+`append.committed` (all is committed, nobody is told). An `SQLiteStore` calls it in its writing thread, and also where
+it opens a log with something in its WAL, once that is on the disk (`opening.wal_synced`).
 """
 
 

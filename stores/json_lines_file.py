@@ -30,8 +30,13 @@ from refold.stores.json_lines_format import (
 from refold.stores.json_lines_index import LogIndex, Placed, Span
 from refold.stores.json_lines_reading import TakenIn
 from refold.stores.sqlite_file import Durability
+from refold.stores.written_again import write_again
 
 _WRITE_BYTES: Final = 8 * 1024 * 1024
+
+_WRITE_AGAIN_BYTES: Final = 32 * 1024 * 1024
+"""More than was written since the last sync that succeeded: one append, and perhaps snapshots before it."""
+
 _HEADER_BYTES_MAX: Final = 64 * 1024
 
 _logger = logging.getLogger("refold.stores")
@@ -142,8 +147,8 @@ class JsonLinesFile:
                 )
                 os.ftruncate(self._descriptor, taken.end)
             if self._durability == "full":
-                # What a writer that died had not synchronised is acknowledged from now on.
-                os.fsync(self._descriptor)
+                # What a writer that died had not synchronised, or could not, is acknowledged from now on.
+                write_again(self._log, last_bytes=_WRITE_AGAIN_BYTES)
         except OSError as error:
             raise PersistenceError(f"the log {self._log} cannot be opened for writing: {error.strerror}") from error
         self._index.replace(index)

@@ -15,8 +15,9 @@ from typing import Final, Literal
 from urllib.parse import quote
 
 from refold.events.errors import ConfigError, LogFormatError, LogInUse, PersistenceError
-from refold.stores.append_rules import BYTES_MAX, INTEGER_MAX
+from refold.stores.append_rules import BYTES_MAX, INTEGER_MAX, FaultPoint, no_fault
 from refold.stores.sqlite_connection import SQLiteConnection, persistence_error, primary_code
+from refold.stores.written_again import write_again
 
 APPLICATION_ID: Final = 0x52464C44
 """`RFLD`: marks an SQLite file as a Refold log."""
@@ -286,7 +287,10 @@ def _create_tables(connection: sqlite3.Connection) -> None:
         f"BEGIN IMMEDIATE;\n{schema_script()}\n"
         f"PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {FORMAT_VERSION};\nCOMMIT;"
     )
-    connection.execute("PRAGMA journal_mode = WAL")
+    # Read to its end: only there does SQLite say that the change could not be written.
+    ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    if mode != "wal":
+        raise PersistenceError(f"the new log cannot have a WAL there ({mode}); use a local file system")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -299,15 +303,23 @@ def _sync_folder(folder: Path) -> None:
 
 
 def prepare_for_writing(
-    connection: sqlite3.Connection, log: Path, durability: Durability, *, previous: int | None = None
+    connection: sqlite3.Connection,
+    log: Path,
+    durability: Durability,
+    *,
+    previous: int | None = None,
+    fault: FaultPoint = no_fault,
 ) -> int:
     """Examine the file again, now that we own it, bring it to today's format, and return our new incarnation of it.
+
+    What the WAL holds is on the disk afterwards, so that it can be built upon.
 
     Args:
         connection: in autocommit, not used yet.
         log: the file, for errors.
         durability: what an acknowledged append survives.
         previous: our incarnation until now, if we have owned the log all the time.
+        fault: called at the point `opening.wal_synced` if there was a WAL that held anything.
 
     Raises:
         LogFormatError: as `check_format`.
@@ -322,9 +334,13 @@ def prepare_for_writing(
         for pragma in _PRAGMAS_WRITING:
             connection.execute(pragma)
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
-        (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+        ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
         if mode != "wal":
             raise PersistenceError(f"the log {log} cannot have a WAL there ({mode}); use a local file system")
+        connection.execute("BEGIN IMMEDIATE")  # So that a connection of ours that hangs does not write it meanwhile.
+        if write_again(_beside(log, "-wal")):
+            fault("opening.wal_synced")
+        connection.execute("COMMIT")
         _migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
         incarnation = _incarnation(connection, log)

@@ -142,7 +142,9 @@ class WritingSide:
 
     def _prepare(self, connection: sqlite3.Connection) -> LogWriter:
         previous = self._incarnation
-        self._incarnation = prepare_for_writing(connection, self._log, self._durability, previous=previous)
+        self._incarnation = prepare_for_writing(
+            connection, self._log, self._durability, previous=previous, fault=self._fault
+        )
         self._place.remember_wal()
         return LogWriter(connection, self._log, self._place, self._incarnation, self._fault)
 

@@ -12,6 +12,7 @@ from refold.events.records import Appended, EncodedBatch
 from refold.scenarios.disk_errors import FAILURES, DiskError, DiskErrorRun, ErrorTally, disk_errors, empty
 from refold.scenarios.sqlite_shim import IOERR_WRITE, ShimUnavailable, SQLiteShim
 from refold.stores import SQLiteStore
+from refold.stores.append_rules import FaultPoint
 
 try:
     SQLiteShim.of_process()
@@ -84,10 +85,10 @@ class SulkingStore(SQLiteStore):
 async def test_a_store_that_breaks_a_promise_is_found(
     tmp_path: Path, store: type[SQLiteStore], broken: set[str]
 ) -> None:
-    async def opens(log: Path) -> SQLiteStore:
+    async def opens(log: Path, fault: FaultPoint) -> SQLiteStore:
         return await store.open(log, wait_for_log_s=0)
 
-    never = DiskError("write", "EIO", IOERR_WRITE, 1_000_000, False)
+    never = DiskError("write", "EIO", IOERR_WRITE, 1_000_000)
     tally = await DiskErrorRun(tmp_path, seed=1, error=never, opens=opens).run()
     assert set(tally.broken) == broken
     assert tally.problems[0].startswith("seed 1, EIO at write 1000000: ")

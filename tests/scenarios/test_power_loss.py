@@ -63,7 +63,7 @@ def test_a_write_that_goes_missing_is_found(run: Recording, tmp_path: Path) -> N
         if isinstance(entry, FileOperation) and entry.kind == "write" and entry.path.endswith("-wal") and entry.offset
     ]
     missing = writes[len(writes) // 2]
-    tally = cut(run._replace(entries=run.entries[:missing] + run.entries[missing + 1 :]), tmp_path)
+    tally = cut(run._replace(entries=[*run.entries[:missing], *run.entries[missing + 1 :]]), tmp_path)
     assert tally.lost + tally.damaged > 0
 
 

@@ -9,7 +9,15 @@ import pytest
 from refold.actors import ManualClock
 from refold.scenarios.storage_promises import PROMISES, StorageFindings
 from refold.scenarios.storage_rehearsal import as_text, rehearse_storage
-from refold.scenarios.storage_tasks import CutPower, FailDisk, KillWriters, error_tasks, kill_tasks, power_tasks
+from refold.scenarios.storage_tasks import (
+    CutPower,
+    FailDisk,
+    ForgetSyncs,
+    KillWriters,
+    error_tasks,
+    kill_tasks,
+    power_tasks,
+)
 
 
 def verdicts(findings: StorageFindings) -> dict[str, str]:
@@ -22,8 +30,10 @@ def test_what_was_not_put_to_the_test_is_said_to_be_not_exercised() -> None:
 
 def test_each_promise_is_violated_by_what_breaks_it() -> None:
     broken = StorageFindings()
-    for tally in (broken.power.first, broken.power.recovering, broken.normal.first, broken.lying.first):
+    power = broken.power
+    for tally in (power.first, power.recovering, broken.normal.first, broken.lying.first, broken.forgotten):
         tally.cuts = tally.images = 10
+    broken.forgotten.lost = 1
     broken.power.first.lost = broken.power.first.unasked = broken.power.recovering.damaged = 1
     broken.normal.first.damaged = 1
     broken.power.reopened, broken.power.not_usable = 2, 1
@@ -55,14 +65,16 @@ def test_findings_add_up() -> None:
 
 
 def test_what_is_done_follows_from_what_is_wanted() -> None:
-    cuts = [task for task in power_tasks(5_000, 7) if isinstance(task, CutPower)]
+    cuts = [task for task in power_tasks(6_000, 7) if isinstance(task, CutPower)]
     assert [(task.seed, task.share, task.durability, task.syncs) for task in cuts] == [
         (7, 1.0, "full", True),
         (7, 1.0, "normal", True),
         (7, 1.0, "full", False),
         (8, 1.0, "full", True),
     ]
-    faults = [task for task in error_tasks(510, 7) if isinstance(task, FailDisk)]
+    failing = list(error_tasks(510, 7))
+    assert len({task for task in failing if isinstance(task, ForgetSyncs)}) == 51
+    faults = [task for task in failing if isinstance(task, FailDisk)]
     assert sum(task.count for task in faults) == 510
     assert {task.seed for task in faults} == {7, 8}
     kills = [task for task in kill_tasks(41, 7) if isinstance(task, KillWriters)]
