@@ -111,6 +111,7 @@ class _Shrinking:
                 return
 
     def _without_details(self) -> None:
+        self._with(acts=tuple(sorted(self._best.scenario.acts, key=lambda act: act.at_s)))
         sessions = self._best.scenario.sessions()
         one, counted = dict.fromkeys(sessions, "s0"), {name: f"s{place}" for place, name in enumerate(sessions)}
         for known in (one, counted):
