@@ -78,6 +78,7 @@ class _Shrinking:
         self._with(faults=self._best.happened)
         self._leave_out("faults", least=0)
         self._leave_out("acts", least=1)
+        self._leave_out("script", least=0)
 
     def _leave_out(self, field: str, *, least: int) -> None:
         size = len(getattr(self._best.scenario, field))
@@ -122,7 +123,7 @@ class _Shrinking:
             if self._with(seed=seed):
                 break
         for field in msgspec.structs.fields(Scenario):
-            if field.default is not msgspec.NODEFAULT and field.name not in ("faults", "seed", "deviations"):
+            if field.default is not msgspec.NODEFAULT and field.name not in ("faults", "script", "seed", "deviations"):
                 self._with(**{field.name: field.default})
 
     def _with(self, **changes: object) -> bool:
