@@ -111,14 +111,15 @@ def crashed_everywhere(
 
     Args:
         log: what was recorded.
-        agent: whose process it is; None = one that is made of what the log says of it.
+        agent: whose process it is; None = one that is made of what the log says of it, and has no subagents: their
+            sessions are left out, and stand-ins answer the calls that began them.
         at: the boundaries that are tried, in order; None = all.
 
     Raises:
         ConfigError: the log does not say what the agent is made of.
         LogFormatError: the events of a session contradict each other.
     """
-    prefix = Prefix(log)
+    prefix = Prefix(log, with_children=agent is not None)
     lengths = {batch[-1].position: length for length, batch in enumerate(log.batches, start=1)}
     for boundary in boundaries(log) if at is None else at:
         prefix.grow(lengths[boundary.position])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from refold.actors.child_session import parent_in
 from refold.events.codec import tag_of
 from refold.events.configuration import AgentConfiguration, ToolSpec
 from refold.events.core import Effect
@@ -86,10 +87,16 @@ class Prefix:
 
     Args:
         log: whose prefix it is; at first it is empty.
+        with_children: whether it has the sessions of subagents, too.
     """
 
-    def __init__(self, log: RecordedLog) -> None:
+    def __init__(self, log: RecordedLog, *, with_children: bool = True) -> None:
         self._log = log
+        self._left_out: set[str] = set()
+        """Streams of sessions of subagents, if it is to have none."""
+        if not with_children:
+            firsts = (batch[0] for batch in log.batches if batch[0].version == 1)
+            self._left_out = {first.stream for first in firsts if parent_in(first) is not None}
         self.length = 0
         """Batches in it."""
         self.at_us = 0
@@ -100,7 +107,7 @@ class Prefix:
         self._begun: list[Body] = []
         self._versions: dict[str, int] = {}
         self.configuration: AgentConfiguration | None = None
-        """The one that was recorded last of a session that no other session has begun."""
+        """The one that was recorded last."""
         self.session: SessionId | None = None
         """Whose batch is the last one of all batches of sessions."""
 
@@ -111,6 +118,8 @@ class Prefix:
             LogFormatError: events of a session contradict each other.
         """
         for batch in self._log.batches[self.length : length]:
+            if batch[0].stream in self._left_out:
+                continue
             self.at_us = max(self.at_us, batch[0].at)
             self._versions[batch[0].stream] = batch[-1].version
             kind, identifier = kind_and_identifier(batch[0].stream)
@@ -127,6 +136,8 @@ class Prefix:
         store = InMemoryStore()
         await store.append([], self._log.payloads)
         for batch in self._log.batches[: self.length]:
+            if batch[0].stream in self._left_out:
+                continue
             await store.append([_unsent(batch)])
         return Beginning(
             log=store, at_us=self.at_us + LATER_US, versions=dict(self._versions), begun=tuple(self._begun)
@@ -151,7 +162,7 @@ class Prefix:
                 self._begun.append(Body(session=session, call=event.call, tool=tool, running=False))
         self.session = session
         state = self.sessions[session]
-        if state.configuration is not None and "/" not in session:
+        if state.configuration is not None:
             self.configuration = state.configuration
 
 

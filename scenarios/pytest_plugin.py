@@ -14,7 +14,7 @@ Nothing of Refold is imported before a test with the marker is run.
 
 import inspect
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -88,8 +88,8 @@ def refold_report(
     from refold.scenarios.sweep import quietly
 
     options = _options_of(request)
-    agent = _agent(options["agent"])
-    simulator = Simulator(with_stand_ins(agent) if options.get("stand_ins", False) else agent)
+    make = _maker(options["agent"])
+    simulator = Simulator((lambda: with_stand_ins(make())) if options.get("stand_ins", False) else make)
     report = quietly(simulator, refold_scenario)
     if report.broken:
         request.node.stash[_FAILURE] = _failure(simulator, report, tmp_path_factory)
@@ -124,16 +124,17 @@ def _options(marker: pytest.Mark, test: str) -> dict[str, Any]:
     return options
 
 
-def _agent(given: "Agent | str | Callable[[], Agent]") -> "Agent":
+def _maker(given: "Agent | str | Callable[[], Agent]") -> "Callable[[], Agent]":
+    """Return what makes the agent, for each life of a simulated process."""
     from refold.agent import Agent
     from refold.agent_loading import load_agent
 
-    if isinstance(given, str):
-        return load_agent(given)
-    made = given if isinstance(given, Agent) else given()
-    if not isinstance(made, Agent):
-        raise pytest.UsageError(f"@pytest.mark.{MARKER}: agent is {type(made).__name__} and no refold.Agent")
-    return made
+    agent: object = load_agent(given) if isinstance(given, str) else given
+    if isinstance(agent, Agent):
+        return lambda: agent
+    if not callable(agent):
+        raise pytest.UsageError(f"@pytest.mark.{MARKER}: agent is {type(agent).__name__} and no refold.Agent")
+    return cast("Callable[[], Agent]", agent)
 
 
 def _failure(simulator: "Simulator", report: "SimulationReport", folders: pytest.TempPathFactory) -> str:

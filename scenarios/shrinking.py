@@ -18,7 +18,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 RUNS_MAX = 300
 """How many smaller scenarios are tried at most."""
 
-SEEDS = 4
+SEEDS = 8
 """How many seeds, from 0, are tried instead of the one that was drawn."""
 
 
@@ -44,7 +44,7 @@ class _Shrinking:
         self._tried = {_key(report.scenario)}
 
     def smallest(self) -> SimulationReport:
-        passes = (self._fair_order, self._fewer, self._simpler, self._without_details)
+        passes = (self._fair_order, self._fewer, self._fewer_by_other_chance, self._simpler, self._without_details)
         while self._runs_left > 0:
             before = self._best
             for each in passes:
@@ -78,6 +78,7 @@ class _Shrinking:
         self._with(faults=self._best.happened)
         self._leave_out("faults", least=0)
         self._leave_out("acts", least=1)
+        self._leave_out("script", least=0)
 
     def _leave_out(self, field: str, *, least: int) -> None:
         size = len(getattr(self._best.scenario, field))
@@ -88,6 +89,15 @@ class _Shrinking:
                 if len(rest) < least or not self._with(**{field: rest}):
                     start += size
             size //= 2
+
+    def _fewer_by_other_chance(self) -> None:
+        """Leave out an act or a fault and have chance decide otherwise: what is left may do with other answers."""
+        for field, least in (("faults", 0), ("acts", 1)):
+            place = 0
+            while place < len(items := getattr(self._best.scenario, field)):
+                rest = (*items[:place], *items[place + 1 :])
+                if len(rest) < least or not any(self._with(**{field: rest}, seed=seed) for seed in range(SEEDS)):
+                    place += 1
 
     def _simpler(self) -> None:
         for field in ("acts", "faults"):
@@ -102,6 +112,7 @@ class _Shrinking:
                 return
 
     def _without_details(self) -> None:
+        self._with(acts=tuple(sorted(self._best.scenario.acts, key=lambda act: act.at_s)))
         sessions = self._best.scenario.sessions()
         one, counted = dict.fromkeys(sessions, "s0"), {name: f"s{place}" for place, name in enumerate(sessions)}
         for known in (one, counted):
@@ -112,7 +123,7 @@ class _Shrinking:
             if self._with(seed=seed):
                 break
         for field in msgspec.structs.fields(Scenario):
-            if field.default is not msgspec.NODEFAULT and field.name not in ("faults", "seed", "deviations"):
+            if field.default is not msgspec.NODEFAULT and field.name not in ("faults", "script", "seed", "deviations"):
                 self._with(**{field.name: field.default})
 
     def _with(self, **changes: object) -> bool:

@@ -24,6 +24,7 @@ from refold.events.session_events import (
     RunCompleted,
     RunFailed,
     ToolApprovalDecided,
+    ToolCallStarted,
 )
 from refold.outcome import Cancelled, RunResult
 from refold.scenarios import faults
@@ -62,8 +63,10 @@ class SimulationWatch:
         self._versions: dict[str, int] = {}
         self._ends: dict[tuple[str, str], int] = {}
         """Version of the terminal event, by session and run."""
-        self._allowed: Counter[tuple[str, str]] = Counter()
-        """How often a person allowed a call, by session and call."""
+        self._begun: set[tuple[str, str]] = set()
+        """The calls whose bodies may have begun, by session and call."""
+        self._allowed_again: Counter[tuple[str, str]] = Counter()
+        """How often a person allowed such a call once more."""
         self._cancelled: set[tuple[str, str]] = set()
         """Session and run that were to be cancelled, begun or not."""
         self._taken: Counter[tuple[str, str, str | None]] = Counter()
@@ -97,8 +100,10 @@ class SimulationWatch:
                     self._cancelled.add((identifier, event.run))
                 if isinstance(event, RunCompleted | RunFailed | RunCancelled):
                     self._ends[identifier, event.run] = item.version
-                if isinstance(event, ToolApprovalDecided) and event.allowed:
-                    self._allowed[identifier, event.call] += 1
+                if isinstance(event, ToolCallStarted):
+                    self._begun.add((identifier, event.call))
+                if isinstance(event, ToolApprovalDecided) and event.allowed and (identifier, event.call) in self._begun:
+                    self._allowed_again[identifier, event.call] += 1
                 self._versions[stream] = item.version
             self._lives[stream] = self._world.life
 
@@ -144,7 +149,7 @@ class SimulationWatch:
                 self.exercised.add("ONCE")
                 begun[body.session, body.call] += 1
         for (session, call), times in begun.items():
-            if times > max(1, self._allowed[session, call]):
+            if times > 1 + self._allowed_again[session, call]:
                 self.note("ONCE", stream_name(SESSION_KIND, session), f"the body of {call} has begun {times} times")
 
     def asked(self, request: ModelRequest) -> list[str]:

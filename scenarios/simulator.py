@@ -26,7 +26,7 @@ from refold.actors.errors import ActorStopped
 from refold.agent import Agent
 from refold.agent_runtime import AgentRuntime
 from refold.events.codec import RecordedEvent, tag_of
-from refold.events.errors import BackpressureShed, CommandRejected, PersistenceError
+from refold.events.errors import BackpressureShed, CommandRejected, ConfigError, PersistenceError
 from refold.events.ids import SessionId, kind_and_identifier, stream_name
 from refold.events.payloads import restored, stored_hashes
 from refold.events.permission import Allow, Decision, Deny
@@ -82,6 +82,9 @@ class Simulator:
         Args:
             scenario: what is played.
             beginning: the log that there is before, which is changed; None = an empty one.
+
+        Raises:
+            ConfigError: the agent cannot be one of a runtime.
         """
         return self._played(scenario, beginning)[0]
 
@@ -162,6 +165,8 @@ class _Simulation:
             loop.run_until_complete(self._whole_life())
         except Gone:
             log.debug("life %d ended at %.3f s", self.world.life, loop.time())
+        except ConfigError:
+            raise  # It cannot be simulated, and has broken nothing.
         except Exception as error:  # noqa: BLE001 - The border to the simulated process, whatever it lets out.
             self.watch.note("ERROR", "", f"{type(error).__name__}: {error}")
         finally:

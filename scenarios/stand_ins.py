@@ -5,6 +5,7 @@ it was called with.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 import msgspec
@@ -12,17 +13,18 @@ import msgspec
 from refold.actors.tool_context import ToolContext
 from refold.agent import Agent
 from refold.events.configuration import ToolSpec
+from refold.subagent_tool import SubagentTool
 from refold.tools import Tool, ToolBody
 
 
 def with_stand_ins(agent: Agent) -> Agent:
-    """Return the agent with a stand-in for each of its tools."""
+    """Return the agent with a stand-in for each of its tools; a subagent is no such tool, but its own tools are."""
     return msgspec.structs.replace(agent, tools=stand_ins(agent.tools))
 
 
 def stand_ins(tools: Sequence[Tool[..., object]]) -> tuple[Tool[..., object], ...]:
     """Return a stand-in for each of some tools."""
-    return tuple(_stand_in(tool) for tool in tools)
+    return tuple(_of_subagent(tool) if isinstance(tool, SubagentTool) else _stand_in(tool) for tool in tools)
 
 
 def stand_in_of(spec: ToolSpec) -> Tool[..., object]:
@@ -46,6 +48,10 @@ def stand_in_of(spec: ToolSpec) -> Tool[..., object]:
         display_name=spec.display_name,
     )
     return cast("Tool[..., object]", made)
+
+
+def _of_subagent(tool: SubagentTool[..., object]) -> Tool[..., object]:
+    return tool if isinstance(tool.agent, str) else replace(tool, agent=with_stand_ins(tool.agent))
 
 
 def _stand_in(tool: Tool[..., object]) -> Tool[..., object]:

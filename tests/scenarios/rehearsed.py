@@ -56,3 +56,6 @@ async def never(call: ProposedCall) -> None:
 
 
 stuck = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[look, pay], policy=never)
+
+child = Agent(name="child", config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[notify])
+parent = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[look, child.as_tool()])

@@ -46,11 +46,17 @@ def run(*arguments: object) -> Result:
 def log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A log of a real runtime: two sessions, parallel and single calls, and a plain answer."""
     path = tmp_path_factory.mktemp("recorded") / "events.db"
-    calls = [use("look", {"city": "Lisbon"}), use("pay", {"amount": 3})]
-    script = [calls, use("pay", {"amount": 4}), say("Done."), say("Hi.")]
+    provider = ScriptedProvider(
+        [
+            [use("look", {"city": "Lisbon"}), use("pay", {"amount": 3})],
+            use("pay", {"amount": 4}),
+            say("Done."),
+            say("Hi."),
+        ]
+    )
 
     async def record() -> None:
-        async with AgentRuntime(good.config, provider=ScriptedProvider(script), tools=good.tools, log=path) as runtime:
+        async with AgentRuntime(good.config, provider=provider, tools=good.tools, log=path) as runtime:
             for name in ("alice", "bob"):
                 result = await (await runtime.session(name)).send("Pay 3, then 4")
                 assert isinstance(result.outcome, Completed)

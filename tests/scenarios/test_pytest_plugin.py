@@ -108,7 +108,7 @@ def test_a_marker_that_cannot_work_says_what_it_knows(pytester: pytest.Pytester,
 def test_what_makes_no_agent_is_told(pytester: pytest.Pytester) -> None:
     result = ran(pytester, "@pytest.mark.refold_scenarios(agent=dict, seeds=1)\ndef test_it() -> None:\n    pass\n")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*agent is dict and no refold.Agent*"])
+    result.stdout.fnmatch_lines(["*to be simulated returned {}, which is no Agent*"])
 
 
 def test_the_fixtures_are_for_marked_tests(pytester: pytest.Pytester) -> None:
