@@ -15,11 +15,12 @@ import msgspec
 
 from refold.actors.actor_ref import ActorRef
 from refold.actors.errors import AskTimeout
-from refold.actors.event_sourced import RECORD_RETRY_S, WithPayloads
+from refold.actors.event_sourced import RECORD_RETRY_S
 from refold.actors.given_content import checked_response
 from refold.actors.outgoing_request import RequestMaker, WantedRequest
 from refold.actors.protocols import Provider
 from refold.actors.session_messages import ForAcceptedWork, PreparedContext
+from refold.actors.stream_messages import WithPayloads
 from refold.actors.tool_results import text_of_error
 from refold.events.cleaning import clean_text
 from refold.events.content import Message, TextBlock

@@ -18,7 +18,7 @@ from refold.actors.effects import EffectEnded, EffectsInFlight, StreamEffects
 from refold.actors.errors import ActorStopped
 from refold.actors.folded_actor import C, E, FoldedActor, Performed, S
 from refold.actors.journal import Journal
-from refold.actors.mailbox import Vital
+from refold.actors.stream_messages import GraceOver, LookAtClock, OfferResult, PauseOver, TakeUp, WithPayloads
 from refold.events.codec import EventCodec
 from refold.events.core import Core, Effect, Wait, WaitUntil
 from refold.events.errors import CommandRejected, CoreFailed, LogFormatError, LogInUse, PersistenceError
@@ -31,43 +31,6 @@ CANCEL_GRACE_S = 5.0
 
 RECORD_RETRY_S = 0.5
 """Pause before the result of an effect is offered again to a log that refused it; it doubles up to 32 times this."""
-
-
-class WithPayloads(msgspec.Struct, frozen=True):
-    """A command whose large content goes to the payloads."""
-
-    command: object
-    payloads: Mapping[PayloadHash, bytes]
-
-
-class GraceOver(Vital, frozen=True):
-    """The grace period of the effects that were cancelled then is over."""
-
-    round: int
-
-
-class OfferResult(Vital, frozen=True):
-    """Offer the result of an effect to the log again, which refused it."""
-
-    key: str
-
-
-class LookAtClock(Vital, frozen=True):
-    """See whether the time of a wait has come."""
-
-    key: str
-
-
-class TakeUp(Vital, frozen=True):
-    """Try again to read the log, at the beginning of the actor's life or after an append of unknown outcome."""
-
-    attempt: int
-
-
-class PauseOver(Vital, frozen=True):
-    """Work that has ended and is still wanted may begin again."""
-
-    key: str
 
 
 class EventSourcedActor(FoldedActor[S, C, E]):

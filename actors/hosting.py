@@ -12,10 +12,11 @@ from refold.actors.actor_ref import ActorRef
 from refold.actors.actor_system import ActorSystem
 from refold.actors.effect_worker import EffectWorker
 from refold.actors.effects import EffectsInFlight
-from refold.actors.event_sourced import CANCEL_GRACE_S, TakeUp
+from refold.actors.event_sourced import CANCEL_GRACE_S
 from refold.actors.folded_actor import Performed
 from refold.actors.hosted_actor import Answer, HostedActor, Question, Told
 from refold.actors.journal import Journal
+from refold.actors.stream_messages import TakeUp
 from refold.events.checked_core import CheckedCore
 from refold.events.codec import RecordedEvent
 from refold.events.errors import ConfigError

@@ -26,7 +26,7 @@ from refold.actors.child_session import (
 from refold.actors.conversation import Conversation
 from refold.actors.effects import EffectsInFlight
 from refold.actors.errors import ActorStopped, AskTimeout
-from refold.actors.event_sourced import RECORD_RETRY_S, EventSourcedActor, WithPayloads
+from refold.actors.event_sourced import RECORD_RETRY_S, EventSourcedActor
 from refold.actors.folded_actor import Performed
 from refold.actors.journal import Journal
 from refold.actors.model import MODEL_KIND, CancelModelCall, StartModelCall
@@ -34,6 +34,7 @@ from refold.actors.outgoing_request import WantedRequest
 from refold.actors.protocols import SessionObserver
 from refold.actors.recalling import Recalling
 from refold.actors.session_messages import ForAcceptedWork, InsistOnCancel, PreparedContext, WakeSession
+from refold.actors.stream_messages import WithPayloads
 from refold.actors.tool import AbandonToolCall, CancelToolCall, StartToolCall
 from refold.events.codec import RecordedEvent
 from refold.events.configuration import AgentConfiguration

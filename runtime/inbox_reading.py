@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from refold.actors.child_session import children_prefix
 from refold.actors.errors import ActorStopped, AskTimeout
-from refold.actors.event_sourced import WithPayloads
 from refold.actors.folded_actor import Performed
 from refold.actors.session import ReadSession
 from refold.actors.session_messages import ForAcceptedWork
+from refold.actors.stream_messages import WithPayloads
 from refold.events.errors import AgentLoopError, CommandRejected, ConfigError, PersistenceError
 from refold.events.ids import SessionId, checked_identifier, stream_name
 from refold.events.session_commands import SendInput

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from refold.actors.actor_ref import ActorRef
 from refold.actors.errors import ActorStopped
-from refold.actors.event_sourced import WithPayloads
 from refold.actors.folded_actor import Performed
 from refold.actors.session import ReadSession
 from refold.actors.session_messages import ForAcceptedWork, InsistOnCancel
+from refold.actors.stream_messages import WithPayloads
 from refold.events.core import evolve_all
 from refold.events.ids import PayloadHash, SessionId, stream_name
 from refold.events.session_commands import (
