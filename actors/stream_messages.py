@@ -1,5 +1,6 @@
-"""What an event-sourced actor is told beside the commands of its core: large content with a command, and reminders that
-it sends itself.
+"""What an event-sourced actor is told beside the commands of its core.
+
+Large content that comes with a command, and what it reminds itself of.
 """
 
 from collections.abc import Mapping
