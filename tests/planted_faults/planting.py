@@ -19,8 +19,3 @@ def plant(folder: Path, file: str, original: str, planted: str) -> None:
     source = module.read_text(encoding="utf-8")
     assert source.count(original) == 1, f"{original!r} must stand once in {file}; adapt the fault"
     module.write_text(source.replace(original, planted), encoding="utf-8")
-
-
-def module_name(file: str) -> str:
-    """Return the name under which a file of the package is imported."""
-    return ".".join(["refold", *Path(file.removeprefix("runtime/")).with_suffix("").parts])

@@ -207,8 +207,8 @@ ACTORS = (
     ShellFault(
         "a reader is given a part of the state",
         "actors/hosted_actor.py",
-        "Answer(copy.deepcopy(question.ask(self.state)))",
-        "Answer(question.ask(self.state))",
+        "else copy.deepcopy(found))",
+        "else found)",
         ("actors/test_hosting.py::test_case_h10_what_a_reader_a_listener_or_work_was_given_is_theirs_to_change",),
     ),
     ShellFault(
@@ -742,10 +742,10 @@ RUNTIME = (
     ShellFault(
         "a caller is told before the cancelled effects of its run have ended",
         "runtime/session_hub.py",
-        "                    self._ending.setdefault(session, {})[event.event.run] = event.version\n",
-        "                    self._ending.setdefault(session, {})[event.event.run] = event.version\n"
-        "                    for f in self._followers[session]:\n"
-        "                        f.tell(event.event.run, EndedRun(event.version, None))\n",
+        "                self._ending.setdefault(session, {})[event.event.run] = event.version\n",
+        "                self._ending.setdefault(session, {})[event.event.run] = event.version\n"
+        "                for f in self._followers[session]:\n"
+        "                    f.tell(event.event.run, EndedRun(event.version, None))\n",
         ("runtime/test_session_hub.py::test_a_follower_is_told_of_an_end_only_when_the_session_has_settled",),
     ),
     ShellFault(

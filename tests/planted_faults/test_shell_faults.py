@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from tests.planted_faults.metrics_faults import METRICS
-from tests.planted_faults.planting import ROOT, copy_package, module_name, plant
+from tests.planted_faults.planting import ROOT, copy_package, plant
 from tests.planted_faults.shell_faults import ACTORS, RUNTIME, STORES, ShellFault
 from tests.planted_faults.shell_faults import SHELL_FAULTS as OF_THE_SHELL
 
@@ -31,21 +31,21 @@ QUICK = 4
 QUICK_FAULTS = SHELL_FAULTS[len(SHELL_FAULTS) // (2 * QUICK) :: len(SHELL_FAULTS) // QUICK]
 
 PYTEST = """
-import importlib, sys
-print("imported", importlib.import_module(sys.argv[1]).__file__)
+import importlib.util, sys
+print("imported", importlib.util.find_spec("refold").origin)
 import pytest
-sys.exit(pytest.main(sys.argv[2:]))
+sys.exit(pytest.main(sys.argv[1:]))
 """
-"""Says where a module of the package lies, and runs tests of it."""
+"""Says where the package lies, which pytest is the first to import, and runs tests of it."""
 
 
-def verdicts(folder: Path, module: str, tests: Iterable[str]) -> dict[str, Verdict]:
-    """Return what each test says of the copy of the package in `folder`; some module of it is named."""
+def verdicts(folder: Path, tests: Iterable[str]) -> dict[str, Verdict]:
+    """Return what each test says of the copy of the package in `folder`."""
     paths = {f"tests/{test}": test for test in tests}
     options = ["-n0", "-q", "-rpf", "--tb=no", "-p", "no:cacheprovider", f"--rootdir={ROOT}"]
     options += ["-o", f"faulthandler_timeout={ENDLESS_AFTER_S}"]
     done = subprocess.run(
-        [sys.executable, "-P", "-B", "-c", PYTEST, module, *options, *paths],
+        [sys.executable, "-P", "-B", "-c", PYTEST, *options, *paths],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(folder), "CI": "1"},  # Hypothesis repeats itself in CI.
         capture_output=True,
@@ -93,7 +93,7 @@ def test_each_test_that_is_named_is_there(test: str) -> None:
 def test_a_planted_fault_is_found_by_each_test_that_is_named(fault: ShellFault, tmp_path: Path) -> None:
     copy_package(tmp_path)
     plant(tmp_path, fault.file, fault.original, fault.planted)
-    found = verdicts(tmp_path, module_name(fault.file), fault.found_by)
+    found = verdicts(tmp_path, fault.found_by)
     assert found == dict.fromkeys(fault.found_by, "violated")
 
 
@@ -101,11 +101,11 @@ def test_a_planted_fault_is_found_by_each_test_that_is_named(fault: ShellFault, 
 def test_without_a_fault_every_test_that_is_named_holds(tmp_path: Path) -> None:
     copy_package(tmp_path)
     named = {test for fault in SHELL_FAULTS for test in fault.found_by}
-    assert verdicts(tmp_path, "refold", sorted(named)) == dict.fromkeys(named, "hold")
+    assert verdicts(tmp_path, sorted(named)) == dict.fromkeys(named, "hold")
 
 
 def test_a_test_that_comes_to_no_outcome_exercises_nothing(tmp_path: Path) -> None:
     copy_package(tmp_path)
     plant(tmp_path, "stores/memory.py", "class InMemoryStore:", "class Forgotten:")
     tests = ("stores/test_memory.py::TestInMemoryStore::test_a_new_store_is_empty", "stores/test_memory.py::gone")
-    assert verdicts(tmp_path, "refold", tests) == dict.fromkeys(tests, "not exercised")
+    assert verdicts(tmp_path, tests) == dict.fromkeys(tests, "not exercised")
