@@ -20,6 +20,8 @@ PROMISES: dict[str, str] = {
     "ONCE": "no body of a tool runs twice that must not",
     "FOLLOW": "who follows a session sees every event once and in order, and is told how much it missed",
     "LIVENESS": "all that was accepted comes to an end once faults are over",
+    "SECRET": "no event holds the provider's key; where there is a wire",
+    "TYPED": "a failed model call is told by its kind, whatever came over the wire",
     "CHECK": "the whole log passes `refold check`",
     "ERROR": "the simulated process raises nothing that it should not",
 }

@@ -8,6 +8,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import Iterable
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,14 @@ SEEDS = 100
 
 SEEDS_PER_JOB = 25
 """For fewer seeds than this no further process is begun."""
+
+
+class WireName(StrEnum):
+    """How the model is reached."""
+
+    NONE = "none"
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
 
 
 AgentArgument = Annotated[
@@ -65,6 +74,7 @@ SaveOption = Annotated[
         show_default=False,
     ),
 ]
+WireOption = Annotated[WireName, typer.Option(help="The provider's protocol, over a simulated network.")]
 OwnToolsOption = Annotated[
     bool, typer.Option("--own-tools", help="Run the bodies of the agent's own tools, with arguments by chance.")
 ]
@@ -84,6 +94,7 @@ def simulate(
     sessions: Annotated[int, typer.Option(metavar="N", min=1, help="Sessions of each scenario.")] = 3,
     acts: Annotated[int, typer.Option(metavar="N", min=1, help="Inputs and cancellations of each scenario.")] = 8,
     faults: Annotated[int, typer.Option(metavar="N", min=0, help="Most faults of each scenario.")] = 6,
+    wire: WireOption = WireName.NONE,
     own_tools: OwnToolsOption = False,
     save: SaveOption = None,
     as_json: JsonOption = False,
@@ -111,7 +122,7 @@ def simulate(
         run_blocking_command(lambda: _from_log(from_log, agent, boundaries, at, own_tools, save, as_json))
     if agent is None:
         raise typer.BadParameter("name the agent, as module:attribute, or a log with --from")
-    drawing = {"sessions": sessions, "acts": acts, "faults_max": faults}
+    drawing = {"sessions": sessions, "acts": acts, "faults_max": faults, "wire": wire.value}
 
     def work() -> int:
         from refold.scenarios.sweep import SweepPlan

@@ -219,7 +219,12 @@ def options_words(plan: SweepPlan) -> str:
     return " --own-tools" if plan.own_tools else ""
 
 
-DRAWING_OPTIONS = {"sessions": ("--sessions", 3), "acts": ("--acts", 8), "faults_max": ("--faults", 6)}
+DRAWING_OPTIONS: dict[str, tuple[str, object]] = {
+    "sessions": ("--sessions", 3),
+    "acts": ("--acts", 8),
+    "faults_max": ("--faults", 6),
+    "wire": ("--wire", "none"),
+}
 """The option and its default for each thing that scenarios are drawn by."""
 
 

@@ -4,7 +4,6 @@ A stand-in is described, checked and judged as the tool that it stands for; only
 it was called with.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
@@ -18,13 +17,21 @@ from refold.tools import Tool, ToolBody
 
 
 def with_stand_ins(agent: Agent) -> Agent:
-    """Return the agent with a stand-in for each of its tools; a subagent is no such tool, but its own tools are."""
-    return msgspec.structs.replace(agent, tools=stand_ins(agent.tools))
+    """Return the agent with a stand-in for each of its tools; a subagent stays, and its own tools have stand-ins."""
+    return _with_stand_ins(agent, ())
 
 
-def stand_ins(tools: Sequence[Tool[..., object]]) -> tuple[Tool[..., object], ...]:
-    """Return a stand-in for each of some tools."""
-    return tuple(_of_subagent(tool) if isinstance(tool, SubagentTool) else _stand_in(tool) for tool in tools)
+def _with_stand_ins(agent: Agent, above: tuple[int, ...]) -> Agent:
+    above = (*above, id(agent))
+    tools = [_of_subagent(tool, above) if isinstance(tool, SubagentTool) else _stand_in(tool) for tool in agent.tools]
+    return msgspec.structs.replace(agent, tools=tools)
+
+
+def _of_subagent(tool: SubagentTool[..., object], above: tuple[int, ...]) -> Tool[..., object]:
+    if isinstance(tool.agent, str):
+        return tool
+    leads_back = id(tool.agent) in above  # To one that the runtime has in any case.
+    return replace(tool, agent=tool.agent.name if leads_back else _with_stand_ins(tool.agent, above))
 
 
 def stand_in_of(spec: ToolSpec) -> Tool[..., object]:
@@ -48,10 +55,6 @@ def stand_in_of(spec: ToolSpec) -> Tool[..., object]:
         display_name=spec.display_name,
     )
     return cast("Tool[..., object]", made)
-
-
-def _of_subagent(tool: SubagentTool[..., object]) -> Tool[..., object]:
-    return tool if isinstance(tool.agent, str) else replace(tool, agent=with_stand_ins(tool.agent))
 
 
 def _stand_in(tool: Tool[..., object]) -> Tool[..., object]:

@@ -15,6 +15,7 @@ from refold.scenarios import SimulationError
 from refold.scenarios.promises import PROMISES
 from tests.runtime.terminal import Terminal
 
+ON_A_WIRE = {"SECRET", "TYPED"}
 SMALL = ("--sessions", 1, "--acts", 3, "--faults", 2)
 GOOD, LEAKY = "tests.scenarios.rehearsed:good", "tests.scenarios.rehearsed:leaky"
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +40,8 @@ def test_a_sweep_shows_what_met_what_and_the_verdict_on_each_promise() -> None:
     assert result.stdout.startswith("4 seeds from 0 in ")
     assert re.search(r"^FAULT +PLANNED +HAPPENED +IDLE +MODEL CALL +TOOL +APPROVAL +RETRY ", result.stdout, re.M)
     for rule in PROMISES:
-        assert re.search(rf"^{rule} +hold +\d+ +0  ", result.stdout, re.M), rule
+        verdict = "not exercised +0" if rule in ON_A_WIRE else r"hold +\d+"
+        assert re.search(rf"^{rule} +{verdict} +0  ", result.stdout, re.M), rule
     assert re.search(r"^Crash\w+ +\d+ +\d+ .* 0 ", result.stdout, re.M), "what never met is shown as 0"
 
 
@@ -49,6 +51,11 @@ def test_what_comes_of_the_seeds_does_not_depend_on_the_number_of_processes() ->
     assert one == two
     assert one["seeds"] == 6
     assert sum(fault["happened"] for fault in one["faults"].values()) > 0
+
+
+def test_the_model_may_be_reached_over_a_wire() -> None:
+    document = simulated(GOOD, "--seeds", 2, "--wire", "openai", "--jobs", 1)
+    assert {document["promises"][rule]["verdict"] for rule in ON_A_WIRE} == {"hold"}
 
 
 def test_a_seed_is_repeated_exactly_and_reported_on(tmp_path: Path) -> None:
