@@ -66,6 +66,8 @@ class HistoryView(Sequence[Message]):
 
     def __eq__(self, other: object) -> bool:
         """Compare with any sequence of messages."""
+        if isinstance(other, HistoryView) and other._messages is self._messages:
+            return other._length == self._length
         if not isinstance(other, Sequence):
             return NotImplemented
         messages = cast("Sequence[object]", other)

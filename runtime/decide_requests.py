@@ -47,6 +47,8 @@ def in_requests(recorded: ModelRequest, now: ModelRequest, path: str) -> Differe
 
 
 def _in_sequences(left: Sequence[object], right: Sequence[object], path: str) -> Difference | None:
+    if left == right:
+        return None
     for place in range(max(len(left), len(right))):
         mine = left[place] if place < len(left) else NOTHING
         other = right[place] if place < len(right) else NOTHING
