@@ -127,6 +127,20 @@ class DiskModel:
         """Whether all there is would survive, so that a power cut now leaves one image only."""
         return not self._name_changes and not any(content.pending for content in self._names.values())
 
+    def restarted(self) -> None:
+        """Take note that the process is gone and has closed its files; what the system has not synced, it still has."""
+        self._handles.clear()
+        self._folder_is_synced_by.clear()
+
+    def sync_failed(self, operation: FileOperation, chance: random.Random) -> None:
+        """Take note of a sync that has failed: each write is on the disk or is lost, and no later sync brings it back.
+
+        Who reads the file sees all of it until the power goes, as on Linux (https://lwn.net/Articles/752063/).
+        """
+        content = self._handles[operation.handle]
+        content.pending = [write for write in content.pending if chance.random() < 0.5]
+        content.settle()
+
     def image(self, damage: Damage, chance: random.Random) -> DiskImage:
         """Return the files after a power cut at this moment.
 
