@@ -1,6 +1,7 @@
 """The real SQLite store on the simulated loop: disks fail, the power goes, and nothing acknowledged is lost."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -10,8 +11,11 @@ from typing import get_args
 
 import pytest
 from hypothesis import given, settings
+from typer.testing import CliRunner
 
-from refold.events.errors import PersistenceError
+from refold.cli import app
+from refold.events.errors import ConfigError, PersistenceError
+from refold.log_check import check_log
 from refold.scenarios import faults, strategies
 from refold.scenarios.drawing import drawn_scenario
 from refold.scenarios.faults import AnyFault
@@ -221,6 +225,23 @@ def test_what_a_failed_sync_has_left_in_the_wal_is_written_again_before_anything
             assert len(await store.read_all()) >= 5
 
     asyncio.run(use())
+
+
+def test_the_command_plays_on_files_too_and_saves_the_file_that_the_last_life_left(tmp_path: Path) -> None:
+    agent_name = "tests.scenarios.rehearsed:good"
+    result = CliRunner().invoke(
+        app, ["simulate", agent_name, "--store", "sqlite", "--seeds", "4", "--acts", "4", "--jobs", "1", "--json"]
+    )
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["faults"]["PowerCut"]["happened"] > 0
+    assert document["promises"]["DURABLE"]["verdict"] == "hold"
+    log = tmp_path / "saved.db"
+    report = Simulator(agent()).save_log(drawn_scenario(3, store="sqlite"), log)
+    checked = asyncio.run(check_log(log))
+    assert (checked.events, checked.problems_found) == (report.events, 0)
+    with pytest.raises(ConfigError, match="there already"):
+        Simulator(agent()).save_log(drawn_scenario(3, store="sqlite"), log)
 
 
 SEARCH = """
