@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from refold.events.errors import ConfigError, LogFormatError, LogInUse, PersistenceError
 from refold.stores.append_rules import BYTES_MAX, INTEGER_MAX, FaultPoint, no_fault
-from refold.stores.sqlite_connection import SQLiteConnection, persistence_error, primary_code
+from refold.stores.sqlite_connection import Connect, SQLiteConnection, persistence_error, primary_code
 from refold.stores.written_again import write_again
 
 APPLICATION_ID: Final = 0x52464C44
@@ -164,26 +164,30 @@ def _require_one_name(log: Path) -> None:
         )
 
 
-async def examine(log: Path) -> None:
+async def examine(log: Path, connect: Connect = SQLiteConnection.open) -> None:
     """Return if the file is a log that this Refold reads; leave no trace either way.
+
+    Args:
+        log: the file.
+        connect: opens the connections to it.
 
     Raises:
         LogFormatError: it is not ours, is damaged, or comes from a newer Refold.
         PersistenceError: it cannot be read.
     """
     try:
-        await _examine_through(file_uri(log, "immutable=1"), log)
+        await _examine_through(file_uri(log, "immutable=1"), log, connect)
     except LogFormatError as error:
         # A process that died in the middle of a checkpoint leaves a file that makes sense only with its WAL.
         damaged = isinstance(error.__cause__, sqlite3.Error) and primary_code(error.__cause__) == sqlite3.SQLITE_CORRUPT
         if not (damaged and _is_beside(log, "-wal")):
             raise
-        await _examine_through(file_uri(log, "mode=ro"), log)
+        await _examine_through(file_uri(log, "mode=ro"), log, connect)
 
 
-async def _examine_through(uri: str, log: Path) -> None:
+async def _examine_through(uri: str, log: Path, connect: Connect) -> None:
     try:
-        connection = await SQLiteConnection.open(uri)
+        connection = await connect(uri)
     except sqlite3.Error as error:
         raise persistence_error(error, f"the log {log} cannot be opened") from error
     try:
@@ -249,8 +253,12 @@ def _schema_objects() -> dict[str, str | None]:
         connection.close()
 
 
-async def create(log: Path) -> None:
+async def create(log: Path, connect: Connect = SQLiteConnection.open) -> None:
     """Make an empty log; the caller owns it (`refold.stores.log_ownership`) and saw that there is none.
+
+    Args:
+        log: the file.
+        connect: opens the connection to it.
 
     Raises:
         LogFormatError: the WAL or journal of a log that was here before still lies beside; SQLite would mix it in.
@@ -267,7 +275,7 @@ async def create(log: Path) -> None:
         for suffix in ("", "-wal", "-shm", "-journal"):
             _beside(unfinished, suffix).unlink(missing_ok=True)
         os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        connection = await SQLiteConnection.open(file_uri(unfinished, "mode=rw"))
+        connection = await connect(file_uri(unfinished, "mode=rw"))
         try:
             await connection.run(_create_tables)
         finally:
@@ -307,7 +315,7 @@ def prepare_for_writing(
     log: Path,
     durability: Durability,
     *,
-    previous: int | None = None,
+    ours: set[int] | None = None,
     fault: FaultPoint = no_fault,
 ) -> int:
     """Examine the file again, now that we own it, bring it to today's format, and return our new incarnation of it.
@@ -318,12 +326,13 @@ def prepare_for_writing(
         connection: in autocommit, not used yet.
         log: the file, for errors.
         durability: what an acknowledged append survives.
-        previous: our incarnation until now, if we have owned the log all the time.
+        ours: incarnations of which the log may have one, if we have owned it all the time: the last one, and those of
+            openings that failed. The new one is added before it is written.
         fault: called at the point `opening.wal_synced` if there was a WAL that held anything.
 
     Raises:
         LogFormatError: as `check_format`.
-        LogInUse: another runtime has taken the log over since `previous`.
+        LogInUse: another runtime has taken the log over from us.
         PersistenceError: the file cannot be written, or cannot have a WAL.
     """
     try:
@@ -344,9 +353,11 @@ def prepare_for_writing(
         _migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
         incarnation = _incarnation(connection, log)
-        if previous not in (None, incarnation):
+        if ours and incarnation not in ours:
             connection.execute("ROLLBACK")
             raise LogInUse(str(log), pid=None, host=None)
+        if ours is not None:
+            ours.add(incarnation + 1)
         connection.execute("UPDATE log SET incarnation = ?", (incarnation + 1,))
         connection.execute("COMMIT")
     except sqlite3.Error as error:
