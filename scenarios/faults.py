@@ -238,10 +238,10 @@ class ResponseIsNoJson(CountedFault, frozen=True, kw_only=True, tag="response_is
 
 
 class ResponseHasNoEnd(CountedFault, frozen=True, kw_only=True, tag="response_has_no_end"):
-    """A response ends in order, and what would say that the answer is complete is missing."""
+    """A response ends in order, and the answer in it is not complete."""
 
     marker_only: bool = False
-    """Whether only the last marker of the stream is."""
+    """Whether only the last marker of the stream is missing."""
 
 
 class ResponseIsHuge(CountedFault, frozen=True, kw_only=True, tag="response_is_huge"):

@@ -13,6 +13,7 @@ import msgspec
 from refold.actors.protocols import Provider
 from refold.agent import Agent
 from refold.approval_handling import ApprovalHandler
+from refold.events.configuration import ToolSpec
 from refold.events.errors import ConfigError
 from refold.events.model import ModelRequest
 from refold.scenarios.simulated_model import SimulatedModel, simulated_provider
@@ -63,7 +64,8 @@ def simulated_agent(
             made[id(own)] = msgspec.structs.replace(
                 own,
                 provider=simulated_provider(
-                    own.provider, lambda place: reached(SimulatedModel(world, asked, place=place, output=output))
+                    own.provider,
+                    lambda place: reached(SimulatedModel(world, asked, place=place, output=output, steps=_steps(own))),
                 ),
                 tools=simulated_tools([subagent_too(tool, (*above, id(own))) for tool in own.tools], world),
                 approval=approval,
@@ -77,6 +79,10 @@ def simulated_agent(
         return replace(tool, agent=tool.agent.name if leads_back else simulated(tool.agent, above))
 
     return simulated(agent, ())
+
+
+def _steps(agent: Agent) -> tuple[ToolSpec, ...] | None:
+    return tuple(tool.spec for tool in agent.all_tools()) if agent.config.protocol == "react" else None
 
 
 def _schema(agent: Agent) -> dict[str, Any] | None:

@@ -55,13 +55,22 @@ class SimulatedHost:
         model: says what is answered.
         wire: whose API is spoken.
         refused: told why the host refuses a request that it should not have been sent.
+        said: told the text of each answer before anything is spoilt on its way.
     """
 
-    def __init__(self, world: World, model: SimulatedModel, wire: Wire, refused: Callable[[str], object]) -> None:
+    def __init__(
+        self,
+        world: World,
+        model: SimulatedModel,
+        wire: Wire,
+        refused: Callable[[str], object],
+        said: Callable[[str], object],
+    ) -> None:
         self._world = world
         self._model = model
         self._wire: Wire = wire
         self._refused = refused
+        self._said = said
 
     def respond(self, target: str, body: bytes) -> Sequence[Sent]:
         """Return what is sent for a request."""
@@ -86,13 +95,14 @@ class SimulatedHost:
         except ProviderError as error:
             return self._refusal(error)
         answer = _with_signs(_changed(answer, request, due, chance))
+        self._said(text_of(answer))
         sent = self._pieces(answer, due, chance, delay_s, stream=stream)
         return self._on_the_way(sent, [*due, faults.ResponseBreaks(nth=1)] if cut else due, sessions)
 
     def _failure(self, fault: faults.HostFails) -> list[Sent]:
         if fault.page:
             return self._page(fault.status, b"<html><h1>Bad gateway</h1></html>", 0.1, content_type="text/html")
-        return self._page(fault.status, refusal("api_error", "The host failed.", self._wire), 0.1)
+        return self._page(fault.status, refusal("api_error", f"It failed on the key {KEY}.", self._wire), 0.1)
 
     def _refusal(self, error: ProviderError) -> list[Sent]:
         """Return what the model's own refusal is on the wire."""
@@ -164,6 +174,11 @@ class SimulatedHost:
                 else:
                     return [*sent[:place], (pause_s, "reset")]
         return sent
+
+
+def text_of(answer: ModelResponse) -> str:
+    """Return all text of an answer."""
+    return "".join(block.text for block in answer.content if isinstance(block, TextBlock))
 
 
 def _head(status: int, headers: dict[str, str]) -> bytes:
@@ -243,7 +258,7 @@ def _spoilt_events(events: list[bytes], end: int, marker: int, due: Sequence[Any
     for fault in due:
         match fault:
             case faults.ResponseHasNoEnd(marker_only=marker_only):
-                events = events[: marker if marker_only else end]
+                events = events[: marker if marker_only else (end + 1) // 2]
             case faults.ResponseIsNoText():
                 events.insert(len(events) // 2, b"data: \xff\xfe\n\n")
             case faults.ResponseIsNoJson():

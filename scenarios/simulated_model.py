@@ -38,6 +38,7 @@ class SimulatedModel:
         asked: told of each request; returns the sessions whose it is, as far as it knows.
         place: in an agent's FallbackProvider, from 1.
         output: JSON schema that most of its final answers are to fit; None = they are any text.
+        steps: tools that it calls in ReAct text, whatever a request offers; None = it calls those that are offered.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class SimulatedModel:
         *,
         place: int = 1,
         output: dict[str, Any] | None = None,
+        steps: tuple[ToolSpec, ...] | None = None,
     ) -> None:
         self._place = place
         self._world = world
         self._asked = asked
         self._output = output
+        self._steps = steps
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return an answer after some time."""
@@ -81,6 +84,8 @@ class SimulatedModel:
             ProviderError: the plan has the call refused.
         """
         sessions = self._asked(request)
+        if self._steps is not None:
+            request = msgspec.structs.replace(request, tools=self._steps)
         chance = self._world.chance("model")
         answer, delay_s, cut = self._answer(request, chance), chance.uniform(0.1, 3.0), False
         for fault in self._world.plan.count("model", sessions or None):
@@ -95,7 +100,7 @@ class SimulatedModel:
                 case _:
                     raise AssertionError(f"{fault} is no fault of a model call")
         self._raise_in_brown_out()
-        return answer, delay_s, cut
+        return answer if self._steps is None else _as_step(answer), delay_s, cut
 
     def _raise_in_brown_out(self) -> None:
         for fault in self._world.plan.lasting("model"):
@@ -197,6 +202,18 @@ def _babble(request: ModelRequest) -> ModelResponse:
     if request.tools:
         calls = [*calls, ToolUse(name=request.tools[0].name, input="{not even JSON")]
     return ModelResponse(content=tuple(calls), stop_reason="tool_use", usage=_usage(request))
+
+
+def _as_step(answer: ModelResponse) -> ModelResponse:
+    """Return an answer, or the first call in it, as a step in ReAct text."""
+    call = next((block for block in answer.content if isinstance(block, ToolUse)), None)
+    if call is None:
+        text = "".join(block.text for block in answer.content if isinstance(block, TextBlock))
+        text = f"Thought: I know it.\nFINAL_ANSWER: {text}"
+    else:
+        given = call.input if isinstance(call.input, str) else msgspec.json.encode(call.input).decode()
+        text = f"Thought: Let me see.\nAction: {call.name}\nAction Input: {given}"
+    return ModelResponse(content=(TextBlock(text=text),), stop_reason="end_turn", usage=answer.usage)
 
 
 def _raise_if_refused(fault: AnyFault) -> None:

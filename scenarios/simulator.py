@@ -231,13 +231,16 @@ class _Simulation:
     def agent(self) -> Agent:
         """Return the agent as the present life has it."""
         has_people = any(isinstance(act, Decide) for act in self.scenario.acts)
-        return simulated_agent(
+        agent = simulated_agent(
             self._agent,
             self.world,
             asked=self.watch.asked,
             approval=None if has_people else self._decide,
             reached=self.wire.provider_of if self.wire is not None else lambda model: model,
         )
+        if self.wire is not None:
+            self.wire.know(agent)
+        return agent
 
     def store(self) -> SimulatedStore:
         """Return the disk as the present life sees it."""

@@ -1,5 +1,6 @@
 """Transports that users bring: answers that are there already, and exceptions that hold the key."""
 
+import asyncio
 import errno
 import logging
 import socket
@@ -112,3 +113,23 @@ async def test_a_key_in_the_base_urls_query_is_shown_no_more_than_any_other(capl
     for shown in (str(caught.value), caplog.text):
         assert "key-of" not in shown
     assert "version=1.0-preview" in caplog.text
+
+
+async def test_a_function_makes_a_transport_for_each_connection() -> None:
+    made: list[httpx.MockTransport] = []
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0)
+        return httpx.Response(200, json={"text": "a"})
+
+    def make() -> httpx.AsyncBaseTransport:
+        made.append(httpx.MockTransport(answer))
+        return made[-1]
+
+    async with LetterProvider("https://example.com", transport=make) as provider:
+        assert await provider.complete(REQUEST) == say("a")
+        assert await provider.complete(REQUEST) == say("a")
+        assert len(made) == 1  # A connection is kept for the next call.
+        answers = await asyncio.gather(*(provider.complete(REQUEST) for _ in range(3)))
+        assert answers == [say("a")] * 3
+        assert len(made) == 3

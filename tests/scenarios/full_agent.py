@@ -47,7 +47,7 @@ def full_agent(*, streaming: bool = True) -> Agent:
     knowledge.put("Lisbon", "Lisbon is a city in Portugal.")
     graph = GraphStore()
     working = WorkingMemory(20)
-    breaker = CircuitBreaker("weather", threshold=2, recovery_s=20.0)
+    breaker = CircuitBreaker("weather", threshold=1, recovery_s=20.0)
     once = Deduplicator("payments")
 
     @tool(tier="observe", effect="pure", breaker=breaker, retries=RetryPolicy(), concurrency=2)

@@ -24,7 +24,7 @@ def test_drawn_scenarios_with_everything_break_nothing(wire: WireName) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("wire", ["none", "openai", "anthropic"])
 def test_many_drawn_scenarios_with_everything_break_nothing(wire: WireName) -> None:
-    for seed in range(3_000, 3_012):
+    for seed in range(3_000, 3_004):
         Simulator(full_agent(streaming=seed % 2 == 0)).run(drawn_scenario(seed, wire=wire)).raise_if_broken()
 
 
@@ -85,10 +85,9 @@ def test_the_answers_fit_what_is_asked_of_them() -> None:
 
 def test_an_agent_may_be_a_subagent_of_its_own() -> None:
     tools: list[Tool[..., object]] = []
-    agent = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=tools)
+    agent = Agent(config=AgentConfig(model="m", max_turns=2), provider=ScriptedProvider([]), tools=tools)
     tools.append(agent.as_tool(name="again"))
-    acts = tuple(Say(session=f"s{number}") for number in range(4))
-    report = Simulator(agent).run(Scenario(acts=acts))
+    report = Simulator(agent).run(Scenario(acts=(Say(session="a"), Say(session="b"))))
     report.raise_if_broken()
     assert report.operations["tool"]
 
@@ -114,3 +113,20 @@ def test_memories_are_asked_without_a_thread() -> None:
     report = Simulator(agent).run(Scenario(acts=tuple(Say(session=f"s{number}") for number in range(3))))
     report.raise_if_broken()
     assert report.operations["tool"]
+
+
+@pytest.mark.parametrize("wire", ["none", "openai"])
+def test_a_model_that_is_told_tools_in_text_calls_them(wire: WireName) -> None:
+    @tool(tier="observe", effect="pure")
+    async def look(city: str) -> str:
+        """Look at a city."""
+        return f"{city} is fine"
+
+    config = AgentConfig(model="m", retry=RetryPolicy(), protocol="react", streaming=True, max_turns=50)
+    agent = Agent(config=config, provider=ScriptedProvider([]), tools=[look])
+    acts = tuple(Say(session=f"s{number}") for number in range(4))
+    planned = (faults.ProviderDrops(nth=2), faults.ProviderBabbles(nth=4), faults.Crash(at_s=3.0))
+    report = Simulator(agent).run(Scenario(acts=acts, faults=planned, wire=wire))
+    report.raise_if_broken()
+    assert set(report.outcomes) == {"Completed"}
+    assert report.operations["tool"] > 2

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,7 @@ from refold.scenarios.drawing import drawn_scenario
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.wire_requests import Wire
+from tests.planted_faults.planting import copy_package, plant
 from tests.scenarios.test_simulator import ROOT, agent
 
 WIRES: tuple[Wire, ...] = ("openai", "anthropic")
@@ -38,8 +40,8 @@ def test_over_a_network_the_same_is_said_as_without_one(wire: Wire, streaming: b
     direct.raise_if_broken()
     assert report.outcomes == direct.outcomes
     assert report.operations["model"] == report.operations["request"] == direct.operations["model"]
-    assert {"SECRET", "TYPED"} <= set(report.exercised)
-    assert not {"SECRET", "TYPED"} & set(direct.exercised)
+    assert {"SECRET", "TYPED", "WHOLE"} <= set(report.exercised)
+    assert not {"SECRET", "TYPED", "WHOLE"} & set(direct.exercised)
 
 
 AGAIN: list[AnyFault] = [
@@ -134,5 +136,68 @@ def test_drawn_scenarios_over_a_network_break_nothing(wire: Wire) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("wire", WIRES)
 def test_many_drawn_scenarios_over_a_network_break_nothing(wire: Wire) -> None:
-    for seed in range(2_000, 2_040):
+    for seed in range(2_000, 2_015):
         Simulator(agent(streaming=seed % 3 != 0)).run(drawn_scenario(seed, wire=wire)).raise_if_broken()
+
+
+SEARCH = """
+from refold.scenarios import drawn_scenario, Simulator
+from tests.scenarios.test_simulator import agent
+for seed in range(40):
+    for wire in ("openai", "anthropic"):
+        report = Simulator(agent()).run(drawn_scenario(seed, wire=wire, faults_max=14))
+        if report.broken:
+            print(report.broken[0].rule)
+            raise SystemExit
+print("none")
+"""
+
+PLANTED = [
+    pytest.param(
+        "runtime/providers/openai_stream.py",
+        "        if assembly.finish_reason is None:\n",
+        "        if assembly.finish_reason is None and not assembly.said_something:\n",
+        "WHOLE",
+        id="an answer that was cut is taken for whole",
+    ),
+    pytest.param(
+        "runtime/providers/http_client.py",
+        "    finally:\n        await _close_all(clients)\n",
+        "    finally:\n        pass\n",
+        "INV7",
+        id="connections outlive their process",
+    ),
+    pytest.param(
+        "runtime/providers/secrets.py",
+        "        values = {*(secret.reveal() for secret in secrets), *(",
+        "        values = {*(",
+        "SECRET",
+        id="a key gets into the log",
+    ),
+    pytest.param(
+        "runtime/providers/openai_request.py",
+        "            self._write_result(self._ids[call.id], result)\n",
+        "            if result is not None and not result.is_error:\n"
+        "                self._write_result(self._ids[call.id], result)\n",
+        "INV0",
+        id="results are not sent",
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("file", "original", "planted", "rule"), PLANTED)
+def test_a_planted_fault_of_a_provider_is_found(
+    tmp_path: Path, file: str, original: str, planted: str, rule: str
+) -> None:
+    copy_package(tmp_path)
+    plant(tmp_path, file, original, planted)
+    done = subprocess.run(
+        [sys.executable, "-P", "-B", "-c", SEARCH],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONASYNCIODEBUG": ""},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=True,
+    )
+    assert done.stdout.split() == [rule]
