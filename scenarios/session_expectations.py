@@ -57,11 +57,6 @@ class Expectations:
         assert said.told in (None, result), f"{said.key} was told as {said.told}, and again as {result}"
         said.told = result
 
-    def knows(self, session: str) -> bool:
-        """Tell whether the log had anything of a session when it was checked last."""
-        stream = stream_name(SESSION_KIND, session)
-        return any(stored.stream == stream for stored in self._log)
-
     def check_log(self, log: Sequence[StoredEvent]) -> None:
         """Check all that the log has.
 
