@@ -5,6 +5,7 @@ is restarted in the middle of an effect neither begins it a second time nor lose
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -13,10 +14,13 @@ from refold.actors.clock import Clock, Timer
 from refold.actors.mailbox import Vital
 from refold.actors.reply import TIMER_RESOLUTION_S
 from refold.events.core import Effect, WaitUntil
+from refold.events.errors import LogInUse
 from refold.events.ids import PayloadHash
 
 if TYPE_CHECKING:
     from refold.actors.actor_ref import ActorRef
+
+log = logging.getLogger("refold.actors")
 
 LOOK_AT_CLOCK_S = 60.0
 """How often a wait looks at the wall clock, which may be set."""
@@ -157,6 +161,12 @@ class EffectsInFlight:
             yield
         finally:
             self._waiting.discard((stream, key))
+
+    def append_failed(self, error: BaseException) -> None:
+        """Let no further effect begin once another runtime owns the log: what it asks for then, that one has begun."""
+        if isinstance(error, LogInUse) and not self.draining:
+            log.error("another runtime has the log, so nothing more begins in this one: %s", error)
+            self.draining = True
 
     async def drain(self, clock: Clock, grace_s: float) -> None:
         """Let no further effect begin, and return when none runs any more, or after `grace_s` seconds."""

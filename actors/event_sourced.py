@@ -21,7 +21,7 @@ from refold.actors.journal import Journal
 from refold.actors.stream_messages import GraceOver, LookAtClock, OfferResult, PauseOver, TakeUp, WithPayloads
 from refold.events.codec import EventCodec
 from refold.events.core import Core, Effect, Wait, WaitUntil
-from refold.events.errors import CommandRejected, CoreFailed, LogFormatError, LogInUse, PersistenceError
+from refold.events.errors import CommandRejected, CoreFailed, LogFormatError, PersistenceError
 from refold.events.ids import PayloadHash
 
 log = logging.getLogger("refold.actors")
@@ -237,9 +237,7 @@ class EventSourcedActor(FoldedActor[S, C, E]):
             await self.rebuild()
 
     async def _rebuild_after(self, error: BaseException) -> None:
-        if isinstance(error, LogInUse) and not self._in_flight.draining:
-            log.error("%s: another runtime has the log, so nothing more begins in this one", self.stream)
-            self._in_flight.draining = True  # What the log asks for from now on, its owner has begun.
+        self._in_flight.append_failed(error)
         await super()._rebuild_after(error)
 
     async def on_receive(self, message: Any) -> Any:

@@ -19,7 +19,7 @@ It needs hypothesis, which the extra `rehearsal` installs.
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from typing import Any, ClassVar, TypeVar
 
@@ -29,8 +29,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from refold.actors.errors import ActorStopped
 from refold.agent import Agent
 from refold.agent_runtime import AgentRuntime
-from refold.events.errors import BackpressureShed, CommandRejected, PersistenceError
-from refold.events.ids import ToolCallId
+from refold.events.content import Message
+from refold.events.errors import BackpressureShed, CommandRejected, ConfigError, PersistenceError
+from refold.events.ids import ToolCallId, stream_name
+from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session_events import InputQueued
 from refold.log_check import check_log
 from refold.published import Recorded
@@ -42,6 +44,7 @@ from refold.scenarios.scenario import Answer, Say, Scenario
 from refold.scenarios.session_expectations import Expectations, Said
 from refold.scenarios.simulated_process import SimulatedProcess
 from refold.scenarios.simulation_watch import marked
+from refold.stores.past_state import past_state
 
 T = TypeVar("T")
 
@@ -138,7 +141,7 @@ class SessionMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 9))
     def look_back(self, which: int) -> None:
-        """Look at a session's history, and at what it was like before."""
+        """Look at a session's history, and at what it was like as of earlier versions and positions."""
         name = self._session(which)
 
         async def look(runtime: AgentRuntime) -> None:
@@ -150,8 +153,29 @@ class SessionMachine(RuleBasedStateMachine):
                 self.expected.check_version(name, state.version, state.messages)
             for version in self.expected.versions(name):
                 self.expected.check_version(name, version, (await session.state_at(version)).messages)
+                self.expected.check_version(name, version, await self._messages_at_position_of(name, version))
 
         self._attempt(look)
+
+    @rule(which=st.integers(0, 9))
+    def open_again(self, which: int) -> None:
+        """Ask for a session that must be in the log."""
+        name = self._session(which)
+
+        async def restore(runtime: AgentRuntime) -> bool:
+            try:
+                await runtime.session(name, restore=True)
+            except ConfigError:
+                return False
+            return True
+
+        before = asyncio.run(self._is_known(name))
+        found = self.process.do(restore)
+        after = asyncio.run(self._is_known(name))
+        assert found in (before, after, None), f"{name} is {'' if after else 'not '}in the log, and was found: {found}"
+
+    async def _is_known(self, session: str) -> bool:
+        return await self.process.world.disk.head(stream_name(SESSION_KIND, session)) is not None
 
     # What happens
 
@@ -251,6 +275,13 @@ class SessionMachine(RuleBasedStateMachine):
             for waiting in await session.approvals():
                 await session.decide(waiting.call, allow=False)
         return [head.stream for head in await self.process.world.disk.list_streams(with_pending=True)]
+
+    async def _messages_at_position_of(self, session: str, version: int) -> Sequence[Message]:
+        """Return a session's messages as of the position in the log that one of its versions has."""
+        disk, stream = self.process.world.disk, stream_name(SESSION_KIND, session)
+        [event] = await disk.read_stream(stream, after_version=version - 1, limit=1)
+        then = await past_state(disk, stream, SESSION_CORE, SESSION_CODEC, position=event.position)
+        return then.state.messages
 
     async def _check_whole_log(self) -> None:
         for problem in (await check_log(self.process.world.disk)).problems:

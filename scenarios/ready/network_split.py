@@ -1,19 +1,21 @@
-"""Network split in mid-session: for 40 seconds no model call gets through.
+"""Network split in mid-session: for seven minutes nothing gets through, in the middle of answers that are streamed.
 
-Three sessions are at work when the network goes. Calls that are made meanwhile fail as broken connections.
+Three sessions are at work when the network goes. The models are asked with a real provider, over HTTP on a simulated
+network: who is connected hears nothing more, and who wants to connect waits.
 
-Promised: a call that failed is made again after a pause that grows, as the agent's `RetryPolicy` says; so every run
-ends with an answer, and no tool is called again because of it.
+Promised: silence ends as a time-out, and nobody waits for ever. What had been streamed of an answer is void: it is
+evidence in the log, and never history. A call that failed is made again after a pause that grows, as the agent's
+`RetryPolicy` says; so every run ends with an answer, and no tool is called again because of it.
 
-Look at `times`, how many calls the split cost; at `event_kinds["session.retry_scheduled.v1"]`, as many retries; and at
-`outcomes`.
+Look at `event_kinds`: `session.model_interrupted.v1` for the answers that were cut, and as many
+`session.retry_scheduled.v1` as `session.model_failed.v1`; at `operations["connect"]`; and at `outcomes`.
 """
 
 from refold.agent import Agent
 from refold.events.configuration import AgentConfig
 from refold.events.retrying import RetryPolicy
 from refold.providers.scripted import ScriptedProvider
-from refold.scenarios.faults import ProviderBrownOut
+from refold.scenarios.faults import NetworkSplit
 from refold.scenarios.ready.playing import main, played
 from refold.scenarios.scenario import Answer, Call, Say, Scenario
 from refold.scenarios.simulated_agent import AgentSource
@@ -37,7 +39,8 @@ def scenario() -> Scenario:
     """Return three sessions, and the split two seconds after they began."""
     return Scenario(
         acts=tuple(Say(session=city, text=f"Book a room in {city}.") for city in ("Lisbon", "Oslo", "Rome")),
-        faults=(ProviderBrownOut(at_s=2.0, for_s=40.0, kind="connection"),),
+        faults=(NetworkSplit(at_s=2.0, seconds=420.0),),
+        wire="anthropic",
         script=(
             Answer(text="I look around.", calls=(Call("book", {"city": "the middle"}),)),
             Answer(calls=(Call("book", {"city": "the suburbs"}),)),
