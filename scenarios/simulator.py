@@ -18,6 +18,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -44,6 +45,7 @@ from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Decide, Say, Scen
 from refold.scenarios.session_watching import Watching
 from refold.scenarios.simulated_agent import AgentSource, simulated_agent
 from refold.scenarios.simulated_loop import Schedule, SeededSchedule, SimulatedLoop, SparseSchedule
+from refold.scenarios.simulated_model import SimulatedModel
 from refold.scenarios.simulated_replies import SimulatedReplies
 from refold.scenarios.simulated_store import SimulatedStore
 from refold.scenarios.simulated_wire import wire_of
@@ -131,6 +133,10 @@ class _Simulation:
         self.world.plan.noticed = self.watch.met
         self.replies = SimulatedReplies(self.world)
         self.wire = wire_of(self.world, self.watch)
+        self.world.on_body = self.watch.effects.begun
+        self.world.on_ask = self.watch.asking
+        self.world.on_said = self.watch.said
+        self.world.on_answer = self.watch.answered
         self._agent = agent
         self._stores: list[SimulatedStore] = []
         """Of the present life, and of processes that live beside it."""
@@ -172,6 +178,7 @@ class _Simulation:
         finally:
             self.watch.exercised.add("ERROR")
             time_s = loop.time()
+            self.watch.effects.life_over(self.world.life)
             self.steps += loop.steps
             for store in self._stores:
                 store.bury()
@@ -210,13 +217,16 @@ class _Simulation:
     def agent(self) -> Agent:
         """Return the agent as the present life has it."""
         has_people = any(isinstance(act, Decide) for act in self.scenario.acts)
-        return simulated_agent(
+        agent = simulated_agent(
             self._agent,
             self.world,
             asked=self.watch.asked,
             approval=None if has_people else self._decide,
             reached=self.wire.provider_of if self.wire is not None else lambda model: model,
         )
+        self.watch.shows_all = agent.context is None and not agent.middleware
+        self.watch.effects.evidence.one_model = isinstance(agent.provider, SimulatedModel)
+        return agent
 
     def store(self) -> SimulatedStore:
         """Return the disk as the present life sees it."""
@@ -232,7 +242,10 @@ class _Simulation:
     async def _decide(self, session: SessionId, request: ToolApprovalRequested) -> Decision:
         chance = self.world.chance(f"approval {session} {request.call}")
         await asyncio.sleep(chance.uniform(0.5, 60.0))
-        return Allow(always=chance.random() < 0.2) if chance.random() < 0.7 else Deny(reason="not this one")
+        always = chance.random() < 0.2
+        allowed = chance.random() < 0.7
+        self.watch.effects.evidence.decided(session, request.call, allowed=allowed)
+        return Allow(always=always) if allowed else Deny(reason="not this one")
 
     async def _check_whole_log(self) -> None:
         self.watch.over()
@@ -293,13 +306,20 @@ class _Life:
         loop = asyncio.get_running_loop()
         for fault in world.plan.timed():
             loop.call_at(max(fault.at_s, loop.time()), self._timed, fault)
-        runtime = AgentRuntime(simulation.agent(), log=self._store, clock=world.clock, inbox_poll_s=0)
+        runtime = AgentRuntime(
+            simulation.agent(),
+            log=self._store,
+            clock=world.clock,
+            inbox_poll_s=0,
+            passivate_after_s=simulation.scenario.passivate_after_s,
+        )
         try:
             await runtime.open()
         except PersistenceError:  # As a process that cannot start, and is started again.
             await asyncio.sleep(START_AGAIN_S)
             return
         simulation.replies.serve(runtime.system)
+        runtime.subscribe(partial(self._watch.effects.published, self._world.life))
         waiting = {index: act for index, act in enumerate(simulation.scenario.acts) if index not in simulation.outcomes}
         acts = [loop.create_task(self._act(runtime, index, act), name=f"act {index}") for index, act in waiting.items()]
         self._acts.extend(acts)
@@ -411,6 +431,7 @@ class _Life:
                     sending.cancel()
                     await asyncio.wait([sending])
                 if sending.cancelled():
+                    self._watch.effects.evidence.given_up(act.session, key)
                     return "done"
                 self._watch.told(act.session, sending.result())
                 return type(sending.result().outcome).__name__
