@@ -19,7 +19,7 @@ from refold.events.cleaning import Unrecordable
 from refold.events.configuration import AgentConfiguration, ToolSpec
 from refold.events.content import AnswerContent, Message
 from refold.events.context_window import Context, ContextWindow, Range
-from refold.events.errors import AgentLoopError, LogFormatError
+from refold.events.errors import AgentLoopError
 from refold.events.history_rules import HistoryRules
 from refold.events.ids import PayloadHash, RunId, SessionId
 from refold.events.model import ModelRequest, RequestReference
@@ -29,6 +29,7 @@ from refold.events.request_building import (
     difference,
     plain_request,
     prepared_of,
+    prompt_and_tools,
     recordable,
     with_prepared,
 )
@@ -204,11 +205,7 @@ class RequestMaker:
         place = (configuration.system_prompt, configuration.tool_schemas)
         if place not in self._parts:
             payloads = await self._store.read_payloads(place)
-            for name in place:
-                if name not in payloads:
-                    raise LogFormatError(f"payload {name} is missing from {self._store.name}")
-            specs = msgspec.json.decode(payloads[configuration.tool_schemas], type=tuple[ToolSpec, ...])
-            self._parts[place] = (payloads[configuration.system_prompt].decode(), specs)
+            self._parts[place] = prompt_and_tools(configuration, payloads, self._store.name)
         return self._parts[place]
 
 

@@ -134,8 +134,10 @@ class EventCodec(Generic[E]):
             if upcast is not None:
                 return self._decoder.decode(self._encoder.encode(upcast))
         except (msgspec.MsgspecError, UnicodeError, RecursionError, LookupError, TypeError, ValueError) as failure:
-            raise LogFormatError(f"event {place} ({tag}) cannot be brought to today's shape: {failure}") from failure
-        raise LogFormatError(f"event {place} has the type {tag!r}, which {self._unknown}")
+            raise LogFormatError(
+                f"event {place} ({tag:.200}) cannot be brought to today's shape: {failure}"
+            ) from failure
+        raise LogFormatError(f"event {place} has the type {tag!r:.200}, which {self._unknown}")
 
     def recorded(self, stored: Iterable[StoredEvent]) -> list[RecordedEvent[E]]:
         """Return events with their places and causes, given whole batches in order of one or several streams."""

@@ -143,7 +143,9 @@ def stored_hashes(messages: Iterable[Message]) -> list[PayloadHash]:
     return list(dict.fromkeys(block.hash for block in stored if not block.shown))
 
 
-def _stored_blocks(content: Iterable[object]) -> Iterable[StoredBlock]:
+def _stored_blocks(content: object) -> Iterable[StoredBlock]:
+    if not isinstance(content, tuple | list):  # Events of other kinds may have something else under that name.
+        return
     for block in content:
         if type(block) is StoredBlock:
             yield block
@@ -171,6 +173,10 @@ def _restored_block(block: Block, payloads: Mapping[PayloadHash, bytes]) -> Bloc
     return msgspec.structs.replace(block, content=tuple(_restored_block(item, payloads) for item in content))
 
 
+def _messages(value: object) -> Iterable[Message]:
+    return (item for item in value if isinstance(item, Message)) if isinstance(value, tuple | list) else ()
+
+
 def referenced_payloads(event: Event) -> list[PayloadHash]:
     """Return the payloads that an event cannot be understood without, in order, each once."""
     found: list[PayloadHash] = []
@@ -181,7 +187,7 @@ def referenced_payloads(event: Event) -> list[PayloadHash]:
     reference = getattr(event, "request", None)
     if isinstance(reference, RequestReference) and reference.prepared_payload is not None:
         found.append(reference.prepared_payload)
-    found += [block.hash for block in _stored_blocks(getattr(event, "original", None) or ())]
-    for message in (*getattr(event, "messages", ()), *getattr(event, "summary", ())):
-        found += [block.hash for block in _stored_blocks(message.content)]
+    found += [block.hash for block in _stored_blocks(getattr(event, "original", None))]
+    for messages in (getattr(event, "messages", None), getattr(event, "summary", None)):
+        found += [block.hash for message in _messages(messages) for block in _stored_blocks(message.content)]
     return list(dict.fromkeys(found))

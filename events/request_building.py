@@ -4,7 +4,7 @@
 again, so that what is shown of a log is what was sent, field by field. Read `refold.events.prepared` first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -19,6 +19,7 @@ from refold.events.prepared import NOTHING, Prepared, Rewritten, Sampling, Splic
 
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Prepared)
+_tools_decoder = msgspec.json.Decoder(tuple[ToolSpec, ...])
 
 
 def plain_request(
@@ -151,6 +152,32 @@ def with_prepared(reference: RequestReference, prepared: Prepared) -> tuple[Requ
         return msgspec.structs.replace(reference, prepared=again), {}
     name = payload_hash(data)
     return msgspec.structs.replace(reference, prepared_payload=name), {name: data}
+
+
+def prompt_and_tools(
+    configuration: AgentConfiguration, payloads: Mapping[PayloadHash, bytes], log: str
+) -> tuple[str, tuple[ToolSpec, ...]]:
+    """Return the system prompt and the tools, in name order, of a configuration.
+
+    Args:
+        configuration: as recorded.
+        payloads: holds those that it names.
+        log: what errors call the log.
+
+    Raises:
+        LogFormatError: one of them is missing or damaged.
+    """
+    for name in (configuration.system_prompt, configuration.tool_schemas):
+        if name not in payloads:
+            raise LogFormatError(f"payload {name} is missing from {log}")
+    try:
+        prompt = payloads[configuration.system_prompt].decode()
+    except UnicodeDecodeError as error:
+        raise LogFormatError(f"payload {configuration.system_prompt} of {log} is damaged: {error}") from None
+    try:
+        return prompt, _tools_decoder.decode(payloads[configuration.tool_schemas])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise LogFormatError(f"payload {configuration.tool_schemas} of {log} is damaged: {error}") from None
 
 
 def prepared_of(reference: RequestReference, payloads: dict[PayloadHash, bytes]) -> Prepared:

@@ -11,13 +11,13 @@ import hashlib
 
 import msgspec
 
-from refold.events.configuration import AgentConfiguration, ToolSpec
+from refold.events.configuration import AgentConfiguration
 from refold.events.errors import ConfigError, LogFormatError
 from refold.events.ids import PayloadHash
 from refold.events.model import ModelRequest, RequestReference
 from refold.events.payloads import restored, stored_hashes
 from refold.events.prepared import Prepared
-from refold.events.request_building import applied, plain_request, prepared_of
+from refold.events.request_building import applied, plain_request, prepared_of, prompt_and_tools
 from refold.events.session_core import fold
 from refold.events.session_events import AgentConfigured, ContextPrepared, ModelFailed, ModelResponded, SessionEvent
 from refold.log_reading import ReadableLog, opened, session_head
@@ -97,10 +97,11 @@ async def _built(
         if name not in payloads:
             raise LogFormatError(f"payload {name} is missing from {store.name}")
     prepared = prepared_of(reference, payloads)
+    prompt, tools = prompt_and_tools(configuration, payloads, store.name)
     plain = plain_request(
         configuration,
-        payloads[configuration.system_prompt].decode(),
-        msgspec.json.decode(payloads[configuration.tool_schemas], type=tuple[ToolSpec, ...]),
+        prompt,
+        tools,
         tuple(restored(message, payloads) for message in stored),
         reference.offered,
     )

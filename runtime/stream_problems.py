@@ -32,6 +32,10 @@ PROBLEMS_KEPT = 1_000
 """Most problems that a report holds; the others are only counted."""
 
 
+MESSAGE_CHARACTERS = 2_000
+"""After so many characters a message is cut; it may quote what a hostile log says."""
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that is wrong with a log."""
 
@@ -43,7 +47,7 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     position: int | None = None
     """Of that event, where there is one."""
     message: str
-    """What is wrong there."""
+    """What is wrong there; at most `MESSAGE_CHARACTERS` of it."""
 
     def __str__(self) -> str:
         at_event = self.version or self.position is not None
@@ -66,7 +70,8 @@ class Problems:
         """Note one more."""
         self.found += 1
         if len(self.kept) < PROBLEMS_KEPT:
-            self.kept.append(Problem(kind=kind, stream=stream, version=version, position=position, message=message))
+            said = message if len(message) <= MESSAGE_CHARACTERS else f"{message[:MESSAGE_CHARACTERS]}…"
+            self.kept.append(Problem(kind=kind, stream=stream, version=version, position=position, message=said))
 
     def add_at(self, event: StoredEvent, kind: ProblemKind, message: str) -> None:
         """Note one more, at an event."""

@@ -103,6 +103,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     order drawn from the seed."""
     calm_s: float = 600.0
     """After so many virtual seconds no fault happens any more."""
+    passivate_after_s: float = 60.0
+    """After so many virtual seconds memory lets go of a session that does nothing."""
     patience_s: float = 50_000.0
     """So many more are then given to what was accepted to end."""
     store: StoreName = "memory"

@@ -17,7 +17,7 @@ from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.simulated_model import SimulatedModel, arguments_for
 from refold.scenarios.simulated_network import Sent
-from refold.scenarios.simulated_world import World
+from refold.scenarios.simulated_world import SIGNS, World
 from refold.scenarios.simulation_watch import marks_in
 from refold.scenarios.wire_answers import event, refusal, streamed, whole
 from refold.scenarios.wire_requests import BadRequest, Wire, request_in
@@ -30,9 +30,6 @@ LINE_CHARACTERS_MAX = 50_000
 
 BODY_BYTES_MAX = 400_000
 """Largest body that the provider is told to take."""
-
-SIGNS = " \N{EN DASH} é🙂"
-"""Stands behind texts, so that there are characters of two, three and four bytes to be cut."""
 
 PATHS = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}
 

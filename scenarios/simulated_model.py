@@ -51,6 +51,7 @@ class SimulatedModel:
         steps: tuple[ToolSpec, ...] | None = None,
     ) -> None:
         self._place = place
+        self._life = world.life
         self._world = world
         self._asked = asked
         self._output = output
@@ -58,24 +59,46 @@ class SimulatedModel:
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return an answer after some time."""
-        answer, delay_s, cut = self.begin(request)
-        await asyncio.sleep(delay_s)
-        if cut:
-            raise _dropped()
-        return answer
+        said: ModelResponse | ProviderError | None = None
+        try:
+            answer, delay_s, cut = self._heard(request)
+            await asyncio.sleep(delay_s)
+            if cut:
+                raise _dropped()
+            said = answer
+            return answer
+        except ProviderError as error:
+            said = error
+            raise
+        finally:
+            self._world.on_answer(request, self._life, said, False)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
         """Yield an answer piece by piece."""
-        answer, delay_s, cut = self.begin(request)
-        deltas = deltas_of(answer, DELTA_CHARACTERS)
-        pause_s = delay_s / (len(deltas) + 1)
-        for delta in deltas[: len(deltas) // 2] if cut else deltas:
+        said: ModelResponse | ProviderError | None = None
+        begun = False
+        try:
+            answer, delay_s, cut = self._heard(request)
+            deltas = deltas_of(answer, DELTA_CHARACTERS)
+            pause_s = delay_s / (len(deltas) + 1)
+            for delta in deltas[: len(deltas) // 2] if cut else deltas:
+                await asyncio.sleep(pause_s)
+                begun = True
+                yield delta
             await asyncio.sleep(pause_s)
-            yield delta
-        await asyncio.sleep(pause_s)
-        if cut:
-            raise _dropped()
-        yield answer
+            if cut:
+                raise _dropped()
+            said = answer
+            yield answer
+        except ProviderError as error:
+            said = error
+            raise
+        finally:
+            self._world.on_answer(request, self._life, said, begun)
+
+    def _heard(self, request: ModelRequest) -> tuple[ModelResponse, float, bool]:
+        self._world.on_ask(request, self._life, self._place)
+        return self.begin(request)
 
     def begin(self, request: ModelRequest) -> tuple[ModelResponse, float, bool]:
         """Return the answer, in how many seconds it comes, and whether it is cut off half-way.
@@ -100,6 +123,7 @@ class SimulatedModel:
                 case _:
                     raise AssertionError(f"{fault} is no fault of a model call")
         self._raise_in_brown_out()
+        self._world.on_said(request, answer)
         return answer if self._steps is None else _as_step(answer), delay_s, cut
 
     def _raise_in_brown_out(self) -> None:

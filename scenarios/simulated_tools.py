@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Sequence
 
 from refold.actors.tool_context import ToolContext
-from refold.events.configuration import ToolSpec
 from refold.events.errors import ToolError
 from refold.events.ids import SessionId
 from refold.scenarios import faults
@@ -36,24 +35,26 @@ def _simulated(tool: Tool[..., object], world: World) -> Tool[..., object]:
     life = world.life
 
     async def carry_out(body: ToolBody, values: dict[str, object], context: ToolContext[object]) -> object:
-        return await _carry_out(tool.spec, lambda: body(values, context), context, world, life)
+        return await _carry_out(tool, lambda: body(values, context), context, world, life)
 
     return tool.carried_out_by(carry_out)
 
 
 async def _carry_out(
-    spec: ToolSpec, run: Callable[[], object], context: ToolContext[object], world: World, life: int
+    tool: Tool[..., object], run: Callable[[], object], context: ToolContext[object], world: World, life: int
 ) -> object:
-    chance = world.chance(f"tool {spec.name}")
+    chance = world.chance(f"tool {tool.spec.name}")
     due = world.plan.count("tool", [str(context.session)])
     body = Body(
         session=SessionId(str(context.session)),
         call=str(context.call),
-        tool=spec,
+        tool=tool.spec,
         ignores_cancellation=any(isinstance(fault, faults.ToolHangs) for fault in due),
         life=life,
+        concurrency=tool.rules.concurrency,
     )
     world.bodies.append(body)
+    world.on_body(body)
     try:
         await asyncio.sleep(chance.uniform(0.0, 2.0))
         for fault in due:
@@ -64,6 +65,7 @@ async def _carry_out(
         result = run()
         if inspect.isawaitable(result):
             result = await result
+        body.returned = body.running
         for fault in due:
             if isinstance(fault, faults.CrashInTool):
                 world.die()
@@ -78,7 +80,8 @@ async def _carry_out(
                 return ODD_TEXT
         return result
     finally:
-        body.running = False
+        if body.running:
+            body.running, body.ended_s = False, world.now_s()
 
 
 async def _hang(world: World, body: Body) -> None:

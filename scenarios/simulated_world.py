@@ -9,12 +9,15 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
 
 from refold.actors.clock import Timer
 from refold.events.configuration import ToolSpec
+from refold.events.errors import ProviderError
 from refold.events.ids import SessionId
+from refold.events.model import ModelRequest, ModelResponse
 from refold.scenarios.fault_plan import FaultPlan
 from refold.scenarios.scenario import Scenario
 from refold.stores.event_store import EventStore
@@ -22,6 +25,12 @@ from refold.stores.memory import InMemoryStore
 
 EPOCH_US = 1_750_000_000_000_000
 """The wall clock when a simulation begins, in microseconds since the epoch."""
+
+
+SIGNS = " \N{EN DASH} é🙂"
+"""Stands behind texts on the wire, so that there are characters of two, three and four bytes to be cut."""
+
+OnAnswer: TypeAlias = Callable[[ModelRequest, int, ModelResponse | ProviderError | None, bool], object]
 
 
 class Body(msgspec.Struct, eq=False):
@@ -34,6 +43,12 @@ class Body(msgspec.Struct, eq=False):
     ignores_cancellation: bool = False
     life: int = 1
     """Of the process that runs it."""
+    concurrency: int | None = None
+    """Most bodies of its tool that may run at once."""
+    returned: bool = False
+    """Whether it brought something, a result or a failure of its own, instead of being cancelled."""
+    ended_s: float | None = None
+    """When it came to its end, in virtual seconds; None = it runs, or its process was gone before."""
 
 
 class Beginning(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +91,15 @@ class World:
         """Whether the process is gone, and its loop is about to stop."""
         self.loop: asyncio.AbstractEventLoop | None = None
         self.bodies: list[Body] = list(beginning.begun) if beginning is not None else []
+        self.on_body: Callable[[Body], object] = lambda body: None
+        """Told of each body that begins."""
+        self.on_ask: Callable[[ModelRequest, int, int], object] = lambda request, life, place: None
+        """Told of each model call, in which life of the process, and which of the agent's models."""
+        self.on_said: Callable[[ModelRequest, ModelResponse], object] = lambda request, answer: None
+        """Told of each answer that a model is about to give, however it is brought to the process."""
+        self.on_answer: OnAnswer = lambda request, life, said, begun: None
+        """Told of the end of each model call: what was said or failed, None where it was cancelled, and whether a piece
+        of an answer had come before."""
         self.clock = SimulatedClock(self)
         self._draws: Counter[str] = Counter()
 

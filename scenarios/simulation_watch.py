@@ -13,11 +13,11 @@ from contextlib import suppress
 
 import msgspec
 
-from refold.events.content import TextBlock
-from refold.events.errors import PersistenceError
+from refold.events.content import Message, TextBlock
+from refold.events.errors import PersistenceError, ProviderError
 from refold.events.ids import kind_and_identifier, stream_name
 from refold.events.invariants import SessionChecker
-from refold.events.model import ModelRequest
+from refold.events.model import ModelRequest, ModelResponse
 from refold.events.records import Appended, EncodedBatch, StoredEvent
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND
 from refold.events.session_events import (
@@ -32,6 +32,7 @@ from refold.events.session_events import (
 from refold.outcome import Cancelled, RunResult
 from refold.scenarios import faults
 from refold.scenarios.durability_check import DurabilityCheck, stored_events
+from refold.scenarios.effects_watch import EffectsWatch
 from refold.scenarios.fault_meetings import Meetings, situations_of
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.simulated_world import World
@@ -81,6 +82,9 @@ class SimulationWatch:
         self.meetings = Meetings()
         self._lives: dict[str, int] = {}
         """In which life of the process each session's last event was recorded."""
+        self.effects = EffectsWatch(world, self.note, self.exercised)
+        self.shows_all = False
+        """Whether models are shown whole histories, as they are."""
 
     def note(self, rule: str, stream: str, message: str) -> None:
         """Note a broken promise."""
@@ -128,6 +132,7 @@ class SimulationWatch:
             event = SESSION_CODEC.decode(item)
             for violation in checker.observe(event):
                 self.note(violation.invariant, stream, f"version {item.version}: {violation.message}")
+            self.effects.observe(identifier, item, event)
             if isinstance(event, InputQueued | CancelRequested) and event.key is not None:
                 self._check_once(stream, event)
             if isinstance(event, CancelRequested) and event.run is not None:
@@ -169,6 +174,7 @@ class SimulationWatch:
         """Check an outcome that somebody outside is told."""
         stream = stream_name(SESSION_KIND, session)
         self.exercised.update(("INV5", "INV7"))
+        self.effects.told(session, result)
         end = self._ends.get((session, result.run))
         if end is None and (session, result.run) in self._cancelled and isinstance(result.outcome, Cancelled):
             # Its turn is still to come, and whoever said it need not wait for that.
@@ -185,6 +191,7 @@ class SimulationWatch:
 
     def over(self) -> None:
         """Check, once all is over, that no body ran more often than its tool says that it may, and people allowed."""
+        self.effects.over()
         begun: Counter[tuple[str, str]] = Counter()
         for body in self._world.bodies:
             if body.tool.effect == "once":
@@ -202,6 +209,39 @@ class SimulationWatch:
         if len(marks) > 1:
             self.note("INV4", "", f"one request shows what was said in the sessions {', '.join(sorted(marks))}")
         return sorted(marks)
+
+    def asking(self, request: ModelRequest, life: int, place: int) -> None:
+        """See that a model is asked, the agent's first one or another, in some life of the process."""
+        for session in sessions_of(request):
+            self.effects.asked(session, life, place)
+            checker = self._checkers.get(stream_name(SESSION_KIND, session))
+            state = checker.state if checker is not None else None
+            if self.shows_all and state is not None and state.run is not None and state.run.phase == "model":
+                self._compare_request(session, request, state.messages)
+
+    def _compare_request(self, session: str, request: ModelRequest, history: Sequence[Message]) -> None:
+        """Compare what a model is shown with what the log adds up to, where it is to be shown all of it."""
+        self.exercised.add("INV6")
+        shown = [message.role for message in request.messages]
+        if shown != [message.role for message in history]:
+            stream = stream_name(SESSION_KIND, session)
+            self.note("INV6", stream, f"a model is shown {len(shown)} messages, and the log has {len(history)}")
+
+    def said(self, request: ModelRequest, answer: ModelResponse) -> None:
+        """See what a model is about to say."""
+        for session in sessions_of(request):
+            self.effects.evidence.said(session, answer)
+
+    def answered(
+        self, request: ModelRequest, life: int, said: ModelResponse | ProviderError | None, begun: bool
+    ) -> None:
+        """See what came of a request."""
+        self.effects.model_ended(sessions_of(request), life, said, begun=begun)
+
+
+def sessions_of(request: ModelRequest) -> list[str]:
+    """Return the sessions whose inputs a request shows."""
+    return sorted({mark for message in request.messages for mark in marks_in(message.content)})
 
 
 def marked(session: str, text: str) -> str:

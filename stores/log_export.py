@@ -130,6 +130,8 @@ async def _payload_lines(store: WholeLog, wanted: Collection[PayloadHash] | None
                 # One that is missing was deleted meanwhile, with the last that referred to it.
                 if name in payloads:
                     yield _payload_line(store.name, name, payloads[name])
+        if page[-1].hash <= after:
+            raise LogFormatError(f"the log {store.name} is damaged: its payloads cannot be listed after {after!r:.80}")
         after = page[-1].hash
 
 
@@ -158,6 +160,8 @@ async def _tombstone_lines(store: WholeLog) -> AsyncIterator[bytes]:
     while page := await store.list_tombstones(after_position=after, limit=_NAMES_PER_PAGE):
         for tombstone in page:
             yield tombstone_line(tombstone)
+        if page[-1].position <= after:
+            raise LogFormatError(f"the log {store.name} is damaged: its tombstones cannot be listed after {after}")
         after = page[-1].position
 
 

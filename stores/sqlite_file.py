@@ -235,6 +235,25 @@ def _check_schema(connection: sqlite3.Connection, log: Path) -> None:
     triggers = [str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")]
     if triggers:
         raise LogFormatError(f"the log {log} has triggers that Refold did not make: {', '.join(triggers)}; drop them")
+    computed = [name for name in found if name not in _schema_objects() and _is_computed_index(connection, name)]
+    if computed:  # Each write would compute what the file says, which may take all memory.
+        raise LogFormatError(
+            f"the log {log} has indexes of expressions, or of some rows, that Refold did not make: "
+            f"{', '.join(sorted(computed))}; drop them"
+        )
+
+
+def _is_computed_index(connection: sqlite3.Connection, name: str) -> bool:
+    """Tell whether an object of the schema is an index that is not simply of columns."""
+    owner = connection.execute("SELECT tbl_name FROM sqlite_schema WHERE type = 'index' AND name = ?", (name,))
+    columns = connection.execute("SELECT cid FROM pragma_index_xinfo(?)", (name,)).fetchall()
+    partial = [
+        is_partial
+        for (table,) in owner.fetchall()
+        for index, is_partial in connection.execute("SELECT name, partial FROM pragma_index_list(?)", (table,))
+        if index == name
+    ]
+    return any(column < -1 for (column,) in columns) or any(partial)
 
 
 @cache

@@ -49,7 +49,12 @@ IMPURE_BUILTINS = {"__import__", "breakpoint", "compile", "eval", "exec", "hash"
 AT_HOME_IN = {
     "numpy": ("runtime/memory/",),
     "aiosqlite": ("stores/",),
-    "sqlite3": ("stores/", "scenarios/recovered_log.py", "scenarios/storage_workload.py"),
+    "sqlite3": (
+        "stores/",
+        "scenarios/recovered_log.py",
+        "scenarios/storage_workload.py",
+        "scenarios/table_mutations.py",
+    ),
     "httpx": ("runtime/", "scenarios/simulated_network.py"),
     "rich": ("runtime/", "scenarios/"),
     "typer": ("runtime/", "scenarios/"),

@@ -27,6 +27,9 @@ EXIT_NOBODY_READS: Final = 141
 EXIT_TERMINATED: Final = 143
 """SIGTERM ended it, in order."""
 
+ERROR_CHARACTERS: Final = 1_000
+"""After so many characters the message of an error is cut; it may quote what a hostile log says."""
+
 EXIT_CODES_HELP: Final = """\
 Exit codes: 0 ok; 1 a run failed, or a divergence or problems were found; 2 usage or bad input (no such file, not a
 log, no such session); 3 the log is in use by another runtime; 130 interrupted; 141 the reader of the output went away;
@@ -106,7 +109,7 @@ def _flush_output() -> None:
 
 
 def _failed(error: Exception, code: int) -> int:
-    typer.echo(f"refold: {one_line(str(error))}", err=True)
+    typer.echo(f"refold: {one_line(str(error), ERROR_CHARACTERS)}", err=True)
     return code
 
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from refold.stream_replay import Divergence
 
 
+LINE_CHARACTERS = 2_000
+"""After so many characters the line that names a divergence is cut; both sides are shown whole below it."""
+
+
 class LevelName(StrEnum):
     """How much is done again."""
 
@@ -153,7 +157,7 @@ def _write_report(report: "ReplayReport") -> None:
     if report.divergence is not None:
         _write_divergence(to, report.divergence)
     for other in report.divergences[1:]:
-        write_paragraph(to, f"also {one_line(str(other))}", style="red")
+        write_paragraph(to, f"also {one_line(str(other), LINE_CHARACTERS)}", style="red")
     if report.diverged > len(report.divergences):
         write_paragraph(to, f"… and {report.diverged - len(report.divergences):,} more", style="red")
     for left_out in report.not_replayed:
@@ -192,7 +196,7 @@ def _write_compared(to: "Console", report: "ReplayReport") -> None:
 
 
 def _write_divergence(to: "Console", divergence: "Divergence") -> None:
-    write_paragraph(to, one_line(str(divergence)), style="bold red")
+    write_paragraph(to, one_line(str(divergence), LINE_CHARACTERS), style="bold red")
     write_paragraph(to, f"at position {divergence.position}, in the batch of version {divergence.batch}")
     for name, side in (("recorded", divergence.recorded), ("now", divergence.now)):
         write_paragraph(to, f"{name}:", style="bold")

@@ -85,7 +85,8 @@ async def _stream(store: "EventStore", head: "StreamHead", at: int | None, as_js
         return EXIT_OK
     rows = table("#VERSION", "TIME", "TYPE", "SUMMARY")
     for item in shown:
-        rows.add_row(str(item.version), time_words(item.time), item.type, cell(item.words, SUMMARY_CHARACTERS))
+        words = cell(item.words, SUMMARY_CHARACTERS)
+        rows.add_row(str(item.version), time_words(item.time), cell(item.type, SUMMARY_CHARACTERS), words)
     write_table(console(), rows)
     return EXIT_OK
 

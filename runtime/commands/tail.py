@@ -117,5 +117,5 @@ def _write(item: "Followed") -> None:
 
     words = one_line(item.words, SUMMARY_CHARACTERS)
     place = f"{one_line(item.stream)}@{item.version}"
-    line = f"{item.position:>6}  {time_words(item.time)}  {place}  {one_line(item.type)}  {words}"
+    line = f"{item.position:>6}  {time_words(item.time)}  {place}  {one_line(item.type, SUMMARY_CHARACTERS)}  {words}"
     typer.echo(line.rstrip())

@@ -13,6 +13,7 @@ from refold.events.configuration import ToolSpec
 from refold.events.content import Message, TextBlock
 from refold.events.context_window import Context, TokenWindow
 from refold.events.errors import LogFormatError
+from refold.events.ids import PayloadHash
 from refold.events.model import ModelRequest, RequestReference
 from refold.events.payloads import INLINE_BYTES_MAX, referenced_payloads
 from refold.events.prepared import NOTHING, Prepared, Rewritten, Splice, SystemAddition
@@ -21,6 +22,7 @@ from refold.events.request_building import (
     difference,
     plain_request,
     prepared_of,
+    prompt_and_tools,
     recordable,
     rewritten,
     with_additions,
@@ -150,3 +152,24 @@ def test_a_request_that_no_log_can_hold_is_refused(wrong: dict[str, Any]) -> Non
     changes = difference(before, msgspec.structs.replace(before, **wrong))
     with pytest.raises(Unrecordable):
         recordable(Prepared(rewritten=changes))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tools"),
+    [
+        (b"\xff", b"[]"),
+        (b"Be brief.", b""),
+        (b"Be brief.", b"[{}]"),
+        (b"Be brief.", b'{"a":' * 100_000),
+        (b"Be brief.", None),
+        (None, b"[]"),
+    ],
+)
+def test_a_prompt_or_schemas_that_are_damaged_or_missing_are_named(prompt: bytes | None, tools: bytes | None) -> None:
+    given = msgspec.structs.replace(
+        configuration(), system_prompt=PayloadHash("1" * 64), tool_schemas=PayloadHash("2" * 64)
+    )
+    kept = {given.system_prompt: prompt, given.tool_schemas: tools}
+    payloads = {name: data for name, data in kept.items() if data is not None}
+    with pytest.raises(LogFormatError, match=r"^payload .{64} (of events\.db is damaged|is missing from events\.db)"):
+        prompt_and_tools(given, payloads, "events.db")

@@ -88,8 +88,8 @@ def test_a_real_log_recovers_everywhere_and_is_not_changed(log_file: Path) -> No
     before = log_file.read_bytes()
     summary = summary_of(log_file)
     assert summary.broken == {}
-    verdicts = summary.verdicts()
-    assert {rule for rule, verdict in verdicts.items() if verdict != "hold"} == {"SECRET", "TYPED"}
+    not_exercised = {rule for rule, verdict in summary.verdicts().items() if verdict != "hold"}
+    assert not_exercised <= {"APPROVAL", "CANCEL", "SECRET", "TYPED"}  # Nobody decides or gives up, and it is no wire.
     assert summary.situations["tool running"] > 0
     assert summary.situations["model call open"] > 0
     assert summary.lives > summary.tried.total()

@@ -1,0 +1,209 @@
+"""A scenario that is being played: one life of the process after the other, and what comes of them.
+
+Read `refold.scenarios.simulator` first, which says what is played, and how.
+"""
+
+import asyncio
+import gc
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from refold.agent import Agent
+from refold.events.codec import tag_of
+from refold.events.errors import ConfigError
+from refold.events.ids import SessionId
+from refold.events.permission import Allow, Decision, Deny
+from refold.events.records import StoredEvent
+from refold.events.session_events import ToolApprovalRequested
+from refold.scenarios import faults
+from refold.scenarios.burial import Gone, bury
+from refold.scenarios.last_look import last_look
+from refold.scenarios.scenario import Decide, Scenario, Watch
+from refold.scenarios.session_watching import Watching
+from refold.scenarios.simulated_agent import AgentSource, simulated_agent
+from refold.scenarios.simulated_disk import SimulatedDisk
+from refold.scenarios.simulated_life import Life, Repetition
+from refold.scenarios.simulated_loop import Schedule, SeededSchedule, SimulatedLoop, SparseSchedule
+from refold.scenarios.simulated_model import SimulatedModel
+from refold.scenarios.simulated_replies import SimulatedReplies
+from refold.scenarios.simulated_store import SimulatedStore
+from refold.scenarios.simulated_wire import wire_of
+from refold.scenarios.simulated_world import Beginning, World
+from refold.scenarios.simulation_report import SimulationReport
+from refold.scenarios.simulation_watch import SimulationWatch
+
+log = logging.getLogger("refold.scenarios")
+
+LIVES_MAX = 200
+"""A process that dies more often than this is not the fault of the plan."""
+
+
+class Simulation:
+    """One scenario being played, life after life.
+
+    Args:
+        agent: see `Simulator`.
+        scenario: what is played.
+        beginning: the log that there is before; None = an empty one.
+    """
+
+    def __init__(self, agent: AgentSource, scenario: Scenario, beginning: Beginning | None) -> None:
+        self.scenario = scenario
+        self.world = World(scenario, beginning)
+        self.watch = SimulationWatch(self.world)
+        self.world.plan.noticed = self.watch.met
+        self.replies = SimulatedReplies(self.world)
+        self.wire = wire_of(self.world, self.watch)
+        self.files = SimulatedDisk(self.world) if scenario.store == "sqlite" else None
+        self.world.on_body = self.watch.effects.begun
+        self.world.on_ask = self.watch.asking
+        self.world.on_said = self.watch.said
+        self.world.on_answer = self.watch.answered
+        self._agent = agent
+        self._stores: list[SimulatedStore] = []
+        """Of the present life, and of processes that live beside it."""
+        self.outcomes: dict[int, str] = {}
+        self.repetitions: list[Repetition] = []
+        """Of acts, still to come."""
+        self.watching = {index: Watching(act) for index, act in enumerate(scenario.acts) if isinstance(act, Watch)}
+        self.steps = 0
+        self.over = False
+        self._ended = False
+        """Whether the process has come to its end by itself, and its loop is about to stop."""
+
+    def run(self) -> SimulationReport:
+        try:
+            return self._run()
+        finally:
+            if self.files is not None:
+                self.files.remove()
+
+    def _run(self) -> SimulationReport:
+        time_s = 0.0
+        while not self.over and not self.watch.broken:
+            self.world.life += 1
+            if self.world.life > LIVES_MAX:
+                self.watch.note("LIVENESS", "", f"the process has died {LIVES_MAX} times")
+                break
+            time_s = self._live(time_s)
+        looking = last_look(self.world, self.watch, self.files, self.wire)
+        return self._report(asyncio.run(looking) if self.files is None else self.files.look(looking))
+
+    def _live(self, time_s: float) -> float:
+        """Play one life of the process, and return the time at its end."""
+        loop = SimulatedLoop(self._schedule(), time_s=time_s)
+        loop.before_step = self._before_step
+        self.world.loop, self.world.dying = loop, False
+        asyncio.set_event_loop(loop)
+        if self.files is not None:
+            self.files.begin_life()
+        try:
+            loop.run_until_complete(self._whole_life())
+        except Gone:
+            log.debug("life %d ended at %.3f s", self.world.life, loop.time())
+        except ConfigError:
+            raise  # It cannot be simulated, and has broken nothing.
+        except Exception as error:  # noqa: BLE001 - The border to the simulated process, whatever it lets out.
+            self.watch.note("ERROR", "", f"{type(error).__name__}: {error}")
+        finally:
+            self.watch.exercised.add("ERROR")
+            time_s = loop.time()
+            self.watch.effects.life_over(self.world.life)
+            self.steps += loop.steps
+            for store in self._stores:
+                store.bury()
+            self.replies.bury()
+            if self.files is not None:
+                self.files.end_life()
+            loop.before_step = None
+            if self.wire is not None and self.world.dying:
+                self.wire.network.bury()
+            self._bury(loop)
+            if self.wire is not None:
+                self.wire.check_all_is_closed()
+            asyncio.set_event_loop(None)
+            gc.collect()
+        return time_s
+
+    async def _whole_life(self) -> None:
+        self._ended = False
+        try:
+            if self.files is None or await self.files.starts(self.watch):
+                await Life(self).live()
+        finally:
+            self._ended = True
+
+    def _before_step(self, step: int) -> None:
+        for fault in self.world.plan.count("step"):
+            assert isinstance(fault, faults.CrashAtStep)
+            self.world.die()
+        if (self.world.dying or self.watch.broken) and not self._ended:
+            raise Gone
+
+    def _bury(self, loop: SimulatedLoop) -> None:
+        """Let what is left of a life end, which it cannot do anything against any more."""
+        for body in self.world.bodies:
+            body.running = False
+        if not bury(loop, self.files.bury if self.files is not None else None) and not self.watch.broken:
+            self.watch.note("ERROR", "", "what was left of a dead life does not end")
+
+    def agent(self) -> Agent:
+        """Return the agent as the present life has it."""
+        has_people = any(isinstance(act, Decide) for act in self.scenario.acts)
+        agent = simulated_agent(
+            self._agent,
+            self.world,
+            asked=self.watch.asked,
+            approval=None if has_people else self._decide,
+            reached=self.wire.provider_of if self.wire is not None else lambda model: model,
+        )
+        if self.wire is not None:
+            self.wire.know(agent)
+        self.watch.shows_all = agent.context is None and not agent.middleware
+        self.watch.effects.evidence.one_model = isinstance(agent.provider, SimulatedModel)
+        return agent
+
+    def store(self) -> SimulatedStore:
+        """Return the disk as the present life sees it."""
+        self._stores.append(SimulatedStore(self.world.disk, self.world.plan, self.world.die, self.watch.committed))
+        return self._stores[-1]
+
+    def _schedule(self) -> Schedule:
+        deviations = self.scenario.deviations
+        if deviations is None:
+            return SeededSchedule(self.scenario.seed * 1_000 + self.world.life)
+        return SparseSchedule(deviations if self.world.life == 1 else {})
+
+    async def _decide(self, session: SessionId, request: ToolApprovalRequested) -> Decision:
+        chance = self.world.chance(f"approval {session} {request.call}")
+        await asyncio.sleep(chance.uniform(0.5, 60.0))
+        always = chance.random() < 0.2
+        allowed = chance.random() < 0.7
+        self.watch.effects.evidence.decided(session, request.call, allowed=allowed)
+        return Allow(always=always) if allowed else Deny(reason="not this one")
+
+    def _report(self, events: Sequence[StoredEvent]) -> SimulationReport:
+        digest = hashlib.sha256()
+        for event in events:
+            digest.update(msgspec.msgpack.encode(event))
+        return SimulationReport(
+            scenario=self.scenario,
+            broken=tuple(self.watch.broken),
+            exercised=tuple(sorted(self.watch.exercised)),
+            happened=self.world.plan.happened(),
+            lives=self.world.life,
+            steps=self.steps,
+            virtual_s=self.world.now_s(),
+            events=len(events),
+            event_kinds=dict(sorted(Counter(tag_of(event.data) or "" for event in events).items())),
+            times=self.world.plan.times(),
+            watched=tuple(watching.seen() for watching in self.watching.values()),
+            operations=self.world.plan.operations(),
+            outcomes=tuple(self.outcomes.get(index, "") for index in range(len(self.scenario.acts))),
+            met=self.watch.meetings.counted(),
+            digest=digest.hexdigest(),
+        )

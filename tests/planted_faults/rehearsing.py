@@ -1,0 +1,88 @@
+"""Plants each fault of `scenario_faults` into a copy of the package, and plays drawn scenarios until one finds it.
+
+python -P -m tests.planted_faults.rehearsing                   all of them; prints a table, exits 1 if one is missed
+... --seeds=400                                                most scenarios for each; default 200
+... --only=TEXT                                                those whose names hold a text
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from tests.planted_faults.planting import ROOT, copy_package, plant
+from tests.planted_faults.scenario_faults import SCENARIO_FAULTS, ScenarioFault
+from tests.planted_faults.sweep import Found
+
+SEEDS = 200
+"""Most scenarios that are played for one fault."""
+
+ENDLESS_AFTER_S = 300
+"""Ends a sweep that a fault has made endless, which finds nothing."""
+
+
+def rehearse(fault: ScenarioFault, folder: Path, seeds: int = SEEDS) -> Found:
+    """Play drawn scenarios on a copy of the package in `folder`, which is empty, until one finds the fault."""
+    copy_package(folder)
+    plant(folder, fault.file, fault.original, fault.planted)
+    world = [f"{name}={value}" for name, value in (("store", fault.store), ("wire", fault.wire)) if value not in USUAL]
+    program = [sys.executable, "-P", "-B", "-m", "tests.planted_faults.sweep", str(seeds), *world]
+    done = subprocess.run(
+        program,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "PYTHONASYNCIODEBUG": ""},
+        capture_output=True,
+        text=True,
+        timeout=ENDLESS_AFTER_S,
+        check=True,
+    )
+    found = msgspec.json.decode(done.stdout, type=Found)
+    assert Path(found.package).is_relative_to(folder), "another package was swept"
+    return found
+
+
+USUAL = ("memory", "none")
+"""The world of scenarios that say nothing of it."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Rehearse the faults, print a table of what found them, and return the exit code."""
+    options = dict((argument.removeprefix("--") + "=").split("=")[:2] for argument in arguments)
+    seeds, only = int(options.get("seeds", SEEDS)), options.get("only", "")
+    faults = [fault for fault in SCENARIO_FAULTS if only in fault.name and ("all" in options or not fault.not_found)]
+    found = dict(_rehearsed(faults, seeds))
+    missed = [name for name, found_by in found.items() if not found_by.rules]
+    parts = Counter(fault.part for fault in faults)
+    of_parts = ", ".join(f"{count} of {part}" for part, count in parts.items())
+    needed = sorted(found_by.seeds for found_by in found.values() if found_by.rules)
+    sys.stdout.write(f"{len(faults) - len(missed)} of {len(faults)} faults found ({of_parts})")
+    if needed:
+        sys.stdout.write(f"; half of them within {needed[len(needed) // 2]} scenarios, all within {needed[-1]}")
+    sys.stdout.write("\n")
+    for fault in SCENARIO_FAULTS:
+        if fault.not_found and only in fault.name:
+            sys.stdout.write(f"not covered: {fault.name}: {fault.not_found}\n")
+    return int(bool(missed))
+
+
+def _rehearsed(faults: Sequence[ScenarioFault], seeds: int) -> Iterator[tuple[str, Found]]:
+    sys.stdout.write(f"{'part':<18}{'found by':<16}{'scenarios':>10}{'seconds':>9}  fault\n")
+    for fault in faults:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                found = rehearse(fault, Path(folder), seeds)
+            except subprocess.TimeoutExpired:
+                found = Found(package=folder, seeds=0, seconds=ENDLESS_AFTER_S)
+        rules = ", ".join(found.rules) or "MISSED"
+        sys.stdout.write(f"{fault.part:<18}{rules:<16}{found.seeds:>10}{found.seconds:>9.1f}  {fault.name}\n")
+        sys.stdout.flush()
+        yield fault.name, found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

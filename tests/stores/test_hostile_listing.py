@@ -1,0 +1,35 @@
+"""A log whose rows cannot be gone through in order is an error, and not read without end."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from refold.events.configuration import payload_hash
+from refold.events.errors import LogFormatError
+from refold.exporting import export_log
+from refold.stores import SQLiteStore
+
+
+async def test_a_payload_whose_name_is_no_text_is_listed_once(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    async with await SQLiteStore.open(log) as store:
+        await store.append([], {payload_hash(b"content"): b"content"})
+    with closing(sqlite3.connect(log)) as connection, connection:
+        [(sql,)] = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'payloads'").fetchall()
+        connection.execute("PRAGMA writable_schema = ON")
+        write = "UPDATE sqlite_schema SET sql = ? WHERE name = 'payloads'"
+        connection.execute(write, (sql.replace("STRICT", "").replace(" TEXT", ""),))
+        connection.execute("PRAGMA writable_schema = RESET")
+        connection.execute("UPDATE payloads SET hash = x''")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute(write, (sql,))
+    written: list[bytes] = []
+
+    def write(data: bytes) -> None:
+        written.append(data)
+        assert len(written) < 10, "it goes on without end"
+
+    with pytest.raises(LogFormatError, match="payload"):
+        await export_log(log, write)
