@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from refold.events.errors import LogFormatError, PersistenceError
 from refold.stores.log_place import LogPlace
-from refold.stores.sqlite_connection import SQLiteConnection, persistence_error
+from refold.stores.sqlite_connection import Connect, SQLiteConnection, persistence_error
 from refold.stores.sqlite_file import file_uri, prepare_for_reading
 from refold.stores.sqlite_read import MalformedRow
 
@@ -58,20 +58,32 @@ def source_of_reader(log: Path) -> LogSource:
 class ReadingSide:
     """Runs reads in a thread of their own, one at a time, connecting whenever that is needed."""
 
-    def __init__(self, log: Path, source: Callable[[Path], LogSource], *, timeout_s: float) -> None:
+    def __init__(
+        self,
+        log: Path,
+        source: Callable[[Path], LogSource],
+        *,
+        timeout_s: float,
+        connect: Connect = SQLiteConnection.open,
+    ) -> None:
         """Make a side that connects at its first read, or at `connect`.
 
         Args:
             log: the file.
             source: how the file is to be read at the moment of a read.
             timeout_s: longest wait for the connection to close.
+            connect: opens the connections to the file.
         """
         self._log = log
         self._source = source
         self._timeout_s = timeout_s
+        self._open_connection = connect
         self._connection: SQLiteConnection | None = None
         self._connected_to: LogSource | None = None
         self._connecting = asyncio.Lock()
+        self._disconnected = 0
+        """Times that the connection was closed on demand."""
+        self._closed = False
 
     async def read(self, work: Callable[[sqlite3.Connection], T], failed: str) -> T:
         """Run `work` on a consistent state of the log and return its result.
@@ -109,8 +121,14 @@ class ReadingSide:
         """
         await self._connect(self._source(self._log))
 
+    async def close(self) -> None:
+        """Close the connection after the reads that are queued; later reads raise PersistenceError."""
+        self._closed = True
+        await self.disconnect()
+
     async def disconnect(self) -> None:
         """Close the connection after the reads that are queued; the next read connects again."""
+        self._disconnected += 1
         connection, self._connection, self._connected_to = self._connection, None, None
         if connection is not None:
             await connection.close(timeout_s=self._timeout_s)
@@ -119,17 +137,23 @@ class ReadingSide:
         if self._connection is not None and self._connected_to == source:
             return self._connection
         async with self._connecting:
-            if self._connection is None or self._connected_to != source:
-                if self._connection is not None:
-                    await self._connection.close()
-                    self._connection = None
-                self._connection = await self._open(source)
-                self._connected_to = source
+            if self._connection is not None and self._connected_to != source:
+                await self._connection.close()
+                self._connection = None
+            while self._connection is None:
+                if self._closed:
+                    raise PersistenceError(f"the log {self._log} is closed; open it again")
+                disconnected = self._disconnected
+                connection = await self._open(source)
+                if disconnected != self._disconnected:  # Nobody but us knows of this one.
+                    await connection.close()
+                    continue
+                self._connection, self._connected_to = connection, source
             return self._connection
 
     async def _open(self, source: LogSource) -> SQLiteConnection:
         try:
-            connection = await SQLiteConnection.open(file_uri(self._log, source.options))
+            connection = await self._open_connection(file_uri(self._log, source.options))
         except sqlite3.Error as error:
             raise persistence_error(error, f"the log {self._log} cannot be opened for reading") from error
         try:

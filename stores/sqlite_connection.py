@@ -17,10 +17,10 @@ import asyncio
 import logging
 import os
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from threading import Thread
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar, cast
 from urllib.parse import unquote
 from weakref import WeakSet
 
@@ -40,15 +40,43 @@ FileIdentity = tuple[int, int]
 """Device and inode: what SQLite knows a file by."""
 
 
+Operation: TypeAlias = tuple[asyncio.Future[Any] | None, Callable[[], Any]]
+"""Work of a connection, and who is told what comes of it."""
+
+
+class Worker(Protocol):
+    """Runs a connection's operations instead of a thread, one at a time and in the order given.
+
+    It tells each outcome to the operation's future, if that is not done yet. After the operation that closes the
+    connection no other one comes.
+    """
+
+    def start(self) -> None:
+        """Begin: the first operation comes next."""
+        ...
+
+    def put_nowait(self, operation: Operation, /) -> None:
+        """Take an operation on; it is not run before this returns."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Return whether a connection that could not be opened has to wait for the worker to end."""
+        ...
+
+
 class _Connection(aiosqlite.Connection):
     """One that is known while it is open, and that ends without a word where nobody closed it: its owner warns."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, worker: Worker | None) -> None:
         super().__init__(
             lambda: sqlite3.connect(uri, uri=True, isolation_level=None, cached_statements=STATEMENTS_CACHED),
             iter_chunk_size=64,
         )
-        self._thread = Thread(target=_work, args=(self._tx,), daemon=True)  # pyright: ignore[reportUnknownArgumentType]
+        own: Any = self
+        if worker is not None:
+            own._tx = own._thread = worker
+        else:
+            own._thread = Thread(target=_work, args=(own._tx,), daemon=True)
         self.uri = uri
         self.opening = True
 
@@ -134,15 +162,19 @@ class SQLiteConnection:
         self._closing = False
 
     @classmethod
-    async def open(cls, uri: str) -> Self:
+    async def open(cls, uri: str, worker: Worker | None = None) -> Self:
         """Connect to a `file:` URI, in autocommit: transactions are begun and ended by name.
+
+        Args:
+            uri: of the file.
+            worker: runs what is done with the connection; None = a thread of its own.
 
         Raises:
             sqlite3.Error: SQLite could not open the file.
             ConfigError: this process was forked from one that had the file open.
         """
         _require_not_inherited(uri)
-        connection = _Connection(uri)
+        connection = _Connection(uri, worker)
         _open.add(connection)
         try:
             await connection
@@ -188,6 +220,10 @@ class SQLiteConnection:
             await settled(closed, timeout_s=timeout_s)
         except TimeoutError:
             _logger.warning("closing %s takes longer than %s s; it goes on in the background", self._uri, timeout_s)
+
+
+Connect: TypeAlias = Callable[[str], Awaitable[SQLiteConnection]]
+"""Opens a connection to a URI, as `SQLiteConnection.open` does; a rehearsal gives one of its own."""
 
 
 async def settled(future: asyncio.Future[T], *, timeout_s: float | None = None) -> T:

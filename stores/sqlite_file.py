@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from refold.events.errors import ConfigError, LogFormatError, LogInUse, PersistenceError
 from refold.stores.append_rules import BYTES_MAX, INTEGER_MAX, FaultPoint, no_fault
-from refold.stores.sqlite_connection import SQLiteConnection, persistence_error, primary_code
+from refold.stores.sqlite_connection import Connect, SQLiteConnection, persistence_error, primary_code
 from refold.stores.written_again import write_again
 
 APPLICATION_ID: Final = 0x52464C44
@@ -164,26 +164,30 @@ def _require_one_name(log: Path) -> None:
         )
 
 
-async def examine(log: Path) -> None:
+async def examine(log: Path, connect: Connect = SQLiteConnection.open) -> None:
     """Return if the file is a log that this Refold reads; leave no trace either way.
+
+    Args:
+        log: the file.
+        connect: opens the connections to it.
 
     Raises:
         LogFormatError: it is not ours, is damaged, or comes from a newer Refold.
         PersistenceError: it cannot be read.
     """
     try:
-        await _examine_through(file_uri(log, "immutable=1"), log)
+        await _examine_through(file_uri(log, "immutable=1"), log, connect)
     except LogFormatError as error:
         # A process that died in the middle of a checkpoint leaves a file that makes sense only with its WAL.
         damaged = isinstance(error.__cause__, sqlite3.Error) and primary_code(error.__cause__) == sqlite3.SQLITE_CORRUPT
         if not (damaged and _is_beside(log, "-wal")):
             raise
-        await _examine_through(file_uri(log, "mode=ro"), log)
+        await _examine_through(file_uri(log, "mode=ro"), log, connect)
 
 
-async def _examine_through(uri: str, log: Path) -> None:
+async def _examine_through(uri: str, log: Path, connect: Connect) -> None:
     try:
-        connection = await SQLiteConnection.open(uri)
+        connection = await connect(uri)
     except sqlite3.Error as error:
         raise persistence_error(error, f"the log {log} cannot be opened") from error
     try:
@@ -249,8 +253,12 @@ def _schema_objects() -> dict[str, str | None]:
         connection.close()
 
 
-async def create(log: Path) -> None:
+async def create(log: Path, connect: Connect = SQLiteConnection.open) -> None:
     """Make an empty log; the caller owns it (`refold.stores.log_ownership`) and saw that there is none.
+
+    Args:
+        log: the file.
+        connect: opens the connection to it.
 
     Raises:
         LogFormatError: the WAL or journal of a log that was here before still lies beside; SQLite would mix it in.
@@ -267,9 +275,9 @@ async def create(log: Path) -> None:
         for suffix in ("", "-wal", "-shm", "-journal"):
             _beside(unfinished, suffix).unlink(missing_ok=True)
         os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        connection = await SQLiteConnection.open(file_uri(unfinished, "mode=rw"))
+        connection = await connect(file_uri(unfinished, "mode=rw"))
         try:
-            await connection.run(_create_tables)
+            await connection.run(lambda opened: _create_tables(opened, log))
         finally:
             await connection.close()
         unfinished.rename(log)
@@ -280,17 +288,26 @@ async def create(log: Path) -> None:
         raise PersistenceError(f"the log {log} cannot be made: {error.strerror}") from error
 
 
-def _create_tables(connection: sqlite3.Connection) -> None:
+def _create_tables(connection: sqlite3.Connection, log: Path) -> None:
     connection.execute("PRAGMA encoding = 'UTF-8'")
     connection.execute("PRAGMA synchronous = FULL")
     connection.executescript(
         f"BEGIN IMMEDIATE;\n{schema_script()}\n"
         f"PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {FORMAT_VERSION};\nCOMMIT;"
     )
+    _switch_to_wal(connection, log)
+
+
+def _switch_to_wal(connection: sqlite3.Connection, log: Path) -> None:
+    """Let the file have a WAL.
+
+    Raises:
+        PersistenceError: it cannot have one.
+    """
     # Read to its end: only there does SQLite say that the change could not be written.
     ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
     if mode != "wal":
-        raise PersistenceError(f"the new log cannot have a WAL there ({mode}); use a local file system")
+        raise PersistenceError(f"the log {log} cannot have a WAL there ({mode}); use a local file system")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -307,7 +324,7 @@ def prepare_for_writing(
     log: Path,
     durability: Durability,
     *,
-    previous: int | None = None,
+    ours: set[int] | None = None,
     fault: FaultPoint = no_fault,
 ) -> int:
     """Examine the file again, now that we own it, bring it to today's format, and return our new incarnation of it.
@@ -318,12 +335,13 @@ def prepare_for_writing(
         connection: in autocommit, not used yet.
         log: the file, for errors.
         durability: what an acknowledged append survives.
-        previous: our incarnation until now, if we have owned the log all the time.
+        ours: incarnations of which the log may have one, if we have owned it all the time: the last one, and those of
+            openings that failed. The new one is added before it is written.
         fault: called at the point `opening.wal_synced` if there was a WAL that held anything.
 
     Raises:
         LogFormatError: as `check_format`.
-        LogInUse: another runtime has taken the log over since `previous`.
+        LogInUse: another runtime has taken the log over from us.
         PersistenceError: the file cannot be written, or cannot have a WAL.
     """
     try:
@@ -334,9 +352,7 @@ def prepare_for_writing(
         for pragma in _PRAGMAS_WRITING:
             connection.execute(pragma)
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
-        ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        if mode != "wal":
-            raise PersistenceError(f"the log {log} cannot have a WAL there ({mode}); use a local file system")
+        _switch_to_wal(connection, log)
         connection.execute("BEGIN IMMEDIATE")  # So that a connection of ours that hangs does not write it meanwhile.
         if write_again(_beside(log, "-wal")):
             fault("opening.wal_synced")
@@ -344,9 +360,11 @@ def prepare_for_writing(
         _migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
         incarnation = _incarnation(connection, log)
-        if previous not in (None, incarnation):
+        if ours and incarnation not in ours:
             connection.execute("ROLLBACK")
             raise LogInUse(str(log), pid=None, host=None)
+        if ours is not None:
+            ours.add(incarnation + 1)
         connection.execute("UPDATE log SET incarnation = ?", (incarnation + 1,))
         connection.execute("COMMIT")
     except sqlite3.Error as error:

@@ -30,7 +30,7 @@ from refold.stores.log_place import LogPlace
 from refold.stores.opening import APPEND_TIMEOUT_S as APPEND_TIMEOUT_S
 from refold.stores.opening import WAIT_FOR_LOG_S as WAIT_FOR_LOG_S
 from refold.stores.reading_side import ReadingSide, source_of_owner, source_of_reader
-from refold.stores.sqlite_connection import settled
+from refold.stores.sqlite_connection import Connect, SQLiteConnection, settled
 from refold.stores.sqlite_file import Durability
 from refold.stores.whole_log import ListedPayload, Tombstone
 from refold.stores.writing_side import WritingSide
@@ -59,6 +59,7 @@ class SQLiteStore:
         wait_for_log_s: float = WAIT_FOR_LOG_S,
         append_timeout_s: float = APPEND_TIMEOUT_S,
         fault: FaultPoint = no_fault,
+        connect: Connect = SQLiteConnection.open,
     ) -> Self:
         """Open a log, for writing as its only owner, or for reading beside an owner.
 
@@ -73,6 +74,7 @@ class SQLiteStore:
             append_timeout_s: an append that takes longer counts as hanging: its outcome is unknown, and the file is
                 opened anew before the next.
             fault: called in the writing thread at the named points of each append; for rehearsal.
+            connect: opens the connections to the file; for rehearsal.
 
         Raises:
             LogInUse: another runtime owns the log.
@@ -83,14 +85,14 @@ class SQLiteStore:
         sqlite_file.require_path(path)
         sqlite_file.require_sqlite()
         if read_only:
-            return await cls._open_for_reading(sqlite_file.resolved(path), append_timeout_s)
+            return await cls._open_for_reading(sqlite_file.resolved(path), append_timeout_s, connect)
         log = sqlite_file.absolute(path)
         if sqlite_file.look_at(log) == "file":
-            await sqlite_file.examine(log)
+            await sqlite_file.examine(log, connect)
         sqlite_file.require_access(log, writing=True)
         ownership = await LogOwnership.acquire(log, wait_s=wait_for_log_s)
         place = LogPlace(log)
-        reading = ReadingSide(log, partial(source_of_owner, place), timeout_s=append_timeout_s)
+        reading = ReadingSide(log, partial(source_of_owner, place), timeout_s=append_timeout_s, connect=connect)
         writing = WritingSide(
             log,
             place,
@@ -99,11 +101,12 @@ class SQLiteStore:
             timeout_s=append_timeout_s,
             fault=fault,
             close_reader=reading.disconnect,
+            connect=connect,
         )
         store = cls(log, reading, writing)
         try:
             if sqlite_file.look_at(log) != "file":
-                await sqlite_file.create(log)
+                await sqlite_file.create(log, connect)
             await writing.open_anew()
             await reading.connect()
         except BaseException:
@@ -112,7 +115,7 @@ class SQLiteStore:
         return store
 
     @classmethod
-    async def _open_for_reading(cls, log: Path, timeout_s: float) -> Self:
+    async def _open_for_reading(cls, log: Path, timeout_s: float, connect: Connect) -> Self:
         match sqlite_file.look_at(log):
             case "missing":
                 raise PersistenceError(f"the log {log} does not exist")
@@ -120,8 +123,8 @@ class SQLiteStore:
                 raise LogFormatError(f"{log} is empty, so it is no log")
             case "file":
                 sqlite_file.require_access(log, writing=False)
-        await sqlite_file.examine(log)
-        reading = ReadingSide(log, source_of_reader, timeout_s=timeout_s)
+        await sqlite_file.examine(log, connect)
+        reading = ReadingSide(log, source_of_reader, timeout_s=timeout_s, connect=connect)
         await reading.connect()
         return cls(log, reading, None)
 
@@ -284,7 +287,7 @@ class SQLiteStore:
     async def _close(self) -> None:
         # The reader first: it would keep the WAL from being emptied, and the last to close must be who may remove it.
         try:
-            await self._reading.disconnect()
+            await self._reading.close()
         finally:
             if self._writing is not None:
                 await self._writing.close()

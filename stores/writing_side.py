@@ -17,7 +17,7 @@ from refold.stores.append_rules import FaultPoint
 from refold.stores.log_ownership import LogOwnership
 from refold.stores.log_place import LogPlace
 from refold.stores.sqlite_append import LogWriter
-from refold.stores.sqlite_connection import SQLiteConnection, persistence_error, settled
+from refold.stores.sqlite_connection import Connect, SQLiteConnection, persistence_error, settled
 from refold.stores.sqlite_file import Durability, file_uri, prepare_for_writing
 
 T = TypeVar("T")
@@ -38,6 +38,7 @@ class WritingSide:
         timeout_s: float,
         fault: FaultPoint,
         close_reader: Callable[[], Awaitable[None]],
+        connect: Connect = SQLiteConnection.open,
     ) -> None:
         """Make a side that opens the file at its first write, or at `open_anew`.
 
@@ -49,6 +50,7 @@ class WritingSide:
             timeout_s: longest wait for one write, and for opening and closing the file.
             fault: called at the named points of each append.
             close_reader: closes the connection of the same store that reads, so that opening anew is opening anew.
+            connect: opens the connections to the file.
         """
         self._log = log
         self._place = place
@@ -57,10 +59,12 @@ class WritingSide:
         self._timeout_s = timeout_s
         self._fault = fault
         self._close_reader = close_reader
+        self._connect = connect
         self._turn = asyncio.Lock()
         self._connection: SQLiteConnection | None = None
         self._writer: LogWriter | None = None
-        self._incarnation: int | None = None
+        self._ours: set[int] = set()
+        """Incarnations of which the log may have one: our last one, and those of openings that failed."""
         self._suspect = True
 
     async def write(self, work: Callable[[LogWriter], T], failed: str) -> T:
@@ -126,7 +130,7 @@ class WritingSide:
         await self._close_connection()
         failed = f"the log {self._log} cannot be opened for writing"
         try:
-            connection = await SQLiteConnection.open(file_uri(self._log, "mode=rw"))
+            connection = await self._connect(file_uri(self._log, "mode=rw"))
         except sqlite3.Error as error:
             raise persistence_error(error, failed) from error
         try:
@@ -141,12 +145,10 @@ class WritingSide:
         self._suspect = False
 
     def _prepare(self, connection: sqlite3.Connection) -> LogWriter:
-        previous = self._incarnation
-        self._incarnation = prepare_for_writing(
-            connection, self._log, self._durability, previous=previous, fault=self._fault
-        )
+        incarnation = prepare_for_writing(connection, self._log, self._durability, ours=self._ours, fault=self._fault)
+        self._ours = {incarnation}
         self._place.remember_wal()
-        return LogWriter(connection, self._log, self._place, self._incarnation, self._fault)
+        return LogWriter(connection, self._log, self._place, incarnation, self._fault)
 
     def _submit(self, work: Callable[[LogWriter], T]) -> asyncio.Future[T]:
         writer = self._writer

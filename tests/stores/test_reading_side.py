@@ -11,6 +11,7 @@ import pytest
 from refold.events.errors import PersistenceError
 from refold.stores import SQLiteStore
 from refold.stores.sample_batches import batch
+from refold.stores.sqlite_connection import SQLiteConnection
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -117,3 +118,38 @@ async def test_a_cancelled_read_does_not_disturb_the_next(log: Path) -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await reading
             assert len(await store.read_stream("session/a")) == 1000
+
+
+@pytest.mark.parametrize("closed", [True, False], ids=["closed", "reopened"])
+async def test_a_connection_that_opens_while_its_store_lets_go_of_the_file_is_closed(log: Path, closed: bool) -> None:
+    opened: list[SQLiteConnection] = []
+    opening, go_on = asyncio.Event(), asyncio.Event()
+    go_on.set()
+
+    async def connect(uri: str) -> SQLiteConnection:
+        connection = await SQLiteConnection.open(uri)
+        opened.append(connection)
+        opening.set()
+        await go_on.wait()
+        return connection
+
+    store = await SQLiteStore.open(log, connect=connect)
+    await store.append([batch("session/a", 0)])
+    await store.reopen()
+    go_on.clear()
+    opening.clear()
+    reading = asyncio.ensure_future(store.read_all())
+    await opening.wait()
+    letting_go = asyncio.ensure_future(store.close() if closed else store.reopen())
+    await asyncio.sleep(0.01)
+    go_on.set()
+    await letting_go
+    if closed:
+        with pytest.raises(PersistenceError, match="closed"):
+            await reading
+    else:
+        assert len(await reading) == 1
+        await store.close()
+    for connection in opened:
+        with pytest.raises(PersistenceError, match="closed"):
+            connection.submit(lambda _: None)
