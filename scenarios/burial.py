@@ -8,6 +8,7 @@ nothing that they do counts, so whoever buries a life has cut it off from the di
 import asyncio
 import inspect
 import logging
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from refold.scenarios.simulated_loop import SimulatedLoop, SimulationError
@@ -20,8 +21,13 @@ class Gone(BaseException):
     """The process is dead: passes through everything."""
 
 
-def bury(loop: SimulatedLoop) -> bool:
-    """End everything on a loop and close it; return whether it came to an end."""
+def bury(loop: SimulatedLoop, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> bool:
+    """End everything on a loop and close it; return whether it came to an end.
+
+    Args:
+        loop: of the life that is over.
+        last: what is done on it in the end.
+    """
     left = loop.steps + BURIAL_STEPS_MAX
 
     def limit(step: int) -> None:
@@ -38,6 +44,8 @@ def bury(loop: SimulatedLoop) -> bool:
             loop.run_until_complete(asyncio.sleep(0))  # What is ready may begin more.
             tasks = sorted(asyncio.all_tasks(loop), key=hash)
             if not tasks:
+                if last is not None:
+                    loop.run_until_complete(last())
                 return True
             begun = [task for task in tasks if _has_begun(task)]  # The others would leave what they were given undone.
             for task in begun:

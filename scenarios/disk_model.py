@@ -194,6 +194,11 @@ class DiskModel:
         """Whether all there is would survive, so that a power cut now leaves one image only."""
         return not self._name_changes and not any(content.pending for content in self._names.values())
 
+    def restarted(self) -> None:
+        """Take note that the process is gone and has closed its files; what the system has not synced, it still has."""
+        self._handles.clear()
+        self._folder_is_synced_by.clear()
+
     def image(self, damage: Damage, chance: random.Random) -> DiskImage:
         """Return the files after a power cut at this moment.
 

@@ -4,17 +4,24 @@
 """
 
 import random
+from typing import get_args
 
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Say, Scenario, WireName
+from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Say, Scenario, StoreName, WireName
 
 BUSY_S = 40.0
 """Within so many virtual seconds everything is said and most faults happen."""
 
 
 def drawn_scenario(
-    seed: int, *, sessions: int = 3, acts: int = 8, faults_max: int = 6, wire: WireName = "none"
+    seed: int,
+    *,
+    sessions: int = 3,
+    acts: int = 8,
+    faults_max: int = 6,
+    store: StoreName = "memory",
+    wire: WireName = "none",
 ) -> Scenario:
     """Return the scenario of a seed, always the same.
 
@@ -23,7 +30,8 @@ def drawn_scenario(
         sessions: how many sessions are spoken to, >= 1.
         acts: how many acts there are, >= 1.
         faults_max: most faults of those that any world knows, >= 0; messages that come twice or late, and what goes
-            wrong with a network where there is one, come on top, up to half as many of each.
+            wrong with a network or a disk where there is one, come on top, up to about half as many of each.
+        store: where the log is.
         wire: how the model is reached.
     """
     chance = random.Random(f"scenario {seed}")
@@ -33,7 +41,10 @@ def drawn_scenario(
     planned += [_message_fault(messages) for _ in range(messages.randint(0, faults_max // 2))]
     if wire != "none":
         planned += [_network_fault(network) for _ in range(network.randint(0, faults_max // 2 + 1))]
-    return Scenario(acts=said, faults=tuple(planned), seed=seed, wire=wire)
+    if store != "memory":
+        disk = random.Random(f"disk {seed}")
+        planned += [_disk_fault(disk) for _ in range(min(faults_max, disk.randint(1, 4)))]
+    return Scenario(acts=said, faults=tuple(planned), seed=seed, store=store, wire=wire)
 
 
 def _act(chance: random.Random, session: str) -> AnyAct:
@@ -118,3 +129,10 @@ def _network_fault(chance: random.Random) -> AnyFault:
         ),
     )
     return chance.choice(kinds)()
+
+
+def _disk_fault(chance: random.Random) -> AnyFault:
+    nth = chance.randint(1, 600)
+    if chance.random() < 0.7:
+        return faults.PowerCut(nth=nth, damage=chance.choice(get_args(faults.Damage)))
+    return faults.DiskError(nth=nth, kind=chance.choice(("EIO", "ENOSPC")), operations=chance.choice((1, 1, 3, 30)))

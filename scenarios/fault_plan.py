@@ -8,10 +8,11 @@ from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault, CountedFault, LastingFault
 
 Operation: TypeAlias = Literal[
-    "model", "tool", "append", "read", "step", "connect", "request", "chunk", "reply", "input"
+    "model", "tool", "append", "read", "step", "connect", "request", "chunk", "reply", "input", "disk"
 ]
 """What is counted: calls of the model, bodies of tools, appends, reads of a stream, and steps of the loop; on a network
-connections, requests and pieces of responses; replies to sessions, and what is said to them from outside."""
+connections, requests and pieces of responses; replies to sessions, and what is said to them from outside; and what
+changes the files of a log, or opens them."""
 
 OPERATIONS: dict[type[CountedFault], Operation] = {
     faults.ProviderRefuses: "model",
@@ -48,6 +49,8 @@ OPERATIONS: dict[type[CountedFault], Operation] = {
     faults.DuplicateReply: "reply",
     faults.LateReply: "reply",
     faults.DuplicateInput: "input",
+    faults.PowerCut: "disk",
+    faults.DiskError: "disk",
 }
 """What each counted fault happens at."""
 
@@ -89,8 +92,7 @@ class FaultPlan:
         assert isinstance(fault, CountedFault)
         operation = OPERATIONS[type(fault)]
         first = self._counts[operation] + fault.nth
-        length = fault.appends if isinstance(fault, faults.AppendFails) else 1
-        for number in range(first, first + length):
+        for number in range(first, first + _length(fault)):
             self._counted.setdefault((operation, number), []).append(fault)
 
     def count(self, operation: Operation, sessions: Collection[str] | None = None) -> list[AnyFault]:
@@ -148,3 +150,12 @@ class FaultPlan:
 
 def _unnoticed(fault: AnyFault, sessions: Collection[str] | None) -> None:
     """Take no notice."""
+
+
+def _length(fault: CountedFault) -> int:
+    """Return at how many operations in a row a fault happens."""
+    match fault:
+        case faults.AppendFails(appends=length) | faults.DiskError(operations=length):
+            return length
+        case _:
+            return 1

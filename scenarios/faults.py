@@ -295,6 +295,35 @@ class DuplicateInput(CountedFault, frozen=True, kw_only=True, tag="duplicate_inp
     """How much later, in virtual seconds."""
 
 
+# The disk under a log in an SQLite file
+
+
+Damage: TypeAlias = Literal["dropped", "kept", "subset", "prefix", "torn", "garbage", "zeros"]
+"""What becomes of what was written and not yet synchronised when the power goes: all of it is lost, or none; or any
+writes are, or the last ones of each file; or any, and of one that is left a part is missing, is garbage, or zeros."""
+
+
+class PowerCut(CountedFault, frozen=True, kw_only=True, tag="power_cut"):
+    """The power goes at an operation of the disk: a write, truncation, synchronisation, opening or deletion of a file.
+
+    The process is gone, and so is what the damage says.
+    """
+
+    damage: Damage = "dropped"
+
+
+class DiskError(CountedFault, frozen=True, kw_only=True, tag="disk_error"):
+    """An operation of the disk fails. What was to be synchronised then is not on the disk unless it is written again.
+
+    A process still sees it until the power goes: so it is where the system keeps failed pages in its cache.
+    """
+
+    kind: Literal["EIO", "ENOSPC"] = "EIO"
+    """A broken disk, or a full one, which fails only what needs space."""
+    operations: int = 1
+    """So many in a row."""
+
+
 AnyFault: TypeAlias = (
     ProviderRefuses
     | ProviderDrops
@@ -337,5 +366,7 @@ AnyFault: TypeAlias = (
     | DuplicateReply
     | LateReply
     | DuplicateInput
+    | PowerCut
+    | DiskError
 )
 """Any fault."""

@@ -15,6 +15,7 @@ PROMISES: dict[str, str] = {
     "INV3": "inputs become runs one after another, in the order accepted",
     "INV4": "nothing of one session is visible in another",
     "INV5": "what was acknowledged is in the log after any crash",
+    "DURABLE": "a process that starts finds all that was acknowledged, and nothing missing before it",
     "INV6": "folding the log gives the live state, and deciding it again gives what it holds",
     "INV7": "once somebody is told, nothing of that run goes on",
     "ONCE": "no body of a tool runs twice that must not",

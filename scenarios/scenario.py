@@ -16,6 +16,9 @@ import msgspec
 from refold.events.errors import ConfigError
 from refold.scenarios.faults import AnyFault
 
+StoreName: TypeAlias = Literal["memory", "sqlite"]
+"""Where a log is."""
+
 WireName: TypeAlias = Literal["none", "openai", "anthropic"]
 """How a model is reached."""
 
@@ -102,6 +105,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     """After so many virtual seconds no fault happens any more."""
     patience_s: float = 50_000.0
     """So many more are then given to what was accepted to end."""
+    store: StoreName = "memory"
+    """Where the log is: in memory; or in a real SQLite file, which is slower and meets the faults of disks too."""
     wire: WireName = "none"
     """How the model is reached: as an object of the process; or over a simulated network, with the product's provider
     for that API and the real HTTP libraries."""

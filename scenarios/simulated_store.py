@@ -1,7 +1,7 @@
-"""The log as one life of a simulated process sees it: in memory, with the faults of the plan.
+"""The log as one life of a simulated process sees it: a real store, with the faults of the plan.
 
-The store behind it outlives the process and is what the disk would be. A crash in an append leaves the append there or
-not, as the fault says, and its caller waits for ever: the process is gone.
+What the store behind it keeps outlives the process. A crash in an append leaves the append there or not, as the fault
+says, and its caller waits for ever: the process is gone.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from refold.events.records import Appended, EncodedBatch, Snapshot, StoredEvent,
 from refold.events.session_core import SESSION_KIND
 from refold.scenarios import faults
 from refold.scenarios.fault_plan import FaultPlan
-from refold.stores.memory import InMemoryStore
+from refold.stores.event_store import EventStore
 
 
 class SimulatedStore:
     """An `EventStore` for one life.
 
     Args:
-        disk: what outlives the process.
+        disk: what outlives the process; it is not closed here.
         plan: says which operation goes wrong.
         die: ends this life.
         committed: told of what has just become durable.
@@ -28,10 +28,10 @@ class SimulatedStore:
 
     def __init__(
         self,
-        disk: InMemoryStore,
+        disk: EventStore,
         plan: FaultPlan,
         die: Callable[[], object],
-        committed: Callable[[Sequence[EncodedBatch]], Awaitable[None]],
+        committed: Callable[[Sequence[EncodedBatch], Sequence[Appended]], Awaitable[None]],
     ) -> None:
         self._disk = disk
         self._plan = plan
@@ -73,7 +73,8 @@ class SimulatedStore:
         else:
             self._require_ownership()
             appended = await self._disk.append(batches, payloads)
-            await self._committed(batches)
+            self._require_life()
+            await self._committed(batches, appended)
         if crash is not None:
             self._die()
             self._never = asyncio.get_running_loop().create_future()

@@ -17,6 +17,7 @@ from refold.events.configuration import ToolSpec
 from refold.events.ids import SessionId
 from refold.scenarios.fault_plan import FaultPlan
 from refold.scenarios.scenario import Scenario
+from refold.stores.event_store import EventStore
 from refold.stores.memory import InMemoryStore
 
 EPOCH_US = 1_750_000_000_000_000
@@ -58,7 +59,8 @@ class World:
 
     def __init__(self, scenario: Scenario, beginning: Beginning | None = None) -> None:
         self.scenario = scenario
-        self.disk = beginning.log if beginning is not None else InMemoryStore()
+        self.disk: EventStore = beginning.log if beginning is not None else InMemoryStore()
+        """The log, without the faults of the plan; of an SQLite file as the present life has it open."""
         self.epoch_us = beginning.at_us if beginning is not None else EPOCH_US
         """The wall clock when it begins."""
         self.recorded = beginning.versions if beginning is not None else dict[str, int]()

@@ -2,20 +2,23 @@
 
 After each commit every event is checked as the next of its stream (INV0 to INV3); whenever somebody is told an outcome,
 the log must have it (INV5) and no body of that run may go on (INV7); whatever a model is shown must be of one session
-(INV4). Once all is over, no tool may have run twice that must not (ONCE); what else is checked then, INV6 and the whole
-log, is in `refold.scenarios.simulator`.
+(INV4). Whenever a process starts on a file, everything that was acknowledged must be there, and each stream whole from
+its first event on (DURABLE). Once all is over, no tool may have run twice that must not (ONCE); what else is checked
+then, INV6 and the whole log, is in `refold.scenarios.simulator`.
 """
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 
 import msgspec
 
 from refold.events.content import TextBlock
+from refold.events.errors import PersistenceError
 from refold.events.ids import kind_and_identifier, stream_name
 from refold.events.invariants import SessionChecker
 from refold.events.model import ModelRequest
-from refold.events.records import EncodedBatch
+from refold.events.records import Appended, EncodedBatch, StoredEvent
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND
 from refold.events.session_events import (
     CancelRequested,
@@ -28,6 +31,7 @@ from refold.events.session_events import (
 )
 from refold.outcome import Cancelled, RunResult
 from refold.scenarios import faults
+from refold.scenarios.durability_check import DurabilityCheck, stored_events
 from refold.scenarios.fault_meetings import Meetings, situations_of
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.simulated_world import World
@@ -67,8 +71,9 @@ class SimulationWatch:
         """The calls whose bodies may have begun, by session and call."""
         self._allowed_again: Counter[tuple[str, str]] = Counter()
         """How often a person allowed such a call once more."""
-        self._cancelled: set[tuple[str, str]] = set()
-        """Session and run that were to be cancelled, begun or not."""
+        self._cancelled: dict[tuple[str, str], int] = {}
+        """Version of the last order to cancel a run, begun or not, by session and run."""
+        self._durability = DurabilityCheck()
         self._taken: Counter[tuple[str, str, str | None]] = Counter()
         self.broken: list[Broken] = []
         self.exercised: set[str] = set()
@@ -81,31 +86,60 @@ class SimulationWatch:
         """Note a broken promise."""
         self.broken.append(Broken(rule, stream, self._world.now_s(), message))
 
-    async def committed(self, batches: Sequence[EncodedBatch]) -> None:
+    async def committed(self, batches: Sequence[EncodedBatch], appended: Sequence[Appended]) -> None:
         """Check what has just become durable."""
-        for stream in dict.fromkeys(batch.stream for batch in batches):
-            kind, identifier = kind_and_identifier(stream)
-            if kind != SESSION_KIND:
+        self._durability.acknowledged(appended)
+        for batch, place in zip(batches, appended, strict=True):
+            stream = batch.stream
+            if kind_and_identifier(stream)[0] != SESSION_KIND:
                 continue
-            self.exercised.update(("INV0", "INV1", "INV2", "INV3"))
-            checker = self._checkers.setdefault(stream, SessionChecker(stream))
-            stored = await self._world.disk.read_stream(stream, after_version=self._versions.get(stream, 0))
-            for item in stored:
-                event = SESSION_CODEC.decode(item)
-                for violation in checker.observe(event):
-                    self.note(violation.invariant, stream, f"version {item.version}: {violation.message}")
-                if isinstance(event, InputQueued | CancelRequested) and event.key is not None:
-                    self._check_once(stream, event)
-                if isinstance(event, CancelRequested) and event.run is not None:
-                    self._cancelled.add((identifier, event.run))
-                if isinstance(event, RunCompleted | RunFailed | RunCancelled):
-                    self._ends[identifier, event.run] = item.version
-                if isinstance(event, ToolCallStarted):
-                    self._begun.add((identifier, event.call))
-                if isinstance(event, ToolApprovalDecided) and event.allowed and (identifier, event.call) in self._begun:
-                    self._allowed_again[identifier, event.call] += 1
-                self._versions[stream] = item.version
+            if batch.expected_version == self._versions.get(stream, 0):
+                self._observe(stream, stored_events(batch, place))
+            else:
+                await self._catch_up(stream)
             self._lives[stream] = self._world.life
+
+    async def _catch_up(self, stream: str) -> None:
+        """Look at what is in the log although the process was told that its append had failed."""
+        with suppress(PersistenceError):  # Then it is seen after the next commit.
+            after = self._versions.get(stream, 0)
+            self._observe(stream, await self._world.disk.read_stream(stream, after_version=after))
+
+    async def opened(self) -> None:
+        """Check the log that a process has just opened, and look at what nobody was told of.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        events = await self._world.disk.read_all(limit=10**9)
+        self.exercised.add("DURABLE")
+        for stream, message in self._durability.missing(events):
+            self.note("DURABLE", stream, message)
+        for stream in dict.fromkeys(event.stream for event in events):
+            if kind_and_identifier(stream)[0] == SESSION_KIND:
+                after = self._versions.get(stream, 0)
+                self._observe(stream, [event for event in events if event.stream == stream and event.version > after])
+
+    def _observe(self, stream: str, stored: Sequence[StoredEvent]) -> None:
+        self.exercised.update(("INV0", "INV1", "INV2", "INV3"))
+        identifier = kind_and_identifier(stream)[1]
+        checker = self._checkers.setdefault(stream, SessionChecker(stream))
+        for item in stored:
+            event = SESSION_CODEC.decode(item)
+            for violation in checker.observe(event):
+                self.note(violation.invariant, stream, f"version {item.version}: {violation.message}")
+            if isinstance(event, InputQueued | CancelRequested) and event.key is not None:
+                self._check_once(stream, event)
+            if isinstance(event, CancelRequested):
+                self._cancelled[identifier, event.run] = item.version
+            if isinstance(event, RunCompleted | RunFailed | RunCancelled):
+                self._ends[identifier, event.run] = item.version
+            if isinstance(event, ToolCallStarted):
+                self._begun.add((identifier, event.call))
+            if isinstance(event, ToolApprovalDecided) and event.allowed and (identifier, event.call) in self._begun:
+                self._allowed_again[identifier, event.call] += 1
+            self._versions[stream] = item.version
+            self._lives.setdefault(stream, self._world.life - 1)
 
     def met(self, fault: AnyFault, sessions: Collection[str] | None) -> None:
         """Count what the sessions were doing that a fault has just met."""
@@ -126,16 +160,24 @@ class SimulationWatch:
         if self._taken[place] > 1:
             self.note("ONCE", stream, f"what was said under the key {event.key!r} was taken twice")
 
+    async def look_for(self, session: str, result: RunResult) -> None:
+        """See the end of a run that is in the log although the process was told that its append had failed."""
+        if (session, result.run) not in self._ends:
+            await self._catch_up(stream_name(SESSION_KIND, session))
+
     def told(self, session: str, result: RunResult) -> None:
         """Check an outcome that somebody outside is told."""
         stream = stream_name(SESSION_KIND, session)
         self.exercised.update(("INV5", "INV7"))
         end = self._ends.get((session, result.run))
         if end is None and (session, result.run) in self._cancelled and isinstance(result.outcome, Cancelled):
-            return  # Its turn is still to come, and whoever said it need not wait for that.
+            # Its turn is still to come, and whoever said it need not wait for that.
+            self._durability.told(stream, self._cancelled[session, result.run])
+            return
         if end is None:
             self.note("INV5", stream, f"{result.run} was told as {result.outcome} and the log has no end of it")
             return
+        self._durability.told(stream, end)
         for body in self._world.running_bodies(session):
             if version_of_call(body.call) <= end and not body.ignores_cancellation:
                 going_on = f"{body.tool.name} of {body.call} goes on"

@@ -30,19 +30,21 @@ from refold.events.errors import BackpressureShed, CommandRejected, ConfigError,
 from refold.events.ids import SessionId, kind_and_identifier, stream_name
 from refold.events.payloads import restored, stored_hashes
 from refold.events.permission import Allow, Decision, Deny
+from refold.events.records import StoredEvent
 from refold.events.session_core import SESSION_KIND
 from refold.events.session_events import ToolApprovalRequested
 from refold.events.session_state import Run
-from refold.log_check import check_log
-from refold.replay import replay
+from refold.outcome import RunResult
 from refold.scenarios import faults
 from refold.scenarios.burial import Gone, bury
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.garbage import garbage_by_hand
+from refold.scenarios.last_look import last_look
 from refold.scenarios.saved_log import save_log
 from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Decide, Say, Scenario, Watch
 from refold.scenarios.session_watching import Watching
 from refold.scenarios.simulated_agent import AgentSource, simulated_agent
+from refold.scenarios.simulated_disk import SimulatedDisk
 from refold.scenarios.simulated_loop import Schedule, SeededSchedule, SimulatedLoop, SparseSchedule
 from refold.scenarios.simulated_replies import SimulatedReplies
 from refold.scenarios.simulated_store import SimulatedStore
@@ -51,7 +53,7 @@ from refold.scenarios.simulated_world import Beginning, World
 from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.simulation_watch import SimulationWatch, marked
 from refold.session import Session
-from refold.stores.whole_log import WholeLog
+from refold.stores.memory import InMemoryStore
 
 log = logging.getLogger("refold.scenarios")
 
@@ -84,8 +86,10 @@ class Simulator:
             beginning: the log that there is before, which is changed; None = an empty one.
 
         Raises:
-            ConfigError: the agent cannot be one of a runtime.
+            ConfigError: the agent cannot be one of a runtime, or there is a log before, and not in memory.
         """
+        if beginning is not None and scenario.store != "memory":
+            raise ConfigError("a log that there is before is gone on with in memory; leave out store='sqlite'")
         return self._played(scenario, beginning)[0]
 
     def save_log(self, scenario: Scenario, path: str | os.PathLike[str]) -> SimulationReport:
@@ -101,14 +105,18 @@ class Simulator:
             ConfigError: the path names no file that an SQLite log could be made of, or one that is there already.
             PersistenceError: the file cannot be made.
         """
-        report, disk = self._played(scenario)
-        asyncio.run(save_log(disk, path))
+        report, simulation = self._played(scenario)
+        if simulation.files is not None:
+            simulation.files.save(path)
+        else:
+            assert isinstance(simulation.world.disk, InMemoryStore)
+            asyncio.run(save_log(simulation.world.disk, path))
         return report
 
-    def _played(self, scenario: Scenario, beginning: Beginning | None = None) -> tuple[SimulationReport, WholeLog]:
+    def _played(self, scenario: Scenario, beginning: Beginning | None = None) -> "tuple[SimulationReport, _Simulation]":
         with garbage_by_hand():
             simulation = _Simulation(self._agent, scenario, beginning)
-            return simulation.run(), simulation.world.disk
+            return simulation.run(), simulation
 
 
 def _waits_for_its_next_turn(run: Run) -> bool:
@@ -131,6 +139,7 @@ class _Simulation:
         self.world.plan.noticed = self.watch.met
         self.replies = SimulatedReplies(self.world)
         self.wire = wire_of(self.world, self.watch)
+        self.files = SimulatedDisk(self.world) if scenario.store == "sqlite" else None
         self._agent = agent
         self._stores: list[SimulatedStore] = []
         """Of the present life, and of processes that live beside it."""
@@ -144,6 +153,13 @@ class _Simulation:
         """Whether the process has come to its end by itself, and its loop is about to stop."""
 
     def run(self) -> SimulationReport:
+        try:
+            return self._run()
+        finally:
+            if self.files is not None:
+                self.files.remove()
+
+    def _run(self) -> SimulationReport:
         time_s = 0.0
         while not self.over and not self.watch.broken:
             self.world.life += 1
@@ -151,9 +167,8 @@ class _Simulation:
                 self.watch.note("LIVENESS", "", f"the process has died {LIVES_MAX} times")
                 break
             time_s = self._live(time_s)
-        if not self.watch.broken:
-            asyncio.run(self._check_whole_log())
-        return self._report()
+        looking = last_look(self.world, self.watch, self.files, self.wire)
+        return self._report(asyncio.run(looking) if self.files is None else self.files.look(looking))
 
     def _live(self, time_s: float) -> float:
         """Play one life of the process, and return the time at its end."""
@@ -161,6 +176,8 @@ class _Simulation:
         loop.before_step = self._before_step
         self.world.loop, self.world.dying = loop, False
         asyncio.set_event_loop(loop)
+        if self.files is not None:
+            self.files.begin_life()
         try:
             loop.run_until_complete(self._whole_life())
         except Gone:
@@ -176,6 +193,8 @@ class _Simulation:
             for store in self._stores:
                 store.bury()
             self.replies.bury()
+            if self.files is not None:
+                self.files.end_life()
             loop.before_step = None
             if self.wire is not None and self.world.dying:
                 self.wire.network.bury()
@@ -189,7 +208,8 @@ class _Simulation:
     async def _whole_life(self) -> None:
         self._ended = False
         try:
-            await _Life(self).live()
+            if self.files is None or await self.files.starts(self.watch):
+                await _Life(self).live()
         finally:
             self._ended = True
 
@@ -204,7 +224,7 @@ class _Simulation:
         """Let what is left of a life end, which it cannot do anything against any more."""
         for body in self.world.bodies:
             body.running = False
-        if not bury(loop) and not self.watch.broken:
+        if not bury(loop, self.files.bury if self.files is not None else None) and not self.watch.broken:
             self.watch.note("ERROR", "", "what was left of a dead life does not end")
 
     def agent(self) -> Agent:
@@ -234,19 +254,7 @@ class _Simulation:
         await asyncio.sleep(chance.uniform(0.5, 60.0))
         return Allow(always=chance.random() < 0.2) if chance.random() < 0.7 else Deny(reason="not this one")
 
-    async def _check_whole_log(self) -> None:
-        self.watch.over()
-        self.watch.exercised.update(("CHECK", "INV6"))
-        for problem in (await check_log(self.world.disk)).problems:
-            self.watch.note("CHECK", problem.stream, str(problem))
-        for divergence in (await replay(self.world.disk)).divergences:
-            if divergence.version > self.world.recorded.get(divergence.stream, 0):
-                self.watch.note("INV6", divergence.stream, str(divergence))
-        if self.wire is not None:
-            await self.wire.check_log()
-
-    def _report(self) -> SimulationReport:
-        events = asyncio.run(self.world.disk.read_all(limit=10**9))
+    def _report(self, events: Sequence[StoredEvent]) -> SimulationReport:
         digest = hashlib.sha256()
         for event in events:
             digest.update(msgspec.msgpack.encode(event))
@@ -325,12 +333,14 @@ class _Life:
         for task in outside:
             task.cancel()
         await asyncio.gather(*outside, return_exceptions=True)
+        if simulation.files is not None and not self._beside:
+            await simulation.files.close(self._watch)
         self._check_nothing_is_left()
 
     def _check_nothing_is_left(self) -> None:
         current = asyncio.current_task()
         left = sorted(task.get_name() for task in asyncio.all_tasks() if task is not current)
-        if left and not self._beside and not any(body.running for body in self._world.bodies):
+        if left and not self._beside and not self._world.dying and not any(body.running for body in self._world.bodies):
             self._watch.note("INV7", "", f"a closed runtime leaves tasks: {', '.join(left)}")
 
     def _timed(self, fault: AnyFault) -> None:
@@ -399,8 +409,7 @@ class _Life:
         match act:
             case Say(text=text, times=times):
                 result = await session.send(marked(act.session, text * times), key=key)
-                self._watch.told(act.session, result)
-                return type(result.outcome).__name__
+                return await self._told(act.session, result)
             case Cancel():
                 await session.cancel(key=key)
                 return "done"
@@ -412,8 +421,7 @@ class _Life:
                     await asyncio.wait([sending])
                 if sending.cancelled():
                     return "done"
-                self._watch.told(act.session, sending.result())
-                return type(sending.result().outcome).__name__
+                return await self._told(act.session, sending.result())
             case Decide(allow=allow):
                 for waiting in await session.approvals():
                     await session.decide(waiting.call, allow=allow, key=f"{key} {waiting.call}")
@@ -421,6 +429,11 @@ class _Life:
             case Watch():
                 await self._follow(session, self._simulation.watching[index], act)
                 return "done"
+
+    async def _told(self, session: str, result: RunResult) -> str:
+        await self._watch.look_for(session, result)
+        self._watch.told(session, result)
+        return type(result.outcome).__name__
 
     async def _follow(self, session: Session, watching: Watching, act: Watch) -> None:
         self._watch.exercised.add("FOLLOW")
@@ -435,14 +448,15 @@ class _Life:
             for task in acts:
                 if task.done():
                     task.result()
-            open_now = [head.stream for head in await self._open_streams()]
-            if all(task.done() for task in acts) and not open_now:
+            open_now = await self._open_streams()
+            if all(task.done() for task in acts) and open_now == []:
                 break
             if self._world.now_s() > scenario.calm_s + scenario.patience_s:
                 waiting = [f"act {index}" for index, task in enumerate(acts) if not task.done()]
-                self._watch.note("LIVENESS", ", ".join(open_now), f"not over in time; waiting: {', '.join(waiting)}")
+                not_over = f"not over in time; waiting: {', '.join(waiting)}"
+                self._watch.note("LIVENESS", ", ".join(open_now or ()), not_over)
             if self._world.is_calm():
-                await self._resume_what_waits(runtime, open_now)
+                await self._resume_what_waits(runtime, open_now or ())
             await asyncio.sleep(LOOK_S)
         # So that no fault of the plan hits who only looks.
         await asyncio.sleep(max(0.0, scenario.calm_s - self._world.now_s()))
@@ -450,8 +464,13 @@ class _Life:
         for session_id in self._watch.changed():
             await self._compare(runtime, session_id)
 
-    async def _open_streams(self) -> list[Any]:
-        return await self._world.disk.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
+    async def _open_streams(self) -> list[str] | None:
+        """Return the streams in which something is in flight, or None if the disk does not let us see."""
+        try:
+            heads = await self._world.disk.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
+        except PersistenceError:
+            return None
+        return [head.stream for head in heads]
 
     async def _resume_what_waits(self, runtime: AgentRuntime, open_now: Sequence[str]) -> None:
         waiting = (kind_and_identifier(stream)[1] for stream in open_now)

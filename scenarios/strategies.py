@@ -28,7 +28,7 @@ from refold.events.spending import Budget
 from refold.scenarios import faults
 from refold.scenarios.agent_plan import AgentPlan, Behaviour, Kind, PolicyKind, ToolPlan
 from refold.scenarios.faults import AnyFault, CountedFault
-from refold.scenarios.scenario import Abandon, Answer, AnyAct, Call, Cancel, Say, Scenario, Watch, WireName
+from refold.scenarios.scenario import Abandon, Answer, AnyAct, Call, Cancel, Say, Scenario, StoreName, Watch, WireName
 from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.simulator import Simulator
 from refold.tools import Tool
@@ -220,8 +220,24 @@ def network_faults() -> st.SearchStrategy[AnyFault]:
     )
 
 
-def any_fault(wire: WireName = "none") -> st.SearchStrategy[AnyFault]:
-    """Any fault of any kind that can happen where the model is reached so."""
+def disk_faults() -> st.SearchStrategy[AnyFault]:
+    """What goes wrong with the disk under a log in an SQLite file."""
+    nth = st.integers(1, 400)
+    return st.one_of(
+        st.builds(faults.PowerCut, nth=nth, damage=st.sampled_from(get_args(faults.Damage))),
+        st.builds(
+            faults.DiskError, nth=nth, kind=st.sampled_from(["EIO", "ENOSPC"]), operations=st.sampled_from([1, 3, 30])
+        ),
+    )
+
+
+def any_fault(wire: WireName = "none", store: StoreName = "memory") -> st.SearchStrategy[AnyFault]:
+    """Any fault of any kind that can happen where the model is reached so and the log is there.
+
+    Of a log in a file, every second one is a fault of its disk.
+    """
+    if store != "memory":
+        return st.booleans().flatmap(lambda of_disk: disk_faults() if of_disk else any_fault(wire))
     common = (process_faults(), store_faults(), tool_faults(), provider_faults(), lasting_faults(), message_faults())
     return st.one_of(*common) if wire == "none" else st.one_of(*common, network_faults())
 
@@ -248,6 +264,7 @@ def scenarios(
     acts_max: int = 8,
     faults_max: int = 5,
     script: st.SearchStrategy[tuple[Answer, ...]] | None = None,
+    store: StoreName = "memory",
     wire: WireName = "none",
 ) -> st.SearchStrategy[Scenario]:
     """Whole scenarios.
@@ -257,15 +274,17 @@ def scenarios(
         sessions: how many sessions are spoken to, >= 1.
         acts_max: most acts, >= 1.
         faults_max: most faults, >= 0.
+        store: where the log is.
         wire: how the model is reached.
     """
     return st.builds(
         Scenario,
         acts=st.lists(acts(sessions), min_size=1, max_size=acts_max).map(tuple),
-        faults=st.lists(any_fault(wire), max_size=faults_max).map(tuple),
+        faults=st.lists(any_fault(wire, store), max_size=faults_max).map(tuple),
         script=st.just(()) if script is None else script,
         seed=st.integers(0, 1_000),
         deviations=deviations(),
+        store=st.just(store),
         wire=st.just(wire),
     )
 

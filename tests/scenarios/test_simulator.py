@@ -73,7 +73,8 @@ def test_without_faults_everything_is_said_and_answered() -> None:
     assert report.outcomes[0] == "Completed"
     assert all(report.outcomes)
     assert report.exercised == (
-        "CHECK", "ERROR", "FOLLOW", "INV0", "INV1", "INV2", "INV3", "INV4", "INV5", "INV6", "INV7", "LIVENESS", "ONCE",
+        "CHECK", "DURABLE", "ERROR", "FOLLOW",
+        "INV0", "INV1", "INV2", "INV3", "INV4", "INV5", "INV6", "INV7", "LIVENESS", "ONCE",
     )  # fmt: skip
 
 
