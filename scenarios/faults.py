@@ -238,10 +238,10 @@ class ResponseIsNoJson(CountedFault, frozen=True, kw_only=True, tag="response_is
 
 
 class ResponseHasNoEnd(CountedFault, frozen=True, kw_only=True, tag="response_has_no_end"):
-    """A response ends in order, and the answer in it is not complete."""
+    """A response ends in order, and what would say that the answer is complete is missing."""
 
     marker_only: bool = False
-    """Whether only the last marker of the stream is missing."""
+    """Whether only the last marker of the stream is."""
 
 
 class ResponseIsHuge(CountedFault, frozen=True, kw_only=True, tag="response_is_huge"):
@@ -313,9 +313,9 @@ class PowerCut(CountedFault, frozen=True, kw_only=True, tag="power_cut"):
 
 
 class DiskError(CountedFault, frozen=True, kw_only=True, tag="disk_error"):
-    """An operation of the disk fails. What was to be synchronised then is lost for ever, each write with even chances.
+    """An operation of the disk fails. What was to be synchronised then is not on the disk unless it is written again.
 
-    A process still sees what was lost, until the power goes: so it is where the system keeps failed pages in its cache.
+    A process still sees it until the power goes: so it is where the system keeps failed pages in its cache.
     """
 
     kind: Literal["EIO", "ENOSPC"] = "EIO"

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +27,13 @@ SEEDS = 100
 
 SEEDS_PER_JOB = 25
 """For fewer seeds than this no further process is begun."""
+
+
+class StoreName(StrEnum):
+    """Where a log is."""
+
+    MEMORY = "memory"
+    SQLITE = "sqlite"
 
 
 class WireName(StrEnum):
@@ -76,8 +83,7 @@ SaveOption = Annotated[
 ]
 WireOption = Annotated[WireName, typer.Option(help="The provider's protocol, over a simulated network.")]
 StoreOption = Annotated[
-    Literal["memory", "sqlite"],
-    typer.Option(help="Where the log is: in memory, or in a real SQLite file, on a disk that fails and loses power."),
+    StoreName, typer.Option(help="Where the log is: in a real SQLite file, the disk fails and loses power too.")
 ]
 OwnToolsOption = Annotated[
     bool, typer.Option("--own-tools", help="Run the bodies of the agent's own tools, with arguments by chance.")
@@ -98,8 +104,8 @@ def simulate(
     sessions: Annotated[int, typer.Option(metavar="N", min=1, help="Sessions of each scenario.")] = 3,
     acts: Annotated[int, typer.Option(metavar="N", min=1, help="Inputs and cancellations of each scenario.")] = 8,
     faults: Annotated[int, typer.Option(metavar="N", min=0, help="Most faults of each scenario.")] = 6,
+    store: StoreOption = StoreName.MEMORY,
     wire: WireOption = WireName.NONE,
-    store: StoreOption = "memory",
     own_tools: OwnToolsOption = False,
     save: SaveOption = None,
     as_json: JsonOption = False,
@@ -127,7 +133,13 @@ def simulate(
         run_blocking_command(lambda: _from_log(from_log, agent, boundaries, at, own_tools, save, as_json))
     if agent is None:
         raise typer.BadParameter("name the agent, as module:attribute, or a log with --from")
-    drawing = {"sessions": sessions, "acts": acts, "faults_max": faults, "store": store, "wire": wire.value}
+    drawing = {
+        "sessions": sessions,
+        "acts": acts,
+        "faults_max": faults,
+        "store": store.value,
+        "wire": wire.value,
+    }
 
     def work() -> int:
         from refold.scenarios.sweep import SweepPlan

@@ -112,7 +112,7 @@ class SimulatedDisk:
             PersistenceError: it cannot be opened.
         """
         self._store = await SQLiteStore.open(
-            self._folder() / LOG, read_only=read_only, connect=self._connect, fault=self._reached
+            self._folder() / LOG, read_only=read_only, fault=self._reached, connect=self._connect
         )
         return self._store
 
@@ -172,6 +172,9 @@ class SimulatedDisk:
         """Take what the life leaves; nothing that is done to its files counts from now on."""
         assert self._attached is not None
         self._attached.power_off()
+        for path in sorted(self._folder().iterdir()):
+            if _outlives_process(path.name):
+                self._look_at(path)
         cut, self._cut = self._cut, None
         if cut is not None:
             image = self._model.image(self._power.choice(DAMAGES[cut.damage]), self._power)
@@ -182,7 +185,7 @@ class SimulatedDisk:
             self._left = {
                 path.name: path.read_bytes()
                 for path in sorted(self._folder().iterdir())
-                if not path.name.endswith(("-shm", ".lock"))
+                if _outlives_process(path.name)
             }
 
     async def bury(self) -> None:
@@ -231,8 +234,7 @@ class SimulatedDisk:
         return await SQLiteConnection.open(uri, InlineWorker(self._world.chance("connection")))
 
     def _reached(self, point: str) -> None:
-        """Take note of what the store brings to the disk by itself, past SQLite and its shim."""
-        if point == "opening.wal_synced":
+        if point == "opening.wal_synced" and self._attached is not None and not self._attached.is_off:
             self._model.apply(WrittenAgain(f"{LOG}-wal"))
 
     def _watch(self, operation: FileOperation) -> int:
@@ -272,14 +274,14 @@ class SimulatedDisk:
         self._world.die()
         return IOERR
 
-    def _look_at(self, path: str) -> None:
-        """See whether others than SQLite have made, renamed or removed a file that it is about to open."""
+    def _look_at(self, path: str | Path) -> None:
+        """See whether others than SQLite have made, renamed or removed a file."""
         name, inode = os.path.basename(path), _inode(path)
         known = self._inodes.get(name, 0)
         if known == inode:
             return
         if known:
-            self._model.apply(FileOperation("delete", path, 0))
+            self._model.apply(FileOperation("delete", name, 0))
             del self._inodes[name]
         if not inode:
             return
@@ -288,8 +290,12 @@ class SimulatedDisk:
             del self._inodes[before]
             self._model.apply(Renamed(before, name))
         else:
-            self._model.apply(FileOperation("create", path, 0))
+            self._model.apply(FileOperation("create", name, 0))
         self._inodes[name] = inode
+
+
+def _outlives_process(name: str) -> bool:
+    return not name.endswith(("-shm", ".lock"))
 
 
 def _inode(path: str | Path) -> int:

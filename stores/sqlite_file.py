@@ -296,7 +296,7 @@ async def create(log: Path, connect: Connect = SQLiteConnection.open) -> None:
         os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         connection = await connect(file_uri(unfinished, "mode=rw"))
         try:
-            await connection.run(_create_tables)
+            await connection.run(lambda opened: _create_tables(opened, log))
         finally:
             await connection.close()
         unfinished.rename(log)
@@ -307,17 +307,26 @@ async def create(log: Path, connect: Connect = SQLiteConnection.open) -> None:
         raise PersistenceError(f"the log {log} cannot be made: {error.strerror}") from error
 
 
-def _create_tables(connection: sqlite3.Connection) -> None:
+def _create_tables(connection: sqlite3.Connection, log: Path) -> None:
     connection.execute("PRAGMA encoding = 'UTF-8'")
     connection.execute("PRAGMA synchronous = FULL")
     connection.executescript(
         f"BEGIN IMMEDIATE;\n{schema_script()}\n"
         f"PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {FORMAT_VERSION};\nCOMMIT;"
     )
+    _switch_to_wal(connection, log)
+
+
+def _switch_to_wal(connection: sqlite3.Connection, log: Path) -> None:
+    """Let the file have a WAL.
+
+    Raises:
+        PersistenceError: it cannot have one.
+    """
     # Read to its end: only there does SQLite say that the change could not be written.
     ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
     if mode != "wal":
-        raise PersistenceError(f"the new log cannot have a WAL there ({mode}); use a local file system")
+        raise PersistenceError(f"the log {log} cannot have a WAL there ({mode}); use a local file system")
 
 
 def _sync_folder(folder: Path) -> None:
@@ -362,9 +371,7 @@ def prepare_for_writing(
         for pragma in _PRAGMAS_WRITING:
             connection.execute(pragma)
         connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
-        ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        if mode != "wal":
-            raise PersistenceError(f"the log {log} cannot have a WAL there ({mode}); use a local file system")
+        _switch_to_wal(connection, log)
         connection.execute("BEGIN IMMEDIATE")  # So that a connection of ours that hangs does not write it meanwhile.
         if write_again(_beside(log, "-wal")):
             fault("opening.wal_synced")
