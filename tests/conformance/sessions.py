@@ -26,7 +26,9 @@ from refold import (
     tool,
 )
 from refold.actors import ManualClock
+from refold.events import SESSION_CODEC
 from refold.events.history_rules import HistoryRules
+from refold.events.session_events import AgentConfigured
 from refold.events.tool_core import TOOL_CODEC
 from refold.events.tool_events import ToolCallAbandoned
 from refold.log_check import check_log
@@ -55,8 +57,20 @@ async def assert_sound(log: EventStore) -> None:
     assert (await check_log(log)).problems == ()
     (await replay(log, level="core")).raise_for_divergence()
     agents = _made.pop(log, [])
-    if len(agents) == 1 and all(getattr(each, "decides_alike", True) for each in agents[0].middleware):
+    alike = all(getattr(each, "decides_alike", True) for agent in agents for each in agent.middleware)
+    if len(agents) == 1 and alike and await _of_one_configuration(log):
         (await replay(log, agent=agents[0])).raise_for_divergence()
+
+
+async def _of_one_configuration(log: EventStore) -> bool:
+    """Return whether each agent of a log had one configuration all along."""
+    found: dict[str, set[str]] = {}
+    for stored in await log.read_all(limit=100_000):
+        if stored.stream.startswith("session/") and b"session.agent_configured" in stored.data:
+            event = SESSION_CODEC.decode(stored)
+            assert isinstance(event, AgentConfigured)
+            found.setdefault(event.configuration.agent, set()).add(event.configuration.fingerprint)
+    return all(len(fingerprints) == 1 for fingerprints in found.values())
 
 
 _made: WeakKeyDictionary[EventStore, list[Agent]] = WeakKeyDictionary()
