@@ -13,6 +13,7 @@ import random
 import select
 import signal
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -148,7 +149,10 @@ def _killed(writer: Writer, log: Path, there: Mapping[str, int], chance: random.
     """Fork a writer, kill it some time later, and return the last number that it said of each name."""
     while_opening, share = chance.random() < 0.25, chance.random()
     reading, writing = os.pipe()
-    child = os.fork()
+    with warnings.catch_warnings():
+        # Of threads that do not run in the child: it begins a loop of its own and waits for nothing of theirs.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
     if child == 0:
         _be_writer(writer, log, there, writing)
     os.close(writing)
