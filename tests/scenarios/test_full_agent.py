@@ -85,9 +85,9 @@ def test_the_answers_fit_what_is_asked_of_them() -> None:
 
 def test_an_agent_may_be_a_subagent_of_its_own() -> None:
     tools: list[Tool[..., object]] = []
-    agent = Agent(config=AgentConfig(model="m", max_turns=2), provider=ScriptedProvider([]), tools=tools)
+    agent = Agent(config=AgentConfig(model="m", max_turns=1), provider=ScriptedProvider([]), tools=tools)
     tools.append(agent.as_tool(name="again"))
-    report = Simulator(agent).run(Scenario(acts=(Say(session="a"), Say(session="b"))))
+    report = Simulator(agent).run(Scenario(acts=(Say(session="a"),)))
     report.raise_if_broken()
     assert report.operations["tool"]
 
