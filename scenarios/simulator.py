@@ -405,8 +405,9 @@ class _Life:
         act = self._simulation.scenario.acts[repetition.index]
         if isinstance(act, Abandon):
             act = Say(session=act.session, text=act.text)
-        if await self._insisting(runtime, act, repetition.index) is not None:
-            self._simulation.repetitions.remove(repetition)
+        told, left = await self._insisting(runtime, act, repetition.index) is not None, self._simulation.repetitions
+        if told and repetition in left:  # Another process may have been told too.
+            left.remove(repetition)
 
     async def _once(self, runtime: AgentRuntime, act: AnyAct, index: int) -> str:
         session, key = await runtime.session(act.session), f"{self._world.keys}act {index}"
