@@ -327,7 +327,8 @@ class _Life:
                     if isinstance(act, Watch):  # Somebody follows the session on, where it goes on.
                         task.cancel()
                 world.life += 1
-                await _Life(simulation, beside=True).live()
+                if simulation.files is None or await simulation.files.taken_over(self._watch):
+                    await _Life(simulation, beside=True).live()
             elif everything.done():
                 everything.result()
                 simulation.over = True
@@ -359,7 +360,8 @@ class _Life:
             case faults.ClockJumps(seconds=seconds):
                 self._world.clock.jump(seconds)
             case faults.SecondRuntime():
-                self._store.fence()
+                if self._simulation.files is None:  # A real store finds out by itself.
+                    self._store.fence()
                 self._taken_over = True
                 self._ending.set()
             case faults.NetworkSplit():
