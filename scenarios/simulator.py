@@ -34,14 +34,14 @@ from refold.events.records import StoredEvent
 from refold.events.session_core import SESSION_KIND
 from refold.events.session_events import ToolApprovalRequested
 from refold.events.session_state import Run
-from refold.outcome import RunResult
 from refold.scenarios import faults
+from refold.scenarios.acting import carry_out
 from refold.scenarios.burial import Gone, bury
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.garbage import garbage_by_hand
 from refold.scenarios.last_look import last_look
 from refold.scenarios.saved_log import save_log
-from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Decide, Say, Scenario, Watch
+from refold.scenarios.scenario import Abandon, AnyAct, Decide, Say, Scenario, Watch
 from refold.scenarios.session_watching import Watching
 from refold.scenarios.simulated_agent import AgentSource, simulated_agent
 from refold.scenarios.simulated_disk import SimulatedDisk
@@ -51,8 +51,7 @@ from refold.scenarios.simulated_store import SimulatedStore
 from refold.scenarios.simulated_wire import wire_of
 from refold.scenarios.simulated_world import Beginning, World
 from refold.scenarios.simulation_report import SimulationReport
-from refold.scenarios.simulation_watch import SimulationWatch, marked
-from refold.session import Session
+from refold.scenarios.simulation_watch import SimulationWatch
 from refold.stores.memory import InMemoryStore
 
 log = logging.getLogger("refold.scenarios")
@@ -387,7 +386,8 @@ class _Life:
         """Return what an act comes to, however often it has to be tried; None = the process ends."""
         while True:
             try:
-                return await self._once(runtime, act, index)
+                key, watching = f"{self._world.keys}act {index}", self._simulation.watching.get(index)
+                return await carry_out(act, key, runtime, self._world, self._watch, watching)
             except (PersistenceError, BackpressureShed):
                 await asyncio.sleep(1.0)
             except ActorStopped:
@@ -410,43 +410,6 @@ class _Life:
         told, left = await self._insisting(runtime, act, repetition.index) is not None, self._simulation.repetitions
         if told and repetition in left:  # Another process may have been told too.
             left.remove(repetition)
-
-    async def _once(self, runtime: AgentRuntime, act: AnyAct, index: int) -> str:
-        session, key = await runtime.session(act.session), f"{self._world.keys}act {index}"
-        match act:
-            case Say(text=text, times=times):
-                result = await session.send(marked(act.session, text * times), key=key)
-                return await self._told(act.session, result)
-            case Cancel():
-                await session.cancel(key=key)
-                return "done"
-            case Abandon(text=text, after_s=after_s):
-                sending = asyncio.ensure_future(session.send(marked(act.session, text), key=key))
-                done, _ = await asyncio.wait([sending], timeout=after_s)
-                if not done:
-                    sending.cancel()
-                    await asyncio.wait([sending])
-                if sending.cancelled():
-                    return "done"
-                return await self._told(act.session, sending.result())
-            case Decide(allow=allow):
-                for waiting in await session.approvals():
-                    await session.decide(waiting.call, allow=allow, key=f"{key} {waiting.call}")
-                return "done"
-            case Watch():
-                await self._follow(session, self._simulation.watching[index], act)
-                return "done"
-
-    async def _told(self, session: str, result: RunResult) -> str:
-        await self._watch.look_for(session, result)
-        self._watch.told(session, result)
-        return type(result.outcome).__name__
-
-    async def _follow(self, session: Session, watching: Watching, act: Watch) -> None:
-        self._watch.exercised.add("FOLLOW")
-        await watching.follow(session, max(0.0, act.at_s + act.for_s - self._world.now_s()))
-        for problem in watching.problems:
-            self._watch.note("FOLLOW", stream_name(SESSION_KIND, session.id), problem)
 
     async def _all_over(self, runtime: AgentRuntime, acts: Sequence[asyncio.Task[None]]) -> None:
         """Return when nothing is open any more; somebody sees to runs that wait for a person."""
