@@ -94,6 +94,8 @@ class SimulatedDisk:
         self._root = Path(tempfile.mkdtemp(prefix="refold-", dir=folder))
         self._lives = 0
         self._store: SQLiteStore | None = None
+        self._former: list[SQLiteStore] = []
+        """Those that another process had open when it lost the log, oldest first."""
         self._left: dict[str, bytes] = {}
         """What the life before has left, by name."""
         self._model = DiskModel()
@@ -129,10 +131,19 @@ class SimulatedDisk:
             return False
         return True
 
+    async def taken_over(self, watch: SimulationWatch) -> bool:
+        """Open the log in another process that finds no lock file, beside the one that has it; return as `starts`."""
+        if self._store is not None:
+            self._former.append(self._store)
+            self._store = None
+        (self._folder() / f"{LOG}.lock").unlink(missing_ok=True)
+        return await self.starts(watch)
+
     async def close(self, watch: SimulationWatch) -> None:
         """Close the log in order, if this life has opened it, which leaves no file open."""
-        if self._store is not None:
-            await self._store.close()
+        for store in (self._store, *reversed(self._former)):
+            if store is not None:
+                await store.close()
         await asyncio.sleep(CLOSED_S)
         assert self._attached is not None
         if self._attached.open_files and not self._world.dying:
@@ -190,8 +201,9 @@ class SimulatedDisk:
 
     async def bury(self) -> None:
         """Let go of what a dead life has open."""
-        store, self._store = self._store, None
-        if store is not None:
+        stores = [store for store in (self._store, *reversed(self._former)) if store is not None]
+        self._store, self._former = None, []
+        for store in stores:
             try:
                 await store.close()
             except PersistenceError:  # Its disk is gone.

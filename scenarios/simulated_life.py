@@ -18,13 +18,10 @@ from refold.events.ids import SessionId, kind_and_identifier, stream_name
 from refold.events.payloads import restored, stored_hashes
 from refold.events.session_core import SESSION_KIND
 from refold.events.session_state import Run
-from refold.outcome import RunResult
 from refold.scenarios import faults
+from refold.scenarios.acting import carry_out
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Decide, Say, Watch
-from refold.scenarios.session_watching import Watching
-from refold.scenarios.simulation_watch import marked
-from refold.session import Session
+from refold.scenarios.scenario import Abandon, AnyAct, Say, Watch
 
 if TYPE_CHECKING:
     from refold.scenarios.simulation import Simulation
@@ -101,7 +98,8 @@ class Life:
                     if isinstance(act, Watch):  # Somebody follows the session on, where it goes on.
                         task.cancel()
                 world.life += 1
-                await Life(simulation, beside=True).live()
+                if simulation.files is None or await simulation.files.taken_over(self._watch):
+                    await Life(simulation, beside=True).live()
             elif everything.done():
                 everything.result()
                 simulation.over = True
@@ -133,7 +131,8 @@ class Life:
             case faults.ClockJumps(seconds=seconds):
                 self._world.clock.jump(seconds)
             case faults.SecondRuntime():
-                self._store.fence()
+                if self._simulation.files is None:  # A real store finds out by itself.
+                    self._store.fence()
                 self._taken_over = True
                 self._ending.set()
             case faults.NetworkSplit():
@@ -159,7 +158,8 @@ class Life:
         """Return what an act comes to, however often it has to be tried; None = the process ends."""
         while True:
             try:
-                return await self._once(runtime, act, index)
+                key, watching = f"{self._world.keys}act {index}", self._simulation.watching.get(index)
+                return await carry_out(act, key, runtime, self._world, self._watch, watching)
             except (PersistenceError, BackpressureShed):
                 await asyncio.sleep(1.0)
             except ActorStopped:
@@ -179,46 +179,9 @@ class Life:
         act = self._simulation.scenario.acts[repetition.index]
         if isinstance(act, Abandon):
             act = Say(session=act.session, text=act.text)
-        if await self._insisting(runtime, act, repetition.index) is not None:
-            self._simulation.repetitions.remove(repetition)
-
-    async def _once(self, runtime: AgentRuntime, act: AnyAct, index: int) -> str:
-        session, key = await runtime.session(act.session), f"{self._world.keys}act {index}"
-        match act:
-            case Say(text=text, times=times):
-                result = await session.send(marked(act.session, text * times), key=key)
-                return await self._told(act.session, result)
-            case Cancel():
-                await session.cancel(key=key)
-                return "done"
-            case Abandon(text=text, after_s=after_s):
-                sending = asyncio.ensure_future(session.send(marked(act.session, text), key=key))
-                done, _ = await asyncio.wait([sending], timeout=after_s)
-                if not done:
-                    sending.cancel()
-                    await asyncio.wait([sending])
-                if sending.cancelled():
-                    self._watch.effects.evidence.given_up(act.session, key)
-                    return "done"
-                return await self._told(act.session, sending.result())
-            case Decide(allow=allow):
-                for waiting in await session.approvals():
-                    await session.decide(waiting.call, allow=allow, key=f"{key} {waiting.call}")
-                return "done"
-            case Watch():
-                await self._follow(session, self._simulation.watching[index], act)
-                return "done"
-
-    async def _told(self, session: str, result: RunResult) -> str:
-        await self._watch.look_for(session, result)
-        self._watch.told(session, result)
-        return type(result.outcome).__name__
-
-    async def _follow(self, session: Session, watching: Watching, act: Watch) -> None:
-        self._watch.exercised.add("FOLLOW")
-        await watching.follow(session, max(0.0, act.at_s + act.for_s - self._world.now_s()))
-        for problem in watching.problems:
-            self._watch.note("FOLLOW", stream_name(SESSION_KIND, session.id), problem)
+        told, left = await self._insisting(runtime, act, repetition.index) is not None, self._simulation.repetitions
+        if told and repetition in left:  # Another process may have been told too.
+            left.remove(repetition)
 
     async def _all_over(self, runtime: AgentRuntime, acts: Sequence[asyncio.Task[None]]) -> None:
         """Return when nothing is open any more; somebody sees to runs that wait for a person."""

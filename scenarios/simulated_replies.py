@@ -37,23 +37,25 @@ class SimulatedReplies:
     def __init__(self, world: World) -> None:
         self._world = world
         self._under_way: dict[_Letter, None] = {}
-        self._system: ActorSystem | None = None
-        """Of the present life."""
+        self._systems: list[ActorSystem] = []
+        """Of the present life, and of processes that have lost the log and live beside it."""
 
     def serve(self, system: ActorSystem) -> None:
         """Take the replies in a new life, those of earlier lives too that have not arrived."""
-        self._system, system.courier = system, self._deliver
+        self._systems.append(system)
+        system.courier = self._deliver
         for letter in self._under_way:
-            self._set_timer(letter, system)
+            if not letter.ended.key.startswith("tool:"):  # That of a process that lives beside this one stays there.
+                self._set_timer(letter, system)
 
     def bury(self) -> None:
         """Take nothing more of the present life, and forget what only it could tell."""
-        self._system = None
+        self._systems.clear()
         for letter in [letter for letter in self._under_way if letter.ended.key.startswith("tool:")]:
             del self._under_way[letter]
 
     def _deliver(self, asker: ActorRef, ended: EffectEnded) -> None:
-        if asker.system is not self._system:
+        if asker.system not in self._systems:
             return
         kind, session = kind_and_identifier(asker.address)
         due = self._world.plan.count("reply", [session]) if kind == SESSION_KIND else []

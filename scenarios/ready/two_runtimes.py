@@ -12,6 +12,8 @@ The second goes on with every run as after a crash, and a tool that must not run
 Look at `lives`, which is 2; at `times["SecondRuntime"]`; at `outcomes`; and at `ONCE` and `INV5` in `exercised`.
 """
 
+import asyncio
+
 from refold.agent import Agent
 from refold.events.configuration import AgentConfig
 from refold.providers.scripted import ScriptedProvider
@@ -25,7 +27,8 @@ from refold.tools import tool
 
 @tool
 async def pay(amount: int) -> str:
-    """Pay an amount."""
+    """Pay an amount, at a slow counter."""
+    await asyncio.sleep(5.0)
     return f"paid {amount}"
 
 
@@ -35,10 +38,10 @@ def agent() -> Agent:
 
 
 def scenario() -> Scenario:
-    """Return eight sessions at work, and the second process at second 3."""
+    """Return eight sessions, and the second process at second 5, when each is in the middle of its first payment."""
     return Scenario(
         acts=tuple(Say(session=f"s{number}", text="Pay 3 and 4.") for number in range(8)),
-        faults=(SecondRuntime(at_s=3.0),),
+        faults=(SecondRuntime(at_s=5.0),),
         script=(Answer(calls=(Call("pay", {"amount": 3}), Call("pay", {"amount": 4}))), Answer(text="Both are paid.")),
     )
 

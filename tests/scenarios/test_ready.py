@@ -138,8 +138,9 @@ def test_two_runtimes_do_nothing_twice() -> None:
     report = played(two_runtimes.play)
     assert report.lives == 2
     assert report.outcomes == ("Completed",) * 8
-    assert kind(report, "session.run_resumed") >= 4
+    assert kind(report, "session.run_resumed") == 8
     assert report.operations["tool"] == kind(report, "session.tool_call_started") == 16
+    assert kind(report, "session.tool_call_completed") == kind(report, "session.tool_call_failed") == 8
     assert {"ONCE", "INV5", "INV7"} <= set(report.exercised)
 
 
@@ -180,3 +181,13 @@ def test_a_broken_promise_is_printed() -> None:
     )
     assert "BROKEN     LIVENESS" in said_about("A story.", broken)
     assert "BROKEN" not in said_about("A story.", report)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_two_runtimes_do_nothing_twice_on_the_real_store_either(seed: int) -> None:
+    simulator = Simulator(two_runtimes.agent)
+    plan = msgspec.structs.replace(two_runtimes.scenario(), store="sqlite", seed=seed)
+    report = played(partial(simulator.run, plan))
+    assert (report.lives, report.outcomes) == (2, ("Completed",) * 8)
+    assert report.operations["tool"] == kind(report, "session.tool_call_started") == 16
+    assert {"DURABLE", "ONCE"} <= set(report.exercised)
