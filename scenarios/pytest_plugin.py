@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from refold.agent import Agent
     from refold.scenarios.scenario import Scenario
     from refold.scenarios.simulation_report import SimulationReport
-from refold.scenarios.simulator import Simulator
+    from refold.scenarios.simulator import Simulator
 
 MARKER = "refold_scenarios"
 
