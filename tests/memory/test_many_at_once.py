@@ -249,18 +249,22 @@ asyncio.run(main())
 """
 
 
+def killed_after(batches: int, log: Path) -> int:
+    """Have a process add batches, kill it, and return how many it acknowledged."""
+    command = [sys.executable, "-P", "-c", IMPORTS, str(log)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        seen = [process.stdout.readline() for _ in range(batches)]
+        process.send_signal(signal.SIGKILL)
+        return len(seen) + len([line for line in process.stdout if line.endswith("\n")])
+
+
 @pytest.mark.slow
 async def test_a_process_that_is_killed_while_it_adds_many_leaves_each_batch_whole(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     acknowledged = 0
     for life in range(3):
-        with subprocess.Popen(
-            [sys.executable, "-P", "-c", IMPORTS, str(log)], stdout=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stdout is not None
-            acknowledged += len([process.stdout.readline() for _ in range(5 + life)])
-            process.send_signal(signal.SIGKILL)
-            acknowledged += len([line for line in process.stdout if line.endswith("\n")])
+        acknowledged += killed_after(5 + life, log)
         memory, graph = EpisodicStore(), GraphStore()
         async with runtime_of(log, memory=memory, graph=graph):
             assert await memory.count() % 100 == 0
