@@ -21,7 +21,8 @@ import hashlib
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import msgspec
@@ -83,6 +84,10 @@ class StreamObject(Generic[S, C, E]):
         self._before_lock = threading.RLock()
         """Held by whoever uses the state before a runtime has the object, or takes what was given then."""
         self._attaching = False
+        self._attached = threading.Event()
+        """Set when a runtime has taken the object, or failed to."""
+        self._last_part: int | None = None
+        """The thread in which a runtime takes the last of what was given, while other threads give nothing more."""
         self._repetitions: Counter[str] = Counter()
         self._past = False
         """Whether it is what the object was at an earlier place of the log."""
@@ -105,10 +110,10 @@ class StreamObject(Generic[S, C, E]):
 
         The outcome may be an error: see `refold.actors.Hosted.ask`.
         """
-        with self._before_lock:
-            if self._ref is None:
+        with self._before_runtime() as ref:
+            if ref is None:
                 return _outcome_of(lambda: self._perform_before(command), RefoldError)
-        return self._ref.ask(command, block=False)
+        return ref.ask(command, block=False)
 
     def perform_each(
         self, commands: Sequence[C], called: str, outcome: Callable[[C, Performed], R]
@@ -123,10 +128,10 @@ class StreamObject(Generic[S, C, E]):
             called: what they are to the caller, such as `episodes`.
             outcome: makes the outcome of one, of the command with the key that it has.
         """
-        with self._before_lock:
-            if self._ref is None or not commands:
+        with self._before_runtime() as ref:
+            if ref is None or not commands:
                 return _outcome_of(lambda: self._perform_each_before(commands, called, outcome), RefoldError)
-        asked: ActorFuture[list[Performed]] = self._ref.ask(Several(tuple(commands), called), block=False)
+        asked: ActorFuture[list[Performed]] = ref.ask(Several(tuple(commands), called), block=False)
         return asked.map(lambda performed: list(map(outcome, commands, performed)))
 
     def read(self, question: Callable[[S], R]) -> ActorFuture[R]:
@@ -134,10 +139,10 @@ class StreamObject(Generic[S, C, E]):
 
         The outcome may be an error: see `refold.actors.Hosted.read`, or what `question` raised.
         """
-        with self._before_lock:
-            if self._ref is None:
+        with self._before_runtime() as ref:
+            if ref is None:
                 return _outcome_of(lambda: copy.deepcopy(question(self._state_before())), Exception)
-        return self._ref.ask(Question(question), block=False).map(_value)
+        return ref.ask(Question(question), block=False).map(_value)
 
     def read_in_steps(
         self, question: Callable[[S], Steps[R]], note: Callable[[R], C | None] | None = None
@@ -158,20 +163,20 @@ class StreamObject(Generic[S, C, E]):
                 self._perform_before(command)
             return found
 
-        with self._before_lock:
-            if self._ref is None:
+        with self._before_runtime() as ref:
+            if ref is None:
                 return _outcome_of(noted, Exception)
-        return self._ref.ask(Question(question, note, in_steps=True), block=False).map(_value)
+        return ref.ask(Question(question, note, in_steps=True), block=False).map(_value)
 
     def glance(self, question: Callable[[S], R]) -> R | None:
         """Return at once what `question` finds in the state, which may still be on its way to the log; None = unknown.
 
         On the runtime's loop only, and for what shares nothing with the state, such as a number.
         """
-        with self._before_lock:
-            if self._ref is None:
+        with self._before_runtime() as ref:
+            if ref is None:
                 return question(self._state_before())
-        actor = self._ref.system.instance(self.stream)
+        actor = ref.system.instance(self.stream)
         if not isinstance(actor, FoldedActor):
             return None
         state = cast("S | None", actor.current_state())
@@ -180,7 +185,12 @@ class StreamObject(Generic[S, C, E]):
     def tell(self, command: C) -> None:
         """Have the core decide about `command` and wait for nothing; if it comes to nothing, that is logged."""
         if self._ref is None:
-            self.perform(command)
+            outcome = self.perform(command)
+            try:
+                if outcome.ready():  # Or a runtime has just taken the object.
+                    outcome.get()
+            except RefoldError as error:
+                log.warning("%s: a %s is not recorded: %s", self.stream, type(command).__name__, error)
             return
         try:
             self._ref.tell(Told(command))
@@ -189,8 +199,8 @@ class StreamObject(Generic[S, C, E]):
 
     def keyed(self, command: C) -> C:
         """Return `command` with the key under which `perform` will send it, where it is known beforehand."""
-        with self._before_lock:
-            return self._with_key(command) if self._ref is None else command
+        with self._before_runtime() as ref:
+            return self._with_key(command) if ref is None else command
 
     async def at(self, log: ReadableLog, *, position: int | None = None, version: int | None = None) -> Self:
         """Return an object with what the log had of this one at a place; it can be asked everything, and not changed.
@@ -261,22 +271,37 @@ class StreamObject(Generic[S, C, E]):
             if self._attaching or (self._ref is not None and self._ref.is_alive()):
                 raise ConfigError(f"{self!r} lives in another runtime; make an object for each")
             self._attaching = True
+            self._attached.clear()
         try:
             ref = (await host.lasting(self.kind, self.core)).ref(self.stream)
             opening: Sequence[C] = await ref.ask(Question(self.opening), block=False).map(_value)
-            commands = list(opening)
-            taken = 0
-            while True:
-                with self._before_lock:  # Other threads may still be giving.
-                    commands += self._given[taken:]
+            with self._before_lock:  # Other threads may be giving.
+                commands = [*opening, *self._given]
+                taken = len(self._given)
+            await self._send(ref, commands)
+            self._last_part = threading.get_ident()
+            with self._before_lock:  # Also while others have the loop, or threads that give on and on had no end.
+                while len(self._given) > taken:
+                    commands = self._given[taken:]
                     taken = len(self._given)
-                    if not commands:
-                        self._ref = ref
-                        return
-                await ref.ask(Several(tuple(commands[:COMMANDS_PER_TRANSACTION])), block=False)
-                del commands[:COMMANDS_PER_TRANSACTION]
+                    await self._send(ref, commands)
+                self._ref = ref
         finally:
             self._attaching = False
+            self._last_part = None
+            self._attached.set()
+
+    async def _send(self, ref: ActorRef, commands: Sequence[C]) -> None:
+        for first in range(0, len(commands), COMMANDS_PER_TRANSACTION):
+            await ref.ask(Several(tuple(commands[first : first + COMMANDS_PER_TRANSACTION])), block=False)
+
+    @contextmanager
+    def _before_runtime(self) -> Generator[ActorRef | None, None, None]:
+        """Give the actor behind the object; None = no runtime has it, and until the end none takes it or changes it."""
+        if self._last_part is not None and self._last_part != threading.get_ident():
+            self._attached.wait()
+        with self._before_lock:
+            yield self._ref
 
     def _state_before(self) -> S:
         if self._before is None:

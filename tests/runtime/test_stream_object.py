@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from refold import AgentConfig, AgentRuntime, ConfigError, ScriptedProvider
+from refold import AgentConfig, AgentRuntime, ConfigError, PersistenceError, ScriptedProvider
 from refold.actors import EventSourcedSystem, ManualClock
 from refold.actors.errors import ActorStopped
 from refold.actors.future import ActorFuture
 from refold.events import CommandRejected, KeyedCommand, KeyedEvent, PureCore, State
 from refold.events.checked_core import CheckedCore
+from refold.stores import EventStore, InMemoryStore
 from refold.stream_object import StreamObject
+from tests.conformance.failing_store import FailingStore
 
 
 class Write(KeyedCommand, frozen=True, kw_only=True):
@@ -52,7 +54,7 @@ class Notes(StreamObject[Pages, Write, Written]):
         return self.read(lambda pages: pages.lines)
 
 
-def runtime_of(log: Path | str, *notes: Notes, clock: ManualClock | None = None) -> AgentRuntime:
+def runtime_of(log: Path | str | EventStore, *notes: Notes, clock: ManualClock | None = None) -> AgentRuntime:
     return AgentRuntime(
         AgentConfig(model="m"), provider=ScriptedProvider([]), log=log, objects=notes, clock=clock, inbox_poll_s=0
     )
@@ -257,3 +259,46 @@ async def test_what_the_log_refuses_of_the_time_before_is_said_at_the_start(tmp_
     with pytest.raises(CommandRejected, match="used for another command"):
         async with runtime_of(tmp_path / "events.db", again):
             raise AssertionError
+
+
+async def test_threads_that_give_on_and_on_do_not_keep_a_runtime_from_opening(tmp_path: Path) -> None:
+    notes, ends = Notes("mine"), threading.Event()
+    given = [0, 0]
+
+    def give(place: int) -> None:
+        while not ends.is_set():
+            notes.write(f"{place} {given[place]}").get(timeout=30)
+            given[place] += 1
+
+    threads = [threading.Thread(target=give, args=(place,)) for place in range(2)]
+    for thread in threads:
+        thread.start()
+    while min(given) < 5:  # noqa: ASYNC110 - They know nothing of this loop.
+        await asyncio.sleep(0)
+    async with runtime_of(tmp_path / "events.db", notes):
+        notes.write("by the loop")
+        ends.set()
+        await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
+        lines = [line for line in await notes.lines() if line != "by the loop"]
+        expected = {f"{place} {number}" for place in range(2) for number in range(given[place])}
+        assert (len(lines), set(lines)) == (sum(given), expected)
+
+
+async def test_what_is_told_before_a_runtime_and_comes_to_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    notes = Notes("mine")
+    notes.tell(Write(line=""))
+    notes.tell(Write(line="one"))
+    assert "notes/mine: a Write is not recorded: an empty line says nothing" in caplog.text
+    assert await notes.lines() == ["one"]
+
+
+async def test_a_runtime_that_fails_to_take_an_object_leaves_it_to_threads(tmp_path: Path) -> None:
+    notes = Notes("mine")
+    notes.write("one")
+    store = FailingStore(InMemoryStore())
+    store.fail_appends(lambda: PersistenceError("no room"), of="notes/")
+    with pytest.raises(PersistenceError):
+        await runtime_of(store, notes).open()
+    assert await asyncio.to_thread(lambda: notes.write("two").get(timeout=30)) == 2
+    async with runtime_of(tmp_path / "events.db", notes):
+        assert await notes.lines() == ["one", "two"]
