@@ -223,6 +223,7 @@ DRAWING_OPTIONS: dict[str, tuple[str, object]] = {
     "sessions": ("--sessions", 3),
     "acts": ("--acts", 8),
     "faults_max": ("--faults", 6),
+    "store": ("--store", "memory"),
     "wire": ("--wire", "none"),
 }
 """The option and its default for each thing that scenarios are drawn by."""

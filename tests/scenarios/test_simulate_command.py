@@ -56,7 +56,7 @@ def test_what_comes_of_the_seeds_does_not_depend_on_the_number_of_processes() ->
 
 
 def test_the_model_may_be_reached_over_a_wire() -> None:
-    document = simulated(GOOD, "--seeds", 2, "--wire", "openai", "--jobs", 1)
+    document = simulated(GOOD, "--seeds", 2, "--wire", "openai", "--faults", 0, "--jobs", 1)
     assert {document["promises"][rule]["verdict"] for rule in ON_A_WIRE} == {"hold"}
 
 
