@@ -375,6 +375,7 @@ TOOLS = (
     ),
     ScenarioFault(
         name="a tool's result is told as cancelled",
+        not_found=NOT_WITHIN,
         file="actors/tool.py",
         original="            if running.token.cancelled:  # Before it began.\n",
         planted="            if not running.token.cancelled:\n",
@@ -511,6 +512,7 @@ STORES = (
 PROVIDERS = (
     ScenarioFault(
         name="a stream that ends inside an answer is taken for whole by AnthropicProvider",
+        not_found=NOT_WITHIN,
         file="runtime/providers/anthropic_stream.py",
         original='        if not self._finished:\n            raise malformed("the stream ended inside the answer")\n',
         planted="",
@@ -518,6 +520,7 @@ PROVIDERS = (
     ),
     ScenarioFault(
         name="a stream that ends inside an answer is taken for whole by OpenAIProvider",
+        not_found=NOT_WITHIN,
         file="runtime/providers/openai_stream.py",
         original="            if not self._done:\n"
         '                raise malformed("the stream ended before the answer did")\n',
@@ -540,6 +543,7 @@ PROVIDERS = (
     ),
     ScenarioFault(
         name="the end of a piece is taken for the end of a line",
+        not_found=NOT_WITHIN,
         file="runtime/providers/http_events.py",
         original="        self._take(unfinished)\n",
         planted="        self._take(unfinished)\n        self._end_line()\n",
