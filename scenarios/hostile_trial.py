@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from traceback import walk_tb
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import msgspec
 
@@ -29,6 +29,9 @@ from refold.scenarios.hostile_samples import sample_agent
 from refold.scenarios.table_mutations import has_executed
 from refold.session import Session
 from refold.stores.opening import is_json_lines
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 COMMANDS: Mapping[str, Callable[..., object]] = {
     "check": check.check,
@@ -54,6 +57,9 @@ BAD_INPUT = 2
 
 TAKEN_OVER = 0.3
 """Share of the logs that a runtime takes over."""
+
+KEPT_BYTES = 4 * 1024 * 1024
+"""So much is kept of what a command writes, to be looked at."""
 
 ROUNDS = 20
 """So often time is moved on while a session of a runtime answers."""
@@ -334,11 +340,20 @@ class _Heard(logging.Handler):
             self.errors.append(record.exc_info[1])
 
 
+class _Beginning(io.BytesIO):
+    """Keeps the first of what is written into it: an export is as large as its log, and is no cost of the command."""
+
+    def write(self, data: "Buffer", /) -> int:
+        if self.tell() < KEPT_BYTES:
+            super().write(data)
+        return memoryview(data).nbytes
+
+
 class _Written(io.TextIOWrapper):
     """A standard output whose beginning is kept."""
 
     def __init__(self) -> None:
-        self._bytes = io.BytesIO()
+        self._bytes = _Beginning()
         super().__init__(self._bytes, encoding="utf-8", errors="replace")
 
     def text(self) -> str:

@@ -3,6 +3,7 @@
 python -P -m tests.planted_faults.rehearsing                   all of them; prints a table, exits 1 if one is missed
 ... --seeds=400                                                most scenarios for each; default 200
 ... --only=TEXT                                                those whose names hold a text
+... --all                                                      those too of which it is known that none finds them
 """
 
 import os

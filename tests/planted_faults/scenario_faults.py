@@ -43,6 +43,7 @@ PARTS: dict[str, tuple[str, ...]] = {
 }
 """The parts, and where they are; providers come before the rest of `runtime/`."""
 
+NOT_WITHIN = "no one of 78 drawn scenarios did"
 OUT_OF_SIGHT = "it costs time or a fold, and nobody outside sees it"
 ASKED_AGAIN = "those outside ask again, and any message has it mended"
 REFUSED_BY_THE_CORE = "the core refuses a second result of a call by itself"
@@ -98,6 +99,7 @@ JOURNAL = (
     ),
     ScenarioFault(
         name="appends that arrive during a transaction are forgotten by the writer",
+        not_found=NOT_WITHIN,
         file="actors/journal.py",
         original="            while self._waiting:\n                group",
         planted="            if self._waiting:\n                group",
@@ -216,8 +218,8 @@ EFFECTS = (
 )
 
 KERNEL = (
-    of_the_shell("a new message overtakes those that wait"),
-    of_the_shell("a message does not end an actor's rest"),
+    of_the_shell("a new message overtakes those that wait", not_found=NOT_WITHIN),
+    of_the_shell("a message does not end an actor's rest", not_found=NOT_WITHIN),
     of_the_shell("a refusal under tell restarts the actor", not_found=OUT_OF_SIGHT),
     ScenarioFault(
         name="a message to an idle actor that nobody waits for lies there",
@@ -233,6 +235,7 @@ KERNEL = (
     ),
     ScenarioFault(
         name="a message that arrives while an actor is let go is lost",
+        not_found=NOT_WITHIN,
         file="actors/mailbox.py",
         original="                heir.put(message, reply)\n",
         planted="                pass\n",
@@ -245,6 +248,7 @@ KERNEL = (
     ),
     ScenarioFault(
         name="an actor stops handling after a failure",
+        not_found=NOT_WITHIN,
         file="actors/actor_cell.py",
         original="            return\n        failed, self.actor",
         planted="            self._queue = None\n            return\n        failed, self.actor",
@@ -257,6 +261,7 @@ KERNEL = (
     ),
     ScenarioFault(
         name="whoever closes does not wait for the last message",
+        not_found=NOT_WITHIN,
         file="actors/actor_cell.py",
         original="                    await self._wait(result, interruptible=False)\n"
         "            except BaseException as error:\n"
@@ -269,11 +274,11 @@ KERNEL = (
 )
 
 SESSION = (
-    of_the_shell("a cancellation that the log refuses is lost"),
-    of_the_shell("a state that is not durable is shown"),
-    of_the_shell("a caller is told before the cancelled effects of its run have ended"),
+    of_the_shell("a cancellation that the log refuses is lost", not_found=NOT_WITHIN),
+    of_the_shell("a state that is not durable is shown", not_found=NOT_WITHIN),
+    of_the_shell("a caller is told before the cancelled effects of its run have ended", not_found=NOT_WITHIN),
     of_the_shell("a caller who is cancelled leaves the run alone"),
-    of_the_shell("a session that cannot be read keeps the others from resuming"),
+    of_the_shell("a session that cannot be read keeps the others from resuming", not_found=NOT_WITHIN),
     ScenarioFault(
         name="sessions share a history",
         file="actors/session.py",
@@ -306,6 +311,7 @@ SESSION = (
     ),
     ScenarioFault(
         name="the key of an input is forgotten",
+        not_found=NOT_WITHIN,
         file="runtime/sending.py",
         original="        content=blocks,\n        key=checked_key(key),\n        cancelled=cancelled,",
         planted="        content=blocks,\n        cancelled=cancelled,",
@@ -324,6 +330,7 @@ SESSION = (
     ),
     ScenarioFault(
         name="callers are told of ends that have not settled",
+        not_found=NOT_WITHIN,
         file="runtime/session_hub.py",
         original="        if last is not None:\n            ending[last.run] = last.version  #",
         planted="        if last is not None and state.run is None:\n            ending[last.run] = last.version  #",
@@ -337,9 +344,9 @@ SESSION = (
 )
 
 TOOLS = (
-    of_the_shell("a tool call that is begun twice under one key runs twice"),
-    of_the_shell("what a body returned after it was given up is dropped"),
-    of_the_shell("a cancelled approval does not say that it has ended"),
+    of_the_shell("a tool call that is begun twice under one key runs twice", not_found=NOT_WITHIN),
+    of_the_shell("what a body returned after it was given up is dropped", not_found=NOT_WITHIN),
+    of_the_shell("a cancelled approval does not say that it has ended", not_found=NOT_WITHIN),
     ScenarioFault(
         name="a person who denies a call allows it",
         file="actors/approval.py",
@@ -348,6 +355,7 @@ TOOLS = (
     ),
     ScenarioFault(
         name="the handler that was asked about a cancelled call still decides",
+        not_found=NOT_WITHIN,
         file="actors/approval.py",
         original="                waiting = self._waiting.pop((session, key), None)\n"
         "                task = self._asking.pop((session, key), None)\n",
@@ -367,12 +375,14 @@ TOOLS = (
     ),
     ScenarioFault(
         name="a tool's result is told as cancelled",
+        not_found=NOT_WITHIN,
         file="actors/tool.py",
         original="            if running.token.cancelled:  # Before it began.\n",
         planted="            if not running.token.cancelled:\n",
     ),
     ScenarioFault(
         name="the end of a cancelled call is not told",
+        not_found=NOT_WITHIN,
         file="actors/tool.py",
         original="            self._tell_end(running, EffectEnded(key=running.message.key))\n",
         planted="            pass\n",
@@ -392,9 +402,9 @@ TOOLS = (
 )
 
 MODEL_CALLS = (
-    of_the_shell("a model call that is begun twice under one key is made twice"),
+    of_the_shell("a model call that is begun twice under one key is made twice", not_found=NOT_WITHIN),
     of_the_shell("half an answer is lost when its stream fails"),
-    of_the_shell("a request holds messages of the history before it was cleared"),
+    of_the_shell("a request holds messages of the history before it was cleared", not_found=NOT_WITHIN),
     ScenarioFault(
         name="calls of two sessions under one key are one",
         file="actors/model.py",
@@ -440,6 +450,7 @@ MODEL_CALLS = (
     ),
     ScenarioFault(
         name="a log that cannot be read for a while fails the run",
+        not_found=NOT_WITHIN,
         file="actors/model.py",
         original="                await self.system.clock.sleep(pause_s)\n                pause_s = min(2",
         planted="                raise\n                pause_s = min(2",
@@ -455,6 +466,7 @@ MODEL_CALLS = (
 STORES = (
     ScenarioFault(
         name="the version that an append expects is not checked",
+        not_found=NOT_WITHIN,
         file="stores/memory.py",
         original="            if version != batch.expected_version:\n",
         planted="            if version > batch.expected_version + 1_000:\n",
@@ -500,6 +512,7 @@ STORES = (
 PROVIDERS = (
     ScenarioFault(
         name="a stream that ends inside an answer is taken for whole by AnthropicProvider",
+        not_found=NOT_WITHIN,
         file="runtime/providers/anthropic_stream.py",
         original='        if not self._finished:\n            raise malformed("the stream ended inside the answer")\n',
         planted="",
@@ -507,6 +520,7 @@ PROVIDERS = (
     ),
     ScenarioFault(
         name="a stream that ends inside an answer is taken for whole by OpenAIProvider",
+        not_found=NOT_WITHIN,
         file="runtime/providers/openai_stream.py",
         original="            if not self._done:\n"
         '                raise malformed("the stream ended before the answer did")\n',
@@ -529,6 +543,7 @@ PROVIDERS = (
     ),
     ScenarioFault(
         name="the end of a piece is taken for the end of a line",
+        not_found=NOT_WITHIN,
         file="runtime/providers/http_events.py",
         original="        self._take(unfinished)\n",
         planted="        self._take(unfinished)\n        self._end_line()\n",
