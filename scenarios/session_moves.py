@@ -20,6 +20,7 @@ from refold.events.session_commands import (
     DecideApproval,
     ImportHistory,
     OpenSession,
+    RecordCallWaiting,
     RecordContext,
     RecordModelFailure,
     RecordModelInterruption,
@@ -206,6 +207,9 @@ class Moves:
         for call, seen in witness.calls.items():
             yield Move(RecordToolResult(call=call, content=DONE), seen.running)
             yield Move(RecordToolResult(call=call, content=(), kind="permanent"), seen.running)
+            if self._scope.waits:
+                for waits in (True, False):
+                    yield Move(RecordCallWaiting(call=call, waits=waits), seen.running and seen.waiting != waits)
             if self._scope.finishes:
                 yield Move(RecordToolResult(call=call, content=DONE, ends_run=True), seen.running)
             if self._scope.breaks is not None:

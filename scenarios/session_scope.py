@@ -117,6 +117,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """A call waits for a person only so long."""
     summaries: int = 0
     """How often a summary may come to stand for the oldest message of the history in one run."""
+    waits: bool = False
+    """The work of a call may wait for a person in another session."""
     rejects: bool = False
     """An answer may be one that cannot be used."""
     budget: Budget | None = None
@@ -150,6 +152,7 @@ EVERYDAY = (
     Scope(name="tokens", turns=3, calls=0, budget=Budget(tokens=2), now=True, resumes_max=0),
     Scope(name="summaries", turns=2, calls=1, tools=("look",), refusals=0, summaries=2, resumes_max=0),
     Scope(name="paid summaries", inputs=1, turns=2, calls=0, summaries=3, budget=Budget(tokens=3), resumes_max=1),
+    Scope(name="children", inputs=1, turns=1, tools=("look", "pay"), refusals=0, waits=True, resumes_max=0),
 )
 """Explored in seconds: with every test run, and against every planted fault."""
 
@@ -176,6 +179,7 @@ FULL = (
     Scope(name="tokens", turns=3, calls=1, tools=("put",), refusals=0, budget=Budget(tokens=2), now=True, rejects=True),
     Scope(name="summaries", turns=2, calls=1, tools=("put", "pay"), refusals=0, summaries=2, now=True, clears=True),
     Scope(name="paid summaries", turns=2, calls=0, summaries=2, attempts_max=2, budget=Budget(tokens=3), now=True),
+    Scope(name="children", turns=2, tools=("look", "sign"), refusals=0, waits=True, expires=True, resumes_max=0),
 )
 """Explored in minutes.
 

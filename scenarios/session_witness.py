@@ -36,6 +36,7 @@ from refold.events.session_events import (
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallStarted,
+    ToolCallWaiting,
     TurnAllowed,
     Verdict,
 )
@@ -70,6 +71,8 @@ class SeenCall(msgspec.Struct, omit_defaults=True):
     """Version of its last ToolCallStarted; 0 = never."""
     running: bool = False
     """Started, and since then neither answered nor put to approval again."""
+    waiting: bool = False
+    """Running, and its work waits for a person in another session."""
     survivor: bool = False
     """Running, and started in a process that is gone."""
     tool_present: bool = True
@@ -199,9 +202,9 @@ class Witness(msgspec.Struct, omit_defaults=True):
         name = self.open_run
         if name is None:
             return False
-        awaiting = any(call.approval == "waits" for call in self.calls.values())
-        running = any(call.running for call in self.calls.values())
-        return self.runs[name].parked or self.awaits_step or (awaiting and not running)
+        awaiting = any(call.approval == "waits" or call.waiting for call in self.calls.values())
+        at_work = any(call.running and not call.waiting for call in self.calls.values())
+        return self.runs[name].parked or self.awaits_step or (awaiting and not at_work)
 
 
 def written(content: object) -> str:
@@ -245,7 +248,12 @@ def see(witness: Witness, event: SessionEvent, configuration: AgentConfiguration
             witness.runs.pop(event.run, None)
             witness.ended_run = event.run
         case (
-            ToolApprovalRequested() | ToolApprovalDecided() | ToolCallStarted() | ToolCallCompleted() | ToolCallFailed()
+            ToolApprovalRequested()
+            | ToolApprovalDecided()
+            | ToolCallStarted()
+            | ToolCallWaiting()
+            | ToolCallCompleted()
+            | ToolCallFailed()
         ):
             if (call := witness.calls.get(event.call)) is not None:
                 _see_call(witness, call, event)
@@ -401,11 +409,16 @@ def _see_resume(witness: Witness, run: SeenRun, event: RunResumed) -> None:
 def _see_call(
     witness: Witness,
     call: SeenCall,
-    event: ToolApprovalRequested | ToolApprovalDecided | ToolCallStarted | ToolCallCompleted | ToolCallFailed,
+    event: ToolApprovalRequested
+    | ToolApprovalDecided
+    | ToolCallStarted
+    | ToolCallWaiting
+    | ToolCallCompleted
+    | ToolCallFailed,
 ) -> None:
     match event:
         case ToolApprovalRequested():
-            call.approval, call.running, call.survivor = "waits", False, False
+            call.approval, call.running, call.survivor, call.waiting = "waits", False, False, False
             call.requested, call.expires_at = witness.version, event.expires_at
         case ToolApprovalDecided():
             call.approval = "allowed" if event.allowed else "denied"
@@ -414,8 +427,10 @@ def _see_call(
             _see_key(witness, event.key, "decide", (event.call, event.allowed, event.always))
         case ToolCallStarted():
             call.started, call.running, call.survivor = witness.version, True, False
+        case ToolCallWaiting():
+            call.waiting = event.waits
         case ToolCallCompleted() | ToolCallFailed():
-            call.answered, call.running, call.survivor = True, False, False
+            call.answered, call.running, call.survivor, call.waiting = True, False, False, False
             call.approval, call.requested, call.expires_at = "", 0, None
             if (name := witness.open_run) is not None:
                 _see_result(witness.runs[name], event)

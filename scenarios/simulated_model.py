@@ -123,8 +123,10 @@ class SimulatedModel:
                 case _:
                     raise AssertionError(f"{fault} is no fault of a model call")
         self._raise_in_brown_out()
+        if self._steps is not None:  # What is read of its text says less than the answer.
+            return _as_step(answer), delay_s, cut
         self._world.on_said(request, answer)
-        return answer if self._steps is None else _as_step(answer), delay_s, cut
+        return answer, delay_s, cut
 
     def _raise_in_brown_out(self) -> None:
         for fault in self._world.plan.lasting("model"):

@@ -577,5 +577,13 @@ FAULTS = (
         ("OUTCOME",),
         scope="rejecting",
     ),
+    Fault(
+        "a run's time goes on while a child of it waits for a person",
+        "session_state",
+        "    return turn.running.keys() <= turn.waiting.keys()\n",
+        "    return not turn.running\n",
+        ("INV7",),
+        scope="children",
+    ),
 )
 """Found by the everyday scopes, each within seconds."""

@@ -157,7 +157,7 @@ PLANTED = [
         "runtime/providers/openai_stream.py",
         "        if assembly.finish_reason is None:\n",
         "        if assembly.finish_reason is None and not assembly.said_something:\n",
-        "WHOLE",
+        "EVIDENCE",
         id="an answer that was cut is taken for whole",
     ),
     pytest.param(
