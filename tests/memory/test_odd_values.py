@@ -71,7 +71,7 @@ async def test_what_is_kept_under_a_strange_text_is_found_by_it(text: str) -> No
     await in_and_before_a_runtime(check)
 
 
-@pytest.mark.parametrize("given", NO_TEXTS, ids=repr)
+@pytest.mark.parametrize("given", NO_TEXTS, ids=lambda given: type(given).__name__)
 async def test_what_is_no_text_is_refused_by_every_method(given: Any) -> None:
     async def check(stores: Stores) -> None:
         memory, facts, working, graph = stores
@@ -117,7 +117,7 @@ async def test_what_is_no_text_is_refused_by_every_method(given: Any) -> None:
     await in_and_before_a_runtime(check)
 
 
-@pytest.mark.parametrize("given", [None, 5, object()], ids=repr)
+@pytest.mark.parametrize("given", [None, 5, object()], ids=lambda given: type(given).__name__)
 async def test_what_is_not_several_is_refused(given: Any) -> None:
     async def check(stores: Stores) -> None:
         memory, facts, _, graph = stores
