@@ -42,7 +42,7 @@ class PartsReader(Protocol):
     @property
     def name(self) -> str: ...
 
-    async def read_payloads(self, names: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
+    async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
         """Return those payloads that there are."""
         ...
 

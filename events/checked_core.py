@@ -59,7 +59,7 @@ class CheckedCore(Core[S, C, E], Generic[S, C, E]):
             "and give one that was renamed its old tag or an upcaster",
         )
         self._event_types = event_types
-        self._never_pending = type(self.functions).pending is PureCore.pending
+        self._never_pending = type(self.functions).pending is PureCore.pending  # pyright: ignore[reportUnknownMemberType]
         self._watch = StateWatch(self._state_type, always=always_watched)
         self._mutable = frozenset(event for event in event_types if not _is_immutable(event))
 

@@ -6,7 +6,7 @@ is shown always holds restored blocks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -146,7 +146,7 @@ def stored_hashes(messages: Iterable[Message]) -> list[PayloadHash]:
 def _stored_blocks(content: object) -> Iterable[StoredBlock]:
     if not isinstance(content, tuple | list):  # Events of other kinds may have something else under that name.
         return
-    for block in content:
+    for block in cast("Iterable[object]", content):
         if type(block) is StoredBlock:
             yield block
         else:
@@ -174,7 +174,9 @@ def _restored_block(block: Block, payloads: Mapping[PayloadHash, bytes]) -> Bloc
 
 
 def _messages(value: object) -> Iterable[Message]:
-    return (item for item in value if isinstance(item, Message)) if isinstance(value, tuple | list) else ()
+    if not isinstance(value, tuple | list):
+        return ()
+    return (item for item in cast("Iterable[object]", value) if isinstance(item, Message))
 
 
 def referenced_payloads(event: Event) -> list[PayloadHash]:

@@ -6,6 +6,8 @@ whose last runtime did not end in order goes through the answers since then, and
 would have had: a recall counts once, however often this is done. The runtime's stream keeps how far it was done.
 """
 
+from typing import Any, cast
+
 from refold.actors.actor_ref import ActorRef
 from refold.events.codec import tag_of
 from refold.events.ids import AgentId, SessionId, StreamName, kind_and_identifier
@@ -51,7 +53,9 @@ async def note_lost_recalls(store: EventStore, agents: RunningAgents, runtime: A
                 await _note(store, agents, item, whose)
         for found in agents:
             if isinstance(found.agent.memory, StreamObject):
-                await found.agent.memory.read(_nothing)  # Behind the notes, so that they do not pile up.
+                await cast("StreamObject[Any, Any, Any]", found.agent.memory).read(
+                    _nothing
+                )  # Behind the notes, so that they do not pile up.
     await runtime.ask(RecallsNoted(position=last), block=False)
 
 

@@ -46,9 +46,9 @@ class LogParts:
         """The log's name."""
         return self._store.name
 
-    async def read_payloads(self, names: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
+    async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
         """Return those payloads that there are."""
-        wanted = list(names)
+        wanted = list(hashes)
         own = {name: self._own[name] for name in wanted if name in self._own}
         return own | await self._store.read_payloads([name for name in wanted if name not in own])
 

@@ -1,7 +1,7 @@
 """What `refold simulate --from` writes: what sessions were doing when the process died, and verdicts."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from refold.scenarios.simulate_output import SEEDS_NAMED, live_line
 
 
 @contextmanager
-def crash_progress(wanted: int) -> Iterator[Callable[[CrashSummary], None]]:
+def crash_progress(wanted: int) -> Generator[Callable[[CrashSummary], None]]:
     """Show on a terminal's stderr how far it is; what is given takes what there is so far.
 
     Args:

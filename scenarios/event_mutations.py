@@ -6,6 +6,7 @@ The rule: a mutation is drawn from the given chance alone and takes bytes to byt
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import msgspec
 
@@ -87,12 +88,14 @@ NASTY: Mapping[str, Sequence[Text]] = {
 def _places(value: object, found: list[tuple[Container, str | int]]) -> list[tuple[Container, str | int]]:
     """Return every place of a value inside an event, as its container and its key or index."""
     if isinstance(value, dict):
-        for key, item in value.items():
-            found.append((value, key))
+        members = cast("dict[str, object]", value)
+        for key, item in members.items():
+            found.append((members, key))
             _places(item, found)
     elif isinstance(value, list):
-        for index, item in enumerate(value):
-            found.append((value, index))
+        items = cast("list[object]", value)
+        for index, item in enumerate(items):
+            found.append((items, index))
             _places(item, found)
     return found
 
@@ -108,17 +111,14 @@ def _at(place: tuple[Container, str | int]) -> object:
 
 
 def _written(value: object) -> bytes:
-    match value:
-        case Text(data=data):
-            return data
-        case dict():
-            return (
-                b"{" + b",".join(json.dumps(key).encode() + b":" + _written(item) for key, item in value.items()) + b"}"
-            )
-        case list():
-            return b"[" + b",".join(map(_written, value)) + b"]"
-        case _:
-            return json.dumps(value, ensure_ascii=False).encode()
+    if isinstance(value, Text):
+        return value.data
+    if isinstance(value, dict):
+        members = cast("dict[str, object]", value).items()
+        return b"{" + b",".join(json.dumps(key).encode() + b":" + _written(item) for key, item in members) + b"}"
+    if isinstance(value, list):
+        return b"[" + b",".join(map(_written, cast("list[object]", value))) + b"]"
+    return json.dumps(value, ensure_ascii=False).encode()
 
 
 Mutate = Callable[[bytes, random.Random, Sequence[bytes]], bytes]
@@ -203,7 +203,7 @@ def _twice(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes
 def _many(data: bytes, chance: random.Random, others: Sequence[bytes]) -> bytes:
     """Make a list of an event very long."""
     event = json.loads(data)
-    lists = [item for item in map(_at, _places(event, [])) if isinstance(item, list) and item]
+    lists = [cast("list[object]", item) for item in map(_at, _places(event, [])) if isinstance(item, list) and item]
     if lists:
         items = chance.choice(lists)
         room = GROWTH_MAX // (len(_written(items)) + 1)  # A log that is itself large costs what it weighs.

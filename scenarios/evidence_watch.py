@@ -146,9 +146,8 @@ class EvidenceWatch:
         """
         place = (self._world.now_s(), life)
         for session in sessions:
-            match said:
-                case ProviderError() if self.one_model:
-                    self._failures.append((session, *place, said.kind, said.retryable))
+            if isinstance(said, ProviderError) and self.one_model:
+                self._failures.append((session, *place, said.kind, said.retryable))
             if begun and self.one_model and not isinstance(said, ModelResponse):
                 self._cut.append((session, *place))
 

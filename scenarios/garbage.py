@@ -6,12 +6,12 @@ over what the life has left and not over all that a test run holds, which takes 
 """
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
 @contextmanager
-def garbage_by_hand() -> Iterator[None]:
+def garbage_by_hand() -> Generator[None]:
     """Collect no garbage inside but by `gc.collect()`, and then only what was made inside."""
     collecting, frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()

@@ -396,7 +396,9 @@ class _Tally:
             row = "".join(f"{counts[verdict]:>10,}" for verdict in verdicts)
             most = f"{self._memory[kind] / 2**20:>10.1f}{self._processor_s[kind]:>8.2f}"
             self._out.write(f"{kind:<46}{counts.total():>8,}{row}{most}\n")
-        total: Counter[str] = sum(self._counts.values(), Counter())
+        total: Counter[str] = Counter()
+        for counts in self._counts.values():
+            total.update(counts)
         row = "".join(f"{total[verdict]:>10,}" for verdict in verdicts)
         most = f"{max(self._memory.values()) / 2**20:>10.1f}{max(self._processor_s.values()):>8.2f}"
         self._out.write(f"{'all':<46}{total.total():>8,}{row}{most}\n")

@@ -143,7 +143,8 @@ def _ways(log: Path, sessions: Sequence[str], chance: random.Random) -> list[tup
         ("sessions", {}),
     ]
     if is_json_lines(log):
-        ways += [("import", {"to": (log.with_name("imported.db"),)})] * 3
+        importing: dict[str, object] = {"to": (log.with_name("imported.db"),)}
+        ways += [("import", importing)] * 3
     return ways
 
 
@@ -170,10 +171,9 @@ class _Trial:
     def command(self, name: str, log: Path, **options: object) -> str:
         """Run a command, and return what it writes."""
         said, answer = io.StringIO(), _Written()
-        exit_code: object = None
+        exit_codes: list[object] = []
 
         def run() -> None:
-            nonlocal exit_code
             with contextlib.redirect_stdout(answer), contextlib.redirect_stderr(said):
                 try:
                     _run(name, log, options)
@@ -181,10 +181,12 @@ class _Trial:
                     exit_code = getattr(error, "exit_code", None)
                     if exit_code is None:
                         raise
+                    exit_codes.append(exit_code)
 
         use = " ".join((name, *(option for option, value in options.items() if value)))
         if not self._watched(use, run):
             return ""
+        [exit_code] = exit_codes
         if exit_code == BAD_INPUT:
             self._refusals += 1
             line = said.getvalue()

@@ -14,7 +14,7 @@ Nothing of Refold is imported before a test with the marker is run.
 
 import inspect
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -134,7 +134,7 @@ def _maker(given: "Agent | str | Callable[[], Agent]") -> "Callable[[], Agent]":
         return lambda: agent
     if not callable(agent):
         raise pytest.UsageError(f"@pytest.mark.{MARKER}: agent is {type(agent).__name__} and no refold.Agent")
-    return cast("Callable[[], Agent]", agent)
+    return agent
 
 
 def _failure(simulator: "Simulator", report: "SimulationReport", folders: pytest.TempPathFactory) -> str:

@@ -1,5 +1,7 @@
 """A scenario as Python code to paste into a test: with its imports, and without the fields that have their default."""
 
+from typing import cast
+
 import msgspec
 
 from refold.scenarios import faults
@@ -56,9 +58,8 @@ def _assignment(scenario: Scenario, *, margin: str) -> str:
     lines = ["scenario = Scenario("]
     for name, value in given_fields(scenario):
         if name in ("acts", "faults", "script"):
-            assert isinstance(value, tuple)
             lines.append(f"    {name}=(")
-            lines.extend(f"        {_expression(item)}," for item in value)
+            lines.extend(f"        {_expression(item)}," for item in cast("tuple[object, ...]", value))
             lines.append("    ),")
         else:
             lines.append(f"    {name}={_expression(value)},")
@@ -72,7 +73,8 @@ def _expression(value: object) -> str:
         home = "faults." if type(value).__module__ == faults.__name__ else ""
         return f"{home}{type(value).__name__}({fields})"
     if isinstance(value, tuple):
-        return f"({', '.join(map(_expression, value))}{',' if len(value) == 1 else ''})"
+        items = [_expression(item) for item in cast("tuple[object, ...]", value)]
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
     if isinstance(value, str) and value.isprintable() and not {'"', "\\"} & set(value):
         return f'"{value}"'
     return repr(value)

@@ -246,6 +246,7 @@ class SessionMachine(RuleBasedStateMachine):
         for said in self.expected.said:
             if said.told is None and said.acknowledged:
                 self._send(said)
+        open_now: Sequence[str] | None = ()
         for _ in range(ROUNDS_MAX):
             open_now = self.process.do(self._see_to_what_waits)
             self.every_promise_is_kept()

@@ -1,7 +1,7 @@
 """What `refold simulate` writes: how far it is, tables of what was met and what was kept, and what was broken."""
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, get_args
 
@@ -33,7 +33,7 @@ SEEDS_NAMED = 8
 
 
 @contextmanager
-def progress(wanted: int | None) -> Iterator[Callable[[SweepSummary, float], None]]:
+def progress(wanted: int | None) -> Generator[Callable[[SweepSummary, float], None]]:
     """Show on a terminal's stderr how far a sweep is; what is given takes what there is so far, and seconds.
 
     Args:
@@ -44,7 +44,7 @@ def progress(wanted: int | None) -> Iterator[Callable[[SweepSummary, float], Non
 
 
 @contextmanager
-def live_line() -> Iterator[Callable[[str], None]]:
+def live_line() -> Generator[Callable[[str], None]]:
     """Show a line on a terminal's stderr, which is gone at the end; what is given takes what it says now."""
     from rich.console import Console
     from rich.live import Live

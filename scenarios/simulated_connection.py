@@ -55,19 +55,20 @@ class InlineWorker:
         try:
             result = work()
         except BaseException as error:  # noqa: BLE001 - whoever waits for the work gets it
-            self._tell(future, asyncio.Future.set_exception, error)
+            failure = error
+            self._tell(future, lambda told: told.set_exception(failure))
         else:
-            self._tell(future, asyncio.Future.set_result, result)
+            self._tell(future, lambda told: told.set_result(result))
         if self._waiting:
             self._later()
         else:
             self._busy = False
 
-    def _tell(self, future: asyncio.Future[Any] | None, setter: Callable[..., None], outcome: object) -> None:
+    def _tell(self, future: asyncio.Future[Any] | None, tell: Callable[[asyncio.Future[Any]], None]) -> None:
         if future is not None:
-            self._loop.call_soon(_tell_unless_done, future, setter, outcome)
+            self._loop.call_soon(_tell_unless_done, future, tell)
 
 
-def _tell_unless_done(future: asyncio.Future[Any], setter: Callable[..., None], outcome: object) -> None:
+def _tell_unless_done(future: asyncio.Future[Any], tell: Callable[[asyncio.Future[Any]], None]) -> None:
     if not future.done():
-        setter(future, outcome)
+        tell(future)

@@ -55,7 +55,7 @@ class SimulatedNetwork:
         """Return what takes requests to a host, whatever address they name."""
         transport = httpx.AsyncHTTPTransport(verify=self._no_certificates, trust_env=False)
         # httpx makes the same pool, but takes no backend. A connection without a call would expire by the real clock.
-        transport._pool = httpcore.AsyncConnectionPool(
+        transport._pool = httpcore.AsyncConnectionPool(  # pyright: ignore[reportPrivateUsage]
             ssl_context=self._no_certificates, network_backend=_Backend(self, host), keepalive_expiry=None
         )
         return transport

@@ -135,7 +135,7 @@ class SimulationWatch:
             self.effects.observe(identifier, item, event)
             if isinstance(event, InputQueued | CancelRequested) and event.key is not None:
                 self._check_once(stream, event)
-            if isinstance(event, CancelRequested) and event.run is not None:
+            if isinstance(event, CancelRequested):
                 self._cancelled[identifier, event.run] = item.version
             if isinstance(event, RunCompleted | RunFailed | RunCancelled):
                 self._ends[identifier, event.run] = item.version

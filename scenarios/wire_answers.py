@@ -161,7 +161,7 @@ def _anthropic_stream(answer: ModelResponse, ids: Sequence[str]) -> AnswerInEven
     told: list[Object] = [{"type": "message_start", "message": _anthropic_message(answer, [], None)}, {"type": "ping"}]
     for index, block in enumerate(_anthropic_blocks(answer, ids)):
         if block["type"] == "text":
-            start = {**block, "text": ""}
+            start: Object = {**block, "text": ""}
             deltas = [{"type": "text_delta", "text": piece} for piece in _pieces(block["text"])]
         else:
             text = block["input"] if isinstance(block["input"], str) else _json(block["input"]).decode()

@@ -67,7 +67,9 @@ def _openai(sent: Object) -> ModelRequest:
             calls = [_openai_call(call) for call in message.get("tool_calls", ())]
             waiting = [call.id for call in calls]
             _refuse_unless(len(set(waiting)) == len(waiting), "two calls share an id")
-            texts = [content] if isinstance(content, str) else [part.get("text") for part in content or ()]
+            texts: list[str | None] = (
+                [content] if isinstance(content, str) else [part.get("text") for part in content or ()]
+            )
             _refuse_unless(texts or calls, f"message {place} is empty")
             _refuse_unless(all(text is None or text.strip() for text in texts), f"a text of message {place} is blank")
             read.append(Message("assistant" if role == "assistant" else "user", (*_texts(texts), *calls)))

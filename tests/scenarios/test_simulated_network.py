@@ -18,11 +18,11 @@ from refold.providers import AnthropicProvider, OpenAIProvider
 from refold.providers.http_client import IDLE_S
 from refold.scenarios import Say, Scenario, faults
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.simulated_host import KEY, SIGNS
+from refold.scenarios.simulated_host import KEY
 from refold.scenarios.simulated_loop import SimulatedLoop
 from refold.scenarios.simulated_model import SimulatedModel
 from refold.scenarios.simulated_wire import SimulatedWire
-from refold.scenarios.simulated_world import World
+from refold.scenarios.simulated_world import SIGNS, World
 from refold.scenarios.simulation_watch import SimulationWatch
 from refold.scenarios.wire_requests import BadRequest, Wire, request_in
 

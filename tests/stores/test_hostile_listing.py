@@ -19,12 +19,12 @@ async def test_a_payload_whose_name_is_no_text_is_listed_once(tmp_path: Path) ->
     with closing(sqlite3.connect(log)) as connection, connection:
         [(sql,)] = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'payloads'").fetchall()
         connection.execute("PRAGMA writable_schema = ON")
-        write = "UPDATE sqlite_schema SET sql = ? WHERE name = 'payloads'"
-        connection.execute(write, (sql.replace("STRICT", "").replace(" TEXT", ""),))
+        mend = "UPDATE sqlite_schema SET sql = ? WHERE name = 'payloads'"
+        connection.execute(mend, (sql.replace("STRICT", "").replace(" TEXT", ""),))
         connection.execute("PRAGMA writable_schema = RESET")
         connection.execute("UPDATE payloads SET hash = x''")
         connection.execute("PRAGMA writable_schema = ON")
-        connection.execute(write, (sql,))
+        connection.execute(mend, (sql,))
     written: list[bytes] = []
 
     def write(data: bytes) -> None:
