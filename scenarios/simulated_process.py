@@ -111,7 +111,9 @@ class SimulatedProcess:
         loop = self._loop = SimulatedLoop(schedule, time_s=self._time_s)
         loop.before_step = self._before_step
         self.world.loop, self.world.dying = loop, False
-        self._store = SimulatedStore(self.world.disk, self.world.plan, self.world.die, self.watch.committed)
+        self._store = SimulatedStore(
+            self.world.disk, self.world.plan, self.world.die, self.watch.committed, self.watch.seen
+        )
         agent = simulated_agent(self._agent, self.world, asked=self.watch.asked, approval=None)
         self._runtime = AgentRuntime(agent, log=self._store, clock=self.world.clock, inbox_poll_s=0)
         try:

@@ -24,6 +24,7 @@ class SimulatedStore:
         plan: says which operation goes wrong.
         die: ends this life.
         committed: told of what has just become durable.
+        seen: told what the process reads of a stream, which may be in the log although its append was told as failed.
     """
 
     def __init__(
@@ -32,11 +33,13 @@ class SimulatedStore:
         plan: FaultPlan,
         die: Callable[[], object],
         committed: Callable[[Sequence[EncodedBatch], Sequence[Appended]], Awaitable[None]],
+        seen: Callable[[Sequence[StoredEvent]], object],
     ) -> None:
         self._disk = disk
         self._plan = plan
         self._die = die
         self._committed = committed
+        self._seen = seen
         self._dead = False
         self._fenced = False
         self._never: asyncio.Future[None] | None = None
@@ -87,7 +90,10 @@ class SimulatedStore:
 
     async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
         await self._before_reading(stream)
-        return await self._disk.read_stream(stream, after_version=after_version, limit=limit)
+        stored = await self._disk.read_stream(stream, after_version=after_version, limit=limit)
+        self._require_life()
+        self._seen(stored)
+        return stored
 
     async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
         self._require_life()

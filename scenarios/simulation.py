@@ -169,7 +169,9 @@ class Simulation:
 
     def store(self) -> SimulatedStore:
         """Return the disk as the present life sees it."""
-        self._stores.append(SimulatedStore(self.world.disk, self.world.plan, self.world.die, self.watch.committed))
+        self._stores.append(
+            SimulatedStore(self.world.disk, self.world.plan, self.world.die, self.watch.committed, self.watch.seen)
+        )
         return self._stores[-1]
 
     def _schedule(self) -> Schedule:

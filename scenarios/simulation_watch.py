@@ -109,6 +109,14 @@ class SimulationWatch:
             after = self._versions.get(stream, 0)
             self._observe(stream, await self._world.disk.read_stream(stream, after_version=after))
 
+    def seen(self, stored: Sequence[StoredEvent]) -> None:
+        """Look at what the process reads of a stream, of which it may not have been told when it appended it."""
+        if stored and kind_and_identifier(stored[0].stream)[0] == SESSION_KIND:
+            next_version = self._versions.get(stored[0].stream, 0) + 1
+            new = [item for item in stored if item.version >= next_version]
+            if new and new[0].version == next_version:
+                self._observe(new[0].stream, new)
+
     async def opened(self) -> None:
         """Check the log that a process has just opened, and look at what nobody was told of.
 
