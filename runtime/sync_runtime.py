@@ -103,6 +103,7 @@ class SyncRuntime:
     forget = blocking(AgentRuntime.forget)
     sessions = blocking(AgentRuntime.sessions)
     recorded_after = blocking(AgentRuntime.recorded_after)
+    tools_in_force = blocking(AgentRuntime.tools_in_force)
 
     def session(self, session_id: str | None = None, *, restore: bool = False) -> SyncSession:
         """Return a session: a new one, or one that is in the log.

@@ -218,6 +218,8 @@ class Moves:
             yield Move(RecordToolResult(call=witness.closed_call, content=DONE))
             yield Move(RecordToolResult(call=witness.closed_call, content=(), kind="permanent"))
         yield Move(RecordToolResult(call=FOREIGN_CALL, content=DONE), foreign=True)
+        if self._scope.waits:
+            yield Move(RecordCallWaiting(call=FOREIGN_CALL, waits=True), foreign=True)
 
     def _decisions(self, witness: Witness) -> Iterator[Move]:
         closed = (witness.closed_call,) if witness.closed_call is not None else ()

@@ -91,9 +91,10 @@ class SimulatedHost:
             answer, delay_s, cut = self._model.begin(request)
         except ProviderError as error:
             return self._refusal(error)
-        answer = _changed(answer, request, due, chance)
-        self._world.on_said(request, answer)
-        answer = _with_signs(answer)
+        changed = _changed(answer, request, due, chance)
+        if changed is not answer:
+            self._world.on_said(request, changed)
+        answer = _with_signs(changed)
         self._said(text_of(answer))
         sent = self._pieces(answer, due, chance, delay_s, stream=stream)
         return self._on_the_way(sent, [*due, faults.ResponseBreaks(nth=1)] if cut else due, sessions)

@@ -136,7 +136,7 @@ def test_the_threshold_is_included_and_k_may_be_0() -> None:
     for k in (-1, 1.5, True):
         with pytest.raises(AgentMemoryError, match="k must be a whole number of at least 0"):
             store.similar([1, 0], k=k)  # type: ignore[arg-type]
-    with pytest.raises(AgentMemoryError, match="cannot be compared to the threshold nan"):
+    with pytest.raises(AgentMemoryError, match="a cosine cannot be compared to nan"):
         store.similar([1, 0], threshold=math.nan)
     assert SemanticStore().similar([1, 0]).get() == []
 

@@ -8,13 +8,13 @@ from refold.scenarios import Scenario, Simulator, strategies
 from refold.scenarios.agent_plan import AgentPlan, ToolPlan
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(strategies.agents(), strategies.scenarios())
 def test_any_agent_in_any_scenario_breaks_nothing(agent: Agent, scenario: Scenario) -> None:
     Simulator(agent).run(scenario).raise_if_broken()
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(strategies.agents(), strategies.scenarios(script=strategies.scripts(["tool_a", "tool_b"])))
 def test_any_agent_with_any_script_breaks_nothing(agent: Agent, scenario: Scenario) -> None:
     Simulator(agent).run(scenario).raise_if_broken()

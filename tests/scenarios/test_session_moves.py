@@ -28,6 +28,7 @@ SCOPE = Scope(
     expires=True,
     interrupts=True,
     summaries=1,
+    waits=True,
 )
 
 

@@ -146,11 +146,5 @@ def test_each_kind_of_fault_happens_and_breaks_nothing(fault: AnyFault, streamin
 
 
 def test_drawn_scenarios_break_nothing() -> None:
-    for seed in range(25):
-        Simulator(agent()).run(drawn_scenario(seed)).raise_if_broken()
-
-
-@pytest.mark.slow
-def test_many_drawn_scenarios_break_nothing() -> None:
-    for seed in range(1_000, 1_300):
+    for seed in range(6):
         Simulator(agent()).run(drawn_scenario(seed)).raise_if_broken()

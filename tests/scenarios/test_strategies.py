@@ -13,7 +13,7 @@ from tests.planted_faults.planting import ROOT, copy_package, plant
 from tests.scenarios.test_simulator import agent
 
 
-@settings(max_examples=15)
+@settings(max_examples=6)
 @given(strategies.scenarios())
 def test_any_scenario_breaks_nothing(scenario: Scenario) -> None:
     Simulator(agent()).run(scenario).raise_if_broken()
@@ -27,7 +27,7 @@ def test_any_scenario_over_a_network_breaks_nothing(scenario: Scenario) -> None:
 
 @pytest.mark.slow
 def test_among_many_scenarios_none_breaks_a_promise() -> None:
-    assert strategies.smallest_broken(agent(), examples_max=250) is None
+    assert strategies.smallest_broken(agent(), examples_max=120) is None
 
 
 SEARCH = """
