@@ -9,8 +9,9 @@ import pytest
 
 from tests.planted_faults.planting import ROOT, copy_package, plant
 from tests.planted_faults.rehearsing import rehearse
-from tests.planted_faults.scenario_faults import PARTS, SCENARIO_FAULTS, ScenarioFault
-from tests.planted_faults.sweep import sweep
+from tests.planted_faults.scenario_fault import PARTS, ScenarioFault
+from tests.planted_faults.scenario_faults import SCENARIO_FAULTS
+from tests.planted_faults.sweep import World, sweep
 
 QUICK_SEEDS = 20
 
@@ -34,7 +35,7 @@ def test_there_are_faults_in_every_part() -> None:
 
 
 def test_without_a_fault_the_same_scenarios_break_nothing() -> None:
-    found = sweep(10, {})
+    found = sweep(10, World())
     assert (found.seeds, found.rules) == (10, ())
     assert found.package == str(ROOT / "runtime")
 
