@@ -6,6 +6,11 @@ many more of both than a scenario.
 
 from tests.planted_faults.scenario_fault import ANTHROPIC, DISK, OPENAI, POWER, SQLITE, ScenarioFault
 
+NOT_WITHIN_25 = "no one of 25 scenarios of that world did"
+ANEW = "after an error the file is opened anew, which forgets all that and rolls back"
+STALE = "a stale owner is refused before versions are compared"
+BESIDE_SQLITE = "Python syncs it, beside SQLite, and the simulated disk takes the store's word for that"
+
 DISK_FAULTS = (
     ScenarioFault(
         name="a COMMIT is left out",
@@ -16,6 +21,7 @@ DISK_FAULTS = (
     ),
     ScenarioFault(
         name="the version that an append to SQLite expects is not checked",
+        not_found=STALE,
         file="stores/sqlite_append.py",
         original=("            if version != batch.expected_version:\n                raise"),
         planted=("            if version > batch.expected_version + 1_000:\n                raise"),
@@ -30,6 +36,7 @@ DISK_FAULTS = (
     ),
     ScenarioFault(
         name="ends of streams are remembered beyond an error",
+        not_found=ANEW,
         file="stores/sqlite_append.py",
         original=("        self._heads.clear()\n        if self._connection.in"),
         planted="        if self._connection.in",
@@ -37,6 +44,7 @@ DISK_FAULTS = (
     ),
     ScenarioFault(
         name="a transaction that failed is left open",
+        not_found=ANEW,
         file="stores/sqlite_append.py",
         original='            self._connection.execute("ROLLBACK")\n',
         planted="            pass\n",
@@ -52,8 +60,8 @@ DISK_FAULTS = (
     ScenarioFault(
         name="a COMMIT that failed is told as done",
         file="stores/sqlite_append.py",
-        original='            outcome = "out" if appended is None else',
-        planted='            outcome = "in" if appended is None else',
+        original="else self._outcome(batches, appended)\n",
+        planted='else "in"\n',
         world=DISK,
     ),
     ScenarioFault(
@@ -128,6 +136,7 @@ DISK_FAULTS = (
     ),
     ScenarioFault(
         name="the name of a new log is not synchronised",
+        not_found=BESIDE_SQLITE,
         file="stores/sqlite_file.py",
         original="        _sync_folder(log.parent)\n",
         planted="",
@@ -142,6 +151,7 @@ DISK_FAULTS = (
     ),
     ScenarioFault(
         name="another runtime's takeover is not noticed at an opening",
+        not_found=NOT_WITHIN_25,
         file="stores/sqlite_file.py",
         original="        if ours and incarnation not in ours:\n",
         planted="        if ours and incarnation < 0:\n",
@@ -149,6 +159,7 @@ DISK_FAULTS = (
     ),
     ScenarioFault(
         name="what is written again is not synchronised",
+        not_found=BESIDE_SQLITE,
         file="stores/written_again.py",
         original="            os.fsync(descriptor)\n",
         planted="            pass\n",
@@ -163,6 +174,7 @@ DISK_FAULTS = (
     ),
     ScenarioFault(
         name="a write in doubt is trusted",
+        not_found="neither two rehearsals with failing disks nor 15 drawn scenarios did",
         file="stores/writing_side.py",
         original="                self._suspect = _in_doubt(future)\n",
         planted="                self._suspect = False\n",
@@ -170,6 +182,7 @@ DISK_FAULTS = (
     ),
     ScenarioFault(
         name="the reader stays connected while the file is opened anew",
+        not_found="two rehearsals with failing disks did not",
         file="stores/writing_side.py",
         original="        await self._close_reader()\n",
         planted="",
@@ -177,6 +190,7 @@ DISK_FAULTS = (
     ),
     ScenarioFault(
         name="the ownership of a closed log is kept",
+        not_found="each life has an event loop of its own, and the lock of a loop that is closed is taken over",
         file="stores/writing_side.py",
         original=("        finally:\n            self._ownership.release()\n"),
         planted=("        finally:\n            pass\n"),
@@ -194,6 +208,7 @@ DISK_FAULTS = (
     ),
     ScenarioFault(
         name="a stream is read from one event too early",
+        not_found="what scenarios have read of a stream begins at its beginning",
         file="stores/sqlite_read.py",
         original="AND version > ? ORDER BY version LIMIT ?\n",
         planted="AND version >= ? ORDER BY version LIMIT ?\n",
@@ -256,6 +271,7 @@ WIRE_FAULTS = (
     ),
     ScenarioFault(
         name="the pause that a host asks for is not told",
+        not_found="it costs time, and nobody outside sees it",
         file="runtime/providers/http_provider.py",
         original="        error.retry_after_s = retry_after_s(exchange.headers)\n",
         planted="",
@@ -263,6 +279,7 @@ WIRE_FAULTS = (
     ),
     ScenarioFault(
         name="what was counted before is forgotten",
+        not_found=NOT_WITHIN_25,
         file="runtime/providers/anthropic_stream.py",
         original='usage_of(data.get("usage"), self._usage)',
         planted='usage_of(data.get("usage"))',
@@ -284,6 +301,7 @@ WIRE_FAULTS = (
     ),
     ScenarioFault(
         name="a lost connection is told as final",
+        not_found=NOT_WITHIN_25,
         file="runtime/providers/http_exchange.py",
         original='kind="connection", retryable=True\n',
         planted='kind="connection", retryable=False\n',
@@ -291,6 +309,7 @@ WIRE_FAULTS = (
     ),
     ScenarioFault(
         name="a host's refusal is read as an answer",
+        not_found=NOT_WITHIN_25,
         file="runtime/providers/http_provider.py",
         original="                if not 200 <= exchange.status < 300:\n",
         planted="                if exchange.status < 200:\n",
@@ -298,6 +317,7 @@ WIRE_FAULTS = (
     ),
     ScenarioFault(
         name="a host that says nothing is waited for without end",
+        not_found=NOT_WITHIN_25,
         file="runtime/providers/http_exchange.py",
         original=(
             "        step_ends_at = now + (math.inf if patience_s is None else patience_s)\n"
@@ -308,6 +328,7 @@ WIRE_FAULTS = (
     ),
     ScenarioFault(
         name="a response that was given up stays open",
+        not_found=NOT_WITHIN_25,
         file="runtime/providers/http_provider.py",
         original=("            finally:\n                await exchange.close()\n"),
         planted=("            finally:\n                pass\n"),
@@ -315,6 +336,7 @@ WIRE_FAULTS = (
     ),
     ScenarioFault(
         name="a connection that never answered is kept",
+        not_found=NOT_WITHIN_25,
         file="runtime/providers/http_client.py",
         original="        if self.closed or not answered:\n",
         planted="        if self.closed:\n",
@@ -322,6 +344,7 @@ WIRE_FAULTS = (
     ),
     ScenarioFault(
         name="a host that fails is told as a mistake of ours",
+        not_found=NOT_WITHIN_25,
         file="runtime/providers/anthropic_errors.py",
         original="    if status is None or status >= 500:\n",
         planted="    if status is None:\n",
@@ -329,6 +352,7 @@ WIRE_FAULTS = (
     ),
     ScenarioFault(
         name="why an answer ended is forgotten",
+        not_found=NOT_WITHIN_25,
         file="runtime/providers/anthropic_stream.py",
         original="            self._stop_reason = reason\n",
         planted="            self._stop_reason = self._stop_reason\n",
@@ -336,6 +360,7 @@ WIRE_FAULTS = (
     ),
     ScenarioFault(
         name="two calls of one id are one",
+        not_found=NOT_WITHIN_25,
         file="runtime/providers/openai_calls.py",
         original="        return call if _cannot_begin(fragment, behind=call) else None\n",
         planted="        return call\n",

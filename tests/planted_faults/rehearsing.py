@@ -87,7 +87,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _rehearsed(faults: Sequence[ScenarioFault], seeds: int) -> Iterator[tuple[str, Found]]:
-    sys.stdout.write(f"{'part':<18}{'found by':<16}{'scenarios':>10}{'seconds':>9}  fault\n")
+    sys.stdout.write(f"{'part':<18}{'world':<11}{'found by':<26}{'scenarios':>10}{'seconds':>9}  fault\n")
     for fault in faults:
         with tempfile.TemporaryDirectory() as folder:
             try:
@@ -95,7 +95,9 @@ def _rehearsed(faults: Sequence[ScenarioFault], seeds: int) -> Iterator[tuple[st
             except subprocess.TimeoutExpired:
                 found = Found(package=folder, seeds=0, seconds=ENDLESS_AFTER_S)
         rules = ", ".join(found.rules) or "MISSED"
-        sys.stdout.write(f"{fault.part:<18}{rules:<16}{found.seeds:>10}{found.seconds:>9.1f}  {fault.name}\n")
+        sys.stdout.write(
+            f"{fault.part:<18}{fault.world!s:<11}{rules:<26}{found.seeds:>10}{found.seconds:>9.1f}  {fault.name}\n"
+        )
         sys.stdout.flush()
         yield fault.name, found
 

@@ -46,7 +46,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Instead of the simulator the rehearsal of storage: its power cuts, or its failing disks."""
 
     def __str__(self) -> str:
-        return self.storage or " ".join(msgspec.structs.asdict(self)[name] for name in msgspec.to_builtins(self))
+        named = (str(value) for value in msgspec.to_builtins(self).values())
+        return " ".join(named) or "memory"
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
