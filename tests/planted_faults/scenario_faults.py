@@ -10,7 +10,7 @@ from tests.planted_faults.scenario_fault import ANTHROPIC, MEMORY, OPENAI, Scena
 from tests.planted_faults.shell_faults import SHELL_FAULTS
 from tests.planted_faults.sweep import World
 
-NOT_WITHIN = "no one of 78 drawn scenarios did"
+NOT_WITHIN = "no one of 110 drawn scenarios did"
 OUT_OF_SIGHT = "it costs time or a fold, and nobody outside sees it"
 ASKED_AGAIN = "those outside ask again, and any message has it mended"
 REFUSED_BY_THE_CORE = "the core refuses a second result of a call by itself"
@@ -342,7 +342,7 @@ TOOLS = (
     ),
     ScenarioFault(
         name="a tool's result is told as cancelled",
-        not_found=NOT_WITHIN,
+        not_found="no one of 78 drawn scenarios did",
         file="actors/tool.py",
         original="            if running.token.cancelled:  # Before it began.\n",
         planted="            if not running.token.cancelled:\n",
@@ -479,7 +479,7 @@ STORES = (
 PROVIDERS = (
     ScenarioFault(
         name="a stream that ends inside an answer is taken for whole by AnthropicProvider",
-        not_found=NOT_WITHIN,
+        not_found="no one of 16 scenarios of that world did",
         file="runtime/providers/anthropic_stream.py",
         original='        if not self._finished:\n            raise malformed("the stream ended inside the answer")\n',
         planted="",
@@ -487,7 +487,6 @@ PROVIDERS = (
     ),
     ScenarioFault(
         name="a stream that ends inside an answer is taken for whole by OpenAIProvider",
-        not_found=NOT_WITHIN,
         file="runtime/providers/openai_stream.py",
         original="            if not self._done:\n"
         '                raise malformed("the stream ended before the answer did")\n',
@@ -510,7 +509,6 @@ PROVIDERS = (
     ),
     ScenarioFault(
         name="the end of a piece is taken for the end of a line",
-        not_found=NOT_WITHIN,
         file="runtime/providers/http_events.py",
         original="        self._take(unfinished)\n",
         planted="        self._take(unfinished)\n        self._end_line()\n",
