@@ -1,11 +1,12 @@
 """Plants each fault of `scenario_faults` into a copy of the package, and plays drawn scenarios until one finds it.
 
-python -P -m tests.planted_faults.rehearsing                   all of them; prints a table, exits 1 if one is missed
+PYTHONPATH=. python -P -m tests.planted_faults.rehearsing      all of them; prints a table, exits 1 if one is missed
 ... --seeds=400                                                most scenarios for each; default 200
 ... --only=TEXT                                                those whose names hold a text
 ... --all                                                      those too of which it is known that none finds them
 """
 
+import logging
 import os
 import subprocess
 import sys
@@ -68,6 +69,7 @@ def _swept(fault: ScenarioFault, folder: Path, seeds: int, first: int) -> Found:
 
 def main(arguments: Sequence[str]) -> int:
     """Rehearse the faults, print a table of what found them, and return the exit code."""
+    logging.disable(logging.CRITICAL)  # Of what is played here to see whether it breaks anyway.
     options = dict((argument.removeprefix("--") + "=").split("=")[:2] for argument in arguments)
     seeds, only = int(options.get("seeds", SEEDS)), options.get("only", "")
     faults = [fault for fault in SCENARIO_FAULTS if only in fault.name and ("all" in options or not fault.not_found)]

@@ -13,7 +13,7 @@ from tests.planted_faults.scenario_fault import PARTS, ScenarioFault
 from tests.planted_faults.scenario_faults import SCENARIO_FAULTS
 from tests.planted_faults.sweep import World, sweep
 
-QUICK_SEEDS = 20
+QUICK_SEEDS = 30
 
 QUICK = 6
 """How many of the faults, evenly spread over them, are planted in a slow run; each plays a few scenarios."""
