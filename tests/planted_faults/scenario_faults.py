@@ -5,45 +5,12 @@ only. What such a fault breaks is seen from outside, in the log, in what is aske
 needs to know the fault. Read `tests.planted_faults.rehearsing` for how they are planted and found.
 """
 
-import msgspec
-
+from tests.planted_faults.disk_and_wire_faults import DISK_FAULTS, WIRE_FAULTS
+from tests.planted_faults.scenario_fault import ANTHROPIC, MEMORY, OPENAI, ScenarioFault
 from tests.planted_faults.shell_faults import SHELL_FAULTS
+from tests.planted_faults.sweep import World
 
-
-class ScenarioFault(msgspec.Struct, frozen=True, kw_only=True):
-    """A fault to plant."""
-
-    name: str
-    file: str
-    """Such as `actors/journal.py`."""
-    original: str
-    planted: str
-    store: str = "memory"
-    """The store of the scenarios that find it."""
-    wire: str = "none"
-    """The wire of the scenarios that find it."""
-    not_found: str = ""
-    """Why drawn scenarios do not find it, if so; named tests do."""
-
-    @property
-    def part(self) -> str:
-        """Which part of the system it is in."""
-        return next(part for part, files in PARTS.items() if self.file.startswith(files))
-
-
-PARTS: dict[str, tuple[str, ...]] = {
-    "journal": ("actors/journal.py", "actors/folded_actor.py"),
-    "effects": ("actors/event_sourced.py", "actors/effects.py", "actors/effect_worker.py"),
-    "kernel": ("actors/mailbox.py", "actors/actor_cell.py", "actors/actor_system.py", "actors/cancellation.py"),
-    "providers": ("runtime/providers/",),
-    "session": ("actors/session.py", "runtime/"),
-    "tools, approvals": ("actors/tool.py", "actors/approval.py", "actors/judging.py"),
-    "model calls": ("actors/model.py", "actors/conversation.py", "actors/outgoing_request.py", "actors/reply.py"),
-    "stores": ("stores/",),
-}
-"""The parts, and where they are; providers come before the rest of `runtime/`."""
-
-NOT_WITHIN = "no one of 78 drawn scenarios did"
+NOT_WITHIN = "no one of 110 drawn scenarios did"
 OUT_OF_SIGHT = "it costs time or a fold, and nobody outside sees it"
 ASKED_AGAIN = "those outside ask again, and any message has it mended"
 REFUSED_BY_THE_CORE = "the core refuses a second result of a call by itself"
@@ -51,11 +18,11 @@ REFUSED_BY_THE_CORE = "the core refuses a second result of a call by itself"
 BY_NAME = {fault.name: fault for fault in SHELL_FAULTS}
 
 
-def of_the_shell(name: str, *, not_found: str = "") -> ScenarioFault:
+def of_the_shell(name: str, *, not_found: str = "", world: World = MEMORY) -> ScenarioFault:
     """Return a fault that named tests find too."""
     fault = BY_NAME[name]
     return ScenarioFault(
-        name=name, file=fault.file, original=fault.original, planted=fault.planted, not_found=not_found
+        name=name, file=fault.file, original=fault.original, planted=fault.planted, not_found=not_found, world=world
     )
 
 
@@ -375,7 +342,7 @@ TOOLS = (
     ),
     ScenarioFault(
         name="a tool's result is told as cancelled",
-        not_found=NOT_WITHIN,
+        not_found="no one of 78 drawn scenarios did",
         file="actors/tool.py",
         original="            if running.token.cancelled:  # Before it began.\n",
         planted="            if not running.token.cancelled:\n",
@@ -512,57 +479,66 @@ STORES = (
 PROVIDERS = (
     ScenarioFault(
         name="a stream that ends inside an answer is taken for whole by AnthropicProvider",
-        not_found=NOT_WITHIN,
+        not_found="no one of 16 scenarios of that world did",
         file="runtime/providers/anthropic_stream.py",
         original='        if not self._finished:\n            raise malformed("the stream ended inside the answer")\n',
         planted="",
-        wire="anthropic",
+        world=ANTHROPIC,
     ),
     ScenarioFault(
         name="a stream that ends inside an answer is taken for whole by OpenAIProvider",
-        not_found=NOT_WITHIN,
         file="runtime/providers/openai_stream.py",
         original="            if not self._done:\n"
         '                raise malformed("the stream ended before the answer did")\n',
         planted="            return assembly.answer()\n",
-        wire="openai",
+        world=OPENAI,
     ),
     ScenarioFault(
         name="the last block of an answer is dropped",
         file="runtime/providers/anthropic_stream.py",
         original="blocks = sorted(self._blocks, key=",
         planted="blocks = sorted(self._blocks[: max(1, len(self._blocks) - 1)], key=",
-        wire="anthropic",
+        world=ANTHROPIC,
     ),
     ScenarioFault(
         name="characters that are cut in two are lost",
         file="runtime/providers/http_events.py",
         original="            return self._characters.decode(data, final)\n",
         planted='            return data.decode(errors="ignore")\n',
-        wire="openai",
+        world=OPENAI,
     ),
     ScenarioFault(
         name="the end of a piece is taken for the end of a line",
-        not_found=NOT_WITHIN,
         file="runtime/providers/http_events.py",
         original="        self._take(unfinished)\n",
         planted="        self._take(unfinished)\n        self._end_line()\n",
-        wire="anthropic",
+        world=ANTHROPIC,
     ),
     ScenarioFault(
         name="what a streamed answer cost is not kept",
         file="runtime/providers/openai_answer.py",
         original="        self._usage = usage\n        return [UsageDelta(usage)]\n",
         planted="        return [UsageDelta(usage)]\n",
-        wire="openai",
+        world=OPENAI,
     ),
     ScenarioFault(
         name="of the calls in an answer the first is dropped",
         file="runtime/providers/openai_answer.py",
         original="self._calls.add_whole(calls) if whole else self._calls.add(calls)",
         planted="self._calls.add_whole(calls[1:]) if whole else self._calls.add(calls[1:])",
-        wire="openai",
+        world=OPENAI,
     ),
 )
 
-SCENARIO_FAULTS = (*JOURNAL, *EFFECTS, *KERNEL, *SESSION, *TOOLS, *MODEL_CALLS, *STORES, *PROVIDERS)
+SCENARIO_FAULTS = (
+    *JOURNAL,
+    *EFFECTS,
+    *KERNEL,
+    *SESSION,
+    *TOOLS,
+    *MODEL_CALLS,
+    *STORES,
+    *DISK_FAULTS,
+    *PROVIDERS,
+    *WIRE_FAULTS,
+)

@@ -1,9 +1,8 @@
 """Plays drawn scenarios with the package that is imported until a promise is broken, and says which, as JSON.
 
-    PYTHONPATH=COPY:. python -P -m tests.planted_faults.sweep SEEDS [FIELD=VALUE …]
+    PYTHONPATH=COPY:. python -P -m tests.planted_faults.sweep SEEDS [WORLD as JSON] [first seed]
 
-`tests.planted_faults.rehearsing` runs it on copies of the package that have a fault in them. The fields are those of
-`Scenario` that say in what world it is played, such as `store=sqlite`.
+`tests.planted_faults.rehearsing` runs it on copies of the package that have a fault in them.
 """
 
 import logging
@@ -13,17 +12,42 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 
 import refold
 from refold import Agent, AgentConfig, RetryPolicy, ScriptedProvider, ToolContext, tool
+from refold.actors import SystemClock
 from refold.resilience import CircuitBreaker
 from refold.scenarios import faults
 from refold.scenarios.drawing import drawn_scenario
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.scenario import Scenario
+from refold.scenarios.scenario import Scenario, StoreName, WireName
 from refold.scenarios.simulator import Simulator
+from refold.scenarios.storage_rehearsal import rehearse_storage
+from tests.scenarios.full_agent import full_agent
+
+IMAGES: Final = 200
+"""Of power cuts, about, in one rehearsal of storage."""
+
+DISK_ERRORS: Final = 25
+"""In one rehearsal of storage."""
+
+
+class World(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a fault is looked for."""
+
+    store: StoreName = "memory"
+    wire: WireName = "none"
+    agent: Literal["small", "full"] = "small"
+    """`small`: that of this module; `full`: one with memory, subagents, a summarised context and the rest."""
+    storage: Literal["", "power", "disk"] = ""
+    """Instead of the simulator the rehearsal of storage: its power cuts, or its failing disks."""
+
+    def __str__(self) -> str:
+        named = (str(value) for value in msgspec.to_builtins(self).values())
+        return " ".join(named) or "memory"
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,11 +103,21 @@ def rehearsed_agent(*, streaming: bool) -> Agent:
     )
 
 
-def rehearsed_scenario(seed: int) -> Scenario:
+def rehearsed_scenario(seed: int, world: World) -> Scenario:
     """Return a drawn scenario, of one size or another, with a few more faults that happen early."""
-    drawn = drawn_scenario(seed, sessions=2 + seed % 3, acts=6 + seed % 7, faults_max=4 + seed % 7)
+    drawn = drawn_scenario(
+        seed,
+        sessions=2 + seed % 3,
+        acts=6 + seed % 7,
+        faults_max=4 + seed % 7,
+        store=world.store,
+        wire=world.wire,
+    )
     chance = random.Random(f"more of {seed}")
     more = tuple(chance.choice(EARLY)(chance) for _ in range(chance.randint(0, 3)))
+    if world.store == "sqlite":
+        takeover = random.Random(f"takeover {seed}")
+        more += (faults.SecondRuntime(at_s=round(takeover.uniform(1, 40), 2)),) if takeover.random() < 0.3 else ()
     passivate_after_s = chance.choice((60.0, 60.0, 0.2))
     return msgspec.structs.replace(drawn, faults=(*drawn.faults, *more), passivate_after_s=passivate_after_s)
 
@@ -98,31 +132,45 @@ EARLY: tuple[Callable[[random.Random], AnyFault], ...] = (
 """Faults that drawn scenarios have later in a simulation, when less goes on."""
 
 
-def sweep(seeds: int, world: dict[str, str]) -> Found:
-    """Play the scenarios of the first seeds, up to the first that breaks a promise."""
+def sweep(seeds: int, world: World, first: int = 0) -> Found:
+    """Play the scenarios of some seeds, up to the first that breaks a promise."""
     package, began = str(Path(refold.__file__).parent), time.monotonic()
     rules: tuple[str, ...] = ()
-    message, seed = "", 0
-    for seed in range(seeds):
-        scenario = msgspec.structs.replace(rehearsed_scenario(seed), **world)
+    message, played = "", 0
+    play = _rehearse_storage if world.storage else _simulate
+    for seed in range(first, first + seeds):
+        played += 1
         try:
-            report = Simulator(rehearsed_agent(streaming=seed % 2 == 0)).run(scenario)
+            rules, message = play(seed, world)
         except Exception as error:  # noqa: BLE001 - whatever a fault makes of the package
             traceback.print_exc()
             rules, message = ("ERROR",), f"{type(error).__name__}: {error}"
-        else:
-            rules = tuple(sorted({broken.rule for broken in report.broken}))
-            message = str(report.broken[0]) if report.broken else ""
         if rules:
             break
-    return Found(package=package, seeds=seed + 1, seconds=time.monotonic() - began, rules=rules, message=message)
+    return Found(package=package, seeds=played, seconds=time.monotonic() - began, rules=rules, message=message)
+
+
+def _simulate(seed: int, world: World) -> tuple[tuple[str, ...], str]:
+    streaming = seed % 2 == 0
+    agent = full_agent(streaming=streaming) if world.agent == "full" else rehearsed_agent(streaming=streaming)
+    report = Simulator(agent).run(rehearsed_scenario(seed, world))
+    return tuple(sorted({broken.rule for broken in report.broken})), str(report.broken[0]) if report.broken else ""
+
+
+def _rehearse_storage(seed: int, world: World) -> tuple[tuple[str, ...], str]:
+    images, errors = (IMAGES, 0) if world.storage == "power" else (0, DISK_ERRORS)
+    report = rehearse_storage(
+        images=images, errors=errors, kills=0, seed=seed, jobs=1, clock=SystemClock(), progress=lambda _line: None
+    )
+    violated = tuple(sorted({judged.promise for judged in report.judgements if judged.verdict == "violated"}))
+    return violated, str(report.problems[0]) if report.problems else ""
 
 
 def main(arguments: list[str]) -> None:
     """Sweep, and print what came of it."""
     logging.disable(logging.CRITICAL)
-    seeds, *fields = arguments
-    found = sweep(int(seeds), dict(field.split("=", 1) for field in fields))
+    seeds, world, first = (*arguments, *("{}", "0")[len(arguments) - 1 :])
+    found = sweep(int(seeds), msgspec.json.decode(world, type=World), int(first))
     sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
 
 
