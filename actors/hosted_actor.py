@@ -25,7 +25,7 @@ from refold.events.checked_core import CheckedCore
 from refold.events.codec import RecordedEvent
 from refold.events.core import Effect, WaitUntil
 from refold.events.errors import CommandRejected, ConfigError, CoreFailed, PersistenceError, RefoldError
-from refold.events.ids import EventRef
+from refold.events.ids import EventRef, version_in
 from refold.events.pure_core import C, E, S
 from refold.events.records import StoredEvent
 
@@ -77,8 +77,12 @@ class Causes:
         self._causes: dict[str, tuple[int, int]] = {}
 
     def note(self, keys: Sequence[str], version: int, correlation: EventRef | None) -> None:
-        """Note what is pending after the batch of `version`."""
-        origin = int(correlation.rpartition("@")[2]) if correlation is not None else version
+        """Note what is pending after the batch of `version`.
+
+        Raises:
+            LogFormatError: the correlation names no event.
+        """
+        origin = version_in(correlation) if correlation is not None else version
         self._causes = {key: self._causes.get(key, (version, origin)) for key in keys}
 
     def clear(self) -> None:

@@ -7,7 +7,7 @@ checker a `SessionId` is not a `RunId`. Identifiers that Refold makes up derive 
 
 from typing import NewType
 
-from refold.events.errors import ConfigError
+from refold.events.errors import ConfigError, LogFormatError
 
 SessionId = NewType("SessionId", str)
 """The caller's name for a session, any text of 1 to 512 UTF-8 bytes without NUL or lone surrogates."""
@@ -32,6 +32,9 @@ EventRef = NewType("EventRef", str)
 
 PayloadHash = NewType("PayloadHash", str)
 """Lower-case hexadecimal SHA-256 of a payload's bytes; where those bytes are stored once."""
+
+VERSION_DIGITS_MAX = 19
+"""Of a version in a reference; a log holds versions below 2**63."""
 
 IDENTIFIER_BYTES_MAX = 512
 """Longest accepted identifier, in UTF-8 bytes."""
@@ -83,3 +86,15 @@ def kind_and_identifier(stream: str) -> tuple[str, str]:
 def event_ref(stream: str, version: int) -> EventRef:
     """Return the reference to one event, `"session/alice@3"`."""
     return EventRef(f"{stream}@{version}")
+
+
+def version_in(reference: EventRef) -> int:
+    """Return the version of the event that a recorded reference names.
+
+    Raises:
+        LogFormatError: it names none.
+    """
+    version = reference.rpartition("@")[2]
+    if not (version.isascii() and version.isdecimal() and len(version) <= VERSION_DIGITS_MAX):
+        raise LogFormatError(f"the log is damaged: {reference[:80]!r} does not name an event")
+    return int(version)

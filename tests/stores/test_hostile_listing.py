@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from refold import AgentConfig, AgentRuntime, EpisodicStore, ScriptedProvider
 from refold.events.configuration import payload_hash
 from refold.events.errors import LogFormatError
 from refold.exporting import export_log
@@ -33,3 +34,26 @@ async def test_a_payload_whose_name_is_no_text_is_listed_once(tmp_path: Path) ->
 
     with pytest.raises(LogFormatError, match="payload"):
         await export_log(log, write)
+
+
+@pytest.mark.parametrize("reference", ["@Inf", "@", "@-1", "memory/main@1_000", "@" + "9" * 5_000, "no event"])
+async def test_a_cause_that_names_no_event_is_a_typed_error_of_the_stream_that_has_it(
+    tmp_path: Path, reference: str
+) -> None:
+    log, memory = tmp_path / "events.db", EpisodicStore()
+
+    def runtime() -> AgentRuntime:
+        return AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([]), log=log, memory=memory)
+
+    async with runtime():
+        await memory.add_episode("a", "one")
+    with closing(sqlite3.connect(log)) as connection, connection:
+        changed = connection.execute(
+            "UPDATE events SET correlation = ? WHERE version = batch AND data LIKE '%memory.episode_added%'",
+            (reference,),
+        )
+        assert changed.rowcount == 1
+    memory = EpisodicStore()
+    async with runtime():
+        with pytest.raises(LogFormatError, match="does not name an event"):
+            await memory.count("a")
