@@ -29,6 +29,7 @@ DISK_FAULTS = (
     ),
     ScenarioFault(
         name="a stale owner writes on",
+        not_found="drawn scenarios have no second runtime that takes the log over",
         file="stores/sqlite_append.py",
         original="        if incarnation != self._incarnation:\n",
         planted="        if incarnation < 0:\n",

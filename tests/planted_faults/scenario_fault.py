@@ -6,7 +6,6 @@ from tests.planted_faults.sweep import World
 
 MEMORY = World()
 SQLITE, OPENAI, ANTHROPIC = World(store="sqlite"), World(wire="openai"), World(wire="anthropic")
-FULL = World(agent="full")
 POWER, DISK = World(storage="power"), World(storage="disk")
 
 

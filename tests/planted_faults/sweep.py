@@ -115,9 +115,6 @@ def rehearsed_scenario(seed: int, world: World) -> Scenario:
     )
     chance = random.Random(f"more of {seed}")
     more = tuple(chance.choice(EARLY)(chance) for _ in range(chance.randint(0, 3)))
-    if world.store == "sqlite":
-        takeover = random.Random(f"takeover {seed}")
-        more += (faults.SecondRuntime(at_s=round(takeover.uniform(1, 40), 2)),) if takeover.random() < 0.3 else ()
     passivate_after_s = chance.choice((60.0, 60.0, 0.2))
     return msgspec.structs.replace(drawn, faults=(*drawn.faults, *more), passivate_after_s=passivate_after_s)
 
