@@ -181,8 +181,8 @@ class EffectsWatch:
         self.evidence.over()
         for body, cancelled_s in self._cancelled:
             ended_s = body.ended_s
-            if body.ignores_cancellation or ended_s is None:
-                continue  # The process was gone before.
+            if body.ignores_cancellation or body.is_subagent or ended_s is None:
+                continue  # Where it has no end, the process was gone before.
             self._exercised.add("EFFECTS")
             if ended_s > cancelled_s + AT_ONCE_S:
                 after = f"{ended_s - cancelled_s:.1f} s after"

@@ -13,6 +13,7 @@ from refold.events.errors import ToolError
 from refold.events.ids import SessionId
 from refold.scenarios import faults
 from refold.scenarios.simulated_world import Body, World
+from refold.subagent_tool import SubagentTool
 from refold.tools import Tool, ToolBody
 
 HANG_S = 3_600.0
@@ -51,6 +52,7 @@ async def _carry_out(
         tool=tool.spec,
         ignores_cancellation=any(isinstance(fault, faults.ToolHangs) for fault in due),
         life=life,
+        is_subagent=isinstance(tool, SubagentTool),
         concurrency=tool.rules.concurrency,
     )
     world.bodies.append(body)

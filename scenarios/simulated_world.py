@@ -43,6 +43,8 @@ class Body(msgspec.Struct, eq=False):
     ignores_cancellation: bool = False
     life: int = 1
     """Of the process that runs it."""
+    is_subagent: bool = False
+    """Whether another session carries it out, whose own work has a time of grace to end in."""
     concurrency: int | None = None
     """Most bodies of its tool that may run at once."""
     returned: bool = False

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from refold.actors.compaction import Summarising
 from refold.agent import Agent
 from refold.events.codec import tag_of
 from refold.events.errors import ConfigError
@@ -164,6 +165,7 @@ class Simulation:
         if self.wire is not None:
             self.wire.know(agent)
         self.watch.shows_all = agent.context is None and not agent.middleware
+        self.watch.summary_prompt = agent.context.prompt if isinstance(agent.context, Summarising) else None
         self.watch.effects.evidence.one_model = isinstance(agent.provider, SimulatedModel)
         return agent
 

@@ -85,6 +85,8 @@ class SimulationWatch:
         self.effects = EffectsWatch(world, self.note, self.exercised)
         self.shows_all = False
         """Whether models are shown whole histories, as they are."""
+        self.summary_prompt: str | None = None
+        """What a model is told that is to summarise, which is asked beside the one that answers."""
 
     def note(self, rule: str, stream: str, message: str) -> None:
         """Note a broken promise."""
@@ -220,6 +222,8 @@ class SimulationWatch:
 
     def asking(self, request: ModelRequest, life: int, place: int) -> None:
         """See that a model is asked, the agent's first one or another, in some life of the process."""
+        if request.system_prompt == self.summary_prompt:
+            return
         for session in sessions_of(request):
             self.effects.asked(session, life, place)
             checker = self._checkers.get(stream_name(SESSION_KIND, session))
@@ -244,6 +248,8 @@ class SimulationWatch:
         self, request: ModelRequest, life: int, said: ModelResponse | ProviderError | None, begun: bool
     ) -> None:
         """See what came of a request."""
+        if request.system_prompt == self.summary_prompt:
+            return
         self.effects.model_ended(sessions_of(request), life, said, begun=begun)
 
 
