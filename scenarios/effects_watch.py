@@ -132,7 +132,8 @@ class EffectsWatch:
         others = [other for other in self._world.running_bodies(body.session) if other.call == body.call]
         if any(other is not body and not other.ignores_cancellation for other in others):
             self._wrong("EFFECTS", body.session, f"the body of {body.call} begins a second time beside itself")
-        of_tool = [other for other in self._world.bodies if other.running and other.tool.name == body.tool.name]
+        running = [other for other in self._world.bodies if other.running and other.agent == body.agent]
+        of_tool = [other for other in running if other.tool.name == body.tool.name]
         within = sum(not other.ignores_cancellation for other in of_tool)
         if body.concurrency is not None and within > body.concurrency:
             self._wrong("EFFECTS", body.session, f"{within} bodies of {body.tool.name} run at once")

@@ -15,6 +15,7 @@ from refold.agent import Agent
 from refold.approval_handling import ApprovalHandler
 from refold.events.configuration import ToolSpec
 from refold.events.errors import ConfigError
+from refold.events.ids import AgentId
 from refold.events.model import ModelRequest
 from refold.scenarios.simulated_model import SimulatedModel, simulated_provider
 from refold.scenarios.simulated_tools import simulated_tools
@@ -67,7 +68,9 @@ def simulated_agent(
                     own.provider,
                     lambda place: reached(SimulatedModel(world, asked, place=place, output=output, steps=_steps(own))),
                 ),
-                tools=simulated_tools([subagent_too(tool, (*above, id(own))) for tool in own.tools], world),
+                tools=simulated_tools(
+                    [subagent_too(tool, (*above, id(own))) for tool in own.tools], world, AgentId(own.name)
+                ),
                 approval=approval,
             )
         return made[id(own)]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from refold.actors.tool_context import ToolContext
 from refold.events.errors import ToolError
-from refold.events.ids import SessionId
+from refold.events.ids import AgentId, SessionId
 from refold.scenarios import faults
 from refold.scenarios.simulated_world import Body, World
 from refold.subagent_tool import SubagentTool
@@ -27,34 +27,33 @@ ODD_TEXT = (
 GARBAGE = {"number": math.nan, "text": "half a \ud83d character", "deep": [{"set": {1, 2}}]}
 
 
-def simulated_tools(tools: Sequence[Tool[..., object]], world: World) -> tuple[Tool[..., object], ...]:
-    """Return the tools as the simulated process has them."""
-    return tuple(_simulated(tool, world) for tool in tools)
+def simulated_tools(tools: Sequence[Tool[..., object]], world: World, agent: AgentId) -> tuple[Tool[..., object], ...]:
+    """Return an agent's tools as the simulated process has them."""
+    return tuple(_simulated(tool, world, agent) for tool in tools)
 
 
-def _simulated(tool: Tool[..., object], world: World) -> Tool[..., object]:
+def _simulated(tool: Tool[..., object], world: World, agent: AgentId) -> Tool[..., object]:
     life = world.life
 
     async def carry_out(body: ToolBody, values: dict[str, object], context: ToolContext[object]) -> object:
-        return await _carry_out(tool, lambda: body(values, context), context, world, life)
+        seen = Body(
+            session=SessionId(str(context.session)),
+            call=str(context.call),
+            agent=agent,
+            tool=tool.spec,
+            life=life,
+            is_subagent=isinstance(tool, SubagentTool),
+            concurrency=tool.rules.concurrency,
+        )
+        return await _carry_out(seen, lambda: body(values, context), world)
 
     return tool.carried_out_by(carry_out)
 
 
-async def _carry_out(
-    tool: Tool[..., object], run: Callable[[], object], context: ToolContext[object], world: World, life: int
-) -> object:
-    chance = world.chance(f"tool {tool.spec.name}")
-    due = world.plan.count("tool", [str(context.session)])
-    body = Body(
-        session=SessionId(str(context.session)),
-        call=str(context.call),
-        tool=tool.spec,
-        ignores_cancellation=any(isinstance(fault, faults.ToolHangs) for fault in due),
-        life=life,
-        is_subagent=isinstance(tool, SubagentTool),
-        concurrency=tool.rules.concurrency,
-    )
+async def _carry_out(body: Body, run: Callable[[], object], world: World) -> object:
+    chance = world.chance(f"tool {body.tool.name}")
+    due = world.plan.count("tool", [body.session])
+    body.ignores_cancellation = any(isinstance(fault, faults.ToolHangs) for fault in due)
     world.bodies.append(body)
     world.on_body(body)
     try:

@@ -16,7 +16,7 @@ import msgspec
 from refold.actors.clock import Timer
 from refold.events.configuration import ToolSpec
 from refold.events.errors import ProviderError
-from refold.events.ids import SessionId
+from refold.events.ids import AgentId, SessionId
 from refold.events.model import ModelRequest, ModelResponse
 from refold.scenarios.fault_plan import FaultPlan
 from refold.scenarios.scenario import Scenario
@@ -39,6 +39,8 @@ class Body(msgspec.Struct, eq=False):
     session: SessionId
     call: str
     tool: ToolSpec
+    agent: AgentId = AgentId("")
+    """Whose tool it is: each agent has its own, with limits of its own."""
     running: bool = True
     ignores_cancellation: bool = False
     life: int = 1
