@@ -29,8 +29,8 @@ def drawn_scenario(
         seed: any integer.
         sessions: how many sessions are spoken to, >= 1.
         acts: how many acts there are, >= 1.
-        faults_max: most faults of those that any world knows, >= 0; messages that come twice or late, and what goes
-            wrong with a network or a disk where there is one, come on top, up to about half as many of each.
+        faults_max: most faults of those that any world knows, >= 0; a cancel, messages that come twice or late, and
+            what goes wrong with a network or a disk where there is one, come on top, up to about half as many of each.
         store: where the log is.
         wire: how the model is reached.
     """
@@ -39,6 +39,9 @@ def drawn_scenario(
     planned = [_fault(chance) for _ in range(chance.randint(0, faults_max))]
     messages, network = random.Random(f"messages {seed}"), random.Random(f"network {seed}")
     planned += [_message_fault(messages) for _ in range(messages.randint(0, faults_max // 2))]
+    cancels = random.Random(f"cancels {seed}")
+    if faults_max and cancels.random() < 0.5:
+        planned.append(faults.CancelAtStep(nth=cancels.randint(1, 1_500), session=f"s{cancels.randrange(sessions)}"))
     if wire != "none":
         planned += [_network_fault(network) for _ in range(network.randint(0, faults_max // 2 + 1))]
     if store != "memory":

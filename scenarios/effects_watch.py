@@ -102,9 +102,11 @@ class EffectsWatch:
         if not wanted:
             self._wrong("EFFECTS", session, "a model is asked and the log has no decision to ask it")
             return
-        self._asked[life, place, session, wanted[0]] += 1
-        if self._asked[life, place, session, wanted[0]] > 1:
-            self._wrong("EFFECTS", session, f"a model is asked for the second time under the key {wanted[0]!r}")
+        # A call that is cancelled as it begins may be made after its key is gone, and before the next one's.
+        key = next((key for key in wanted if not self._asked[life, place, session, key]), wanted[-1])
+        self._asked[life, place, session, key] += 1
+        if self._asked[life, place, session, key] > 1:
+            self._wrong("EFFECTS", session, f"a model is asked for the second time under the key {key!r}")
         if (life, session) in self._asking:
             self._wrong("EFFECTS", session, "a model is asked while it still answers")
         self._asking[life, session] = None
@@ -118,7 +120,7 @@ class EffectsWatch:
             for (of, key), at_s in self._withdrawn_s.items()
             if of == stream and at_s >= since_s and key.startswith("model:")
         ]
-        return [*now, *gone]
+        return [*gone, *now]
 
     def begun(self, body: Body) -> None:
         """See that a tool's body begins."""

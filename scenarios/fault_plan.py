@@ -29,6 +29,7 @@ OPERATIONS: dict[type[CountedFault], Operation] = {
     faults.CrashAtAppend: "append",
     faults.ReadFails: "read",
     faults.CrashAtStep: "step",
+    faults.CancelAtStep: "step",
     faults.ToolReturnsHuge: "tool",
     faults.ToolReturnsOddText: "tool",
     faults.HostRefuses: "connect",

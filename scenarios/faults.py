@@ -275,6 +275,12 @@ class NetworkSplit(TimedFault, frozen=True, kw_only=True, tag="network_split"):
 # Messages
 
 
+class CancelAtStep(CountedFault, frozen=True, kw_only=True, tag="cancel_at_step"):
+    """Somebody cancels what a session does just before a step of the process's event loop."""
+
+    session: str
+
+
 class DuplicateReply(CountedFault, frozen=True, kw_only=True, tag="duplicate_reply"):
     """What a model, a tool or a person has answered reaches the session twice."""
 
@@ -363,6 +369,7 @@ AnyFault: TypeAlias = (
     | ChunkIsLate
     | ChunkIsLost
     | NetworkSplit
+    | CancelAtStep
     | DuplicateReply
     | LateReply
     | DuplicateInput

@@ -37,6 +37,10 @@ def _waits_for_its_next_turn(run: Run) -> bool:
     return run.phase == "ready" and run.turns_allowed is not None and run.turns >= run.turns_allowed
 
 
+def nobody(index: int) -> None:
+    """Begin nothing: no process is open."""
+
+
 class Repetition(msgspec.Struct, frozen=True, eq=False):
     """An act that is delivered a second time."""
 
@@ -83,9 +87,9 @@ class Life:
             return
         simulation.replies.serve(runtime.system)
         runtime.subscribe(partial(self._watch.effects.published, self._world.life))
-        waiting = {index: act for index, act in enumerate(simulation.scenario.acts) if index not in simulation.outcomes}
-        acts = [loop.create_task(self._act(runtime, index, act), name=f"act {index}") for index, act in waiting.items()]
-        self._acts.extend(acts)
+        waiting = {index: act for index, act in enumerate(simulation.acts) if index not in simulation.outcomes}
+        acts = [self._begin_act(runtime, index) for index in waiting]
+        simulation.on_act = partial(self._begin_act, runtime)
         for repetition in simulation.repetitions:
             self._begin_repetition(runtime, repetition)
         everything: asyncio.Task[Any] = loop.create_task(self._all_over(runtime, self._acts), name="all over")
@@ -104,6 +108,7 @@ class Life:
                 everything.result()
                 simulation.over = True
         finally:
+            simulation.on_act = nobody
             await runtime.close()
         outside: tuple[asyncio.Task[Any], ...] = (*self._acts, everything, ending)
         for task in outside:
@@ -141,6 +146,12 @@ class Life:
             case _:
                 raise AssertionError(f"{fault} has no moment")
 
+    def _begin_act(self, runtime: AgentRuntime, index: int) -> asyncio.Task[None]:
+        act = self._simulation.acts[index]
+        task = asyncio.get_running_loop().create_task(self._act(runtime, index, act), name=f"act {index}")
+        self._acts.append(task)
+        return task
+
     async def _act(self, runtime: AgentRuntime, index: int, act: AnyAct) -> None:
         await asyncio.sleep(max(0.0, act.at_s - self._world.now_s()))
         if index not in self._simulation.outcomes and not isinstance(act, Watch):
@@ -176,7 +187,7 @@ class Life:
     async def _repeat(self, runtime: AgentRuntime, repetition: Repetition) -> None:
         """Do again what somebody does, as a network does that delivers a message twice."""
         await asyncio.sleep(max(0.0, repetition.due_s - self._world.now_s()))
-        act = self._simulation.scenario.acts[repetition.index]
+        act = self._simulation.acts[repetition.index]
         if isinstance(act, Abandon):
             act = Say(session=act.session, text=act.text)
         told, left = await self._insisting(runtime, act, repetition.index) is not None, self._simulation.repetitions

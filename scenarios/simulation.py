@@ -8,7 +8,7 @@ import gc
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -23,11 +23,11 @@ from refold.events.session_events import ToolApprovalRequested
 from refold.scenarios import faults
 from refold.scenarios.burial import Gone, bury
 from refold.scenarios.last_look import last_look
-from refold.scenarios.scenario import Decide, Scenario, Watch
+from refold.scenarios.scenario import AnyAct, Cancel, Decide, Scenario, Watch
 from refold.scenarios.session_watching import Watching
 from refold.scenarios.simulated_agent import AgentSource, simulated_agent
 from refold.scenarios.simulated_disk import SimulatedDisk
-from refold.scenarios.simulated_life import Life, Repetition
+from refold.scenarios.simulated_life import Life, Repetition, nobody
 from refold.scenarios.simulated_loop import Schedule, SeededSchedule, SimulatedLoop, SparseSchedule
 from refold.scenarios.simulated_model import SimulatedModel
 from refold.scenarios.simulated_replies import SimulatedReplies
@@ -67,6 +67,10 @@ class Simulation:
         self._agent = agent
         self._stores: list[SimulatedStore] = []
         """Of the present life, and of processes that live beside it."""
+        self.acts: list[AnyAct] = list(scenario.acts)
+        """Those of the scenario, and behind them those that faults have brought."""
+        self.on_act: Callable[[int], object] = nobody
+        """Has the present life, once it is open, begin an act that a fault has brought; the next ones know of it."""
         self.outcomes: dict[int, str] = {}
         self.repetitions: list[Repetition] = []
         """Of acts, still to come."""
@@ -99,6 +103,7 @@ class Simulation:
         loop = SimulatedLoop(self._schedule(), time_s=time_s)
         loop.before_step = self._before_step
         self.world.loop, self.world.dying = loop, False
+        self.on_act = nobody
         asyncio.set_event_loop(loop)
         if self.files is not None:
             self.files.begin_life()
@@ -140,8 +145,12 @@ class Simulation:
 
     def _before_step(self, step: int) -> None:
         for fault in self.world.plan.count("step"):
-            assert isinstance(fault, faults.CrashAtStep)
-            self.world.die()
+            if isinstance(fault, faults.CancelAtStep):
+                self.acts.append(Cancel(session=fault.session))
+                self.on_act(len(self.acts) - 1)
+            else:
+                assert isinstance(fault, faults.CrashAtStep)
+                self.world.die()
         if (self.world.dying or self.watch.broken) and not self._ended:
             raise Gone
 

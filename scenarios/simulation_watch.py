@@ -158,6 +158,8 @@ class SimulationWatch:
 
     def met(self, fault: AnyFault, sessions: Collection[str] | None) -> None:
         """Count what the sessions were doing that a fault has just met."""
+        if isinstance(fault, faults.CancelAtStep):
+            sessions = (fault.session,)
         everywhere = sessions is None or isinstance(fault, OF_THE_PROCESS)
         for stream, checker in self._checkers.items():
             if checker.state is not None and (everywhere or stream.partition("/")[2] in (sessions or ())):

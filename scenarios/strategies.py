@@ -189,8 +189,10 @@ def lasting_faults() -> st.SearchStrategy[AnyFault]:
 
 
 def message_faults() -> st.SearchStrategy[AnyFault]:
-    """What comes twice or late."""
+    """What comes twice or late, or at any step."""
+    names = st.integers(0, 2).map(lambda number: f"s{number}")
     return st.one_of(
+        st.builds(faults.CancelAtStep, nth=st.integers(1, 1_500), session=names),
         st.builds(faults.DuplicateReply, nth=st.integers(1, 40), after_s=st.sampled_from([0.0, 10.0, 120.0])),
         st.builds(faults.LateReply, nth=st.integers(1, 40), seconds=st.sampled_from([10.0, 2.0, 60.0, 300.0])),
         st.builds(faults.DuplicateInput, nth=st.integers(1, 8), after_s=st.sampled_from([0.0, 20.0, 400.0])),

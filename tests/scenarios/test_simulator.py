@@ -130,6 +130,7 @@ def test_two_processes_with_other_hash_seeds_play_the_same_log() -> None:
         faults.CrashAtAppend(nth=5),
         faults.CrashAtAppend(nth=5, committed=True),
         faults.CrashAtStep(nth=200),
+        faults.CancelAtStep(nth=150, session="a"),
         faults.CrashInTool(nth=1),
         faults.Crash(at_s=3),
         faults.Close(at_s=3),
@@ -148,3 +149,12 @@ def test_each_kind_of_fault_happens_and_breaks_nothing(fault: AnyFault, streamin
 def test_drawn_scenarios_break_nothing() -> None:
     for seed in range(6):
         Simulator(agent()).run(drawn_scenario(seed)).raise_if_broken()
+
+
+def test_a_cancel_may_come_before_any_step_also_of_a_process_that_dies_then() -> None:
+    cancelled = 0
+    for nth in range(40, 360, 16):
+        report = played(faults.CancelAtStep(nth=nth, session="a"), faults.CrashAtStep(nth=nth + 3))
+        assert report.lives == 2
+        cancelled += report.outcomes[0] == "Cancelled"
+    assert cancelled > 3
