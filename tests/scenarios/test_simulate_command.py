@@ -15,7 +15,7 @@ from refold.scenarios import SimulationError
 from refold.scenarios.promises import PROMISES
 from tests.runtime.terminal import Terminal
 
-ON_A_WIRE = {"SECRET", "TYPED"}
+ON_A_WIRE = {"SECRET", "TYPED", "WHOLE"}
 SMALL = ("--sessions", 1, "--acts", 3, "--faults", 2)
 GOOD, LEAKY = "tests.scenarios.rehearsed:good", "tests.scenarios.rehearsed:leaky"
 ROOT = Path(__file__).resolve().parents[2]
