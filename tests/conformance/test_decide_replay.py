@@ -43,7 +43,7 @@ from refold import (
 )
 from refold.cli import app
 from refold.events.errors import DivergenceError
-from refold.events.session_events import ModelFailed
+from refold.events.session_events import ModelFailed, ToolApprovalRequested
 from refold.memory import EpisodicStore, WorkingMemory
 from refold.replay import ReplayReport, replay, replay_sync
 from refold.shadow_report import What
@@ -150,7 +150,14 @@ async def recorded(store: Any, session: str = "s") -> Agent:
         say("A story."),
         say("They spoke of tea."), say("The end."),
     )  # fmt: skip
-    agent = office(script=answers, memory=memory, working_memory=working, approval=lambda *_: Allow())
+
+    async def allow(session_id: str, request: ToolApprovalRequested) -> Allow:
+        asked = await runtime.session(session_id)
+        while (turn := (await asked.state_at()).turn) is not None and turn.running:
+            await asyncio.sleep(0)  # So that events stand in one order, always.
+        return Allow()
+
+    agent = office(script=answers, memory=memory, working_memory=working, approval=allow)
     async with AgentRuntime(agent, log=store) as runtime:
         talk = await runtime.session(session)
         for text in INPUTS:
