@@ -42,8 +42,9 @@ from refold import (
     use,
 )
 from refold.cli import app
+from refold.events.codec import RecordedEvent
 from refold.events.errors import DivergenceError
-from refold.events.session_events import ModelFailed, ToolApprovalRequested
+from refold.events.session_events import ModelFailed, ToolApprovalRequested, ToolCallCompleted
 from refold.memory import EpisodicStore, WorkingMemory
 from refold.replay import ReplayReport, replay, replay_sync
 from refold.shadow_report import What
@@ -152,9 +153,10 @@ async def recorded(store: Any, session: str = "s") -> Agent:
     )  # fmt: skip
 
     async def allow(session_id: str, request: ToolApprovalRequested) -> Allow:
-        asked = await runtime.session(session_id)
-        while (turn := (await asked.state_at()).turn) is not None and turn.running:
-            await asyncio.sleep(0)  # So that events stand in one order, always.
+        async with (await runtime.session(session_id)).follow(after_version=0) as followed:
+            async for item in followed:
+                if isinstance(item, RecordedEvent) and isinstance(item.event, ToolCallCompleted):
+                    break  # So that events stand in one order, always.
         return Allow()
 
     agent = office(script=answers, memory=memory, working_memory=working, approval=allow)
