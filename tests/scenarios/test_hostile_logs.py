@@ -96,6 +96,7 @@ def test_a_fault_is_told_with_its_place() -> None:
     assert place_of(raised.value).startswith("ValidationError at ?: ")
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_exits_with_zero_where_no_log_shows_a_fault() -> None:
     out = io.StringIO()
     assert main(["--count=4", "--seed=3"], out, ManualClock()) == 0

@@ -84,6 +84,7 @@ def test_every_commit_and_every_effect_is_a_boundary(log_file: Path) -> None:
     assert found[-1].position == log.batches[-1][-1].position
 
 
+@pytest.mark.slow
 def test_a_real_log_recovers_everywhere_and_is_not_changed(log_file: Path) -> None:
     before = log_file.read_bytes()
     summary = summary_of(log_file)

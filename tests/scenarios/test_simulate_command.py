@@ -47,6 +47,7 @@ def test_a_sweep_shows_what_met_what_and_the_verdict_on_each_promise() -> None:
     assert re.search(r"^Crash\w+ +\d+ +\d+ .* 0 ", result.stdout, re.M), "what never met is shown as 0"
 
 
+@pytest.mark.slow
 def test_what_comes_of_the_seeds_does_not_depend_on_the_number_of_processes() -> None:
     one, two = (simulated(GOOD, "--seeds", 6, "--jobs", jobs, "--acts", 4) for jobs in (1, 2))
     del one["seconds"], two["seconds"]

@@ -79,6 +79,7 @@ for seed in (3, 4):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_with_other_hash_seeds_play_the_same_log() -> None:
     said = [
         subprocess.run(
@@ -130,6 +131,7 @@ def test_a_power_cut_may_come_at_any_operation() -> None:
         assert report.lives == 2
 
 
+@pytest.mark.slow
 def test_any_operation_may_fail_and_the_power_go_thereafter() -> None:
     for nth in range(1, operations(played()), 53):
         cut = faults.PowerCut(nth=nth + 30)

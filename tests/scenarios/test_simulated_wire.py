@@ -111,6 +111,7 @@ for wire in ("openai", "anthropic"):
 """
 
 
+@pytest.mark.slow
 def test_two_processes_with_other_hash_seeds_play_the_same_log_over_a_network() -> None:
     said = [
         subprocess.run(
