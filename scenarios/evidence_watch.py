@@ -114,8 +114,8 @@ class EvidenceWatch:
     def begun(self, body: Body) -> None:
         """See that a tool's body begins."""
         self._bodies.append(body)
-        if body.tool.tier != "confirm":
-            return
+        if body.tool.tier != "confirm" or stream_name(SESSION_KIND, body.session) in self._world.recorded:
+            return  # What was allowed before the simulation began is not known here.
         self._exercised.add("APPROVAL")
         if not self._allowed & {(body.session, body.call), (body.session, body.tool.name)}:
             self._wrong("APPROVAL", body.session, f"{body.tool.name} of {body.call} begins, which nobody has allowed")

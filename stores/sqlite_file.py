@@ -164,6 +164,10 @@ def _require_one_name(log: Path) -> None:
         )
 
 
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+"""What SQLite says of pages that make no sense; the second where the first page is one."""
+
+
 async def examine(log: Path, connect: Connect = SQLiteConnection.open) -> None:
     """Return if the file is a log that this Refold reads; leave no trace either way.
 
@@ -179,7 +183,8 @@ async def examine(log: Path, connect: Connect = SQLiteConnection.open) -> None:
         await _examine_through(file_uri(log, "immutable=1"), log, connect)
     except LogFormatError as error:
         # A process that died in the middle of a checkpoint leaves a file that makes sense only with its WAL.
-        damaged = isinstance(error.__cause__, sqlite3.Error) and primary_code(error.__cause__) == sqlite3.SQLITE_CORRUPT
+        cause = error.__cause__
+        damaged = isinstance(cause, sqlite3.Error) and primary_code(cause) in _DAMAGED
         if not (damaged and _is_beside(log, "-wal")):
             raise
         await _examine_through(file_uri(log, "mode=ro"), log, connect)

@@ -1,6 +1,7 @@
 """A state machine over the public API: it breaks no promise of this agent, and finds and shrinks what was planted."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,19 +74,21 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.scenarios.test_session_machine import OwnMachine
 run_state_machine_as_test(OwnMachine, settings=settings(
     max_examples=150, stateful_step_count=12, derandomize=True, database=None, deadline=None,
+    report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
 ))
 """
 
 
 @pytest.mark.slow
-def test_work_that_is_done_again_after_a_crash_is_found_and_shrunk_to_a_few_calls(tmp_path: Path) -> None:
+def test_what_is_acknowledged_before_its_commit_is_found_and_shrunk_to_a_few_calls(tmp_path: Path) -> None:
     copy_package(tmp_path)
     plant(
         tmp_path,
-        "actors/event_sourced.py",
-        "            if recovery is None:\n",
-        "            if recovery is not None:\n                recovery = ()\n            if recovery is None:\n",
+        "actors/folded_actor.py",
+        "            appended = await self.journal.append(batches, payloads)\n",
+        "            __import__('asyncio').ensure_future(self.journal.append(batches, payloads))\n"
+        "            appended = [Appended(stream=it.stream, position=1, version=1, chain=b'') for it in batches]\n",
     )
     done = subprocess.run(
         [sys.executable, "-P", "-B", "-c", SEARCH],
@@ -96,7 +99,7 @@ def test_work_that_is_done_again_after_a_crash_is_found_and_shrunk_to_a_few_call
         check=False,
     )
     assert done.returncode != 0
-    assert "AssertionError: ONCE session/" in done.stderr
+    assert re.search(r"AssertionError: (INV5 session/|nobody was told)", done.stderr), done.stderr
     lines = [line.lstrip(" |") for line in done.stderr.splitlines()]
     calls = [line for line in lines if line.startswith("state.") and "every_promise_is_kept" not in line]
-    assert len(calls) <= 6, done.stderr  # Begin, say something, wait for a tool, crash, and the end.
+    assert len(calls) <= 6, done.stderr  # Begin, say something, and the end.

@@ -263,7 +263,7 @@ def test_a_planted_fault_is_found_and_the_scenario_shrunk(tmp_path: Path, change
         check=True,
     )
     rule, sizes = done.stdout.splitlines()
-    assert rule == "DURABLE"
+    assert rule in ("DURABLE", "EVIDENCE")  # What a model brought is lost, too.
     acts, planned = map(int, sizes.split())
     assert acts <= 2
     assert planned <= 1

@@ -588,8 +588,20 @@ async def test_a_log_that_may_not_be_read_is_named(tmp_path: Path) -> None:
         assert sorted(path.name for path in folder.iterdir()) == ["events.db"]
 
 
-async def test_a_log_whose_owner_died_in_a_checkpoint_is_ours_all_the_same(tmp_path: Path) -> None:
-    """The file alone is cut short; with its WAL it is whole."""
+def cut_short(log: Path) -> None:
+    os.truncate(log, 8192)
+
+
+def first_page_lost(log: Path) -> None:
+    with log.open("r+b") as file:
+        file.write(bytes(range(256)) * 16)
+
+
+@pytest.mark.parametrize("damage", [cut_short, first_page_lost])
+async def test_a_log_whose_owner_died_in_a_checkpoint_is_ours_all_the_same(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """The file alone makes no sense; with its WAL it is whole."""
     log = tmp_path / "events.db"
     copy = tmp_path / "copy.db"
     store = await SQLiteStore.open(log)
@@ -600,6 +612,6 @@ async def test_a_log_whose_owner_died_in_a_checkpoint_is_ours_all_the_same(tmp_p
     for suffix in ("", "-wal"):
         copy.with_name(copy.name + suffix).write_bytes(log.with_name(log.name + suffix).read_bytes())
     await store.close()
-    os.truncate(copy, 8192)
+    damage(copy)
     async with await SQLiteStore.open(copy) as again:
         assert await again.read_all() == expected_events(given, appended)
