@@ -588,7 +588,7 @@ async def test_a_log_that_may_not_be_read_is_named(tmp_path: Path) -> None:
         assert sorted(path.name for path in folder.iterdir()) == ["events.db"]
 
 
-def cut_short(log: Path) -> None:
+def left_short(log: Path) -> None:
     os.truncate(log, 8192)
 
 
@@ -597,7 +597,7 @@ def first_page_lost(log: Path) -> None:
         file.write(bytes(range(256)) * 16)
 
 
-@pytest.mark.parametrize("damage", [cut_short, first_page_lost])
+@pytest.mark.parametrize("damage", [left_short, first_page_lost])
 async def test_a_log_whose_owner_died_in_a_checkpoint_is_ours_all_the_same(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
