@@ -4,7 +4,7 @@ After each commit every event is checked as the next of its stream (INV0 to INV3
 the log must have it (INV5) and no body of that run may go on (INV7); whatever a model is shown must be of one session
 (INV4). Whenever a process starts on a file, everything that was acknowledged must be there, and each stream whole from
 its first event on (DURABLE). Once all is over, no tool may have run twice that must not (ONCE); what else is checked
-then, INV6 and the whole log, is in `refold.scenarios.simulator`.
+then, INV6 and the whole log, is in `refold.scenarios.last_look`.
 """
 
 from collections import Counter

@@ -1,9 +1,5 @@
 """Scenarios with an agent that has all that agents can have: memories, breakers, subagents, middleware and the rest."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from refold import Agent, AgentConfig, RetryPolicy, ScriptedProvider, Tool, tool
@@ -12,7 +8,7 @@ from refold.resilience import CircuitBreaker
 from refold.scenarios import Say, Scenario, Simulator, drawn_scenario, faults
 from refold.scenarios.scenario import WireName
 from tests.scenarios.full_agent import full_agent
-from tests.scenarios.test_simulator import ROOT
+from tests.scenarios.two_processes import said_in_both
 
 
 @pytest.mark.parametrize("wire", ["none", "openai", "anthropic"])
@@ -44,19 +40,7 @@ for seed, wire in ((21, "none"), (22, "anthropic")):
 
 @pytest.mark.slow
 def test_two_processes_with_other_hash_seeds_play_the_same_log_with_everything() -> None:
-    said = [
-        subprocess.run(
-            [sys.executable, "-P", "-c", PROGRAM],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT), "PYTHONASYNCIODEBUG": ""},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-    assert said[0] == said[1]
-    assert len(set(said[0].split())) == 2
+    assert len(set(said_in_both(PROGRAM))) == 2
 
 
 def test_what_an_agent_had_in_memory_ends_with_the_simulation() -> None:

@@ -28,6 +28,7 @@ from refold.stores import SQLiteStore
 from refold.stores.sample_batches import batch
 from tests.planted_faults.planting import ROOT, copy_package, plant
 from tests.scenarios.test_simulator import agent
+from tests.scenarios.two_processes import said_in_both
 
 
 def played(*planned: AnyFault, seed: int = 1) -> SimulationReport:
@@ -81,19 +82,7 @@ for seed in (3, 4):
 
 @pytest.mark.slow
 def test_two_processes_with_other_hash_seeds_play_the_same_log() -> None:
-    said = [
-        subprocess.run(
-            [sys.executable, "-P", "-c", PROGRAM],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT), "PYTHONASYNCIODEBUG": ""},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-    assert said[0] == said[1]
-    assert len(set(said[0].splitlines())) == 2
+    assert len(set(said_in_both(PROGRAM))) == 2
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.wire_requests import Wire
 from tests.planted_faults.planting import copy_package, plant
 from tests.scenarios.test_simulator import ROOT, agent
+from tests.scenarios.two_processes import said_in_both
 
 WIRES: tuple[Wire, ...] = ("openai", "anthropic")
 
@@ -113,19 +114,7 @@ for wire in ("openai", "anthropic"):
 
 @pytest.mark.slow
 def test_two_processes_with_other_hash_seeds_play_the_same_log_over_a_network() -> None:
-    said = [
-        subprocess.run(
-            [sys.executable, "-P", "-c", PROGRAM],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT), "PYTHONASYNCIODEBUG": ""},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-    assert said[0] == said[1]
-    assert len(set(said[0].split())) == 2
+    assert len(set(said_in_both(PROGRAM))) == 2
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -1,8 +1,5 @@
 """Scenarios are played on the real runtime: the same seed gives the same log, faults happen, promises are kept."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from refold.scenarios.faults import AnyFault
 from refold.scenarios.scenario import Abandon, Cancel, Say, Scenario
 from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.simulator import Simulator
+from tests.scenarios.two_processes import said_in_both
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -94,19 +92,7 @@ for seed in (3, 4, 5):
 
 
 def test_two_processes_with_other_hash_seeds_play_the_same_log() -> None:
-    said = [
-        subprocess.run(
-            [sys.executable, "-P", "-c", PROGRAM],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT), "PYTHONASYNCIODEBUG": ""},
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-    assert said[0] == said[1]
-    assert len(set(said[0].split())) == 3
+    assert len(set(said_in_both(PROGRAM))) == 3
 
 
 @pytest.mark.parametrize("streaming", [True, False])
