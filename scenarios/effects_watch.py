@@ -29,11 +29,8 @@ from refold.events.session_events import (
 )
 from refold.outcome import RunResult
 from refold.published import Recorded
-from refold.scenarios.evidence_watch import EvidenceWatch
+from refold.scenarios.evidence_watch import AT_ONCE_S, EvidenceWatch
 from refold.scenarios.simulated_world import Body, World
-
-AT_ONCE_S = 0.5
-"""Within so many virtual seconds a body ends whose run was cancelled."""
 
 OUTCOMES = {RunCompleted: "Completed", RunFailed: "Failed", RunCancelled: "Cancelled"}
 
@@ -95,13 +92,13 @@ class EffectsWatch:
                 self._withdrawn_s[stream, key] = self._world.now_s()
         self._pending[stream] = pending
 
-    def asked(self, session: str, life: int, place: int) -> None:
-        """See that a model is asked something for a session."""
+    def asked(self, session: str, life: int, place: int) -> bool:
+        """See that a model is asked something for a session, and return whether the log wants that still."""
         self._exercised.add("EFFECTS")
         wanted = self._wanted_calls(stream_name(SESSION_KIND, session))
         if not wanted:
             self._wrong("EFFECTS", session, "a model is asked and the log has no decision to ask it")
-            return
+            return False
         # A call that is cancelled as it begins may be made after its key is gone, and before the next one's.
         key = next((key for key in wanted if not self._asked[life, place, session, key]), wanted[-1])
         self._asked[life, place, session, key] += 1
@@ -110,6 +107,7 @@ class EffectsWatch:
         if (life, session) in self._asking:
             self._wrong("EFFECTS", session, "a model is asked while it still answers")
         self._asking[life, session] = None
+        return key in self._pending[stream_name(SESSION_KIND, session)]
 
     def _wanted_calls(self, stream: str) -> list[str]:
         """Return the keys of the model calls that are wanted, or were a moment ago: a cancellation takes its time."""

@@ -39,6 +39,9 @@ from refold.scenarios.simulated_world import SIGNS, Body, World
 RECORDED_S = 120.0
 """A process that lives for so many more virtual seconds has recorded what its work has brought."""
 
+AT_ONCE_S = 0.5
+"""Within so many virtual seconds ends what is cancelled."""
+
 CANCELLED_S = 30.0
 """Within so many virtual seconds a run ends that nobody waits for any more."""
 
@@ -176,6 +179,11 @@ class EvidenceWatch:
     def _had_time(self, life: int, since_s: float) -> bool:
         return self._lives_ended_s.get(life, 0.0) > since_s + RECORDED_S
 
+    def _cancelled_at(self, session: str, at_s: float) -> bool:
+        """Return whether a cancellation may have met what came at a time: then nobody wants that any more."""
+        ends = (end for (of, _), end in self._ends.items() if of == session)
+        return any(cancelled and abs(ended_s - at_s) <= AT_ONCE_S for cancelled, ended_s in ends)
+
     def _check_answer(self, session: str, version: int, event: ModelResponded) -> None:
         if session not in self._heard:
             return
@@ -187,7 +195,7 @@ class EvidenceWatch:
         happened = Counter(
             (session, kind, retryable)
             for session, failed_s, life, kind, retryable in self._failures
-            if self._had_time(life, failed_s)
+            if self._had_time(life, failed_s) and not self._cancelled_at(session, failed_s)
         )
         for (session, kind, retryable), times in happened.items():
             self._exercised.add("EVIDENCE")

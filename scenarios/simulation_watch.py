@@ -227,10 +227,16 @@ class SimulationWatch:
         if request.system_prompt == self.summary_prompt:
             return
         for session in sessions_of(request):
-            self.effects.asked(session, life, place)
+            is_wanted = self.effects.asked(session, life, place)
             checker = self._checkers.get(stream_name(SESSION_KIND, session))
             state = checker.state if checker is not None else None
-            if self.shows_all and state is not None and state.run is not None and state.run.phase == "model":
+            if (
+                is_wanted
+                and self.shows_all
+                and state is not None
+                and state.run is not None
+                and state.run.phase == "model"
+            ):
                 self._compare_request(session, request, state.messages)
 
     def _compare_request(self, session: str, request: ModelRequest, history: Sequence[Message]) -> None:

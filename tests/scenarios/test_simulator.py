@@ -144,3 +144,10 @@ def test_a_cancel_may_come_before_any_step_also_of_a_process_that_dies_then() ->
         assert report.lives == 2
         cancelled += report.outcomes[0] == "Cancelled"
     assert cancelled > 3
+
+
+def test_a_cancel_may_meet_the_failure_of_a_model_or_an_input_that_follows_at_once() -> None:
+    acts = (Say(session="a"), Say(session="a", text="go on"))
+    for nth in range(34, 74):
+        planned = (faults.ProviderRefuses(nth=1), faults.CancelAtStep(nth=nth, session="a"))
+        Simulator(agent()).run(Scenario(acts=acts, faults=planned)).raise_if_broken()
