@@ -159,18 +159,20 @@ def restored(message: Message, payloads: Mapping[PayloadHash, bytes]) -> Message
     Raises:
         LogFormatError: a payload is missing or damaged.
     """
-    if not any(True for _ in _stored_blocks(message.content)):
+    # Each is decoded once, however often it is said: a short log must not become a huge history.
+    whole = {block: restore(block, payloads) for block in dict.fromkeys(_stored_blocks(message.content))}
+    if not whole:
         return message
-    return Message(message.role, tuple(_restored_block(block, payloads) for block in message.content))
+    return Message(message.role, tuple(_restored_block(block, whole) for block in message.content))
 
 
-def _restored_block(block: Block, payloads: Mapping[PayloadHash, bytes]) -> Block:
+def _restored_block(block: Block, whole: Mapping[StoredBlock, Storable]) -> Block:
     if isinstance(block, StoredBlock):
-        return restore(block, payloads)
+        return whole[block]
     content = getattr(block, "content", None)
     if not content:
         return block
-    return msgspec.structs.replace(block, content=tuple(_restored_block(item, payloads) for item in content))
+    return msgspec.structs.replace(block, content=tuple(_restored_block(item, whole) for item in content))
 
 
 def _messages(value: object) -> Iterable[Message]:

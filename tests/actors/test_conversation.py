@@ -88,6 +88,14 @@ async def test_what_stands_for_a_payload_is_restored_and_read_once() -> None:
     assert len(payloads.asked) == 1
 
 
+async def test_a_payload_that_is_said_often_takes_the_memory_of_one() -> None:
+    payloads = Payloads()
+    often = Message("user", payloads.stored().content * 5_000)
+    view, _ = await Conversation(payloads.read).upto([often], 1)
+    assert len(view[0].content) == 5_000
+    assert len({id(getattr(block, "text", block)) for block in view[0].content}) == 1
+
+
 async def test_a_missing_payload_is_an_error_and_changes_nothing_of_the_conversation() -> None:
     payloads = Payloads()
     stored = payloads.stored()
