@@ -13,7 +13,7 @@ import msgspec
 
 from refold.events.content import Block, Message, ProviderBlock, ToolUseBlock
 from refold.events.ids import PayloadHash
-from refold.events.payloads import restored, stored_hashes
+from refold.events.payloads import all_restored, stored_hashes
 
 ReadPayloads = Callable[[Iterable[PayloadHash]], Awaitable[dict[PayloadHash, bytes]]]
 
@@ -108,7 +108,7 @@ class Conversation:
         fresh = source[len(self._messages) : length]
         hashes = stored_hashes(fresh)
         payloads = await self._read_payloads(hashes) if hashes else {}
-        whole = [restored(message, payloads) for message in fresh]  # All or none of them: a payload may be missing.
+        whole = all_restored(fresh, payloads)  # All or none of them: a payload may be missing.
         for message in fresh:
             self._digest.update(_encode(message))
         self._messages += map(own_copy, whole)

@@ -159,9 +159,22 @@ def restored(message: Message, payloads: Mapping[PayloadHash, bytes]) -> Message
     Raises:
         LogFormatError: a payload is missing or damaged.
     """
-    # Each is decoded once, however often it is said: a short log must not become a huge history.
-    whole = {block: restore(block, payloads) for block in dict.fromkeys(_stored_blocks(message.content))}
-    if not whole:
+    return all_restored([message], payloads)[0]
+
+
+def all_restored(messages: Sequence[Message], payloads: Mapping[PayloadHash, bytes]) -> list[Message]:
+    """Restore many messages. What they say often is decoded once: a short log must not become a huge history.
+
+    Raises:
+        LogFormatError: a payload is missing or damaged.
+    """
+    stored = dict.fromkeys(block for message in messages for block in _stored_blocks(message.content))
+    whole = {block: restore(block, payloads) for block in stored}
+    return [_restored(message, whole) for message in messages]
+
+
+def _restored(message: Message, whole: Mapping[StoredBlock, Storable]) -> Message:
+    if not whole or not any(True for _ in _stored_blocks(message.content)):
         return message
     return Message(message.role, tuple(_restored_block(block, whole) for block in message.content))
 

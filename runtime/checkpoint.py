@@ -18,7 +18,7 @@ from refold.events.content import Message
 from refold.events.errors import LogFormatError, PersistenceError
 from refold.events.ids import AgentId, PayloadHash, RunId, SessionId, StreamName
 from refold.events.model import Usage
-from refold.events.payloads import restored, stored_hashes
+from refold.events.payloads import all_restored, stored_hashes
 from refold.events.records import StoredEvent
 from refold.events.session_state import SessionState, history
 from refold.stores.event_store import EventStore
@@ -117,7 +117,7 @@ async def completed(facts: Checkpoint, store: EventStore, stream: StreamName) ->
     """
     hashes = stored_hashes(facts.history)
     payloads: Mapping[PayloadHash, bytes] = await store.read_payloads(hashes) if hashes else {}
-    messages = tuple(restored(message, payloads) for message in facts.history)
+    messages = tuple(all_restored(facts.history, payloads))
     chain = await _chain_at(store, stream, facts.version) if facts.version else ""
     return msgspec.structs.replace(facts, history=messages, chain=chain)
 

@@ -21,7 +21,7 @@ from refold.events.content import Message
 from refold.events.core import evolve_all
 from refold.events.errors import CommandRejected, ConfigError
 from refold.events.ids import RunId, SessionId, ToolCallId, checked_identifier, kind_and_identifier, stream_name
-from refold.events.payloads import restored, stored_hashes
+from refold.events.payloads import all_restored, stored_hashes
 from refold.events.permission import recorded_reason
 from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session_state import history
@@ -301,7 +301,7 @@ class ConnectedSession:
             messages = history(state)
             hashes = stored_hashes(messages)
             payloads = await store.read_payloads(hashes) if hashes else {}
-        return [own_copy(restored(message, payloads)) for message in messages]
+        return [own_copy(message) for message in all_restored(messages, payloads)]
 
     async def events(self, *, after_version: int = 0) -> AsyncGenerator[Recorded, None]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now.

@@ -15,7 +15,7 @@ from refold.events.configuration import AgentConfiguration
 from refold.events.errors import ConfigError, LogFormatError
 from refold.events.ids import PayloadHash
 from refold.events.model import ModelRequest, RequestReference
-from refold.events.payloads import restored, stored_hashes
+from refold.events.payloads import all_restored, stored_hashes
 from refold.events.prepared import Prepared
 from refold.events.request_building import applied, plain_request, prepared_of, prompt_and_tools
 from refold.events.session_core import fold
@@ -102,7 +102,7 @@ async def _built(
         configuration,
         prompt,
         tools,
-        tuple(restored(message, payloads) for message in stored),
+        tuple(all_restored(stored, payloads)),
         reference.offered,
     )
     return RecordedRequest(

@@ -16,7 +16,7 @@ from refold.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_me
 from refold.events.codec import RecordedEvent
 from refold.events.content import Message
 from refold.events.ids import PayloadHash, RunId, SessionId, ToolCallId, kind_and_identifier, stream_name
-from refold.events.payloads import restored, spill, stored_hashes
+from refold.events.payloads import all_restored, spill, stored_hashes
 from refold.events.permission import recorded_reason
 from refold.events.session_commands import (
     CancelRun,
@@ -258,7 +258,7 @@ class Session:
         messages = await self._access.read(history)
         hashes = stored_hashes(messages)
         payloads = await self._runtime.store.read_payloads(hashes) if hashes else {}
-        return [own_copy(restored(message, payloads)) for message in messages]
+        return [own_copy(message) for message in all_restored(messages, payloads)]
 
     async def checkpoint(self, backend: PersistenceBackend, key: str | None = None) -> Checkpoint:
         """Export the session at its present version to a backend and return what was written; nothing is recorded.

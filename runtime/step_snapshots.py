@@ -15,7 +15,7 @@ from refold.checkpoint import checkpoint_bytes, encode_message, facts_of
 from refold.events.content import Message
 from refold.events.core import evolve_all
 from refold.events.ids import SessionId, StreamName, stream_name
-from refold.events.payloads import restored, stored_hashes
+from refold.events.payloads import all_restored, stored_hashes
 from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session_events import RunCancelled, RunCompleted, RunFailed, ToolCallCompleted, ToolCallFailed
 from refold.events.session_state import history
@@ -174,6 +174,6 @@ class FollowedSession:
         new = messages[len(self._encoded) :]
         hashes = stored_hashes(new)
         payloads = await store.read_payloads(hashes) if hashes else {}
-        self._encoded += [encode_message(restored(message, payloads)) for message in new]
+        self._encoded += [encode_message(message) for message in all_restored(new, payloads)]
         self._last = messages[-1] if messages else None
         return checkpoint_bytes(facts_of(self.state, self.session, self._chain.hex()), self._encoded)

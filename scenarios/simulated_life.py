@@ -15,7 +15,7 @@ from refold.agent_runtime import AgentRuntime
 from refold.events.codec import RecordedEvent
 from refold.events.errors import BackpressureShed, CommandRejected, PersistenceError
 from refold.events.ids import SessionId, kind_and_identifier, stream_name
-from refold.events.payloads import restored, stored_hashes
+from refold.events.payloads import all_restored, stored_hashes
 from refold.events.session_core import SESSION_KIND
 from refold.events.session_state import Run
 from refold.scenarios import faults
@@ -242,7 +242,7 @@ class Life:
         self._watch.exercised.update(("INV6", "FOLLOW"))
         state, stream = await session.state_at(), stream_name(SESSION_KIND, SessionId(session_id))
         payloads = await self._world.disk.read_payloads(stored_hashes(state.messages))
-        if await session.history() != [restored(message, payloads) for message in state.messages]:
+        if await session.history() != all_restored(state.messages, payloads):
             self._watch.note("INV6", stream, "the history that is shown is not what the log adds up to")
         async with session.follow(after_version=0) as followed:
             followed.end()  # What happens from now on is not waited for.

@@ -90,10 +90,11 @@ async def test_what_stands_for_a_payload_is_restored_and_read_once() -> None:
 
 async def test_a_payload_that_is_said_often_takes_the_memory_of_one() -> None:
     payloads = Payloads()
-    often = Message("user", payloads.stored().content * 5_000)
-    view, _ = await Conversation(payloads.read).upto([often], 1)
-    assert len(view[0].content) == 5_000
-    assert len({id(getattr(block, "text", block)) for block in view[0].content}) == 1
+    often = [Message("user", payloads.stored().content * 100) for _ in range(50)]
+    view, _ = await Conversation(payloads.read).upto(often, 50)
+    blocks = [block for message in view for block in message.content]
+    assert len(blocks) == 5_000
+    assert len({id(getattr(block, "text", block)) for block in blocks}) == 1
 
 
 async def test_a_missing_payload_is_an_error_and_changes_nothing_of_the_conversation() -> None:
