@@ -67,6 +67,8 @@ class EvidenceWatch:
         self._exercised = exercised
         self.one_model = True
         """Whether an agent has one model, so that no other one is asked where it fails."""
+        self.as_said = True
+        """Whether answers are recorded as they came, since no middleware changes them."""
         self._lives_ended_s: dict[int, float] = {}
         self._bodies: list[Body] = []
         self._brought: Counter[tuple[str, str]] = Counter()
@@ -185,7 +187,7 @@ class EvidenceWatch:
         return any(cancelled and abs(ended_s - at_s) <= AT_ONCE_S for cancelled, ended_s in ends)
 
     def _check_answer(self, session: str, version: int, event: ModelResponded) -> None:
-        if session not in self._heard:
+        if session not in self._heard or not self.as_said:
             return
         self._exercised.add("EVIDENCE")
         if _answer(session, event) not in self._answers:

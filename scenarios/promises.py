@@ -27,7 +27,6 @@ PROMISES: dict[str, str] = {
     "LIVENESS": "all that was accepted comes to an end once faults are over",
     "SECRET": "no event holds the provider's key; where there is a wire",
     "TYPED": "a failed model call is told by its kind, whatever came over the wire",
-    "WHOLE": "what is recorded as an answer came whole over the wire",
     "CHECK": "the whole log passes `refold check`",
     "ERROR": "the simulated process raises nothing that it should not",
 }

@@ -52,7 +52,6 @@ class SimulatedHost:
         model: says what is answered.
         wire: whose API is spoken.
         refused: told why the host refuses a request that it should not have been sent.
-        said: told the text of each answer before anything is spoilt on its way.
     """
 
     def __init__(
@@ -61,13 +60,11 @@ class SimulatedHost:
         model: SimulatedModel,
         wire: Wire,
         refused: Callable[[str], object],
-        said: Callable[[str], object],
     ) -> None:
         self._world = world
         self._model = model
         self._wire: Wire = wire
         self._refused = refused
-        self._said = said
 
     def respond(self, target: str, body: bytes) -> Sequence[Sent]:
         """Return what is sent for a request."""
@@ -95,7 +92,6 @@ class SimulatedHost:
         if changed is not answer:
             self._world.on_said(request, changed)
         answer = _with_signs(changed)
-        self._said(text_of(answer))
         sent = self._pieces(answer, due, chance, delay_s, stream=stream)
         return self._on_the_way(sent, [*due, faults.ResponseBreaks(nth=1)] if cut else due, sessions)
 
@@ -174,11 +170,6 @@ class SimulatedHost:
                 else:
                     return [*sent[:place], (pause_s, "reset")]
         return sent
-
-
-def text_of(answer: ModelResponse) -> str:
-    """Return all text of an answer."""
-    return "".join(block.text for block in answer.content if isinstance(block, TextBlock))
 
 
 def _head(status: int, headers: dict[str, str]) -> bytes:

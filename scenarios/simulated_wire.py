@@ -1,21 +1,18 @@
 """How the agents of a simulation reach their models over a network: the product's own providers, and what they promise.
 
 Beside what every simulation promises: no connection is left open where nobody uses it (INV7), no key gets into the log
-(SECRET), every failure is of a known kind (TYPED), and what is recorded as an answer is one, and whole (WHOLE).
+(SECRET), and every failure is of a known kind (TYPED).
 """
 
 from typing import TYPE_CHECKING
 
 from refold.actors.protocols import Provider
-from refold.agent import Agent
-from refold.events.content import text_of
 from refold.events.ids import kind_and_identifier
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND
-from refold.events.session_events import ModelFailed, ModelResponded
+from refold.events.session_events import ModelFailed
 from refold.scenarios.simulated_model import SimulatedModel
 from refold.scenarios.simulated_world import World
 from refold.scenarios.simulation_watch import SimulationWatch
-from refold.subagent_tool import with_subagents
 
 if TYPE_CHECKING:
     from refold.providers.http_settings import HttpOptions
@@ -43,16 +40,7 @@ class SimulatedWire:
         self._world = world
         self._watch = watch
         self._wire: Wire = wire
-        self._as_said = True
-        """Whether answers are recorded as they came, since nobody changes them."""
-        self._said: dict[str, None] = {}
-        """Texts of all answers, as the host has sent them."""
         self.network = SimulatedNetwork(world)
-
-    def know(self, agent: Agent) -> None:
-        """Look whether the agent of a life, or one of its subagents, changes answers before they are recorded."""
-        if any(found.middleware or found.config.protocol != "native" for found in with_subagents(agent)):
-            self._as_said = False
 
     def provider_of(self, model: SimulatedModel) -> Provider:
         """Return a provider of the product whose host answers as a simulated model does."""
@@ -66,7 +54,6 @@ class SimulatedWire:
             model,
             self._wire,
             refused=lambda reason: self._watch.note("INV0", "", reason),
-            said=lambda text: self._said.setdefault(text),
         )
         options: HttpOptions = {
             "transport": lambda: self.network.transport_to(host),
@@ -84,7 +71,7 @@ class SimulatedWire:
         self.network.bury()
 
     async def check_log(self) -> None:
-        """Note a key that got into the log, failures that are of no known kind, and answers that are not whole."""
+        """Note a key that got into the log, and failures that are of no known kind."""
         from refold.scenarios.simulated_host import KEY
 
         self._watch.exercised.update(("SECRET", "TYPED"))
@@ -97,10 +84,5 @@ class SimulatedWire:
             match SESSION_CODEC.decode(event):
                 case ModelFailed(kind="unknown" | "agent_loop", message=message):
                     self._watch.note("TYPED", event.stream, f"version {event.version} is of no kind: {message}")
-                case ModelResponded(content=content) if self._as_said:
-                    self._watch.exercised.add("WHOLE")
-                    if (text := text_of(content)) not in self._said:
-                        said = f"version {event.version} is an answer that nobody has sent: {text!r:.200}"
-                        self._watch.note("WHOLE", event.stream, said)
                 case _:
                     pass

@@ -36,6 +36,7 @@ from refold.scenarios.simulated_wire import wire_of
 from refold.scenarios.simulated_world import Beginning, World
 from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.simulation_watch import SimulationWatch
+from refold.subagent_tool import with_subagents
 
 log = logging.getLogger("refold.scenarios")
 
@@ -171,10 +172,9 @@ class Simulation:
             approval=None if has_people else self._decide,
             reached=self.wire.provider_of if self.wire is not None else lambda model: model,
         )
-        if self.wire is not None:
-            self.wire.know(agent)
-        self.watch.shows_all = agent.context is None and not agent.middleware
+        self.watch.shows_all = agent.context is None and not agent.middleware and agent.config.protocol == "native"
         self.watch.summary_prompt = agent.context.prompt if isinstance(agent.context, Summarising) else None
+        self.watch.effects.evidence.as_said = not any(found.middleware for found in with_subagents(agent))
         self.watch.effects.evidence.one_model = isinstance(agent.provider, SimulatedModel)
         return agent
 

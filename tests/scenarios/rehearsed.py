@@ -2,7 +2,21 @@
 
 import asyncio
 
-from refold import Agent, AgentConfig, RetryPolicy, ScriptedProvider, tool
+import msgspec
+
+from refold import (
+    Agent,
+    AgentConfig,
+    HookContext,
+    Message,
+    Middleware,
+    ModelRequest,
+    ModelResponse,
+    RetryPolicy,
+    ScriptedProvider,
+    TextBlock,
+    tool,
+)
 from refold.events.permission import ProposedCall
 
 
@@ -59,3 +73,24 @@ stuck = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tool
 
 child = Agent(name="child", config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[notify])
 parent = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[look, child.as_tool()])
+
+
+class Louder(Middleware):
+    """Changes what models are shown, and what they say."""
+
+    def on_pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
+        """Show a message before the others."""
+        before = Message("user", (TextBlock(text="Be brief."),))
+        return msgspec.structs.replace(request, messages=(before, *request.messages))
+
+    def on_post_llm(self, context: HookContext, response: ModelResponse) -> ModelResponse:
+        """Say it louder."""
+        louder = (
+            msgspec.structs.replace(block, text=block.text.upper()) if isinstance(block, TextBlock) else block
+            for block in response.content
+        )
+        return msgspec.structs.replace(response, content=tuple(louder))
+
+
+loud = msgspec.structs.replace(good, middleware=[Louder()])
+in_text = msgspec.structs.replace(good, config=AgentConfig(model="m", retry=RetryPolicy(), protocol="react"))

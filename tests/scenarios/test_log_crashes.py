@@ -95,7 +95,6 @@ def test_a_real_log_recovers_everywhere_and_is_not_changed(log_file: Path) -> No
         "CANCEL",
         "SECRET",
         "TYPED",
-        "WHOLE",
     }  # Nobody decides or gives up, and it is no wire.
     assert summary.situations["tool running"] > 0
     assert summary.situations["model call open"] > 0

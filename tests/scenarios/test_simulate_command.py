@@ -15,7 +15,7 @@ from refold.scenarios import SimulationError
 from refold.scenarios.promises import PROMISES
 from tests.runtime.terminal import Terminal
 
-ON_A_WIRE = {"SECRET", "TYPED", "WHOLE"}
+ON_A_WIRE = {"SECRET", "TYPED"}
 SMALL = ("--sessions", 1, "--acts", 3, "--faults", 2)
 GOOD, LEAKY = "tests.scenarios.rehearsed:good", "tests.scenarios.rehearsed:leaky"
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,3 +171,10 @@ def test_the_help_of_the_command_loads_no_simulator() -> None:
     assert "Exit codes:" in done.stdout
     loaded = done.stdout.splitlines()[-1]
     assert not re.search(r"'(rich|aiosqlite|hypothesis|refold\.(events|stores|actors|scenarios\.simulator))'", loaded)
+
+
+@pytest.mark.parametrize("wire", ["none", "openai", "anthropic"])
+@pytest.mark.parametrize("name", ["loud", "in_text"])
+def test_an_agent_that_changes_what_is_shown_and_said_breaks_no_promise_by_that(name: str, wire: str) -> None:
+    result = run("simulate", f"tests.scenarios.rehearsed:{name}", "--seeds", 3, "--wire", wire, "--jobs", 1, "--json")
+    assert (result.exit_code, json.loads(result.stdout)["violation"]) == (0, None)
