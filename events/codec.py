@@ -109,8 +109,14 @@ class EventCodec(Generic[E]):
         """Return the event in `stored`, with its time.
 
         Raises:
-            LogFormatError: the JSON is damaged or its tag is unknown; names the event's place.
+            LogFormatError: the JSON is damaged or too long, or its tag is unknown; names the event's place.
         """
+        if len(stored.data) > EVENT_BYTES_MAX:
+            place = event_ref(stored.stream, stored.version)
+            raise LogFormatError(
+                f"event {place} is damaged: it has {len(stored.data):,} bytes, and none is written of more than "
+                f"{EVENT_BYTES_MAX:,}"
+            )
         try:
             event = self._decoder.decode(stored.data)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -137,7 +143,7 @@ class EventCodec(Generic[E]):
             raise LogFormatError(
                 f"event {place} ({tag:.200}) cannot be brought to today's shape: {failure}"
             ) from failure
-        raise LogFormatError(f"event {place} has the type {tag!r:.200}, which {self._unknown}")
+        raise LogFormatError(f"event {place} has the type {tag[:200]!r}, which {self._unknown}")
 
     def recorded(self, stored: Iterable[StoredEvent]) -> list[RecordedEvent[E]]:
         """Return events with their places and causes, given whole batches in order of one or several streams."""

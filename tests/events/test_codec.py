@@ -253,6 +253,14 @@ def test_an_event_beyond_the_largest_size_is_refused_and_says_how_large_it_is() 
     assert SESSION_CODEC.encode(ToolCallCompleted(call=CALL, content=(say("x" * (EVENT_BYTES_MAX - frame)),)))
 
 
+def test_an_event_that_is_longer_than_any_is_written_is_refused_before_it_is_looked_at() -> None:
+    data = b'{"type":"session.input_queued.v1","content":[],"key":"' + b"k" * EVENT_BYTES_MAX + b'"}'
+    with pytest.raises(
+        LogFormatError, match=r"session/alice@3 is damaged: it has 1,048,\d\d\d bytes, and none is written"
+    ):
+        SESSION_CODEC.decode(stored(data))
+
+
 def test_nul_characters_are_kept() -> None:
     data = SESSION_CODEC.encode(InputQueued(content=(say("a\0b"),)))
     assert b"\0" not in data
