@@ -7,6 +7,7 @@ Beside what every simulation promises: no connection is left open where nobody u
 from typing import TYPE_CHECKING
 
 from refold.actors.protocols import Provider
+from refold.events.errors import AgentLoopError
 from refold.events.ids import kind_and_identifier
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND
 from refold.events.session_events import ModelFailed
@@ -17,6 +18,9 @@ from refold.scenarios.simulation_watch import SimulationWatch
 if TYPE_CHECKING:
     from refold.providers.http_settings import HttpOptions
     from refold.scenarios.wire_requests import Wire
+
+OWN_CODE = f"{AgentLoopError.__name__}: "
+"""So begins a failure of the agent's own code, such as its middleware, of which a wire knows nothing."""
 
 
 def wire_of(world: World, watch: SimulationWatch) -> "SimulatedWire | None":
@@ -82,7 +86,7 @@ class SimulatedWire:
             if kind_and_identifier(event.stream)[0] != SESSION_KIND or event.version <= before:
                 continue
             match SESSION_CODEC.decode(event):
-                case ModelFailed(kind="unknown" | "agent_loop", message=message):
+                case ModelFailed(kind="unknown" | "agent_loop", message=message) if not message.startswith(OWN_CODE):
                     self._watch.note("TYPED", event.stream, f"version {event.version} is of no kind: {message}")
                 case _:
                     pass

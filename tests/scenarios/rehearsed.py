@@ -84,7 +84,9 @@ class Louder(Middleware):
         return msgspec.structs.replace(request, messages=(before, *request.messages))
 
     def on_post_llm(self, context: HookContext, response: ModelResponse) -> ModelResponse:
-        """Say it louder."""
+        """Say it louder, and fail where it is long already."""
+        if len(response.content) > 2:
+            raise ValueError("so much said at once")
         louder = (
             msgspec.structs.replace(block, text=block.text.upper()) if isinstance(block, TextBlock) else block
             for block in response.content
