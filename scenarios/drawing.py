@@ -8,7 +8,7 @@ from typing import get_args
 
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Say, Scenario, StoreName, WireName
+from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Say, Scenario, StoreName, Watch, WireName
 
 BUSY_S = 40.0
 """Within so many virtual seconds everything is said and most faults happen."""
@@ -28,9 +28,10 @@ def drawn_scenario(
     Args:
         seed: any integer.
         sessions: how many sessions are spoken to, >= 1.
-        acts: how many acts there are, >= 1.
-        faults_max: most faults of those that any world knows, >= 0; a cancel, messages that come twice or late, and
-            what goes wrong with a network or a disk where there is one, come on top, up to about half as many of each.
+        acts: how many acts there are, >= 1; sometimes somebody watches a session, too.
+        faults_max: most faults of those that any world knows, >= 0; a cancel, messages that come twice or late, what
+            happens seldom, and what goes wrong with a network or a disk where there is one, come on top, up to about
+            half as many of each.
         store: where the log is.
         wire: how the model is reached.
     """
@@ -42,6 +43,11 @@ def drawn_scenario(
     cancels = random.Random(f"cancels {seed}")
     if faults_max and cancels.random() < 0.5:
         planned.append(faults.CancelAtStep(nth=cancels.randint(1, 1_500), session=f"s{cancels.randrange(sessions)}"))
+    seldom = random.Random(f"seldom {seed}")
+    if seldom.random() < 0.2:
+        said = (*said, _watch(seldom, f"s{seldom.randrange(sessions)}"))
+    if faults_max and seldom.random() < 0.4:
+        planned.append(_rare_fault(seldom))
     if wire != "none":
         planned += [_network_fault(network) for _ in range(network.randint(0, faults_max // 2 + 1))]
     if store != "memory":
@@ -58,6 +64,35 @@ def _act(chance: random.Random, session: str) -> AnyAct:
     if kind < 0.3:
         return Abandon(session=session, at_s=at_s, after_s=round(chance.uniform(0.1, 10), 2))
     return Say(session=session, at_s=at_s, text=chance.choice(("hello", "go on", "pay 3", "look again")))
+
+
+def _watch(chance: random.Random, session: str) -> AnyAct:
+    return Watch(
+        session=session,
+        at_s=round(chance.uniform(0, BUSY_S), 2),
+        pause_s=chance.choice((0.0, 0.5, 5.0)),
+        for_s=chance.choice((1.0, 60.0, 500.0)),
+        capacity=chance.choice((1, 8, 100)),
+    )
+
+
+def _rare_fault(chance: random.Random) -> AnyFault:
+    tool, moment = chance.randint(1, 15), round(chance.uniform(0, BUSY_S), 2)
+    return chance.choice(
+        (
+            lambda: faults.SecondRuntime(at_s=moment),
+            lambda: faults.SecondRuntime(at_s=moment),
+            lambda: faults.ProviderBrownOut(
+                at_s=moment,
+                for_s=chance.choice((5.0, 60.0, 300.0)),
+                share=chance.choice((0.5, 1.0)),
+                kind=chance.choice(("rate_limit", "overloaded", "server")),
+            ),
+            lambda: faults.DiskIsFull(at_s=moment, for_s=chance.choice((1.0, 20.0, 200.0))),
+            lambda: faults.ToolReturnsHuge(nth=tool, characters=chance.choice((70_000, 300_000))),
+            lambda: faults.ToolReturnsOddText(nth=tool),
+        )
+    )()
 
 
 def _fault(chance: random.Random) -> AnyFault:

@@ -11,6 +11,7 @@ Read `refold.scenarios.effects_watch` first, which passes on what it sees. The r
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from refold.events.content import TextBlock
 from refold.events.errors import ProviderError
@@ -179,7 +180,10 @@ class EvidenceWatch:
                 self._wrong("CANCEL", session, f"the caller of {run} has given up, and it is not cancelled")
 
     def _had_time(self, life: int, since_s: float) -> bool:
-        return self._lives_ended_s.get(life, 0.0) > since_s + RECORDED_S
+        """Return whether a process lived on for long enough, and its log was in order for as long in one go."""
+        end_s = self._lives_ended_s.get(life, 0.0)
+        moments = [since_s, *(at_s for at_s in self._world.plan.log_failed_s if since_s < at_s < end_s), end_s]
+        return max(after - before for before, after in pairwise(moments)) > RECORDED_S
 
     def _cancelled_at(self, session: str, at_s: float) -> bool:
         """Return whether a cancellation may have met what came at a time: then nobody wants that any more."""

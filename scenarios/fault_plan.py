@@ -85,6 +85,8 @@ class FaultPlan:
             if isinstance(fault, CountedFault):
                 self.count_down(fault)
         self._happened: dict[int, AnyFault] = {}
+        self.log_failed_s: list[float] = []
+        """When the log was out of order, each time that something was tried with it."""
         self.noticed: Callable[[AnyFault, Collection[str] | None], object] = _unnoticed
         """Told of each fault as it happens, and of the sessions whose operation it hits; None = that is not known."""
 
@@ -115,6 +117,8 @@ class FaultPlan:
         """Note that a fault has happened, once more where it lasts; see `count`."""
         self._happened[id(fault)] = fault
         self._times[type(fault).__name__] += 1
+        if (OPERATIONS | LASTING).get(type(fault)) in ("append", "disk"):
+            self.log_failed_s.append(self._now_s())
         self.noticed(fault, sessions)
 
     def lasting(self, operation: Operation) -> list[AnyFault]:
