@@ -46,6 +46,7 @@ from refold.events.records import EncodedBatch, StoredEvent
 from refold.events.session_commands import (
     AllowTurn,
     CancelRun,
+    ClearHistory,
     Configure,
     DecideApproval,
     ImportHistory,
@@ -114,6 +115,9 @@ class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
     graph_entities: Callable[[], int | None] | None = None
     """Tells at once how many entities the agent's graph has; None = it has no graph."""
 
+
+MAY_RUN = (SendInput, ImportHistory, ResumeRun, AllowTurn, DecideApproval)
+"""Commands of which a run may come, or by which it goes on."""
 
 NOBODY_ELSE: Mapping[AgentId, SessionSetting] = MappingProxyType({})
 
@@ -294,12 +298,13 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
             self._caused_by = None
 
     def preparation(self, command: SessionCommand) -> Sequence[SessionCommand]:
-        """Open the session and tell it what is in force, where a run may come of the command or go on by it."""
-        if not isinstance(command, SendInput | ImportHistory | ResumeRun | AllowTurn | DecideApproval):
+        """Open the session where something is to be recorded in it, and tell it what is in force for its runs."""
+        opens = isinstance(command, SendInput | ImportHistory) or (
+            isinstance(command, ClearHistory) and command.key is not None
+        )
+        if not (opens if self.state.session is None else isinstance(command, MAY_RUN)):
             return ()
         configuration = self._setting.configuration
-        if self.state.session is None and not isinstance(command, SendInput | ImportHistory):
-            return ()
         if self.state.session is None:
             entities = self._setting.graph_entities
             opening = OpenSession(

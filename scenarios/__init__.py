@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from refold.scenarios.scenario import Answer as Answer
     from refold.scenarios.scenario import Call as Call
     from refold.scenarios.scenario import Cancel as Cancel
+    from refold.scenarios.scenario import Clear as Clear
     from refold.scenarios.scenario import Decide as Decide
     from refold.scenarios.scenario import Say as Say
     from refold.scenarios.scenario import Scenario as Scenario
@@ -32,6 +33,7 @@ __all__ = [
     "Answer",
     "Call",
     "Cancel",
+    "Clear",
     "Decide",
     "Say",
     "Scenario",
@@ -51,6 +53,7 @@ _HOMES = {
     "Answer": "refold.scenarios.scenario",
     "Call": "refold.scenarios.scenario",
     "Cancel": "refold.scenarios.scenario",
+    "Clear": "refold.scenarios.scenario",
     "Decide": "refold.scenarios.scenario",
     "Say": "refold.scenarios.scenario",
     "Scenario": "refold.scenarios.scenario",

@@ -8,7 +8,7 @@ from typing import get_args
 
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Say, Scenario, StoreName, Watch, WireName
+from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Clear, Say, Scenario, StoreName, Watch, WireName
 
 BUSY_S = 40.0
 """Within so many virtual seconds everything is said and most faults happen."""
@@ -28,7 +28,7 @@ def drawn_scenario(
     Args:
         seed: any integer.
         sessions: how many sessions are spoken to, >= 1.
-        acts: how many acts there are, >= 1; sometimes somebody watches a session, too.
+        acts: how many acts there are, >= 1; sometimes somebody watches a session or clears it, too.
         faults_max: most faults of those that any world knows, >= 0; a cancel, messages that come twice or late, what
             happens seldom, and what goes wrong with a network or a disk where there is one, come on top, up to about
             half as many of each.
@@ -46,6 +46,8 @@ def drawn_scenario(
     seldom = random.Random(f"seldom {seed}")
     if seldom.random() < 0.2:
         said = (*said, _watch(seldom, f"s{seldom.randrange(sessions)}"))
+    if seldom.random() < 0.2:
+        said = (*said, Clear(session=f"s{seldom.randrange(sessions)}", at_s=round(seldom.uniform(0, 3 * BUSY_S), 2)))
     if faults_max and seldom.random() < 0.4:
         planned.append(_rare_fault(seldom))
     if wire != "none":

@@ -117,7 +117,7 @@ class FaultPlan:
         """Note that a fault has happened, once more where it lasts; see `count`."""
         self._happened[id(fault)] = fault
         self._times[type(fault).__name__] += 1
-        if (OPERATIONS | LASTING).get(type(fault)) in ("append", "disk"):
+        if isinstance(fault, faults.AppendFails | faults.DiskIsFull | faults.DiskError):
             self.log_failed_s.append(self._now_s())
         self.noticed(fault, sessions)
 

@@ -56,6 +56,10 @@ class Decide(Act, frozen=True, kw_only=True, tag="decide"):
     allow: bool = True
 
 
+class Clear(Act, frozen=True, kw_only=True, tag="clear"):
+    """Begin the session's conversation anew; refused while a run is under way."""
+
+
 class Watch(Act, frozen=True, kw_only=True, tag="watch"):
     """Follow the session from its beginning for some time, slowly, and then read on to what was its end."""
 
@@ -66,7 +70,7 @@ class Watch(Act, frozen=True, kw_only=True, tag="watch"):
     """So many items may wait for it."""
 
 
-AnyAct: TypeAlias = Say | Cancel | Abandon | Decide | Watch
+AnyAct: TypeAlias = Say | Cancel | Abandon | Decide | Clear | Watch
 """Any act."""
 
 

@@ -314,7 +314,7 @@ class SessionMachine(RuleBasedStateMachine):
             except UNKNOWN as error:
                 self.refusal = error
             else:
-                self.process.watch.told(said.session, result)
+                self.process.watch.told(said.session, result, self.process.world.life)
                 self.expected.tell(said, result)
             finally:
                 said.waiting -= 1

@@ -60,6 +60,7 @@ class Life:
     def __init__(self, simulation: "Simulation", *, beside: bool = False) -> None:
         self._simulation = simulation
         self._world = simulation.world
+        self._number = simulation.world.life
         self._watch = simulation.watch
         self._beside = beside
         self._store = simulation.store()
@@ -86,7 +87,7 @@ class Life:
             await asyncio.sleep(START_AGAIN_S)
             return
         simulation.replies.serve(runtime.system)
-        runtime.subscribe(partial(self._watch.effects.published, self._world.life))
+        runtime.subscribe(partial(self._watch.effects.published, self._number))
         waiting = {index: act for index, act in enumerate(simulation.acts) if index not in simulation.outcomes}
         acts = [self._begin_act(runtime, index) for index in waiting]
         simulation.on_act = partial(self._begin_act, runtime)
@@ -170,7 +171,7 @@ class Life:
         while True:
             try:
                 key, watching = f"{self._world.keys}act {index}", self._simulation.watching.get(index)
-                return await carry_out(act, key, runtime, self._world, self._watch, watching)
+                return await carry_out(act, key, runtime, self._world, self._watch, watching, life=self._number)
             except (PersistenceError, BackpressureShed):
                 await asyncio.sleep(1.0)
             except ActorStopped:

@@ -22,6 +22,7 @@ from refold.events.records import Appended, EncodedBatch, StoredEvent
 from refold.events.session_core import SESSION_CODEC, SESSION_KIND
 from refold.events.session_events import (
     CancelRequested,
+    HistoryCleared,
     InputQueued,
     RunCancelled,
     RunCompleted,
@@ -143,7 +144,7 @@ class SimulationWatch:
             for violation in checker.observe(event):
                 self.note(violation.invariant, stream, f"version {item.version}: {violation.message}")
             self.effects.observe(identifier, item, event)
-            if isinstance(event, InputQueued | CancelRequested) and event.key is not None:
+            if isinstance(event, InputQueued | CancelRequested | HistoryCleared) and event.key is not None:
                 self._check_once(stream, event)
             if isinstance(event, CancelRequested):
                 self._cancelled[identifier, event.run] = item.version
@@ -170,20 +171,32 @@ class SimulationWatch:
         """Return the sessions in which something has happened, those of subagents too."""
         return [stream.partition("/")[2] for stream in self._lives]
 
-    def _check_once(self, stream: str, event: InputQueued | CancelRequested) -> None:
+    def _check_once(self, stream: str, event: InputQueued | CancelRequested | HistoryCleared) -> None:
         """Check that what is said under a key is taken once, however often it is delivered."""
         place = (stream, type(event).__name__, event.key)
         self._taken[place] += 1
         if self._taken[place] > 1:
             self.note("ONCE", stream, f"what was said under the key {event.key!r} was taken twice")
 
+    async def cleared(self, session: str, key: str) -> None:
+        """Check that the log has what somebody outside is told, that a conversation begins anew."""
+        stream = stream_name(SESSION_KIND, session)
+        self.exercised.add("INV5")
+        place = (stream, HistoryCleared.__name__, key)
+        if not self._taken[place]:
+            await self._catch_up(stream)
+        if not self._taken[place]:
+            self.note(
+                "INV5", stream, f"the conversation was told as cleared under {key!r} and the log has no sign of it"
+            )
+
     async def look_for(self, session: str, result: RunResult) -> None:
         """See the end of a run that is in the log although the process was told that its append had failed."""
         if (session, result.run) not in self._ends:
             await self._catch_up(stream_name(SESSION_KIND, session))
 
-    def told(self, session: str, result: RunResult) -> None:
-        """Check an outcome that somebody outside is told."""
+    def told(self, session: str, result: RunResult, life: int) -> None:
+        """Check an outcome that somebody outside is told by the process of some life."""
         stream = stream_name(SESSION_KIND, session)
         self.exercised.update(("INV5", "INV7"))
         self.effects.told(session, result)
@@ -196,7 +209,8 @@ class SimulationWatch:
             self.note("INV5", stream, f"{result.run} was told as {result.outcome} and the log has no end of it")
             return
         self._durability.told(stream, end)
-        for body in self._world.running_bodies(session):
+        # Who has lost the log tells what it reads there, and knows nothing of another process.
+        for body in self._world.running_bodies(session) if life == self._world.life else ():
             if version_of_call(body.call) <= end and not body.ignores_cancellation:
                 going_on = f"{body.tool.name} of {body.call} goes on"
                 self.note("INV7", stream, f"{result.run} was told as over while {going_on}")

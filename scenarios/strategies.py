@@ -28,7 +28,19 @@ from refold.events.spending import Budget
 from refold.scenarios import faults
 from refold.scenarios.agent_plan import AgentPlan, Behaviour, Kind, PolicyKind, ToolPlan
 from refold.scenarios.faults import AnyFault, CountedFault
-from refold.scenarios.scenario import Abandon, Answer, AnyAct, Call, Cancel, Say, Scenario, StoreName, Watch, WireName
+from refold.scenarios.scenario import (
+    Abandon,
+    Answer,
+    AnyAct,
+    Call,
+    Cancel,
+    Clear,
+    Say,
+    Scenario,
+    StoreName,
+    Watch,
+    WireName,
+)
 from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.simulator import Simulator
 from refold.tools import Tool
@@ -49,6 +61,7 @@ def acts(sessions: int = 3) -> st.SearchStrategy[AnyAct]:
         st.builds(Say, session=names, at_s=moments(), text=inputs(), times=st.sampled_from([1, 1, 1, 5_000])),
         st.builds(Cancel, session=names, at_s=moments()),
         st.builds(Abandon, session=names, at_s=moments(), after_s=st.sampled_from([1.0, 0.1, 10.0])),
+        st.builds(Clear, session=names, at_s=moments()),
         st.builds(Watch, session=names, at_s=moments(), pause_s=st.sampled_from([1.0, 20.0])),
     )
 

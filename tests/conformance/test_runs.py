@@ -1324,6 +1324,16 @@ async def test_a27_an_imported_history_is_what_the_model_sees_first(log: EventSt
         assert_accepted(requests_of(runtime)[0].messages)
 
 
+async def test_a_session_that_begins_with_being_cleared_says_whose_it_is_all_the_same(log: EventStore) -> None:
+    async with runtime_of(log, say("one")) as runtime:
+        session = await runtime.session("s")
+        await session.clear(key="k")
+        await session.clear()
+        recorded = [type(recorded.event).__name__ async for recorded in session.events()]
+        assert recorded == ["SessionOpened", "AgentConfigured", "HistoryCleared"]
+        assert (await session.send("go")).text == "one"
+
+
 async def test_a27_after_clear_the_model_sees_nothing_of_before_and_the_log_keeps_it(log: EventStore) -> None:
     async with runtime_of(log, use("look"), say("one"), say("two"), say("three"), tools=[look]) as runtime:
         session = await runtime.session("s")

@@ -8,7 +8,7 @@ from refold import Agent, AgentConfig, RetryPolicy, ScriptedProvider, tool
 from refold.scenarios import faults
 from refold.scenarios.drawing import drawn_scenario
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.scenario import Abandon, Cancel, Say, Scenario
+from refold.scenarios.scenario import Abandon, Cancel, Clear, Say, Scenario
 from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.simulator import Simulator
 from tests.scenarios.two_processes import said_in_both
@@ -151,3 +151,44 @@ def test_a_cancel_may_meet_the_failure_of_a_model_or_an_input_that_follows_at_on
     for nth in range(34, 74):
         planned = (faults.ProviderRefuses(nth=1), faults.CancelAtStep(nth=nth, session="a"))
         Simulator(agent()).run(Scenario(acts=acts, faults=planned)).raise_if_broken()
+
+
+def test_a_session_is_cleared_before_its_first_run_and_between_runs_also_where_the_process_dies() -> None:
+    acts = (
+        Clear(session="a"),
+        Say(session="a", at_s=20),
+        Clear(session="a", at_s=200),
+        Say(session="a", text="go on", at_s=210),
+    )
+    report = Simulator(agent()).run(Scenario(acts=acts, faults=(faults.Crash(at_s=100),)))
+    report.raise_if_broken()
+    assert (report.outcomes, report.lives) == (("done", "Completed", "done", "Completed"), 2)
+
+
+def test_who_has_lost_the_log_takes_what_another_has_cleared_for_its_own() -> None:
+    scenario = Scenario(
+        acts=(Say(session="a", at_s=1), Clear(session="a", at_s=109)), faults=(faults.SecondRuntime(at_s=1),)
+    )
+    report = Simulator(agent()).run(scenario)
+    report.raise_if_broken()
+    assert report.outcomes == ("Completed", "done")
+
+
+def test_who_has_lost_the_log_tells_what_another_has_cancelled() -> None:
+    cancelled = 0
+    for tenth in range(300, 340):
+        scenario = Scenario(
+            acts=(Say(session="a", at_s=30), Cancel(session="a", at_s=tenth / 10)),
+            faults=(faults.SecondRuntime(at_s=9),),
+        )
+        report = Simulator(agent()).run(scenario)
+        report.raise_if_broken()
+        cancelled += report.outcomes[0] == "Cancelled"
+    assert cancelled > 3
+
+
+def test_a_cancel_that_a_full_disk_keeps_away_may_come_too_late() -> None:
+    scenario = Scenario(
+        acts=(Abandon(session="a", at_s=15, after_s=1),), faults=(faults.DiskIsFull(at_s=16, for_s=200),)
+    )
+    Simulator(agent()).run(scenario).raise_if_broken()
