@@ -68,6 +68,10 @@ class WrittenAgain(NamedTuple):
     name: str
 
 
+class FolderSynced(NamedTuple):
+    """Whoever uses the files has synced their folder by itself."""
+
+
 class _Content:
     """A file whatever its name."""
 
@@ -126,7 +130,7 @@ class _Content:
         self.generation += 1
 
 
-DiskOperation: TypeAlias = FileOperation | Renamed | SyncFailed | WrittenAgain
+DiskOperation: TypeAlias = FileOperation | Renamed | SyncFailed | WrittenAgain | FolderSynced
 
 
 class DiskModel:
@@ -157,6 +161,9 @@ class DiskModel:
             case WrittenAgain(name=name):
                 if self._syncs:
                     self._names[name].write_again()
+            case FolderSynced():
+                if self._syncs:
+                    self._sync_folder()
             case Renamed(old=old, new=new):
                 content = self._names[new] = self._names.pop(old)
                 self._name_changes.append((old, new, content))

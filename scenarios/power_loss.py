@@ -214,7 +214,7 @@ async def recorded_run(folder: Path, workload: StorageWorkload) -> Recording:
         ShimUnavailable: see `SQLiteShim.of_process`.
     """
     with recording(folder, seed=f"sqlite {workload.seed}") as recorder:
-        expected = await WorkOnLog(folder / LOG_NAME, workload, recorder).play()
+        expected = await WorkOnLog(folder / LOG_NAME, workload, recorder, recorder.reached).play()
     return Recording({}, recorder.entries, expected, NOTHING_YET)
 
 
