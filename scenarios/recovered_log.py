@@ -64,15 +64,22 @@ class RecoveredLogs:
             with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as opened:
                 opened.execute("PRAGMA locking_mode = EXCLUSIVE")
                 content = opened.serialize()
-                for step in range(asked, -1, -1):
-                    if content in self._sound.get(step, ()):
-                        return Recovered(step)
+                known = self.known(content, asked=asked)
+                if known is not None:
+                    return known
                 recovered = self._examine(opened)
         except sqlite3.Error as error:
             return Recovered(None, f"SQLite says: {error} ({getattr(error, 'sqlite_errorname', '')})")
         if recovered.step is not None:
             self._sound.setdefault(recovered.step, []).append(content)
         return recovered
+
+    def known(self, content: bytes, *, asked: int) -> Recovered | None:
+        """Return what a log is whose content, byte for byte, was looked through before; else None."""
+        for step in range(asked, -1, -1):
+            if content in self._sound.get(step, ()):
+                return Recovered(step)
+        return None
 
     def _examine(self, opened: sqlite3.Connection) -> Recovered:
         self.examined += 1

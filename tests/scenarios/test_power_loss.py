@@ -78,11 +78,11 @@ def test_a_disk_that_lies_about_syncs_damages_the_log(run: Recording, tmp_path: 
 
 
 def test_what_is_left_is_opened_with_the_store_and_cut_again_and_a_seed_finds_the_same_twice() -> None:
-    first = rehearse_power_loss(3, share=0.02, reopen_one_in=30)
+    first = rehearse_power_loss(3, share=0.02, reopen_one_in=6)
     assert first.reopened > 0
     assert first.recovering.images > 30
     assert (first.not_usable, first.problems, first.recovering.problems) == (0, [], [])
-    assert without_time(rehearse_power_loss(3, share=0.02, reopen_one_in=30)) == without_time(first)
+    assert without_time(rehearse_power_loss(3, share=0.02, reopen_one_in=6)) == without_time(first)
 
 
 @pytest.mark.slow
