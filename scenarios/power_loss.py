@@ -150,7 +150,7 @@ class PowerLosses:
                 yield Cut(at, damage, image, mark, recovered)
 
     def _look_at(self, image: DiskImage, mark: Mark, damage: Damage) -> Recovered:
-        recovered = self._recovered(image, mark) if LOG_NAME in image.parts else Recovered(0)
+        recovered = self._recovered(image, mark)
         self.tally.images += 1
         self.tally.by_damage[damage] += 1
         if recovered.step is None:
@@ -158,6 +158,11 @@ class PowerLosses:
         return recovered
 
     def _recovered(self, image: DiskImage, mark: Mark) -> Recovered:
+        if LOG_NAME not in image.parts:
+            left = [name for name in (f"{LOG_NAME}-wal", f"{LOG_NAME}-journal") if name in image.parts]
+            return (
+                Recovered(None, f"{left[0]} is there without its log, which no store opens") if left else Recovered(0)
+            )
         content = self._standing.content(image)
         known = self._logs.known(content, asked=mark.asked) if content is not None else None
         if known is not None and self.tally.images % PLAIN_ONE_IN:
