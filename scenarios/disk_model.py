@@ -15,7 +15,7 @@ Time passes in operations only, so that the model of a recorded run can stop at 
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os.path import basename
 from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -34,14 +34,42 @@ PAGE_BYTES: Final = 4096
 
 _Selection: TypeAlias = tuple[int, ...]
 
+_WriteOrSize: TypeAlias = tuple[int, bytes | None]
+"""Where and what was written; or the new size and None."""
 
-class DiskImage(NamedTuple):
-    """The files as they are found after a power cut."""
+_Source: TypeAlias = tuple[bytearray, Sequence[_WriteOrSize]]
+"""What a file is made of: what is certain of it, and writes after that."""
 
-    files: Mapping[str, bytes | bytearray]
-    """Content of each file by its name. It belongs to the model: use it before the model is told of anything more."""
-    parts: Mapping[str, tuple[object, ...]]
-    """For each file what it is made of; equal parts are equal contents, also in images of other moments."""
+
+class DiskImage:
+    """The files as they are found after a power cut, put together when they are asked for.
+
+    It belongs to the model: use it before the model is told of anything more.
+    """
+
+    __slots__ = ("_made", "_sources", "parts")
+
+    def __init__(self, sources: Mapping[str, "_Source"], parts: Mapping[str, tuple[object, ...]]) -> None:
+        self.parts = parts
+        """For each file what it is made of; equal parts are equal contents, also in images of other moments."""
+        self._sources = sources
+        self._made: dict[str, bytes | bytearray] = {}
+
+    def content(self, name: str) -> bytes | bytearray:
+        """Return what a file holds."""
+        made = self._made.get(name)
+        if made is None:
+            made, writes = self._sources[name]
+            if writes:
+                made = bytearray(made)
+                _write(made, writes)
+            self._made[name] = made
+        return made
+
+    @property
+    def files(self) -> Mapping[str, bytes | bytearray]:
+        """Content of each file by its name."""
+        return {name: self.content(name) for name in self.parts}
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -68,17 +96,22 @@ class WrittenAgain(NamedTuple):
     name: str
 
 
+class FolderSynced(NamedTuple):
+    """Whoever uses the files has synced their folder by itself."""
+
+
 class _Content:
     """A file whatever its name."""
 
-    __slots__ = ("cache", "durable", "forgotten", "generation", "number", "pending")
+    __slots__ = ("cache", "durable", "durable_part", "forgotten", "generation", "number", "pending")
 
     def __init__(self, number: int, durable: bytes = b"") -> None:
         self.number = number
         self.durable = bytearray(durable)
         self.generation = 0
-        self.pending: list[tuple[int, bytes | None]] = []
-        """Where and what was written; or the new size and None."""
+        self.durable_part: tuple[object, ...] = (number,)
+        """What `durable` is made of: the one before, and so many writes after that."""
+        self.pending: list[_WriteOrSize] = []
         self.cache = bytearray()
         """What whoever reads the file gets, once a sync has failed."""
         self.forgotten: list[tuple[int, int]] = []
@@ -108,8 +141,15 @@ class _Content:
     def settle(self) -> None:
         if self.pending:
             _write(self.durable, self.pending)
+            self.durable_part = self.part(tuple(range(len(self.pending))))
             self.pending = []
             self.generation += 1
+
+    def part(self, chosen: _Selection, *torn: object) -> tuple[object, ...]:
+        """Return what the file is made of with some of the writes; the first few, if it is they, by their count."""
+        if torn or (chosen and chosen[-1] >= len(chosen)):
+            return (self.number, self.generation, chosen, *torn)
+        return (self.number, self.generation, len(chosen)) if chosen else self.durable_part
 
     def write_again(self) -> None:
         for begin, end in self.forgotten:
@@ -126,7 +166,7 @@ class _Content:
         self.generation += 1
 
 
-DiskOperation: TypeAlias = FileOperation | Renamed | SyncFailed | WrittenAgain
+DiskOperation: TypeAlias = FileOperation | Renamed | SyncFailed | WrittenAgain | FolderSynced
 
 
 class DiskModel:
@@ -157,6 +197,9 @@ class DiskModel:
             case WrittenAgain(name=name):
                 if self._syncs:
                     self._names[name].write_again()
+            case FolderSynced():
+                if self._syncs:
+                    self._sync_folder()
             case Renamed(old=old, new=new):
                 content = self._names[new] = self._names.pop(old)
                 self._name_changes.append((old, new, content))
@@ -206,15 +249,16 @@ class DiskModel:
             damage: what becomes of what was not synced.
             chance: draws what the damage leaves open.
         """
-        files: dict[str, bytes | bytearray] = {}
+        sources: dict[str, _Source] = {}
         parts: dict[str, tuple[object, ...]] = {}
         for name, content in self._names_after(damage, chance).items():
+            writes: Sequence[_WriteOrSize] = ()
+            part = content.durable_part
             if content.pending:
-                files[name], part = _damaged(content, damage, chance)
-            else:
-                files[name], part = content.durable, ()
-            parts[name] = (content.number, content.generation, *part)
-        return DiskImage(files, parts)
+                writes, part = _left_of(content, damage, chance)
+            sources[name] = content.durable, writes
+            parts[name] = part
+        return DiskImage(sources, parts)
 
     def _new(self, content: bytes | bytearray = b"") -> _Content:
         self._made += 1
@@ -256,8 +300,8 @@ class DiskModel:
         return names
 
 
-def _damaged(content: _Content, damage: Damage, chance: random.Random) -> tuple[bytearray, tuple[object, ...]]:
-    """Return what is left of a file with writes that were not synced, and what it is made of."""
+def _left_of(content: _Content, damage: Damage, chance: random.Random) -> tuple[list[_WriteOrSize], tuple[object, ...]]:
+    """Return what is left of writes that were not synced, and what the file is made of with them."""
     pending = content.pending
     count = len(pending)
     torn: tuple[int, int, Damage] | tuple[()] = ()
@@ -277,14 +321,17 @@ def _damaged(content: _Content, damage: Damage, chance: random.Random) -> tuple[
             if tearable:
                 index = chance.choice(tearable)
                 torn = index, _torn(writes, index, damage, chance), damage
-    result = bytearray(content.durable)
-    _write(result, [writes[index] for index in chosen])
-    if damage == "garbage" and torn:
-        return result, (chosen, torn, chance.random())
-    return result, (chosen, torn) if torn else (chosen,)
+                if writes[index] == pending[index]:
+                    torn = ()
+                elif not writes[index][1]:
+                    torn, chosen = (), tuple(each for each in chosen if each != index)
+    result = [writes[index] for index in chosen]
+    if not torn:
+        return result, content.part(chosen)
+    return result, content.part(chosen, torn, chance.random() if damage == "garbage" else 0)
 
 
-def _torn(writes: list[tuple[int, bytes | None]], index: int, damage: Damage, chance: random.Random) -> int:
+def _torn(writes: list[_WriteOrSize], index: int, damage: Damage, chance: random.Random) -> int:
     """Damage one of the writes, mostly at the border of a sector, and return after how many of its bytes."""
     offset, data = writes[index]
     assert data is not None
@@ -303,7 +350,7 @@ def _torn(writes: list[tuple[int, bytes | None]], index: int, damage: Damage, ch
     return cut
 
 
-def _write(target: bytearray, writes: list[tuple[int, bytes | None]]) -> None:
+def _write(target: bytearray, writes: Sequence[_WriteOrSize]) -> None:
     for offset, data in writes:
         if data is None:
             if len(target) > offset:

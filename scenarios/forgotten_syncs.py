@@ -15,6 +15,7 @@ from refold.scenarios.disk_errors import DiskError, DiskErrorRun, FailingDisk
 from refold.scenarios.disk_model import SyncFailed
 from refold.scenarios.power_loss import LossTally, PowerLosses, fast_folder
 from refold.scenarios.sqlite_shim import FileOperation
+from refold.scenarios.storage_again import again
 from refold.scenarios.storage_recording import NOTHING_YET, Recorder, Recording, recording
 
 TIMES: Final = (2, 1, 3, 5)
@@ -56,7 +57,10 @@ def rehearse_forgotten_syncs(seed: int, number: int, *, share: float = 1.0) -> L
         (folder / "images").mkdir()
         run = asyncio.run(recorded_caller(folder / "run", seed=seed, error=error))
         name = f"seed {seed}, {error}, then a power cut"
-        losses = PowerLosses(run, folder / "images", seed=seed, name=name, openings_count=False)
+        meet_again = again("syncs", seed, number)
+        losses = PowerLosses(
+            run, folder / "images", seed=seed, name=name, again=lambda _: meet_again, openings_count=False
+        )
         for _ in losses.cut_everywhere(share=share):
             continue
         return losses.tally

@@ -5,14 +5,15 @@ Everything follows from the seed, so that a worker process can do its part alone
 
 import asyncio
 import os
-import random
 import shutil
+import zlib
 from pathlib import Path
 
 import msgspec
 
 from refold.scenarios.power_loss import PROBLEMS_KEPT, Cut, LossTally, PowerLosses, fast_folder, recorded_run
 from refold.scenarios.reopened_log import reopened
+from refold.scenarios.storage_again import again
 from refold.scenarios.storage_recording import Recording
 from refold.scenarios.storage_workload import StorageWorkload
 from refold.stores.sqlite_file import Durability
@@ -25,6 +26,7 @@ class PowerLossResult(msgspec.Struct, kw_only=True):
     """What was found; those of several seeds can be added."""
 
     runs: int = 0
+    """Whole ones, and not only a moment of one."""
     first: LossTally = msgspec.field(default_factory=LossTally)
     """Of cuts while the store worked."""
     reopened: int = 0
@@ -58,6 +60,7 @@ def rehearse_power_loss(
     seed: int,
     *,
     share: float = 1.0,
+    only: int | None = None,
     durability: Durability = "full",
     syncs: bool = True,
     reopen_one_in: int = REOPEN_ONE_IN,
@@ -67,6 +70,7 @@ def rehearse_power_loss(
     Args:
         seed: of everything.
         share: of the moments in the first run, drawn; 1 = every operation.
+        only: after how many operations to cut the power, and nowhere else; whatever is drawn there is the same.
         durability: of the store.
         syncs: False = the disk lies about syncs.
         reopen_one_in: of so many images one is opened with the store; only where nothing may be lost.
@@ -74,15 +78,15 @@ def rehearse_power_loss(
     Raises:
         ShimUnavailable: see `SQLiteShim.of_process`.
     """
-    result, began = PowerLossResult(runs=1), os.times()
+    result, began = PowerLossResult(runs=int(only is None)), os.times()
+    world = "lying" if not syncs else "power" if durability == "full" else durability
     with fast_folder() as folder, asyncio.Runner() as runner:
         (folder / "run").mkdir()
         (folder / "images").mkdir()
         run = runner.run(recorded_run(folder / "run", StorageWorkload(seed=seed, durability=durability)))
-        losses = PowerLosses(run, folder / "images", seed=seed, syncs=syncs)
-        chance = random.Random(f"reopen {seed}")
-        for cut in losses.cut_everywhere(share=share):
-            if syncs and durability == "full" and chance.random() * reopen_one_in < 1:
+        losses = PowerLosses(run, folder / "images", seed=seed, syncs=syncs, again=lambda at: again(world, seed, at))
+        for cut in losses.cut_everywhere(share=share, only=only):
+            if world == "power" and _is_drawn(cut, seed, reopen_one_in):
                 runner.run(_reopen(cut, run, folder, seed, result))
         result.first = losses.tally
     ended = os.times()
@@ -90,22 +94,28 @@ def rehearse_power_loss(
     return result
 
 
+def _is_drawn(cut: Cut, seed: int, one_in: int) -> bool:
+    return zlib.crc32(f"reopen {seed} {cut.at} {cut.damage}".encode()) % one_in == 0
+
+
 async def _reopen(cut: Cut, run: Recording, folder: Path, seed: int, result: PowerLossResult) -> None:
     """Open an image with the store, and cut the power while it does that."""
     if cut.recovered.step is None:
         return
-    again, images = folder / "again", folder / "images again"
-    again.mkdir()
+    opening, images = folder / "again", folder / "images again"
+    opening.mkdir()
     images.mkdir()
     where = f"seed {seed}, after operation {cut.at}, damage {cut.damage!r}"
-    opened = await reopened(cut.image.files, run.expected.until(cut.recovered.step), again, seed=f"{seed} {cut.at}")
+    meet_again = again("power", seed, cut.at)
+    opened = await reopened(cut.image.files, run.expected.until(cut.recovered.step), opening, seed=f"{seed} {cut.at}")
     result.reopened += 1
     if opened.problem:
         result.not_usable += 1
-        result.problems = [*result.problems, f"{where}: {opened.problem}"][:PROBLEMS_KEPT]
-    second = PowerLosses(opened.run, images, seed=seed, name=f"{where}, while it was opened again")
+        result.problems = [*result.problems, f"{where}: {opened.problem}{meet_again}"][:PROBLEMS_KEPT]
+    name = f"{where}, while it was opened again"
+    second = PowerLosses(opened.run, images, seed=seed, name=name, again=lambda _: meet_again)
     for _ in second.cut_everywhere():
         pass
     result.recovering.add(second.tally)
-    shutil.rmtree(again)
+    shutil.rmtree(opening)
     shutil.rmtree(images)

@@ -2,7 +2,8 @@
 
 SQLite recovers the WAL as it does for everybody; only locks and shared memory are left out, since nobody else has the
 file open. Nothing is written. To read every row of every image would take most of the time, so the content of the
-recovered database, byte for byte, is compared with what was looked through before: what is equal is equally right.
+recovered database, byte for byte, is compared with what was looked through before: what is equal is equally right. The
+fast way to such a content is `refold.scenarios.standing_reader`.
 """
 
 import sqlite3
@@ -64,15 +65,22 @@ class RecoveredLogs:
             with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as opened:
                 opened.execute("PRAGMA locking_mode = EXCLUSIVE")
                 content = opened.serialize()
-                for step in range(asked, -1, -1):
-                    if content in self._sound.get(step, ()):
-                        return Recovered(step)
+                known = self.known(content, asked=asked)
+                if known is not None:
+                    return known
                 recovered = self._examine(opened)
         except sqlite3.Error as error:
             return Recovered(None, f"SQLite says: {error} ({getattr(error, 'sqlite_errorname', '')})")
         if recovered.step is not None:
             self._sound.setdefault(recovered.step, []).append(content)
         return recovered
+
+    def known(self, content: bytes, *, asked: int) -> Recovered | None:
+        """Return what a log is whose content, byte for byte, was looked through before; else None."""
+        for step in range(asked, -1, -1):
+            if content in self._sound.get(step, ()):
+                return Recovered(step)
+        return None
 
     def _examine(self, opened: sqlite3.Connection) -> Recovered:
         self.examined += 1

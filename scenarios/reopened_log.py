@@ -53,7 +53,7 @@ async def reopened(
 
 async def _use(log: Path, expected: ExpectedLog, recorder: Recorder, chance: random.Random) -> str:
     recorder.asked(expected.opened())
-    async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
+    async with await SQLiteStore.open(log, wait_for_log_s=0, fault=recorder.reached) as store:
         recorder.acknowledged(expected.last)
         found = [row_of(event) for event in await store.read_all(limit=100_000)]
         if found != expected.events():

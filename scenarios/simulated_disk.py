@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 from refold.events.errors import ConfigError, LogFormatError, PersistenceError
 from refold.scenarios import faults
-from refold.scenarios.disk_model import Damage, DiskModel, Renamed, SyncFailed, WrittenAgain
+from refold.scenarios.disk_model import Damage, DiskModel, FolderSynced, Renamed, SyncFailed, WrittenAgain
 from refold.scenarios.simulated_connection import InlineWorker
 from refold.scenarios.simulated_loop import SimulatedLoop
 from refold.scenarios.simulated_world import World
@@ -246,8 +246,13 @@ class SimulatedDisk:
         return await SQLiteConnection.open(uri, InlineWorker(self._world.chance("connection")))
 
     def _reached(self, point: str) -> None:
-        if point == "opening.wal_synced" and self._attached is not None and not self._attached.is_off:
+        if self._attached is None or self._attached.is_off:
+            return
+        if point == "opening.wal_synced":
             self._model.apply(WrittenAgain(f"{LOG}-wal"))
+        elif point == "opening.folder_synced":
+            self._look_at(self._folder() / LOG)
+            self._model.apply(FolderSynced())
 
     def _watch(self, operation: FileOperation) -> int:
         if operation.kind == "close":

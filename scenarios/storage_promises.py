@@ -91,8 +91,9 @@ class StorageFindings(msgspec.Struct, kw_only=True):
             "error-forgotten": (forgotten.cuts, forgotten.lost + forgotten.damaged + forgotten.unasked),
             "kill-kept": (kills.acknowledged, kills.lost),
             "kill-clean": (kills.kills, kills.broken["clean"]),
-            "sees-loss": (normal.cuts, int(not normal.lost)),
-            "sees-damage": (self.lying.first.images, int(not self.lying.first.damaged)),
+            # One moment alone need not show it.
+            "sees-loss": (normal.cuts if self.normal.runs else 0, int(not normal.lost)),
+            "sees-damage": (self.lying.first.images if self.lying.runs else 0, int(not self.lying.first.damaged)),
         }
         return [_judgement(promise, *counts[promise]) for promise in PROMISES]
 

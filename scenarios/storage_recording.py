@@ -13,7 +13,7 @@ from os.path import basename
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from refold.scenarios.disk_model import DiskOperation, Renamed, WrittenAgain
+from refold.scenarios.disk_model import DiskOperation, FolderSynced, Renamed, WrittenAgain
 from refold.scenarios.expected_log import ExpectedLog
 from refold.scenarios.sqlite_shim import FileOperation, SQLiteShim, Watcher
 
@@ -83,6 +83,8 @@ class Recorder:
         """Be the fault point of a store, to write down what it brings to the disk by itself."""
         if point == "opening.wal_synced":
             self.entries.append(WrittenAgain(f"{LOG_NAME}-wal"))
+        elif point == "opening.folder_synced":
+            self.entries.append(FolderSynced())
 
     def audited(self, event: str, arguments: tuple[object, ...]) -> None:
         """Write down what Python itself is about to do with a file of the log."""

@@ -2,6 +2,7 @@
 
     python -P -m refold.scenarios.storage_rehearsal                         a look, in about a minute
     python -P -m refold.scenarios.storage_rehearsal --images 310000 --errors 1000 --kills 500 --seed 7
+    python -P -m refold.scenarios.storage_rehearsal --only 'power 86 44'    one piece again, as a problem names it
     ... --json                                                              everything that was counted
 
 Read `refold.scenarios.storage_promises` for what is judged, `power_loss` for the cuts, `disk_errors` for the faults and
@@ -15,15 +16,28 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from types import UnionType
 from typing import Annotated, NamedTuple
 
 import msgspec
 import typer
 
 from refold.actors.clock import Clock, SystemClock
+from refold.events.errors import ConfigError
 from refold.scenarios.sqlite_shim import ShimUnavailable, SQLiteShim
 from refold.scenarios.storage_promises import Judgement, StorageFindings
-from refold.scenarios.storage_tasks import Task, error_tasks, kill_tasks, power_tasks, run_task
+from refold.scenarios.storage_tasks import (
+    CutPower,
+    FailDisk,
+    ForgetSyncs,
+    KillWriters,
+    Task,
+    error_tasks,
+    kill_tasks,
+    power_tasks,
+    run_task,
+    task_again,
+)
 
 PROGRESS_EVERY_S = 1.0
 
@@ -34,7 +48,7 @@ class StorageReport(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     jobs: int
     images: int
-    """After power cuts, all of them opened, no two alike in one run."""
+    """After power cuts, all of them opened, no two made of the same in one run."""
     cuts: int
     """Moments and damages that were judged; some leave an image that was looked at already."""
     power_seconds: float
@@ -60,7 +74,15 @@ class Stage(NamedTuple):
 
 
 def rehearse_storage(
-    *, images: int, errors: int, kills: int, seed: int, jobs: int, clock: Clock, progress: Callable[[str], object]
+    *,
+    images: int,
+    errors: int,
+    kills: int,
+    seed: int,
+    jobs: int,
+    clock: Clock,
+    progress: Callable[[str], object],
+    only: str | None = None,
 ) -> StorageReport:
     """Do everything and return what was found; not within a running event loop.
 
@@ -72,17 +94,25 @@ def rehearse_storage(
         jobs: worker processes; 1 = all of it in this process.
         clock: tells how long it took.
         progress: told a line now and then.
+        only: the piece to do, and nothing else (`storage_again`).
+
+    Raises:
+        ConfigError: `only` names no piece.
     """
-    reason = ""
+    reason, piece = "", task_again(only) if only is not None else None
+    if piece is not None:
+        images, errors, kills, jobs = 0, 0, 0, 1
     try:
         SQLiteShim.of_process()
     except ShimUnavailable as error:
         reason, images, errors = str(error), 0, 0
+        if not isinstance(piece, KillWriters):
+            piece = None
     findings = StorageFindings()
     stages = (
-        Stage("power cuts: images", list(power_tasks(images, seed)), _images, images),
-        Stage("failing disk: faults", list(error_tasks(errors, seed)), _faults, errors),
-        Stage("kill -9: processes", list(kill_tasks(kills, seed)), _kills, kills),
+        Stage("power cuts: images", _with(piece, CutPower, power_tasks(images, seed)), _images, images),
+        Stage("failing disk: faults", _with(piece, FailDisk | ForgetSyncs, error_tasks(errors, seed)), _faults, errors),
+        Stage("kill -9: processes", _with(piece, KillWriters, kill_tasks(kills, seed)), _kills, kills),
     )
     power_s, error_s, kill_s = (_run(stage, findings, jobs, clock, progress) for stage in stages)
     parts = (findings.power, findings.normal, findings.lying)
@@ -102,6 +132,11 @@ def rehearse_storage(
         findings=findings,
         not_exercised_because=reason,
     )
+
+
+def _with(piece: Task | None, kind: type[Task] | UnionType, tasks: Iterable[Task]) -> list[Task]:
+    """Return the tasks of a stage, and the piece if it is of its kind."""
+    return [*tasks, *([piece] if piece is not None and isinstance(piece, kind) else ())]
 
 
 def _images(found: StorageFindings) -> int:
@@ -187,6 +222,7 @@ def command(
     kills: Annotated[int, typer.Option(help="Processes to kill.", min=0)] = 60,
     seed: Annotated[int, typer.Option(help="What everything is drawn from.")] = 1,
     jobs: Annotated[int, typer.Option(help="Worker processes; 0 = one for each core.", min=0)] = 0,
+    only: Annotated[str | None, typer.Option(help="One piece again, in the words that a problem names it by.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON document.")] = False,
 ) -> None:
     """Cut the power, fail the disk and kill processes under the real store, and say which of its promises hold."""
@@ -197,15 +233,19 @@ def command(
         sys.stderr.write(f"\r{line:<79}" if is_terminal else f"{line}\n")
         sys.stderr.flush()
 
-    report = rehearse_storage(
-        images=images,
-        errors=errors,
-        kills=kills,
-        seed=seed,
-        jobs=jobs or os.cpu_count() or 1,
-        clock=SystemClock(),
-        progress=progress,
-    )
+    try:
+        report = rehearse_storage(
+            images=images,
+            errors=errors,
+            kills=kills,
+            seed=seed,
+            jobs=jobs or os.cpu_count() or 1,
+            clock=SystemClock(),
+            progress=progress,
+            only=only,
+        )
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
     if is_terminal:
         sys.stderr.write(f"\r{'':<79}\r")
     if as_json:

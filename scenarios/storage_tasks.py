@@ -11,11 +11,13 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from refold.events.errors import ConfigError
 from refold.scenarios.disk_errors import DiskErrorRun, ErrorTally, disk_errors, empty
 from refold.scenarios.forgotten_syncs import SYNCS, TIMES, rehearse_forgotten_syncs
 from refold.scenarios.killed_writers import KILLS_PER_LOG, RUNTIME_WRITER, STORE_WRITER, kill_writers
 from refold.scenarios.power_loss import fast_folder
-from refold.scenarios.power_loss_rehearsal import PowerLossResult, rehearse_power_loss
+from refold.scenarios.power_loss_rehearsal import REOPEN_ONE_IN, PowerLossResult, rehearse_power_loss
+from refold.scenarios.storage_again import again
 from refold.scenarios.storage_promises import StorageFindings
 from refold.stores.sqlite_file import Durability
 
@@ -43,10 +45,19 @@ class CutPower(msgspec.Struct, frozen=True, kw_only=True):
     share: float
     durability: Durability = "full"
     syncs: bool = True
+    only: int | None = None
+    """The one moment; every image of it is then opened with the store, too."""
 
     def run(self, into: StorageFindings) -> None:
         """Do it, and put what was found where it belongs."""
-        found = rehearse_power_loss(self.seed, share=self.share, durability=self.durability, syncs=self.syncs)
+        found = rehearse_power_loss(
+            self.seed,
+            share=self.share,
+            only=self.only,
+            durability=self.durability,
+            syncs=self.syncs,
+            reopen_one_in=REOPEN_ONE_IN if self.only is None else 1,
+        )
         self._of(into).add(found)
 
     def _of(self, findings: StorageFindings) -> PowerLossResult:
@@ -70,8 +81,10 @@ class FailDisk(msgspec.Struct, frozen=True, kw_only=True):
         tally = ErrorTally()
         with fast_folder() as folder:
             faults = await disk_errors(folder, self.seed)
-            for fault in faults[self.first : self.first + self.count]:
-                tally.add(await DiskErrorRun(empty(folder), seed=self.seed, error=fault).run())
+            for number, fault in enumerate(faults[self.first : self.first + self.count], self.first):
+                found = await DiskErrorRun(empty(folder), seed=self.seed, error=fault).run()
+                found.problems = [problem + again("errors", self.seed, number) for problem in found.problems]
+                tally.add(found)
         return tally
 
 
@@ -98,7 +111,10 @@ class KillWriters(msgspec.Struct, frozen=True, kw_only=True):
         """Do it, and put what was found where it belongs."""
         writer = RUNTIME_WRITER if self.runtime else STORE_WRITER
         with fast_folder() as folder:
-            into.kills.add(kill_writers(folder, seed=self.seed, kills=self.kills, writer=writer))
+            found = kill_writers(folder, seed=self.seed, kills=self.kills, writer=writer)
+        words = "kills", self.seed, self.kills, "runtime" if self.runtime else "store"
+        found.problems = [problem + again(*words) for problem in found.problems]
+        into.kills.add(found)
 
 
 Task: TypeAlias = CutPower | FailDisk | ForgetSyncs | KillWriters
@@ -133,6 +149,25 @@ def kill_tasks(kills: int, seed: int) -> Iterator[Task]:
     for runtime, count in ((False, kills - runtimes), (True, runtimes)):
         for first in range(0, count, KILLS_PER_LOG):
             yield KillWriters(seed=seed + first, kills=min(KILLS_PER_LOG, count - first), runtime=runtime)
+
+
+def task_again(words: str) -> Task:
+    """Return the piece that words name, as `storage_again` says.
+
+    Raises:
+        ConfigError: they name none.
+    """
+    match words.split():
+        case ["power" | "normal" | "lying" as world, seed, at] if seed.isdecimal() and at.isdecimal():
+            durability: Durability = "normal" if world == "normal" else "full"
+            return CutPower(seed=int(seed), share=1.0, durability=durability, syncs=world != "lying", only=int(at))
+        case ["errors", seed, number] if seed.isdecimal() and number.isdecimal():
+            return FailDisk(seed=int(seed), first=int(number), count=1)
+        case ["syncs", seed, number] if seed.isdecimal() and number.isdecimal():
+            return ForgetSyncs(seed=int(seed), number=int(number))
+        case ["kills", seed, kills, "store" | "runtime" as writer] if seed.isdecimal() and kills.isdecimal():
+            return KillWriters(seed=int(seed), kills=int(kills), runtime=writer == "runtime")
+    raise ConfigError(f"{words!r} names no piece of the rehearsal; take the words from a problem, as 'power 86 44'")
 
 
 def run_task(task: Task) -> StorageFindings:

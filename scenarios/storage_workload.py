@@ -17,6 +17,7 @@ import msgspec
 from refold.events.ids import EventRef, PayloadHash, StreamName
 from refold.events.records import EncodedBatch
 from refold.scenarios.expected_log import ExpectedLog
+from refold.stores.append_rules import FaultPoint, no_fault
 from refold.stores.sqlite_file import Durability
 from refold.stores.sqlite_store import SQLiteStore
 
@@ -54,20 +55,23 @@ class WorkOnLog:
         log: the file.
         workload: what is done.
         marks: told of each step.
+        fault: given to the store.
     """
 
-    def __init__(self, log: Path, workload: StorageWorkload, marks: Marks) -> None:
+    def __init__(self, log: Path, workload: StorageWorkload, marks: Marks, fault: FaultPoint = no_fault) -> None:
         self.expected = ExpectedLog()
         self._log = log
         self._workload = workload
         self._marks = marks
+        self._fault = fault
         self._chance = random.Random(f"storage workload {workload.seed}")
         self._checkpoint_pages = self._chance.choice((6, 10, 20, 40))
 
     async def play(self) -> ExpectedLog:
         """Do everything, close the log, and return what it must hold."""
         self._marks.asked(self.expected.opened())
-        async with await SQLiteStore.open(self._log, durability=self._workload.durability, wait_for_log_s=0) as store:
+        opening = SQLiteStore.open(self._log, durability=self._workload.durability, wait_for_log_s=0, fault=self._fault)
+        async with await opening as store:
             self._marks.acknowledged(self.expected.last)
             await checkpoint_every(store, self._checkpoint_pages)
             while self.expected.last < self._workload.steps:

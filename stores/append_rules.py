@@ -22,8 +22,9 @@ FaultPoint = Callable[[str], None]
 """Called at the named points of an append, so that a rehearsal can raise, wait or kill the process there.
 
 The points are `append.begun` (nothing is written), `append.inserted` (all is written, nothing is committed) and
-`append.committed` (all is committed, nobody is told). An `SQLiteStore` calls it in its writing thread, and also where
-it opens a log with something in its WAL, once that is on the disk (`opening.wal_synced`).
+`append.committed` (all is committed, nobody is told). Stores with a file call it in their writing thread, and also
+where they open it: once its name is on the disk (`opening.folder_synced`), and in an `SQLiteStore`, if there is
+something in the WAL, once that is, too (`opening.wal_synced`).
 """
 
 

@@ -13,9 +13,12 @@ nothing. What many callers of one event loop write at once is written in one tra
 import asyncio
 import hashlib
 import os
+import shutil
 import sqlite3
 import stat
+import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
@@ -71,7 +74,9 @@ _PRAGMAS: Final = (
     "PRAGMA busy_timeout = 5000",
     "PRAGMA temp_store = MEMORY",
     "PRAGMA secure_delete = ON",
-    "PRAGMA synchronous = FULL",
+    # A transaction ends when its journal is deleted. With FULL the journal may come back after a power cut, and take
+    # back what was acknowledged.
+    "PRAGMA synchronous = EXTRA",
 )
 
 _COLUMNS: Final = "id, session, key, digest, command, at, outcome"
@@ -322,17 +327,39 @@ class InboxFile:
     async def _examine(self) -> None:
         """Look at a file through a connection that cannot change it, nor roll a journal back into it.
 
-        Nor does it lock the file, so that it may see half of what another process writes; then it looks again.
+        Nor does it lock the file, so that it may see half of what another process writes; then it looks again. What was
+        left half written when the process died, or the power went, is looked at in a copy, with its journal.
         """
         for tries_left in reversed(range(EXAMINE_TRIES)):
             connection = await SQLiteConnection.open(sqlite_file.file_uri(self.path, "immutable=1"))
             try:
                 return await connection.run(self._check_kind)
-            except sqlite3.Error as error:
-                if not tries_left or primary_code(error) != sqlite3.SQLITE_CORRUPT:
+            except (sqlite3.Error, LogFormatError) as error:
+                if await connection.run(lambda _: self._is_ours_rolled_back()):
+                    return None
+                if not tries_left or isinstance(error, LogFormatError) or primary_code(error) != sqlite3.SQLITE_CORRUPT:
                     raise
             finally:
                 await connection.close()
+
+    def _is_ours_rolled_back(self) -> bool:
+        """Tell whether the file is an inbox, or nothing yet, once the journal beside it has been rolled back."""
+        journal = f"{self.path}-journal"
+        with tempfile.TemporaryDirectory(prefix="refold-") as folder:
+            copy = os.path.join(folder, "inbox")
+            try:
+                shutil.copyfile(journal, f"{copy}-journal")
+                shutil.copyfile(self.path, copy)
+            except FileNotFoundError:  # There is no journal, or not any more.
+                return False
+            with closing(sqlite3.connect(copy, isolation_level=None)) as rolled_back:
+                try:
+                    if not (rolled_back.execute("SELECT name FROM sqlite_schema").fetchone() or os.path.getsize(copy)):
+                        return True
+                    self._check_kind(rolled_back)
+                except (sqlite3.Error, LogFormatError):  # What is wrong with the file itself is said.
+                    return False
+        return True
 
     def _check_kind(self, connection: sqlite3.Connection) -> None:
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()

@@ -60,8 +60,7 @@ def create(log: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        unfinished.rename(log)
-        sync_folder(log.parent)
+        unfinished.rename(log)  # The name is brought to the disk when the log is opened, which may be later.
     except OSError as error:
         raise PersistenceError(f"the log {log} cannot be made: {error.strerror}") from error
 
@@ -103,7 +102,7 @@ class JsonLinesFile:
             log: the file.
             index: knows what is in the file; shared with who reads.
             durability: what an acknowledged append survives.
-            fault: called at the named points of each append.
+            fault: called at the named points of each opening and append.
         """
         self._log = log
         self._index = index
@@ -134,6 +133,9 @@ class JsonLinesFile:
             flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
             self._descriptor = os.open(self._log, flags)
             self._require_place()
+            # Who made, moved or restored the file may have died before its name was on the disk.
+            sync_folder(self._log.parent)
+            self._fault("opening.folder_synced")
             status = os.fstat(self._descriptor)
             self._identity = (status.st_dev, status.st_ino)
             taken.take_in(self._descriptor)

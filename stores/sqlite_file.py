@@ -280,6 +280,8 @@ def _schema_objects() -> dict[str, str | None]:
 async def create(log: Path, connect: Connect = SQLiteConnection.open) -> None:
     """Make an empty log; the caller owns it (`refold.stores.log_ownership`) and saw that there is none.
 
+    Its name survives power loss once it was prepared for writing.
+
     Args:
         log: the file.
         connect: opens the connection to it.
@@ -304,8 +306,7 @@ async def create(log: Path, connect: Connect = SQLiteConnection.open) -> None:
             await connection.run(lambda opened: _create_tables(opened, log))
         finally:
             await connection.close()
-        unfinished.rename(log)
-        _sync_folder(log.parent)
+        unfinished.rename(log)  # The name is brought to the disk when the log is opened, which may be later.
     except sqlite3.Error as error:
         raise persistence_error(error, f"the log {log} cannot be made") from error
     except OSError as error:
@@ -353,7 +354,8 @@ def prepare_for_writing(
 ) -> int:
     """Examine the file again, now that we own it, bring it to today's format, and return our new incarnation of it.
 
-    What the WAL holds is on the disk afterwards, so that it can be built upon.
+    The file's name is on the disk before SQLite makes a WAL beside it: one without its log could not be told from what
+    is left of a log that was deleted. What the WAL holds is on the disk afterwards, so that it can be built upon.
 
     Args:
         connection: in autocommit, not used yet.
@@ -361,7 +363,8 @@ def prepare_for_writing(
         durability: what an acknowledged append survives.
         ours: incarnations of which the log may have one, if we have owned it all the time: the last one, and those of
             openings that failed. The new one is added before it is written.
-        fault: called at the point `opening.wal_synced` if there was a WAL that held anything.
+        fault: called at the point `opening.folder_synced`, and at `opening.wal_synced` if there was a WAL that held
+            anything.
 
     Raises:
         LogFormatError: as `check_format`.
@@ -369,6 +372,9 @@ def prepare_for_writing(
         PersistenceError: the file cannot be written, or cannot have a WAL.
     """
     try:
+        # Who made, moved or restored the file may have died before its name was on the disk.
+        _sync_folder(log.parent)
+        fault("opening.folder_synced")
         for pragma in _PRAGMAS_ALWAYS:
             connection.execute(pragma)
         _limit(connection)
@@ -393,6 +399,8 @@ def prepare_for_writing(
         connection.execute("COMMIT")
     except sqlite3.Error as error:
         raise persistence_error(error, f"the log {log} cannot be opened for writing") from error
+    except OSError as error:
+        raise PersistenceError(f"the log {log} cannot be opened for writing: {error.strerror}") from error
     return incarnation + 1
 
 

@@ -52,6 +52,7 @@ AT_HOME_IN = {
     "sqlite3": (
         "stores/",
         "scenarios/recovered_log.py",
+        "scenarios/standing_reader.py",
         "scenarios/storage_workload.py",
         "scenarios/table_mutations.py",
     ),

@@ -139,7 +139,7 @@ DISK_FAULTS = (
         name="the name of a new log is not synchronised",
         not_found=BESIDE_SQLITE,
         file="stores/sqlite_file.py",
-        original="        _sync_folder(log.parent)\n",
+        original='        _sync_folder(log.parent)\n        fault("opening.folder_synced")\n',
         planted="",
         world=POWER,
     ),

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from refold.scenarios.disk_model import FolderSynced
 from refold.scenarios.power_loss import LossTally, PowerLosses, recorded_run
 from refold.scenarios.power_loss_rehearsal import PowerLossResult, rehearse_power_loss
 from refold.scenarios.sqlite_shim import FileOperation, ShimUnavailable, SQLiteShim
@@ -67,6 +68,14 @@ def test_a_write_that_goes_missing_is_found(run: Recording, tmp_path: Path) -> N
     assert tally.lost + tally.damaged > 0
 
 
+def test_a_wal_without_its_log_is_found(run: Recording, tmp_path: Path) -> None:
+    forgotten = [entry for entry in run.entries if not isinstance(entry, FolderSynced)]
+    assert len(forgotten) < len(run.entries)
+    tally = cut(run._replace(entries=forgotten), tmp_path, share=1.0)
+    assert tally.damaged > 0
+    assert all("events.db-wal is there without its log" in problem for problem in tally.problems)
+
+
 def test_normal_durability_loses_the_end_and_damages_nothing(tmp_path: Path) -> None:
     result = rehearse_power_loss(5, durability="normal", share=0.1)
     assert result.first.lost > 0
@@ -78,11 +87,11 @@ def test_a_disk_that_lies_about_syncs_damages_the_log(run: Recording, tmp_path: 
 
 
 def test_what_is_left_is_opened_with_the_store_and_cut_again_and_a_seed_finds_the_same_twice() -> None:
-    first = rehearse_power_loss(3, share=0.02, reopen_one_in=30)
+    first = rehearse_power_loss(3, share=0.02, reopen_one_in=12)
     assert first.reopened > 0
     assert first.recovering.images > 30
     assert (first.not_usable, first.problems, first.recovering.problems) == (0, [], [])
-    assert without_time(rehearse_power_loss(3, share=0.02, reopen_one_in=30)) == without_time(first)
+    assert without_time(rehearse_power_loss(3, share=0.02, reopen_one_in=12)) == without_time(first)
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from refold.actors import ManualClock
+from refold.events.errors import ConfigError
+from refold.scenarios.sqlite_shim import ShimUnavailable, SQLiteShim
 from refold.scenarios.storage_promises import PROMISES, StorageFindings
 from refold.scenarios.storage_rehearsal import as_text, rehearse_storage
 from refold.scenarios.storage_tasks import (
@@ -17,6 +19,8 @@ from refold.scenarios.storage_tasks import (
     error_tasks,
     kill_tasks,
     power_tasks,
+    run_task,
+    task_again,
 )
 
 
@@ -33,6 +37,7 @@ def test_each_promise_is_violated_by_what_breaks_it() -> None:
     power = broken.power
     for tally in (power.first, power.recovering, broken.normal.first, broken.lying.first, broken.forgotten):
         tally.cuts = tally.images = 10
+    broken.normal.runs = broken.lying.runs = 1
     broken.forgotten.lost = 1
     broken.power.first.lost = broken.power.first.unasked = broken.power.recovering.damaged = 1
     broken.normal.first.damaged = 1
@@ -50,6 +55,7 @@ def test_each_promise_is_violated_by_what_breaks_it() -> None:
 def test_a_rehearsal_that_sees_nothing_where_something_must_be_is_itself_in_the_wrong() -> None:
     findings = StorageFindings()
     findings.normal.first.cuts = findings.lying.first.images = 1_000
+    findings.normal.runs = findings.lying.runs = 1
     said = verdicts(findings)
     assert (said["sees-loss"], said["sees-damage"]) == ("violated", "violated")
 
@@ -81,6 +87,44 @@ def test_what_is_done_follows_from_what_is_wanted() -> None:
     assert sum(task.kills for task in kills) == 41
     assert sum(task.kills for task in kills if task.runtime) == 10
     assert [list(power_tasks(0, 1)), list(error_tasks(0, 1)), list(kill_tasks(0, 1))] == [[], [], []]
+
+
+def test_a_problem_is_met_again_by_the_words_that_it_ends_with() -> None:
+    try:
+        SQLiteShim.of_process()
+    except ShimUnavailable as error:
+        pytest.skip(str(error))
+    found = run_task(CutPower(seed=9, share=0.1, durability="normal"))
+    problems = found.normal.first.problems
+    assert len(problems) > 1, "of the appends that this durability loses"
+    for problem in problems[:2]:
+        words = problem.partition("--only '")[2].removesuffix("'")
+        assert problem in run_task(task_again(words)).normal.first.problems
+    report = rehearse_storage(
+        images=9, errors=9, kills=9, seed=9, jobs=9, clock=ManualClock(), progress=lambda line: None, only=words
+    )
+    assert {judgement.promise for judgement in report.judgements if judgement.judged} == {"normal-whole"}
+
+
+@pytest.mark.parametrize(
+    ("words", "task"),
+    [
+        ("power 86 44", CutPower(seed=86, share=1.0, only=44)),
+        ("normal 1 2", CutPower(seed=1, share=1.0, durability="normal", only=2)),
+        ("lying 1 2", CutPower(seed=1, share=1.0, syncs=False, only=2)),
+        ("errors 3 120", FailDisk(seed=3, first=120, count=1)),
+        ("syncs 3 12", ForgetSyncs(seed=3, number=12)),
+        ("kills 7 25 runtime", KillWriters(seed=7, kills=25, runtime=True)),
+    ],
+)
+def test_words_name_one_piece(words: str, task: object) -> None:
+    assert task_again(words) == task
+
+
+@pytest.mark.parametrize("words", ["", "power 86", "power x 1", "power 1 -1", "kills 7 25", "sleep 1 2"])
+def test_other_words_name_none(words: str) -> None:
+    with pytest.raises(ConfigError, match="names no piece of the rehearsal"):
+        task_again(words)
 
 
 def test_a_small_rehearsal_says_that_every_promise_holds() -> None:
