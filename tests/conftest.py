@@ -1,7 +1,8 @@
-"""What holds for every test run: asyncio's debug mode, and how hypothesis searches."""
+"""What holds for every test run: asyncio's debug mode, bytecode, and how hypothesis searches."""
 
 import gc
 import os
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -10,6 +11,11 @@ from hypothesis import HealthCheck, settings
 # pytest's asyncio_debug reaches the loops that pytest makes; this reaches those of the code under test and of the
 # processes that it starts.
 os.environ["PYTHONASYNCIODEBUG"] = "1"
+
+# Without bytecode each worker rewrites every test module anew, and each of the hundreds of processes that tests start
+# compiles all that it imports. Only `python -B` keeps a run from writing it.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    sys.dont_write_bytecode = False
 
 # No wall clock decides whether a test passes. Elsewhere examples are drawn anew in each run; a CI run repeats itself.
 settings.register_profile(
