@@ -1,5 +1,7 @@
 """What holds for every test run: asyncio's debug mode, bytecode, and how hypothesis searches."""
 
+import asyncio
+import asyncio.constants
 import gc
 import os
 import sys
@@ -11,6 +13,11 @@ from hypothesis import HealthCheck, settings
 # pytest's asyncio_debug reaches the loops that pytest makes; this reaches those of the code under test and of the
 # processes that it starts.
 os.environ["PYTHONASYNCIODEBUG"] = "1"
+# Futures, tasks and handles ask a loop for it only to hold the stack that made them, which took most of the time of a
+# run. Every check of the debug mode stays: who calls from another thread is told so, and a coroutine that nobody awaits
+# says where it was made, though not by whom.
+asyncio.BaseEventLoop.get_debug = lambda loop: False  # type: ignore[method-assign]
+asyncio.constants.DEBUG_STACK_DEPTH = 1
 
 # Without bytecode each worker rewrites every test module anew, and each of the hundreds of processes that tests start
 # compiles all that it imports. Only `python -B` keeps a run from writing it.
