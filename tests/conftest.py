@@ -32,6 +32,15 @@ settings.register_profile("ci", parent=settings.get_profile("everyday"), derando
 settings.load_profile("ci" if os.environ.get("CI") else "everyday")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest first, so that no worker is left with one of them when the others have nothing more to do."""
+    items.sort(key=seconds_of, reverse=True)
+
+
+def seconds_of(item: pytest.Item) -> float:
+    return sum(mark.kwargs.get("seconds", 0) for mark in item.iter_markers("slow"))
+
+
 def pytest_collection_finish() -> None:
     """Spare each collection of garbage in the run the walk over the tests themselves, which stay."""
     gc.collect()
