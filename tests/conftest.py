@@ -16,8 +16,8 @@ os.environ["PYTHONASYNCIODEBUG"] = "1"
 # Futures, tasks and handles ask a loop for it only to hold the stack that made them, which took most of the time of a
 # run. Every check of the debug mode stays: who calls from another thread is told so, and a coroutine that nobody awaits
 # says where it was made, though not by whom.
-asyncio.BaseEventLoop.get_debug = lambda loop: False  # type: ignore[method-assign]
-asyncio.constants.DEBUG_STACK_DEPTH = 1
+asyncio.BaseEventLoop.get_debug = lambda self: False  # type: ignore[method-assign]
+vars(asyncio.constants)["DEBUG_STACK_DEPTH"] = 1
 
 # Without bytecode each worker rewrites every test module anew, and each of the hundreds of processes that tests start
 # compiles all that it imports. Only `python -B` keeps a run from writing it.
@@ -38,7 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def seconds_of(item: pytest.Item) -> float:
-    return sum(mark.kwargs.get("seconds", 0) for mark in item.iter_markers("slow"))
+    seconds: float = sum(mark.kwargs.get("seconds", 0) for mark in item.iter_markers("slow"))
+    return seconds
 
 
 def pytest_collection_finish() -> None:
