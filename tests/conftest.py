@@ -1,7 +1,10 @@
-"""What holds for every test run: asyncio's debug mode, and how hypothesis searches."""
+"""What holds for every test run: asyncio's debug mode, bytecode, and how hypothesis searches."""
 
+import asyncio
+import asyncio.constants
 import gc
 import os
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -10,6 +13,16 @@ from hypothesis import HealthCheck, settings
 # pytest's asyncio_debug reaches the loops that pytest makes; this reaches those of the code under test and of the
 # processes that it starts.
 os.environ["PYTHONASYNCIODEBUG"] = "1"
+# Futures, tasks and handles ask a loop for it only to hold the stack that made them, which took most of the time of a
+# run. Every check of the debug mode stays: who calls from another thread is told so, and a coroutine that nobody awaits
+# says where it was made, though not by whom.
+asyncio.BaseEventLoop.get_debug = lambda self: False  # type: ignore[method-assign]
+vars(asyncio.constants)["DEBUG_STACK_DEPTH"] = 1
+
+# Without bytecode each worker rewrites every test module anew, and each of the hundreds of processes that tests start
+# compiles all that it imports. Only `python -B` keeps a run from writing it.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    sys.dont_write_bytecode = False
 
 # No wall clock decides whether a test passes. Elsewhere examples are drawn anew in each run; a CI run repeats itself.
 settings.register_profile(
@@ -17,6 +30,16 @@ settings.register_profile(
 )
 settings.register_profile("ci", parent=settings.get_profile("everyday"), derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "everyday")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest first, so that no worker is left with one of them when the others have nothing more to do."""
+    items.sort(key=seconds_of, reverse=True)
+
+
+def seconds_of(item: pytest.Item) -> float:
+    seconds: float = sum(mark.kwargs.get("seconds", 0) for mark in item.iter_markers("slow"))
+    return seconds
 
 
 def pytest_collection_finish() -> None:

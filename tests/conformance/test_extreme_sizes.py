@@ -271,7 +271,8 @@ class CountingStore(InMemoryStore):
 
 
 @pytest.mark.parametrize(
-    "number", [100, pytest.param(1_000, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.slow)]
+    "number",
+    [100, pytest.param(1_000, marks=pytest.mark.slow), pytest.param(10_000, marks=pytest.mark.slow(seconds=10))],
 )
 async def test_each_of_many_calls_in_one_answer_is_answered_once_and_in_order_for_the_same_price(number: int) -> None:
     log = CountingStore()
@@ -308,7 +309,7 @@ def conversation(number: int, characters: int = 20) -> list[Message]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("number", [2_000, pytest.param(100_000, marks=pytest.mark.slow(seconds=20))])
 async def test_a_session_of_many_messages_goes_on_restarts_and_can_be_shown_checked_and_replayed(
     tmp_path: Path, number: int
 ) -> None:

@@ -18,20 +18,13 @@ KILLS_TO_FIND_A_FAULT = 40
 """Far more than any of the planted faults takes."""
 
 
-@pytest.mark.slow
-async def test_ten_kills_lose_nothing_and_all_work_is_done_in_the_end(tmp_path: Path) -> None:
-    figures = await kill_many(tmp_path, kills=10, seed=1, kills_per_log=5)
-    assert figures.faults == []
-    assert figures.kills >= 10
-    assert figures.logs >= 2
-    assert figures.acknowledgements > figures.events > 0
-
-
-@pytest.mark.slow
-async def test_fifty_kills_hit_every_phase_and_lose_nothing(tmp_path: Path) -> None:
+@pytest.mark.slow(seconds=40)
+async def test_fifty_kills_hit_every_phase_lose_nothing_and_all_work_is_done_in_the_end(tmp_path: Path) -> None:
     figures = await kill_many(tmp_path, kills=50, seed=7)
     assert figures.faults == []
     assert figures.kills >= 50
+    assert figures.logs >= 2
+    assert figures.acknowledgements > figures.events > 0
     assert figures.closes >= 1
     hit = {"opening the log", "in a tool", "model asked", "waiting for approval", "closing"}
     assert hit <= figures.phases.keys(), figures

@@ -27,7 +27,7 @@ def test_every_rule_holds_in_long_lives_and_is_put_to_the_test_there() -> None:
     assert [rule for rule, verdict in found.items() if verdict != "hold"] == ["INV5"]  # Of stores.
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=50)
 def test_every_rule_holds_in_a_hundred_thousand_steps() -> None:
     code, found = verdicts(STEPS, seed=1)
     assert code == 0

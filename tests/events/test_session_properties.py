@@ -313,7 +313,7 @@ TestSessionLife = SessionLife.TestCase
 TestSessionLife.settings = settings(max_examples=60, stateful_step_count=40)
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=20)
 def test_the_invariants_hold_in_long_lives_too() -> None:
-    """100 lives of up to 200 steps; `tests/events/test_life.py` takes 100,000 steps."""
-    run_state_machine_as_test(SessionLife, settings=settings(max_examples=100, stateful_step_count=200))
+    """50 lives of up to 200 steps; `tests/events/test_life.py` takes 100,000 steps."""
+    run_state_machine_as_test(SessionLife, settings=settings(max_examples=50, stateful_step_count=200))

@@ -1,5 +1,6 @@
 """Copies of the package with one text replaced."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -7,10 +8,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def copy_package(folder: Path) -> None:
-    """Make `folder` hold an importable copy of the package."""
-    shutil.copytree(ROOT / "runtime", folder / "refold", ignore=shutil.ignore_patterns("__pycache__"))
+    """Make `folder` hold an importable copy of the package, of links to its files, among them those of bytecode."""
+    half_written = shutil.ignore_patterns("*.pyc.*")  # Another process may be at it; it gets its name when it is whole.
+    shutil.copytree(ROOT / "runtime", folder / "refold", ignore=half_written, copy_function=os.symlink)
     for layer in ("events", "stores", "actors", "scenarios"):
-        shutil.copytree(ROOT / layer, folder / "refold" / layer, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / layer, folder / "refold" / layer, ignore=half_written, copy_function=os.symlink)
 
 
 def plant(folder: Path, file: str, original: str, planted: str) -> None:
@@ -18,4 +20,8 @@ def plant(folder: Path, file: str, original: str, planted: str) -> None:
     module = folder / "refold" / file.removeprefix("runtime/")
     source = module.read_text(encoding="utf-8")
     assert source.count(original) == 1, f"{original!r} must stand once in {file}; adapt the fault"
+    module.unlink()
     module.write_text(source.replace(original, planted), encoding="utf-8")
+    # Python tells bytecode that is out of date by size and whole second, which may both be the same.
+    for bytecode in module.parent.glob(f"__pycache__/{module.stem}.*.pyc"):
+        bytecode.unlink()

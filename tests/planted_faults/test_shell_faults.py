@@ -97,7 +97,7 @@ def test_a_planted_fault_is_found_by_each_test_that_is_named(fault: ShellFault, 
     assert found == dict.fromkeys(fault.found_by, "violated")
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=20)
 def test_without_a_fault_every_test_that_is_named_holds(tmp_path: Path) -> None:
     copy_package(tmp_path)
     named = {test for fault in SHELL_FAULTS for test in fault.found_by}

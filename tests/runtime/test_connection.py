@@ -65,12 +65,15 @@ async def begun(log: Path, *sessions: str) -> None:
 
 
 async def hurried(clock: ManualClock, work: Coroutine[Any, Any, T]) -> T:
-    """Let time pass whenever somebody waits for it, until `work` is done."""
+    """Let time pass whenever somebody waits for it, until `work` is done.
+
+    In small steps: while the log is read in a thread, the end of all patience may be the only thing that is waited for.
+    """
     task = asyncio.ensure_future(work)
     while not task.done():
         await asyncio.sleep(0)
         if clock.waiting():
-            await clock.advance(min(clock.waiting()))
+            await clock.advance(min(0.1, *clock.waiting()))
     return await task
 
 
@@ -236,7 +239,7 @@ async def test_without_a_runtime_an_input_is_recorded_and_the_wait_for_its_run_e
 async def test_a_runtime_that_comes_in_time_is_waited_for(log: Path) -> None:
     await begun(log, "s")
     clock = ManualClock()
-    waiting = asyncio.create_task(connect(log, clock=clock, patience_s=1000).session("new").send("hello"))
+    waiting = asyncio.create_task(connect(log, clock=clock, patience_s=100_000).session("new").send("hello"))
     while not (clock.waiting() or waiting.done()):  # noqa: ASYNC110 - it has seen that nobody owns the log
         await asyncio.sleep(0)
     async with runtime_of(log):

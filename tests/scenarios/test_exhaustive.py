@@ -29,7 +29,7 @@ def test_every_rule_holds_in_the_smallest_scopes() -> None:
         assert explore(scope).counterexamples == {}
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=50)
 def test_every_rule_holds_in_the_everyday_scopes_and_is_exercised_there_but_the_one_of_stores() -> None:
     code, text = printed()
     assert code == 0
