@@ -44,11 +44,11 @@ from refold.events.errors import CommandRejected, CoreFailed, LogFormatError, Pe
 from refold.events.ids import AgentId, EventRef, RunId, SessionId, event_ref, kind_and_identifier, stream_name
 from refold.events.records import EncodedBatch, StoredEvent
 from refold.events.session_commands import (
+    MAY_RUN,
     AllowTurn,
     CancelRun,
     ClearHistory,
     Configure,
-    DecideApproval,
     ImportHistory,
     OpenSession,
     RecordContext,
@@ -115,9 +115,6 @@ class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
     graph_entities: Callable[[], int | None] | None = None
     """Tells at once how many entities the agent's graph has; None = it has no graph."""
 
-
-MAY_RUN = (SendInput, ImportHistory, ResumeRun, AllowTurn, DecideApproval)
-"""Commands of which a run may come, or by which it goes on."""
 
 NOBODY_ELSE: Mapping[AgentId, SessionSetting] = MappingProxyType({})
 

@@ -207,3 +207,6 @@ SessionCommand: TypeAlias = (
     | RecordCallWaiting
 )
 """Anything that a session can be told."""
+
+MAY_RUN = (SendInput, ImportHistory, AllowTurn, DecideApproval, ResumeRun)
+"""Commands of which a run may come, or by which it goes on."""

@@ -89,6 +89,7 @@ def log(tmp_path: Path) -> Path:
 async def test_an_append_passes_every_fault_point_in_order(log: Path) -> None:
     fault = Fault()
     async with await SQLiteStore.open(log, fault=fault) as store:
+        fault.reached.clear()
         await store.append([batch("session/a", 0)])
     memory_fault = Fault()
     await InMemoryStore(fault=memory_fault).append([batch("session/a", 0)])
