@@ -34,7 +34,7 @@ from refold.events.session_events import (
     ToolResultLate,
 )
 from refold.events.session_state import run_of_input
-from refold.scenarios.faults import DuplicateInput
+from refold.scenarios.faults import DuplicateInput, LateReply
 from refold.scenarios.simulated_world import SIGNS, Body, World
 
 RECORDED_S = 120.0
@@ -188,9 +188,11 @@ class EvidenceWatch:
         return max(after - before for before, after in pairwise(moments)) > RECORDED_S
 
     def _cancelled_at(self, session: str, at_s: float) -> bool:
-        """Return whether a cancellation may have met what came at a time: then nobody wants that any more."""
+        """Return whether a cancellation may have met or overtaken what came at a time: nobody wants that any more."""
         ends = (end for (of, _), end in self._ends.items() if of == session)
-        return any(cancelled and abs(ended_s - at_s) <= AT_ONCE_S for cancelled, ended_s in ends)
+        late = [fault.seconds for fault in self._world.plan.happened() if isinstance(fault, LateReply)]
+        known_s = at_s + AT_ONCE_S + max(late, default=0.0)
+        return any(cancelled and at_s - AT_ONCE_S <= ended_s <= known_s for cancelled, ended_s in ends)
 
     def _check_answer(self, session: str, version: int, event: ModelResponded) -> None:
         if session not in self._heard or not self.as_said:
