@@ -13,13 +13,13 @@ Nothing of Refold is imported before a test with the marker is run.
 """
 
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from refold.agent import Agent
+    from refold.agent_source import AgentSource
     from refold.scenarios.scenario import Scenario
     from refold.scenarios.simulation_report import SimulationReport
     from refold.scenarios.simulator import Simulator
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         f"{MARKER}(agent, seeds={SEEDS}, stand_ins=False, sessions=3, acts=8, faults=6): run the test with as many "
         "scenarios, drawn from seeds, that the agent must live through; seeds may be a number or a collection of them, "
-        "agent a refold.Agent, a function that makes one, or module:attribute.",
+        "agent a refold.Agent, a function without arguments that makes one, or module:attribute of either.",
     )
 
 
@@ -88,8 +88,8 @@ def refold_report(
     from refold.scenarios.sweep import quietly
 
     options = _options_of(request)
-    make = _maker(options["agent"])
-    simulator = Simulator((lambda: with_stand_ins(make())) if options.get("stand_ins", False) else make)
+    source = _source(options["agent"])
+    simulator = Simulator(with_stand_ins(source) if options.get("stand_ins", False) else source)
     report = quietly(simulator, refold_scenario)
     if report.broken:
         request.node.stash[_FAILURE] = _failure(simulator, report, tmp_path_factory)
@@ -124,17 +124,13 @@ def _options(marker: pytest.Mark, test: str) -> dict[str, Any]:
     return options
 
 
-def _maker(given: "Agent | str | Callable[[], Agent]") -> "Callable[[], Agent]":
-    """Return what makes the agent, for each life of a simulated process."""
-    from refold.agent import Agent
-    from refold.agent_loading import load_agent
+def _source(given: "AgentSource | str") -> "AgentSource":
+    from refold.agent_loading import load_agent_source
+    from refold.agent_source import checked_source
 
-    agent: object = load_agent(given) if isinstance(given, str) else given
-    if isinstance(agent, Agent):
-        return lambda: agent
-    if not callable(agent):
-        raise pytest.UsageError(f"@pytest.mark.{MARKER}: agent is {type(agent).__name__} and no refold.Agent")
-    return agent
+    if isinstance(given, str):
+        return load_agent_source(given)
+    return checked_source(given, f"agent=… of @pytest.mark.{MARKER}")
 
 
 def _failure(simulator: "Simulator", report: "SimulationReport", folders: pytest.TempPathFactory) -> str:

@@ -45,7 +45,10 @@ class WireName(StrEnum):
 
 
 AgentArgument = Annotated[
-    str | None, typer.Argument(metavar="AGENT", help="The agent, as module:attribute.", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="AGENT", help="module:attribute of an Agent, or of a function that makes one.", show_default=False
+    ),
 ]
 SeedsOption = Annotated[
     int | None, typer.Option(metavar="N", min=1, help=f"Play so many seeds. Default: {SEEDS}.", show_default=False)
@@ -58,6 +61,12 @@ TimeOption = Annotated[
 ]
 ScenarioOption = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Play the scenario that a file holds as JSON.", show_default=False)
+]
+ReadyOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Play a ready scenario, such as disk_full; `list` shows all.", show_default=False
+    ),
 ]
 FromOption = Annotated[
     Path | None,
@@ -97,6 +106,7 @@ def simulate(
     time: TimeOption = None,
     first: Annotated[int, typer.Option(metavar="S", help="The first of the seeds.")] = 0,
     scenario: ScenarioOption = None,
+    ready: ReadyOption = None,
     from_log: FromOption = None,
     boundaries: Annotated[int, typer.Option(metavar="N", min=1, help="With --from: most of its boundaries.")] = 100,
     at: AtOption = None,
@@ -120,19 +130,27 @@ def simulate(
     With --from, a process is started on each prefix of a recorded log, as if the one that wrote it had died there, and
     must recover; without AGENT it runs an agent that is made of what the log says of it. The log is not changed.
 
+    A function is called for each life of the simulated process, so that nothing is left of what was played before.
+
     JSON: {agent, seeds, first, seconds, lives, steps, events, virtual_s, faults: {NAME: {planned, happened, met:
     {SITUATION: number}}}, promises: {NAME: {verdict, exercised, seeds}}, violation: {broken, scenario, original,
-    tries, code, log, file, test}}. With --seed or --scenario: {report: {scenario, broken, exercised, happened, lives,
-    steps, virtual_s, events, operations, outcomes, met, digest}, log, violation}. With --from: {log, agent,
-    boundaries, tried: {commit, effect}, situations: {SITUATION: number}, promises: {NAME: {verdict, exercised,
-    boundaries}}, violation: {boundary: {kind, position, stream, version}, broken, log}}.
+    tries, code, log, file, test}}. With --seed, --scenario or --ready: {report: {scenario, broken, exercised,
+    happened, lives, steps, virtual_s, events, operations, outcomes, met, digest}, log, violation}. With --from:
+    {log, agent, boundaries, tried: {commit, effect}, situations: {SITUATION: number}, promises: {NAME: {verdict,
+    exercised, boundaries}}, violation: {boundary: {kind, position, stream, version}, broken, log}}. With --ready
+    list: {ready: {NAME: title}}.
     """
-    if sum(given is not None for given in (seeds, seed, time, scenario, from_log)) > 1:
-        raise typer.BadParameter("--seeds, --seed, --time, --scenario and --from say what is played; give one of them")
+    if sum(given is not None for given in (seeds, seed, time, scenario, ready, from_log)) > 1:
+        raise typer.BadParameter(
+            "--seeds, --seed, --time, --scenario, --ready and --from say what is played; give one of them"
+        )
+    if ready == "list":
+        run_blocking_command(lambda: _list_ready(as_json))
     if from_log is not None:
         run_blocking_command(lambda: _from_log(from_log, agent, boundaries, at, own_tools, save, as_json))
     if agent is None:
-        raise typer.BadParameter("name the agent, as module:attribute, or a log with --from")
+        sample = f"; `python -m refold.scenarios.ready.{ready}` plays it with a sample" if ready is not None else ""
+        raise typer.BadParameter(f"name the agent, as module:attribute{sample or ', or a log with --from'}")
     drawing = {
         "sessions": sessions,
         "acts": acts,
@@ -145,21 +163,40 @@ def simulate(
         from refold.scenarios.sweep import SweepPlan
 
         plan = SweepPlan(agent=agent, own_tools=own_tools, drawing=drawing)
-        if seed is not None or scenario is not None:
-            return _one(plan, seed, scenario, save, as_json)
+        if seed is not None or scenario is not None or ready is not None:
+            return _one(plan, seed, scenario, ready, save, as_json)
         return _many(plan, first, seeds, time, jobs, save, as_json)
 
     run_blocking_command(work)
 
 
-def _one(plan: "SweepPlan", seed: int | None, file: Path | None, save: Path | None, as_json: bool) -> int:
+def _list_ready(as_json: bool) -> int:
+    from refold.scenarios.simulate_output import write_ready
+
+    write_ready(as_json=as_json)
+    return EXIT_OK
+
+
+def _one(
+    plan: "SweepPlan", seed: int | None, file: Path | None, ready: str | None, save: Path | None, as_json: bool
+) -> int:
+    from refold.scenarios.ready import for_any_agent
     from refold.scenarios.saved_violation import free_stem, read_scenario
-    from refold.scenarios.simulate_output import write_one
+    from refold.scenarios.simulate_output import drawing_words, write_one
     from refold.scenarios.sweep import quietly
 
     simulator = plan.simulator()
-    name = f"seed-{seed}" if file is None else file.stem
-    played: Scenario = plan.scenario(seed or 0) if file is None else read_scenario(file)
+    played: Scenario
+    title, again = "the scenario", None
+    if file is not None:
+        name, played = file.stem, read_scenario(file)
+    elif ready is not None:
+        name, played = ready.replace("-", "_"), for_any_agent(ready)
+        title, again = name, f"--ready {name}"
+    else:
+        seed = seed or 0
+        name, played = f"seed-{seed}", plan.scenario(seed)
+        title, again = f"seed {seed}", f"--seed {seed}{drawing_words(plan)}"
     report = quietly(simulator, played)
     violation = None
     if report.broken:
@@ -168,7 +205,7 @@ def _one(plan: "SweepPlan", seed: int | None, file: Path | None, save: Path | No
     if save is not None:
         log = save / f"{free_stem(save, f'{name}-whole')}.db"
         simulator.save_log(played, log)
-    write_one(plan, seed, report, violation, log, as_json=as_json)
+    write_one(plan, title, again, report, violation, log, as_json=as_json)
     return EXIT_FOUND if report.broken else EXIT_OK
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from refold.actors.compaction import Summarising
 from refold.agent import Agent
+from refold.agent_source import AgentSource
 from refold.events.codec import tag_of
 from refold.events.errors import ConfigError
 from refold.events.ids import SessionId
@@ -25,7 +26,7 @@ from refold.scenarios.burial import Gone, bury
 from refold.scenarios.last_look import last_look
 from refold.scenarios.scenario import AnyAct, Cancel, Decide, Scenario, Watch
 from refold.scenarios.session_watching import Watching
-from refold.scenarios.simulated_agent import AgentSource, simulated_agent
+from refold.scenarios.simulated_agent import simulated_agent
 from refold.scenarios.simulated_disk import SimulatedDisk
 from refold.scenarios.simulated_life import Life, Repetition, nobody
 from refold.scenarios.simulated_loop import Schedule, SeededSchedule, SimulatedLoop, SparseSchedule

@@ -20,8 +20,8 @@ from typing import Any
 
 import msgspec
 
-from refold.agent import Agent
-from refold.agent_loading import load_agent
+from refold.agent_loading import load_agent_source
+from refold.agent_source import AgentSource
 from refold.scenarios.drawing import drawn_scenario
 from refold.scenarios.fault_meetings import Meeting
 from refold.scenarios.promises import PROMISES, Verdict, verdict_on
@@ -43,7 +43,7 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a sweep plays, beside the seeds."""
 
     agent: str
-    """`module:attribute`, such as `app.agents:support`."""
+    """`module:attribute`, such as `app.agents:support`, of an agent or of a function that makes one."""
     own_tools: bool = False
     """Whether the bodies of the agent's own tools run; else stand-ins do."""
     drawing: dict[str, Any] = {}
@@ -53,13 +53,13 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
         """Return the scenario of a seed."""
         return drawn_scenario(seed, **self.drawing)
 
-    def rehearsed(self) -> Agent:
-        """Return the agent as it is rehearsed.
+    def rehearsed(self) -> AgentSource:
+        """Return the agent as it is rehearsed, or what makes it so.
 
         Raises:
             ConfigError: there is no such agent.
         """
-        agent = load_agent(self.agent)
+        agent = load_agent_source(self.agent)
         return agent if self.own_tools else with_stand_ins(agent)
 
     def simulator(self) -> Simulator:

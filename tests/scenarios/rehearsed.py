@@ -57,6 +57,39 @@ async def count() -> str:
     return f"{calls[0]} calls"
 
 
+def made() -> Agent:
+    """Return an agent whose tool counts in a place that each agent has for itself, and leaves a task behind."""
+    own: list[asyncio.Task[None]] = []
+
+    @tool(tier="observe")
+    async def count() -> str:
+        """Count."""
+        own.append(asyncio.get_running_loop().create_task(asyncio.sleep(1_000_000)))
+        return f"{len(own)} calls"
+
+    return Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[count])
+
+
+async def made_later() -> Agent:
+    """Return an agent, too late for those who do not wait."""
+    return made()
+
+
+def made_for(who: str) -> Agent:
+    """Return an agent for somebody."""
+    return made()
+
+
+def made_of_nothing() -> Agent:
+    """Return no agent."""
+    return Agent(config=AgentConfig(model=""), provider=ScriptedProvider([]))
+
+
+def made_never() -> Agent:
+    """Let the process end."""
+    raise SystemExit(3)
+
+
 good = Agent(
     config=AgentConfig(model="m", retry=RetryPolicy(), streaming=True), provider=ScriptedProvider([]), tools=[look, pay]
 )

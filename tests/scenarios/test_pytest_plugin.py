@@ -105,10 +105,40 @@ def test_a_marker_that_cannot_work_says_what_it_knows(pytester: pytest.Pytester,
     result.stdout.fnmatch_lines([f"*{words}"])
 
 
-def test_what_makes_no_agent_is_told(pytester: pytest.Pytester) -> None:
-    result = ran(pytester, "@pytest.mark.refold_scenarios(agent=dict, seeds=1)\ndef test_it() -> None:\n    pass\n")
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        ("dict", "of @pytest.mark.refold_scenarios is a class, dict, and no Agent, nor a function that makes one*"),
+        ("lambda: 3", "*<lambda>() returned 3, which is no Agent*"),
+        ("lambda who: good", "of @pytest.mark.refold_scenarios cannot be called without who*"),
+        ("3", "of @pytest.mark.refold_scenarios is of type int and no Agent*"),
+        ("'tests.scenarios.rehearsed:made_later'", "tests.scenarios.rehearsed:made_later is an async function*"),
+    ],
+)
+def test_what_makes_no_agent_is_told(pytester: pytest.Pytester, agent: str, words: str) -> None:
+    result = ran(pytester, f"@pytest.mark.refold_scenarios(agent={agent}, seeds=1)\ndef test_it() -> None:\n    pass\n")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*to be simulated returned {}, which is no Agent*"])
+    result.stdout.fnmatch_lines([f"*{words}"])
+
+
+def test_a_function_makes_an_agent_of_its_own_for_each_life(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
+        f"""
+from tests.scenarios.rehearsed import made
+digests = set()
+
+@pytest.mark.refold_scenarios(agent=made, seeds=[4, 4], stand_ins=True, {SMALL})
+def test_made(refold_report: SimulationReport) -> None:
+    digests.add(refold_report.digest)
+    assert len(digests) == 1
+
+@pytest.mark.refold_scenarios(agent="tests.scenarios.rehearsed:made", seeds=[4], stand_ins=True, {SMALL})
+def test_named(refold_report: SimulationReport) -> None:
+    assert refold_report.digest in digests
+""",
+    )
+    result.assert_outcomes(passed=3)
 
 
 def test_the_fixtures_are_for_marked_tests(pytester: pytest.Pytester) -> None:

@@ -13,11 +13,14 @@ from typer.testing import CliRunner, Result
 from refold.cli import app
 from refold.scenarios import SimulationError
 from refold.scenarios.promises import PROMISES
+from refold.scenarios.ready import NAMES
 from tests.runtime.terminal import Terminal
+from tests.scenarios import rehearsed
 
 ON_A_WIRE = {"SECRET", "TYPED"}
 SMALL = ("--sessions", 1, "--acts", 3, "--faults", 2)
 GOOD, LEAKY = "tests.scenarios.rehearsed:good", "tests.scenarios.rehearsed:leaky"
+MADE = "tests.scenarios.rehearsed:made"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -128,9 +131,86 @@ def test_an_agent_that_depends_on_more_than_the_seed_is_told_so() -> None:
     assert "depends on more than the seed" in result.stderr
 
 
+def test_a_function_makes_an_agent_of_its_own_for_each_life() -> None:
+    arguments = (MADE, *SMALL, "--own-tools", "--seed", 3)
+    first, again = (run("simulate", *arguments, "--json") for _ in range(2))
+    report = json.loads(first.stdout)["report"]
+    assert report == json.loads(again.stdout)["report"]
+    assert report["operations"]["tool"] > 0
+
+
+def test_what_a_function_has_made_is_shrunk_and_tested_too(tmp_path: Path) -> None:
+    arguments = (MADE, *SMALL, "--own-tools", "--jobs", 1, "--save", tmp_path)
+    result = run("simulate", *arguments, "--seeds", 2)
+    assert result.exit_code == 1, result.output
+    assert "violated: INV7" in result.stdout
+    (test,) = tmp_path.glob("test_*.py")
+    assert "Simulator(made).run(scenario)" in test.read_text()
+    scope: dict[str, Any] = {}
+    exec(compile(test.read_text(), test, "exec"), scope)
+    with pytest.raises(SimulationError, match="INV7"):
+        scope[test.stem]()
+
+
+def test_tools_of_an_agent_that_a_function_makes_have_stand_ins_too() -> None:
+    document = simulated(MADE, *SMALL, "--seeds", 2, "--jobs", 1)
+    assert document["promises"]["INV7"]["verdict"] == "hold"
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_in_a_function_is_one_line_in_several_processes_too() -> None:
+    result = run("simulate", "tests.scenarios.rehearsed:made_of_nothing", "--seeds", 3, "--jobs", 2)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "making an agent with tests.scenarios.rehearsed.made_of_nothing() fails at " in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_ready_scenarios_are_listed_by_name() -> None:
+    shown = run("simulate", "--ready", "list").stdout
+    listed = json.loads(run("simulate", "--ready", "list", "--json").stdout)["ready"]
+    assert tuple(listed) == NAMES
+    for name, title in listed.items():
+        assert re.search(rf"^{name} +{re.escape(title)}$", shown, re.M)
+
+
+def test_a_ready_scenario_is_played_with_ones_own_agent(tmp_path: Path) -> None:
+    shown = run("simulate", GOOD, "--ready", "disk-full", "--save", tmp_path).stdout
+    assert shown.startswith("disk_full: 1 life, ")
+    assert re.search(r"^yes +DiskIsFull\(", shown, re.M)
+    assert f"its log: {tmp_path / 'disk_full-whole.db'}" in shown
+    report = simulated(GOOD, "--ready", "disk_full")["report"]
+    assert report["outcomes"] == ["Completed"] * 3
+    assert report["digest"] in shown
+
+
+def test_what_many_acts_came_to_is_counted() -> None:
+    shown = run("simulate", GOOD, "--seed", 1, "--acts", 60, "--faults", 0, "--sessions", 4).stdout
+    assert re.search(r"^and 10 further acts: \w+ \d+", shown, re.M)
+
+
+def test_a_broken_promise_in_a_ready_scenario_says_how_to_play_it_again(tmp_path: Path) -> None:
+    result = run("simulate", MADE, "--own-tools", "--ready", "clock_backwards", "--save", tmp_path)
+    assert result.exit_code == 1
+    assert f"refold simulate {MADE} --ready clock_backwards --own-tools" in result.stdout
+
+
+def test_a_ready_scenario_without_an_agent_names_the_program_that_plays_it_with_a_sample() -> None:
+    result = run("simulate", "--ready", "disk_full")
+    assert result.exit_code == 2
+    assert "python -m refold.scenarios.ready.disk_full" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["tests.scenarios.rehearsed:later"], "rehearsed:later is of type set and no Agent, nor a function that makes"),
+        (["tests.scenarios.rehearsed:Agent"], "rehearsed:Agent is a class, Agent, and no Agent"),
+        (["tests.scenarios.rehearsed:made_for"], "rehearsed:made_for cannot be called without who; "),
+        (["tests.scenarios.rehearsed:made_later"], "rehearsed:made_later is an async function; "),
+        (["tests.scenarios.rehearsed:made_of_nothing", "--seed", "1"], "fails at {rehearsed}:{line}: ConfigError: "),
+        (["tests.scenarios.rehearsed:made_never", "--seed", "1"], "made_never() fails at {rehearsed}:{last}: SystemEx"),
+        (["tests.scenarios.rehearsed:calls.copy", "--seed", "1"], "list.copy() returned ["),
+        ([GOOD, "--ready", "disk_ful"], "there is no ready scenario 'disk_ful'; there are network_split, "),
         (["nothing:here"], "no module 'nothing'"),
         (["tests.scenarios.rehearsed:nobody"], "has no 'nobody'"),
         ([GOOD, "--scenario", "missing.json"], "cannot be read"),
@@ -139,8 +219,10 @@ def test_an_agent_that_depends_on_more_than_the_seed_is_told_so() -> None:
 )
 def test_what_cannot_be_played_is_one_line(arguments: list[str], words: str) -> None:
     result = run("simulate", *arguments)
+    source = Path(rehearsed.__file__).read_text().splitlines()
+    line, last = (1 + next(n for n, text in enumerate(source) if part in text) for part in ('model=""', "SystemExit("))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert words in result.stderr
+    assert words.format(rehearsed=rehearsed.__file__, line=line, last=last) in result.stderr
     assert result.stderr.count("\n") == 1
 
 
