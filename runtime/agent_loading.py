@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from types import ModuleType
 from typing import TypeGuard, cast
 
@@ -27,7 +28,9 @@ def load_agent(name: str) -> Agent:
     Raises:
         ConfigError: there is no such module or attribute, importing it fails, or no agent comes from it.
     """
-    return made_agent(load_agent_source(name), name)
+    source = load_agent_source(name)
+    with redirect_stdout(sys.stderr):
+        return made_agent(source, name)
 
 
 def load_agent_source(name: str) -> AgentSource:
@@ -92,7 +95,8 @@ def _imported(name: str) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        return importlib.import_module(name)
+        with redirect_stdout(sys.stderr):  # What it prints is no part of a command's answer.
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(

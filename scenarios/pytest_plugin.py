@@ -137,7 +137,8 @@ def _failure(simulator: "Simulator", report: "SimulationReport", folders: pytest
     from refold.scenarios.saved_violation import save_violation
 
     saved = save_violation(simulator, report, folders.mktemp("refold"), f"seed-{report.scenario.seed}")
+    where = f"Its log is {saved.log}; look into it with `refold show`, `refold check` and `refold replay`."
     return (
         f"{saved.broken}\n\nThis scenario is enough ({saved.tries} smaller ones were tried):\n\n"
-        f"{saved.code}\nIts log is {saved.log}; look into it with `refold show`, `refold check` and `refold replay`."
+        f"{saved.code}\n{where if saved.log is not None else f'Its log is not saved: {saved.unsaved}'}"
     )

@@ -229,14 +229,17 @@ def _write_violation(to: "Console", plan: SweepPlan, violation: SavedViolation, 
         f"({violation.tries} smaller ones were tried).\n",
     )
     write_paragraph(to, violation.code, indent=4)
+    if violation.unsaved is not None:
+        write_paragraph(to, f"not all of it is saved: {violation.unsaved}", style="red")
     write_paragraph(to, "Look into it:")
     stream = violation.broken.stream.partition("/")[2]
-    log = shlex.quote(violation.log)
-    commands = [
-        f"refold check {log}",
-        f"refold replay {log}",
-        *([f"refold show {log} {shlex.quote(stream)} --events"] if stream else []),
-        f"refold simulate {agent} --scenario {shlex.quote(violation.file)}{options}",
+    commands: list[str] = []
+    if violation.log is not None:
+        log = shlex.quote(violation.log)
+        commands += [f"refold check {log}", f"refold replay {log}"]
+        commands += [f"refold show {log} {shlex.quote(stream)} --events"] if stream else []
+    commands += [
+        *([f"refold simulate {agent} --scenario {shlex.quote(violation.file)}{options}"] if violation.file else []),
         *([f"refold simulate {agent} {again}{options}"] if again is not None else []),
     ]
     if violation.test is not None:

@@ -9,14 +9,13 @@ there are nor on what was played before; and outcomes are given in the order of 
 """
 
 import logging
-import signal
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+import sys
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, redirect_stdout
 from functools import cache
 from itertools import islice
-from multiprocessing import get_context
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -26,17 +25,16 @@ from refold.scenarios.drawing import drawn_scenario
 from refold.scenarios.fault_meetings import Meeting
 from refold.scenarios.promises import PROMISES, Verdict, verdict_on
 from refold.scenarios.scenario import Scenario
+from refold.scenarios.simulated_loop import SimulationError
 from refold.scenarios.simulated_world import Beginning
 from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.simulation_watch import Broken
 from refold.scenarios.simulator import Simulator
 from refold.scenarios.stand_ins import with_stand_ins
+from refold.scenarios.worker_processes import WorkerDied, done_in_processes
 
 SEEDS_PER_TASK = 4
 """So many seeds are given to a process at once."""
-
-TASKS_AHEAD = 3
-"""So many tasks wait for each process."""
 
 
 class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +104,7 @@ def played_seed(report: SimulationReport, seed: int) -> PlayedSeed:
     )
 
 
-def swept(plan: SweepPlan, seeds: Iterable[int], *, jobs: int = 1) -> Iterator[PlayedSeed]:
+def swept(plan: SweepPlan, seeds: Iterable[int], *, jobs: int = 1) -> Generator[PlayedSeed, None, None]:
     """Play the scenarios of many seeds, and yield what came of each, in their order.
 
     Args:
@@ -116,6 +114,7 @@ def swept(plan: SweepPlan, seeds: Iterable[int], *, jobs: int = 1) -> Iterator[P
 
     Raises:
         ConfigError: there is no such agent.
+        SimulationError: one of the processes died.
     """
     if jobs <= 1:
         simulator = plan.simulator()
@@ -126,24 +125,20 @@ def swept(plan: SweepPlan, seeds: Iterable[int], *, jobs: int = 1) -> Iterator[P
     yield from _swept_in_processes(plan, iter(seeds), jobs)
 
 
-def _swept_in_processes(plan: SweepPlan, seeds: Iterator[int], jobs: int) -> Iterator[PlayedSeed]:
+def _swept_in_processes(plan: SweepPlan, seeds: Iterator[int], jobs: int) -> Generator[PlayedSeed, None, None]:
     encoded = msgspec.json.encode(plan)
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin)
-    waiting: deque[Future[list[PlayedSeed]]] = deque()
-    try:
-        while True:
-            while len(waiting) < jobs * TASKS_AHEAD and (some := list(islice(seeds, SEEDS_PER_TASK))):
-                waiting.append(pool.submit(_play, encoded, some))
-            if not waiting:
-                return
-            yield from waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _begin() -> None:
-    """Leave Ctrl-C to the process that asked for all this."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tasks = ((encoded, some) for some in iter(lambda: list(islice(seeds, SEEDS_PER_TASK)), []))
+    with closing(done_in_processes(_play, tasks, jobs)) as outcomes:
+        try:
+            for some in outcomes:
+                yield from some
+        except WorkerDied as death:
+            _, (first, *others) = cast("tuple[bytes, list[int]]", death.task)
+            which = f"the seeds {first} to {others[-1]}" if others else f"the seed {first}"
+            raise SimulationError(
+                f"the process that played {which} {death.how()}, so something in {plan.agent} ends processes; "
+                f"--jobs 1 --first {first} --seeds {1 + len(others)} plays them in one that shows what happens"
+            ) from death
 
 
 @cache
@@ -152,19 +147,31 @@ def _simulator(encoded: bytes) -> tuple[SweepPlan, Simulator]:
     return plan, plan.simulator()
 
 
-def _play(encoded: bytes, seeds: Sequence[int]) -> list[PlayedSeed]:
+def _play(task: tuple[bytes, list[int]]) -> list[PlayedSeed]:
+    encoded, seeds = task
     plan, simulator = _simulator(encoded)
     return [played_seed(quietly(simulator, plan.scenario(seed)), seed) for seed in seeds]
 
 
-def quietly(simulator: Simulator, scenario: Scenario, beginning: Beginning | None = None) -> SimulationReport:
-    """Play a scenario; what the simulated runtime logs of the faults goes nowhere."""
+@contextmanager
+def quiet() -> Generator[None]:
+    """Let nothing of what is played reach the command's answer.
+
+    What the simulated runtime logs of the faults goes nowhere, and what tools print to stderr.
+    """
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        return simulator.run(scenario, beginning=beginning)
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         logging.disable(disabled)
+
+
+def quietly(simulator: Simulator, scenario: Scenario, beginning: Beginning | None = None) -> SimulationReport:
+    """Play a scenario, as `quiet` says."""
+    with quiet():
+        return simulator.run(scenario, beginning=beginning)
 
 
 class SweepSummary:

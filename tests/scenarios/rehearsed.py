@@ -1,6 +1,9 @@
 """Agents for the tests of rehearsal, and some of what goes wrong with agents of people."""
 
 import asyncio
+import math
+import os
+import sys
 
 import msgspec
 
@@ -30,6 +33,28 @@ async def look(city: str) -> str:
 async def pay(amount: int) -> str:
     """Pay."""
     return f"paid {amount}"
+
+
+@tool(tier="observe")
+async def loud(who: str) -> str:
+    """Print."""
+    sys.stdout.write("a tool prints\n")
+    return who
+
+
+@tool(tier="observe")
+async def end(who: str) -> str:
+    """End the process."""
+    os._exit(7)
+
+
+@tool(tier="observe")
+async def stay(who: str) -> str:
+    """Hold the loop for ever."""
+    sys.stdout.write(f"stays in process {os.getpid()}\n")
+    sys.stdout.flush()
+    while True:
+        math.sqrt(2)
 
 
 later: set[asyncio.Task[None]] = set()
@@ -95,6 +120,11 @@ good = Agent(
 )
 leaky = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[look, notify])
 forgetful = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[count])
+
+
+loudly = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[loud])
+ending = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[end])
+staying = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[stay])
 
 
 async def never(call: ProposedCall) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -224,6 +225,98 @@ def test_what_cannot_be_played_is_one_line(arguments: list[str], words: str) -> 
     assert (result.exit_code, result.stdout) == (2, "")
     assert words.format(rehearsed=rehearsed.__file__, line=line, last=last) in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [("--seeds", 2, "--jobs", 1), ("--seed", 1, "--save", "{folder}")])
+def test_what_tools_print_is_no_part_of_the_answer(tmp_path: Path, options: tuple[object, ...]) -> None:
+    arguments = [str(option).format(folder=tmp_path) for option in options]
+    result = run("simulate", "tests.scenarios.rehearsed:loudly", *SMALL, "--own-tools", *arguments, "--json")
+    assert result.exit_code == 0
+    assert "a tool prints" in result.stderr
+    json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((GOOD, "--seeds", 2, "--at", 5), "--at belongs to --from; leave it out"),
+        ((GOOD, "--seed", 2, "--first", 5), "--first says nothing about --seed; leave it out"),
+        ((GOOD, "--scenario", "a.json", "--wire", "none"), "--wire says nothing about --scenario; leave it out"),
+        ((GOOD, "--ready", "disk_full", "--acts", 5), "--acts says nothing about --ready; leave it out"),
+        (("--from", "a.db", "--jobs", 2), "--jobs says nothing about --from; leave it out"),
+        (("--from", "a.db", "--own-tools"), "needs an AGENT; a log has no tools of its own"),
+        ((GOOD, "--save", ""), "it is empty; give a path"),
+        ((GOOD, "--scenario", ""), "it is empty; give a path"),
+        (("--from", ""), "it is empty; give a path"),
+        ((GOOD, "--acts", 10**9), "less than or equal to 10000"),
+        ((GOOD, "--jobs", 10**6), "less than or equal to 256"),
+        ((GOOD, "--time", "nan"), "greater than or equal to 0"),
+    ],
+)
+def test_an_option_that_changes_nothing_or_cannot_be_is_refused(arguments: tuple[object, ...], words: str) -> None:
+    result = run("simulate", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"acts": []}', "a scenario needs somebody who says something"),
+        ('{"acts": [{"type": "say", "session": "a", "at_s": -1}]}', "Say.at_s is from 0 to 10,000,000 seconds"),
+        ('{"acts": [{"type": "say", "session": "a"}], "fault": []}', "unknown field `fault`"),
+        ('{"acts": [{"type": "say", "session": "a"}], "deviations": {"0": -1}}', "deviations count from 0"),
+        (" " * 16_000_001, "it is longer than 16,000,000 bytes"),
+        ("[" * 100_000, "holds no scenario"),
+    ],
+)
+def test_a_file_that_holds_no_scenario_is_told_by_its_name(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "it.json"
+    file.write_text(text)
+    result = run("simulate", GOOD, "--scenario", file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{file} holds no scenario: " in result.stderr
+    assert words in result.stderr
+
+
+def test_a_folder_that_cannot_be_saved_in_is_told_before_anything_is_played(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for arguments in ((GOOD, "--seeds", 9_999), ("--from", "nothing.db")):
+        result = run("simulate", *arguments, "--save", file / "folder")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"nothing can be saved in {file / 'folder'}" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_process_that_a_tool_ends_is_told_with_the_seeds_that_it_played() -> None:
+    result = run("simulate", "tests.scenarios.rehearsed:ending", "--own-tools", "--seeds", 4, "--jobs", 2)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.search(r"played the seeds 0 to 3 ended with exit code 7, .* --jobs 1 --first 0 --seeds 4", result.stderr)
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_signals_end_a_tool_that_holds_its_process_for_ever(number: signal.Signals, code: int, jobs: int) -> None:
+    program = [sys.executable, "-P", "-c", "from refold.cli import main; main()", "simulate"]
+    arguments = ["tests.scenarios.rehearsed:staying", "--own-tools", "--seeds", "100", "--jobs", str(jobs), "--json"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*program, *arguments], cwd=ROOT, text=True, start_new_session=True, **pipes) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        line = process.stderr.readline()
+        told = re.fullmatch(r"stays in process (\d+)\n", line)
+        assert told, line
+        process.send_signal(number)
+        # The end of both pipes says that none of the processes is left that hold them.
+        answer, rest = process.stdout.read(), process.stderr.read()
+        assert process.wait() == code
+    assert (int(told[1]) == process.pid) == (jobs == 1)
+    assert "Traceback" not in rest
+    if number != signal.SIGKILL:
+        assert json.loads(answer)["seeds"] == 0
 
 
 def test_two_ways_to_say_what_is_played_are_one_too_many() -> None:
