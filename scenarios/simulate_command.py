@@ -171,13 +171,13 @@ def simulate(
 
     A function is called for each life of the simulated process, so that nothing is left of what was played before.
 
-    JSON: {agent, seeds, first, seconds, lives, steps, events, virtual_s, faults: {NAME: {planned, happened, met:
-    {SITUATION: number}}}, promises: {NAME: {verdict, exercised, seeds}}, violation: {broken, scenario, original,
-    tries, code, log, file, test}}. With --seed, --scenario or --ready: {report: {scenario, broken, exercised,
-    happened, lives, steps, virtual_s, events, operations, outcomes, met, digest}, log, violation}. With --from:
-    {log, agent, boundaries, tried: {commit, effect}, situations: {SITUATION: number}, promises: {NAME: {verdict,
-    exercised, boundaries}}, violation: {boundary: {kind, position, stream, version}, broken, log}}. With --ready
-    list: {ready: {NAME: title}}.
+    JSON: {agent, seeds, first, seconds, repeats, refused, lives, steps, events, virtual_s, faults: {NAME: {planned,
+    happened, met: {SITUATION: number}}}, promises: {NAME: {verdict, exercised, seeds}}, violation: {broken, scenario,
+    original, tries, code, log, file, test}}. With --seed, --scenario or --ready: {report: {scenario, broken,
+    exercised, happened, refused, lives, steps, virtual_s, events, operations, outcomes, met, digest}, repeats, log,
+    violation}. With --from: {log, agent, boundaries, tried: {commit, effect}, situations: {SITUATION: number},
+    promises: {NAME: {verdict, exercised, boundaries}}, violation: {boundary: {kind, position, stream, version},
+    broken, log}}. With --ready list: {ready: {NAME: title}}.
     """
     if sum(given is not None for given in (seeds, seed, time, scenario, ready, from_log)) > 1:
         raise typer.BadParameter(
@@ -279,6 +279,7 @@ def _one(
     from refold.scenarios.ready import for_any_agent
     from refold.scenarios.saved_violation import read_scenario, reserved_stem
     from refold.scenarios.simulate_output import drawing_words, write_one
+    from refold.scenarios.simulated_loop import SimulationError
     from refold.scenarios.sweep import quiet, quietly
 
     simulator = plan.simulator()
@@ -296,6 +297,10 @@ def _one(
     report = quietly(simulator, played)
     interruption.check()
     violation = None
+    repeats = quietly(simulator, played).digest == report.digest
+    interruption.check()
+    if report.broken and not repeats:
+        raise SimulationError(plan.not_repeated(title))
     if report.broken:
         violation = _saved(plan, report, save, name)
     log = None
@@ -303,7 +308,7 @@ def _one(
         log = save / f"{reserved_stem(save, f'{name}-whole', played)}.db"
         with quiet():
             simulator.save_log(played, log)
-    write_one(plan, title, again, report, violation, log, as_json=as_json)
+    write_one(plan, title, again, report, violation, log, repeats=repeats, as_json=as_json)
     return EXIT_FOUND if report.broken else EXIT_OK
 
 
@@ -339,17 +344,17 @@ def _many(
         except KeyboardInterrupt:  # What was found so far is shown.
             outcomes.close()
     seconds = clock.monotonic_s() - began_s
-    violation = None
-    if summary.first_broken is not None and interruption.exit_code is None:
-        seed = summary.first_broken.seed
-        report = quietly(plan.simulator(), plan.scenario(seed))
-        if report.digest != summary.first_broken.digest:
-            raise SimulationError(
-                f"seed {seed} gives another log each time; something in {plan.agent} depends on more than the seed, "
-                "such as the machine's clock, a random number, or what was played before"
-            )
-        violation = _saved(plan, report, save, f"seed-{seed}")
-    write_many(plan, first, summary, seconds, violation, as_json=as_json)
+    violation, repeats = None, True
+    again = summary.first_broken or summary.first
+    if again is not None and interruption.exit_code is None:
+        report = quietly(plan.simulator(), plan.scenario(again.seed))
+        interruption.check()
+        repeats = report.digest == again.digest
+        if summary.broken and not repeats:
+            raise SimulationError(plan.not_repeated(f"seed {again.seed}"))
+        if summary.broken:
+            violation = _saved(plan, report, save, f"seed-{again.seed}")
+    write_many(plan, first, summary, seconds, violation, repeats=repeats, as_json=as_json)
     return EXIT_FOUND if summary.broken else EXIT_OK
 
 

@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, get_args
 
@@ -85,11 +85,12 @@ def write_many(
     seconds: float,
     violation: SavedViolation | None,
     *,
+    repeats: bool,
     as_json: bool,
 ) -> None:
     """Write what came of a sweep."""
     if as_json:
-        write_json(_many_as_json(plan, first, summary, seconds, violation))
+        write_json(_many_as_json(plan, first, summary, seconds, violation, repeats))
         return
     to = console()
     faults = f"{summary.happened.total():,} of {counted(summary.planned.total(), 'planned fault')} happened"
@@ -101,6 +102,8 @@ def write_many(
         style="bold",
     )
     write_paragraph(to, tools_words(plan))
+    repeated = summary.first is None or repeats
+    _write_doubts(to, sorted(summary.refused), None if repeated else plan.not_repeated(f"seed {first}"))
     write_paragraph(to, "")
     _write_coverage(to, summary)
     write_paragraph(to, "")
@@ -120,6 +123,7 @@ def write_one(
     violation: SavedViolation | None,
     log: "Path | None",
     *,
+    repeats: bool,
     as_json: bool,
 ) -> None:
     """Write what came of one scenario.
@@ -131,10 +135,12 @@ def write_one(
         report: what came of it.
         violation: what it is shrunk to, if a promise is broken.
         log: where its log lies, if it was to be saved.
+        repeats: whether it gave the same log the second time.
         as_json: for programs.
     """
     if as_json:
-        write_json({"report": report, "log": str(log) if log is not None else None, "violation": violation})
+        saved = str(log) if log is not None else None
+        write_json({"report": report, "repeats": repeats, "log": saved, "violation": violation})
         return
     to = console()
     write_paragraph(
@@ -145,7 +151,9 @@ def write_one(
         style="bold",
     )
     write_paragraph(to, tools_words(plan))
-    write_paragraph(to, f"the log's digest is {report.digest}\n")
+    write_paragraph(to, f"the log's digest is {report.digest}")
+    _write_doubts(to, report.refused, None if repeats else plan.not_repeated(title))
+    write_paragraph(to, "")
     _write_acts(to, report)
     happened = list(map(id, report.happened))
     if report.scenario.faults:
@@ -164,6 +172,18 @@ def write_one(
         _write_violation(to, plan, violation, again)
     if log is not None:
         write_paragraph(to, f"\nits log: {log}")
+
+
+def _write_doubts(to: "Console", refused: Sequence[str], not_repeated: str | None) -> None:
+    """Write what makes a rehearsal say less than it seems to."""
+    if refused:
+        write_paragraph(
+            to,
+            f"refused: {'; '.join(refused)}. A simulation has nothing outside, so what needs it is not rehearsed",
+            style="yellow",
+        )
+    if not_repeated is not None:
+        write_paragraph(to, not_repeated, style="yellow")
 
 
 def _write_acts(to: "Console", report: SimulationReport) -> None:
@@ -285,13 +305,15 @@ def duration_words(seconds: float) -> str:
 
 
 def _many_as_json(
-    plan: SweepPlan, first: int, summary: SweepSummary, seconds: float, violation: SavedViolation | None
+    plan: SweepPlan, first: int, summary: SweepSummary, seconds: float, violation: SavedViolation | None, repeats: bool
 ) -> dict[str, object]:
     return {
         "agent": plan.agent,
         "seeds": summary.seeds,
         "first": first,
         "seconds": round(seconds, 3),
+        "repeats": repeats,
+        "refused": sorted(summary.refused),
         "lives": summary.lives,
         "steps": summary.steps,
         "events": summary.events,

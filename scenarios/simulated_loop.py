@@ -148,11 +148,13 @@ class SimulatedLoop(base_events.BaseEventLoop):
         """Steps taken so far."""
         self.before_step: Callable[[int], object] | None = None
         """Called with the number of each step, from 1, before it is taken; what it raises ends the simulation."""
+        self.on_refused: Callable[[str], object] | None = None
+        """Called with what was reached for outside, before it is refused: whoever reached may say nothing of it."""
         super().__init__()
         self.set_task_factory(_task)
         self.set_debug(False)  # It reads the machine's clock at each step.
         for name, what in REFUSED.items():
-            setattr(self, name, partial(_refuse, what))
+            setattr(self, name, partial(self._refuse, what))
 
     def next_number(self) -> int:
         """Return a number that no task and no future of this loop has."""
@@ -205,12 +207,13 @@ class SimulatedLoop(base_events.BaseEventLoop):
     def _process_events(self, event_list: Any) -> None:
         """There is no selector and so there are no events."""
 
+    def _refuse(self, what: str, *args: object, **options: object) -> NoReturn:
+        if self.on_refused is not None:
+            self.on_refused(what)
+        raise OutsideWorld(f"{what}, which a simulation has not")
+
     def _write_to_self(self) -> None:
         """Nobody waits in a selector to be woken."""
-
-
-def _refuse(what: str, *args: object, **options: object) -> NoReturn:
-    raise OutsideWorld(f"{what}, which a simulation has not")
 
 
 def _task(loop: Any, coroutine: Any, **options: Any) -> asyncio.Task[Any]:

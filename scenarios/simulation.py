@@ -77,6 +77,7 @@ class Simulation:
         self.repetitions: list[Repetition] = []
         """Of acts, still to come."""
         self.watching = {index: Watching(act) for index, act in enumerate(scenario.acts) if isinstance(act, Watch)}
+        self.refused: set[str] = set()
         self.steps = 0
         self.over = False
         self._ended = False
@@ -104,6 +105,7 @@ class Simulation:
         """Play one life of the process, and return the time at its end."""
         loop = SimulatedLoop(self._schedule(), time_s=time_s)
         loop.before_step = self._before_step
+        loop.on_refused = self.refused.add
         self.world.loop, self.world.dying = loop, False
         self.on_act = nobody
         asyncio.set_event_loop(loop)
@@ -127,7 +129,7 @@ class Simulation:
             self.replies.bury()
             if self.files is not None:
                 self.files.end_life()
-            loop.before_step = None
+            loop.before_step = loop.on_refused = None
             if self.wire is not None and self.world.dying:
                 self.wire.network.bury()
             self._bury(loop)
@@ -209,6 +211,7 @@ class Simulation:
             broken=tuple(self.watch.broken),
             exercised=tuple(sorted(self.watch.exercised)),
             happened=self.world.plan.happened(),
+            refused=tuple(sorted(self.refused)),
             lives=self.world.life,
             steps=self.steps,
             virtual_s=self.world.now_s(),

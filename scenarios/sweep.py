@@ -47,6 +47,14 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     drawing: dict[str, Any] = {}
     """What `drawn_scenario` is given beside the seed."""
 
+    def not_repeated(self, what: str) -> str:
+        """Return the words for a scenario that gave another log the second time."""
+        return (
+            f"{what} gives another log each time; something in {self.agent} depends on more than the seed, such as "
+            "the machine's clock, a random number, or what was played before: a function that makes the agent anew may "
+            "help"
+        )
+
     def scenario(self, seed: int) -> Scenario:
         """Return the scenario of a seed."""
         return drawn_scenario(seed, **self.drawing)
@@ -80,6 +88,7 @@ class PlayedSeed(msgspec.Struct, frozen=True, kw_only=True):
     happened: tuple[str, ...]
     """Of those that came to happen."""
     met: tuple[Meeting, ...]
+    refused: tuple[str, ...]
     lives: int
     steps: int
     virtual_s: float
@@ -96,6 +105,7 @@ def played_seed(report: SimulationReport, seed: int) -> PlayedSeed:
         planned=tuple(type(fault).__name__ for fault in report.scenario.faults),
         happened=tuple(type(fault).__name__ for fault in report.happened),
         met=report.met,
+        refused=report.refused,
         lives=report.lives,
         steps=report.steps,
         virtual_s=report.virtual_s,
@@ -193,11 +203,16 @@ class SweepSummary:
         """In how many scenarios there was something to check for each promise."""
         self.broken: dict[str, list[int]] = {}
         """The seeds whose scenarios broke a promise, by its name."""
+        self.refused: set[str] = set()
+        """What was reached for outside of the simulation."""
+        self.first: PlayedSeed | None = None
         self.first_broken: PlayedSeed | None = None
 
     def add(self, played: PlayedSeed) -> None:
         """Count what came of a seed."""
         self.seeds += 1
+        self.first = self.first or played
+        self.refused.update(played.refused)
         self.lives += played.lives
         self.steps += played.steps
         self.events += played.events

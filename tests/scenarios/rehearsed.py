@@ -4,6 +4,7 @@ import asyncio
 import math
 import os
 import sys
+import uuid
 
 import msgspec
 
@@ -55,6 +56,18 @@ async def stay(who: str) -> str:
     sys.stdout.flush()
     while True:
         math.sqrt(2)
+
+
+@tool(tier="observe")
+async def dice(who: str) -> str:
+    """Throw dice that nobody has loaded."""
+    return uuid.uuid4().hex
+
+
+@tool(tier="observe")
+async def thread(who: str) -> str:
+    """Do it in a thread."""
+    return await asyncio.to_thread(str.upper, who)
 
 
 later: set[asyncio.Task[None]] = set()
@@ -125,6 +138,10 @@ forgetful = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), 
 loudly = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[loud])
 ending = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[end])
 staying = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[stay])
+
+
+chancy = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[dice])
+threaded = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[thread])
 
 
 async def never(call: ProposedCall) -> None:

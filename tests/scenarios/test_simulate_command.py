@@ -227,6 +227,26 @@ def test_what_cannot_be_played_is_one_line(arguments: list[str], words: str) -> 
     assert result.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("options", [("--seeds", 2, "--jobs", 1), ("--seed", 3)])
+def test_a_log_that_is_not_repeated_is_told(options: tuple[object, ...]) -> None:
+    arguments = ("tests.scenarios.rehearsed:chancy", *SMALL, "--own-tools", *options)
+    result = run("simulate", *arguments)
+    assert result.exit_code == 0
+    assert re.search(r"gives another log each time; something in \S+:chancy depends on more than ", result.stdout)
+    assert simulated(*arguments)["repeats"] is False
+    assert simulated(GOOD, *SMALL, *options)["repeats"] is True
+
+
+@pytest.mark.parametrize("options", [("--seeds", 2, "--jobs", 1), ("--seed", 3)])
+def test_what_a_simulation_refuses_is_told(options: tuple[object, ...]) -> None:
+    arguments = ("tests.scenarios.rehearsed:threaded", *SMALL, "--own-tools", *options)
+    assert "refused: work was to be done in a thread" in run("simulate", *arguments).stdout
+    document = simulated(*arguments)
+    assert (document.get("report") or document)["refused"] == ["work was to be done in a thread"]
+    document = simulated(GOOD, *SMALL, *options)
+    assert (document.get("report") or document)["refused"] == []
+
+
 @pytest.mark.parametrize("options", [("--seeds", 2, "--jobs", 1), ("--seed", 1, "--save", "{folder}")])
 def test_what_tools_print_is_no_part_of_the_answer(tmp_path: Path, options: tuple[object, ...]) -> None:
     arguments = [str(option).format(folder=tmp_path) for option in options]
@@ -302,8 +322,9 @@ def test_a_process_that_a_tool_ends_is_told_with_the_seeds_that_it_played() -> N
 def test_signals_end_a_tool_that_holds_its_process_for_ever(number: signal.Signals, code: int, jobs: int) -> None:
     program = [sys.executable, "-P", "-c", "from refold.cli import main; main()", "simulate"]
     arguments = ["tests.scenarios.rehearsed:staying", "--own-tools", "--seeds", "100", "--jobs", str(jobs), "--json"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*program, *arguments], cwd=ROOT, text=True, start_new_session=True, **pipes) as process:
+    with subprocess.Popen(
+        [*program, *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stderr is not None
         assert process.stdout is not None
         line = process.stderr.readline()
