@@ -4,6 +4,7 @@ The rule: what cannot be played is refused here with the name of the field, and 
 """
 
 import math
+from collections.abc import Collection
 from typing import Final
 
 import msgspec
@@ -15,6 +16,9 @@ SECONDS_MAX: Final = 10_000_000.0
 
 COUNT_MAX: Final = 100_000_000
 """Nothing is done, or is as long, more often than this at one place of a scenario."""
+
+DRAWN_MAX: Final = 10_000
+"""A drawn scenario has at most so many acts, sessions and faults."""
 
 COUNTS: Final = ("times", "capacity", "appends", "operations", "characters")
 """Fields that count something, from 1."""
@@ -42,3 +46,23 @@ def check_fields(struct: msgspec.Struct, *, backward: bool = False) -> None:
                 )
         elif name in COUNTS and not 1 <= value <= COUNT_MAX:
             raise ConfigError(f"{type(struct).__name__}.{name} is from 1 to {COUNT_MAX:,}, and is {value}")
+
+
+def check_choice(name: str, value: object, choices: Collection[object]) -> None:
+    """Check that something is one of a few.
+
+    Raises:
+        ConfigError: it is another.
+    """
+    if value not in choices:
+        raise ConfigError(f"{name} is one of {', '.join(map(repr, choices))}, and not {value!r:.80}")
+
+
+def check_whole(name: str, value: object, *, least: int, most: int) -> None:
+    """Check that something is a whole number within bounds, both inclusive.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ConfigError(f"{name} is a whole number from {least:,} to {most:,}, and not {value!r:.80}")

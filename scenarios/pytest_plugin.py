@@ -13,8 +13,9 @@ Nothing of Refold is imported before a test with the marker is run.
 """
 
 import inspect
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -28,6 +29,9 @@ MARKER = "refold_scenarios"
 
 SEEDS = 20
 """How many seeds are played if the marker says nothing else."""
+
+SEEDS_MAX = 100_000
+"""A test is made of each."""
 
 _FAILURE: pytest.StashKey[str] = pytest.StashKey()
 """Why the scenario of a test failed."""
@@ -52,8 +56,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker is None:
         return
     options = _options(marker, metafunc.definition.nodeid)
-    given = options.get("seeds", SEEDS)
-    seeds = range(given) if isinstance(given, int) else tuple(given)
+    seeds = _seeds(options.get("seeds", SEEDS), metafunc.definition.nodeid)
     if "refold_scenario" not in metafunc.fixturenames:
         metafunc.fixturenames.append("refold_scenario")
     metafunc.parametrize("refold_scenario", seeds, ids=[f"seed {seed}" for seed in seeds], indirect=True)
@@ -121,7 +124,25 @@ def _options(marker: pytest.Mark, test: str) -> dict[str, Any]:
     if marker.args or unknown or "agent" not in options:
         what = f"does not know {', '.join(unknown)}" if unknown else "is given agent=… and other options by name"
         raise pytest.UsageError(f"{test}: @pytest.mark.{MARKER} {what}; it knows {', '.join(sorted(known))}")
+    if not isinstance(options.get("stand_ins", False), bool):
+        raise pytest.UsageError(f"{test}: stand_ins=… of @pytest.mark.{MARKER} is True or False")
     return options
+
+
+def _seeds(given: object, test: str) -> Sequence[int]:
+    """Return the seeds that a marker names; a test that would be run with none would say nothing."""
+    seeds: Sequence[object] = ()
+    if isinstance(given, int) and not isinstance(given, bool):
+        seeds = range(min(given, SEEDS_MAX + 1))
+    elif isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        seeds = tuple(islice(cast("Iterable[object]", given), SEEDS_MAX + 1))
+    whole = [seed for seed in seeds if isinstance(seed, int) and not isinstance(seed, bool)]
+    if not 1 <= len(whole) == len(seeds) <= SEEDS_MAX:
+        raise pytest.UsageError(
+            f"{test}: seeds=… of @pytest.mark.{MARKER} is a number from 1 to {SEEDS_MAX:,} or a collection of whole "
+            f"numbers, and not {given!r:.80}"
+        )
+    return whole
 
 
 def _source(given: "AgentSource | str") -> "AgentSource":

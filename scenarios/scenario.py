@@ -9,13 +9,13 @@
 The same scenario with the same agent gives the same log, byte for byte.
 """
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from refold.events.errors import ConfigError
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.field_checks import check_fields
+from refold.scenarios.field_checks import check_choice, check_fields
 
 StoreName: TypeAlias = Literal["memory", "sqlite"]
 """Where a log is."""
@@ -129,6 +129,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if not self.acts:
             raise ConfigError("a scenario needs somebody who says something: acts=(Say(session='a', text='hello'),)")
         check_fields(self)
+        check_choice("Scenario.store", self.store, get_args(StoreName))
+        check_choice("Scenario.wire", self.wire, get_args(WireName))
         for place, overtaken in (self.deviations or {}).items():
             if place < 0 or overtaken < 0:
                 raise ConfigError(f"Scenario.deviations count from 0, and one is {place}: {overtaken}")

@@ -31,7 +31,7 @@ JOBS_MAX = 256
 """So many processes at most."""
 
 ACTS_MAX = 10_000
-"""A drawn scenario has at most so many acts, sessions and faults."""
+"""A drawn scenario has at most so many acts, sessions and faults; as `drawn_scenario` says."""
 
 SEEDS_PER_JOB = 25
 """For fewer seeds than this no further process is begun."""

@@ -21,6 +21,8 @@ from refold.scenarios import SimulationReport, Scenario
 from tests.scenarios.rehearsed import good, leaky
 """
 
+SEEDS = ("0", "-1", "[]", "'abc'", "None", "1.5", "True", "['x']", "10**9", "__import__('itertools').count()")
+
 SMALL = "sessions=1, acts=3, faults=2"
 
 
@@ -97,6 +99,13 @@ def test_leaky() -> None:
         ("seeds=3", "is given agent=*"),
         ("agent=good, seed=3", "does not know seed; it knows*"),
         ("good", "is given agent=*"),
+        *((f"agent=good, seeds={seeds}", "is a number from 1 to 100,000 or*") for seeds in SEEDS),
+        ("agent=good, stand_ins='no'", "stand_ins=… of @pytest.mark.refold_scenarios is True or False*"),
+        ("agent=good, sessions=0", "sessions is a whole number from 1 to 10,000, and not 0*"),
+        ("agent=good, acts='3'", "acts is a whole number from 1 to 10,000, and not '3'*"),
+        ("agent=good, faults=-1", "faults_max is a whole number from 0 to 10,000, and not -1*"),
+        ("agent=good, store='disk'", "Scenario.store is one of 'memory', 'sqlite', and not 'disk'*"),
+        ("agent=good, wire='http'", "Scenario.wire is one of 'none', 'openai', 'anthropic', and not 'http'*"),
     ],
 )
 def test_a_marker_that_cannot_work_says_what_it_knows(pytester: pytest.Pytester, marker: str, words: str) -> None:
