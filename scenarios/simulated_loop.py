@@ -25,6 +25,9 @@ T = TypeVar("T")
 STEPS_MAX = 5_000_000
 """A simulation that takes more steps of the loop does not end."""
 
+STEPS_AT_ONCE_MAX = 200_000
+"""A simulation that takes more steps without any time going by never lets time go by."""
+
 
 REFUSED = {
     "run_in_executor": "work was to be done in a thread",
@@ -146,6 +149,8 @@ class SimulatedLoop(base_events.BaseEventLoop):
         self._steps_max = steps_max
         self.steps = 0
         """Steps taken so far."""
+        self._steps_before = 0
+        """Those that were taken before the present moment."""
         self.before_step: Callable[[int], object] | None = None
         """Called with the number of each step, from 1, before it is taken; what it raises ends the simulation."""
         self.on_refused: Callable[[str], object] | None = None
@@ -181,6 +186,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
                     return
                 raise Deadlock(f"after {self.steps} steps nothing is ready and no timer is set; {_waiting(self)}")
             self._time_s = max(self._time_s, timers[0]._when)
+            self._steps_before = self.steps
         while timers and timers[0]._when <= self._time_s:
             timer = heapq.heappop(timers)
             timer._scheduled = False
@@ -197,6 +203,8 @@ class SimulatedLoop(base_events.BaseEventLoop):
             self.steps += 1
             if self.steps > self._steps_max:
                 raise StepLimit(f"no end after {self._steps_max:,} steps, at {self._time_s:.3f} s; {_waiting(self)}")
+            if self.steps - self._steps_before > STEPS_AT_ONCE_MAX:
+                raise StepLimit(f"{STEPS_AT_ONCE_MAX:,} steps at once, at {self._time_s:.3f} s; {_waiting(self)}")
             if self.before_step is not None:
                 self.before_step(self.steps)  # What it stops may go on later, so that no step may be lost.
         handle = ready[place]
