@@ -40,6 +40,8 @@ def check_fields(struct: msgspec.Struct, *, backward: bool = False) -> None:
             continue
         if name.endswith("_s") or name == "seconds":
             least = -SECONDS_MAX if backward else 0.0
+            if name == "calm_s" and value == math.inf:  # Whoever plays it says when faults are over.
+                continue
             if not (math.isfinite(value) and least <= value <= SECONDS_MAX):
                 raise ConfigError(
                     f"{type(struct).__name__}.{name} is from {least:,.0f} to {SECONDS_MAX:,.0f} seconds, and is {value}"

@@ -140,16 +140,17 @@ def reserved_stem(folder: Path, name: str, scenario: Scenario) -> str:
         PersistenceError: it cannot be written.
     """
     text = msgspec.json.format(msgspec.json.encode(scenario)).decode() + "\n"
+    stem = free_stem(folder, name)
     while True:
-        stem = free_stem(folder, name)
         try:
             with (folder / f"{stem}.json").open("x", encoding="utf-8") as file:
                 file.write(text)
         except FileExistsError:  # Somebody else has been quicker.
-            continue
+            stem = free_stem(folder, name)
         except OSError as error:
             raise PersistenceError(f"{folder / stem}.json cannot be written: {error.strerror}") from error
-        return stem
+        else:
+            return stem
 
 
 def check_folder(folder: Path) -> None:

@@ -179,10 +179,7 @@ def simulate(
     promises: {NAME: {verdict, exercised, boundaries}}, violation: {boundary: {kind, position, stream, version},
     broken, log}}. With --ready list: {ready: {NAME: title}}.
     """
-    if sum(given is not None for given in (seeds, seed, time, scenario, ready, from_log)) > 1:
-        raise typer.BadParameter(
-            "--seeds, --seed, --time, --scenario, --ready and --from say what is played; give one of them"
-        )
+    _check_alone(seeds, seed, time, scenario, ready, from_log)
     _check_options(context, seed=seed, scenario=scenario, ready=ready, from_log=from_log)
     if ready == "list":
         run_blocking_command(lambda: _list_ready(as_json))
@@ -193,13 +190,7 @@ def simulate(
     if agent is None:
         sample = f"; `python -m refold.scenarios.ready.{ready}` plays it with a sample" if ready is not None else ""
         raise typer.BadParameter(f"name the agent, as module:attribute{sample or ', or a log with --from'}")
-    drawing = {
-        "sessions": sessions,
-        "acts": acts,
-        "faults_max": faults,
-        "store": store.value,
-        "wire": wire.value,
-    }
+    drawing = {"sessions": sessions, "acts": acts, "faults_max": faults, "store": store.value, "wire": wire.value}
 
     def work(interruption: "Interruption") -> int:
         from refold.scenarios.saved_violation import check_folder
@@ -213,6 +204,13 @@ def simulate(
         return _many(plan, first, seeds, time, jobs, save, as_json, interruption)
 
     _run(work)
+
+
+def _check_alone(*given: object) -> None:
+    if sum(each is not None for each in given) > 1:
+        raise typer.BadParameter(
+            "--seeds, --seed, --time, --scenario, --ready and --from say what is played; give one of them"
+        )
 
 
 OF_SWEEPS = ("first", "jobs")
