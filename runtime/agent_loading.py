@@ -7,12 +7,13 @@ import difflib
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from types import ModuleType
 from typing import TypeGuard, cast
 
 from refold.agent import Agent
+from refold.agent_source import AgentSource, checked_source, failure_words, kind_of, made_agent
 from refold.events.errors import ConfigError
 from refold.events.pure_core import PureCore
 from refold.stream_kinds import GivenKind, StreamKind
@@ -22,18 +23,27 @@ def load_agent(name: str) -> Agent:
     """Return the agent that `name` names; its module is imported, also from the working directory.
 
     Args:
-        name: `module:attribute`, such as `app.agents:support`.
+        name: `module:attribute`, such as `app.agents:support`, of an agent or of a function that makes one.
 
     Raises:
-        ConfigError: there is no such module or attribute, importing it fails, or it is no `Agent`.
+        ConfigError: there is no such module or attribute, importing it fails, or no agent comes from it.
+    """
+    source = load_agent_source(name)
+    with redirect_stdout(sys.stderr):
+        return made_agent(source, name)
+
+
+def load_agent_source(name: str) -> AgentSource:
+    """Return the agent that `name` names, or the function that makes it, which is not called yet.
+
+    Args:
+        name: as for `load_agent`.
+
+    Raises:
+        ConfigError: there is no such module or attribute, importing it fails, or it is neither.
     """
     attribute = name.partition(":")[2]
-    found = _named(name, "an agent", "app.agents:support", lambda module: _agents_in(module, attribute))
-    if not isinstance(found, Agent):
-        raise ConfigError(
-            f"{name} is {_kind_of(found)} and no Agent; make it one: {attribute} = refold.Agent(config=…, provider=…)"
-        )
-    return found
+    return checked_source(_named(name, "an agent", "app.agents:support", lambda it: _agents_in(it, attribute)), name)
 
 
 def load_kinds(words: Iterable[str]) -> dict[str, GivenKind]:
@@ -56,7 +66,7 @@ def load_kinds(words: Iterable[str]) -> dict[str, GivenKind]:
             raise ConfigError(f"the kind {kind!r} is given twice")
         found = _named(name, "a core", "app.books:OrderBook", _cores_in)
         if not _is_core(found):
-            raise ConfigError(f"{name} is {_kind_of(found)} and no core; derive it from refold.events.PureCore")
+            raise ConfigError(f"{name} is {kind_of(found)} and no core; derive it from refold.events.PureCore")
         kinds[kind] = found
     return kinds
 
@@ -85,24 +95,20 @@ def _imported(name: str) -> ModuleType:
     if folder not in sys.path:
         sys.path.insert(0, folder)
     try:
-        return importlib.import_module(name)
+        with redirect_stdout(sys.stderr):  # What it prints is no part of a command's answer.
+            return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(
                 f"there is no module {error.name!r}, neither in {folder} nor among the installed packages"
             ) from error
         raise ConfigError(_failed_import(name, error)) from error
-    except Exception as error:  # The border to the user's module, which may raise anything while it is imported.
+    except (Exception, SystemExit) as error:  # The border to the user's module, which may raise anything.
         raise ConfigError(_failed_import(name, error)) from error
 
 
-def _failed_import(name: str, error: Exception) -> str:
-    """Return what went wrong and where, on the line of the user's code that it came from."""
-    if isinstance(error, SyntaxError):
-        return f"importing {name!r} fails: {type(error).__name__}: {error}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    place = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return f"importing {name!r} fails{place}: {type(error).__name__}: {error}"
+def _failed_import(name: str, error: BaseException) -> str:
+    return f"importing {name!r} fails{failure_words(error)}"
 
 
 def _agents_in(module: ModuleType, attribute: str) -> str:
@@ -122,7 +128,3 @@ def _cores_in(module: ModuleType) -> str:
         if isinstance(value, type) and issubclass(value, PureCore) and value is not PureCore
     ]
     return f"its cores are {', '.join(cores)}" if cores else "there is no core in it"
-
-
-def _kind_of(found: object) -> str:
-    return f"a class, {found.__qualname__}," if isinstance(found, type) else f"of type {type(found).__qualname__}"

@@ -6,8 +6,10 @@
 import random
 from typing import get_args
 
+from refold.events.errors import ConfigError
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
+from refold.scenarios.field_checks import DRAWN_MAX, check_whole
 from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Clear, Say, Scenario, StoreName, Watch, WireName
 
 BUSY_S = 40.0
@@ -34,7 +36,14 @@ def drawn_scenario(
             half as many of each.
         store: where the log is.
         wire: how the model is reached.
+
+    Raises:
+        ConfigError: there can be no such scenario; each number is at most 10,000.
     """
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ConfigError(f"a seed is a whole number, and not {seed!r:.80}")
+    for name, value, least in (("sessions", sessions, 1), ("acts", acts, 1), ("faults_max", faults_max, 0)):
+        check_whole(name, value, least=least, most=DRAWN_MAX)
     chance = random.Random(f"scenario {seed}")
     said = tuple(_act(chance, f"s{chance.randrange(sessions)}") for _ in range(acts))
     planned = [_fault(chance) for _ in range(chance.randint(0, faults_max))]

@@ -10,10 +10,18 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from refold.events.errors import ConfigError
+from refold.scenarios.field_checks import check_fields
 
 
-class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of all faults."""
+class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all faults.
+
+    Raises:
+        ConfigError: it cannot happen: a number is out of bounds.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self, backward=isinstance(self, ClockJumps))
 
 
 class CountedFault(Fault, frozen=True, kw_only=True):
@@ -27,6 +35,7 @@ class CountedFault(Fault, frozen=True, kw_only=True):
     """From 1."""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.nth < 1:
             raise ConfigError(f"{type(self).__name__}.nth counts from 1, and is {self.nth}")
 
@@ -160,6 +169,13 @@ class ProviderBrownOut(LastingFault, frozen=True, kw_only=True, tag="provider_br
     place: int | None = None
     """Of the provider in an agent's FallbackProvider, from 1; None = all of them."""
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not 0 <= self.share <= 1:
+            raise ConfigError(f"ProviderBrownOut.share is from 0 to 1, and is {self.share}")
+        if self.place is not None and self.place < 1:
+            raise ConfigError(f"ProviderBrownOut.place counts from 1, and is {self.place}")
+
 
 class DiskIsFull(LastingFault, frozen=True, kw_only=True, tag="disk_is_full"):
     """Every append fails for a while, and leaves nothing."""
@@ -204,8 +220,14 @@ class HostFails(CountedFault, frozen=True, kw_only=True, tag="host_fails"):
     """A request is answered with an error of the host, which need not speak the API."""
 
     status: int = 503
+    """Of HTTP, from 400 to 599."""
     page: bool = False
     """Whether some machine on the way answers, with a page in HTML."""
+
+    def __post_init__(self) -> None:
+        CountedFault.__post_init__(self)
+        if not 400 <= self.status <= 599:
+            raise ConfigError(f"HostFails.status is from 400 to 599, and is {self.status}")
 
 
 class ResponseStalls(CountedFault, frozen=True, kw_only=True, tag="response_stalls"):

@@ -333,6 +333,10 @@ def main(arguments: Sequence[str], out: TextIO, clock: Clock) -> int:
         first, count, step = map(int, options.work.split(","))
         work([Path(path) for path in options.sample], options.seed, iter(range(first, count, step)), sys.stdout)
         return 0
+    missing = [path for path in options.sample if not Path(path).is_file()]
+    if missing:
+        out.write(f"hostile_logs: there is no file {missing[0]}; give logs to begin with, or none\n")
+        return 2
     with tempfile.TemporaryDirectory() as folder:
         samples = [*asyncio.run(make_samples(Path(folder))), *map(Path, options.sample)]
         if options.only is not None:

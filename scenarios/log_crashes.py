@@ -18,7 +18,7 @@ from typing import Literal
 
 import msgspec
 
-from refold.agent import Agent
+from refold.agent_source import AgentSource
 from refold.events.core import WaitUntil
 from refold.events.errors import ConfigError
 from refold.events.ids import SessionId, kind_and_identifier
@@ -105,7 +105,7 @@ def sampled(found: Sequence[Boundary], most: int | None) -> list[Boundary]:
 
 
 def crashed_everywhere(
-    log: RecordedLog, agent: Agent | None = None, at: Sequence[Boundary] | None = None
+    log: RecordedLog, agent: AgentSource | None = None, at: Sequence[Boundary] | None = None
 ) -> Iterator[CrashTrial]:
     """Start a process on each prefix of a log, and yield what came of it.
 
@@ -123,7 +123,7 @@ def crashed_everywhere(
     lengths = {batch[-1].position: length for length, batch in enumerate(log.batches, start=1)}
     for boundary in boundaries(log) if at is None else at:
         prefix.grow(lengths[boundary.position])
-        rehearsed = agent
+        rehearsed: AgentSource | None = agent
         if rehearsed is None:
             if prefix.configuration is None:
                 continue  # So far there is no session, and nothing to recover.

@@ -13,13 +13,14 @@ Nothing of Refold is imported before a test with the marker is run.
 """
 
 import inspect
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 if TYPE_CHECKING:
-    from refold.agent import Agent
+    from refold.agent_source import AgentSource
     from refold.scenarios.scenario import Scenario
     from refold.scenarios.simulation_report import SimulationReport
     from refold.scenarios.simulator import Simulator
@@ -28,6 +29,9 @@ MARKER = "refold_scenarios"
 
 SEEDS = 20
 """How many seeds are played if the marker says nothing else."""
+
+SEEDS_MAX = 100_000
+"""A test is made of each."""
 
 _FAILURE: pytest.StashKey[str] = pytest.StashKey()
 """Why the scenario of a test failed."""
@@ -42,7 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
         "markers",
         f"{MARKER}(agent, seeds={SEEDS}, stand_ins=False, sessions=3, acts=8, faults=6): run the test with as many "
         "scenarios, drawn from seeds, that the agent must live through; seeds may be a number or a collection of them, "
-        "agent a refold.Agent, a function that makes one, or module:attribute.",
+        "agent a refold.Agent, a function without arguments that makes one, or module:attribute of either.",
     )
 
 
@@ -52,8 +56,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker is None:
         return
     options = _options(marker, metafunc.definition.nodeid)
-    given = options.get("seeds", SEEDS)
-    seeds = range(given) if isinstance(given, int) else tuple(given)
+    seeds = _seeds(options.get("seeds", SEEDS), metafunc.definition.nodeid)
     if "refold_scenario" not in metafunc.fixturenames:
         metafunc.fixturenames.append("refold_scenario")
     metafunc.parametrize("refold_scenario", seeds, ids=[f"seed {seed}" for seed in seeds], indirect=True)
@@ -88,8 +91,8 @@ def refold_report(
     from refold.scenarios.sweep import quietly
 
     options = _options_of(request)
-    make = _maker(options["agent"])
-    simulator = Simulator((lambda: with_stand_ins(make())) if options.get("stand_ins", False) else make)
+    source = _source(options["agent"])
+    simulator = Simulator(with_stand_ins(source) if options.get("stand_ins", False) else source)
     report = quietly(simulator, refold_scenario)
     if report.broken:
         request.node.stash[_FAILURE] = _failure(simulator, report, tmp_path_factory)
@@ -121,27 +124,42 @@ def _options(marker: pytest.Mark, test: str) -> dict[str, Any]:
     if marker.args or unknown or "agent" not in options:
         what = f"does not know {', '.join(unknown)}" if unknown else "is given agent=… and other options by name"
         raise pytest.UsageError(f"{test}: @pytest.mark.{MARKER} {what}; it knows {', '.join(sorted(known))}")
+    if not isinstance(options.get("stand_ins", False), bool):
+        raise pytest.UsageError(f"{test}: stand_ins=… of @pytest.mark.{MARKER} is True or False")
     return options
 
 
-def _maker(given: "Agent | str | Callable[[], Agent]") -> "Callable[[], Agent]":
-    """Return what makes the agent, for each life of a simulated process."""
-    from refold.agent import Agent
-    from refold.agent_loading import load_agent
+def _seeds(given: object, test: str) -> Sequence[int]:
+    """Return the seeds that a marker names; a test that would be run with none would say nothing."""
+    seeds: Sequence[object] = ()
+    if isinstance(given, int) and not isinstance(given, bool):
+        seeds = range(min(given, SEEDS_MAX + 1))
+    elif isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        seeds = tuple(islice(cast("Iterable[object]", given), SEEDS_MAX + 1))
+    whole = [seed for seed in seeds if isinstance(seed, int) and not isinstance(seed, bool)]
+    if not 1 <= len(whole) == len(seeds) <= SEEDS_MAX:
+        raise pytest.UsageError(
+            f"{test}: seeds=… of @pytest.mark.{MARKER} is a number from 1 to {SEEDS_MAX:,} or a collection of whole "
+            f"numbers, and not {given!r:.80}"
+        )
+    return whole
 
-    agent: object = load_agent(given) if isinstance(given, str) else given
-    if isinstance(agent, Agent):
-        return lambda: agent
-    if not callable(agent):
-        raise pytest.UsageError(f"@pytest.mark.{MARKER}: agent is {type(agent).__name__} and no refold.Agent")
-    return agent
+
+def _source(given: "AgentSource | str") -> "AgentSource":
+    from refold.agent_loading import load_agent_source
+    from refold.agent_source import checked_source
+
+    if isinstance(given, str):
+        return load_agent_source(given)
+    return checked_source(given, f"agent=… of @pytest.mark.{MARKER}")
 
 
 def _failure(simulator: "Simulator", report: "SimulationReport", folders: pytest.TempPathFactory) -> str:
     from refold.scenarios.saved_violation import save_violation
 
     saved = save_violation(simulator, report, folders.mktemp("refold"), f"seed-{report.scenario.seed}")
+    where = f"Its log is {saved.log}; look into it with `refold show`, `refold check` and `refold replay`."
     return (
         f"{saved.broken}\n\nThis scenario is enough ({saved.tries} smaller ones were tried):\n\n"
-        f"{saved.code}\nIts log is {saved.log}; look into it with `refold show`, `refold check` and `refold replay`."
+        f"{saved.code}\n{where if saved.log is not None else f'Its log is not saved: {saved.unsaved}'}"
     )

@@ -1,17 +1,24 @@
 """A broken promise to take away: the smallest scenario that breaks it, as code, as a file, and as a log."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import msgspec
 
-from refold.events.errors import ConfigError, PersistenceError
+from refold.events.errors import ConfigError, PersistenceError, RefoldError
+from refold.scenarios.interruption import Interrupted
 from refold.scenarios.scenario import Scenario
 from refold.scenarios.scenario_code import scenario_as_code, scenario_as_test
 from refold.scenarios.shrinking import RUNS_MAX, shrunk
 from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.simulation_watch import Broken
 from refold.scenarios.simulator import Simulator
-from refold.scenarios.sweep import quietly
+from refold.scenarios.sweep import quiet, quietly
+
+SCENARIO_BYTES_MAX = 16_000_000
+"""A file that is longer is not read as a scenario."""
 
 
 class SavedViolation(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,12 +33,14 @@ class SavedViolation(msgspec.Struct, frozen=True, kw_only=True):
     """How many smaller scenarios were tried."""
     code: str
     """Python that assigns it to `scenario`."""
-    log: str
+    log: str | None
     """Path of its log."""
-    file: str
+    file: str | None
     """Path of the scenario as JSON, which `refold simulate --scenario` plays."""
     test: str | None
     """Path of a module with a test that plays it; None where the agent has no name."""
+    unsaved: str | None = None
+    """Why not all of it could be saved; what could not has no path."""
 
 
 def save_violation(
@@ -43,6 +52,7 @@ def save_violation(
     agent: str | None = None,
     own_tools: bool = True,
     tries_max: int = RUNS_MAX,
+    tried: Callable[[int], object] = lambda tries: None,
 ) -> SavedViolation:
     """Shrink a scenario that breaks a promise, and save what is left of it.
 
@@ -54,35 +64,48 @@ def save_violation(
         agent: `module:attribute`, for the test.
         own_tools: whether the bodies of its own tools ran.
         tries_max: how many smaller scenarios are tried at most.
-
-    Raises:
-        PersistenceError: a file cannot be written.
+        tried: is told how many have been, each time.
     """
-    tries = 0
+    tries, best = 0, report
 
     def play(scenario: Scenario) -> SimulationReport:
-        nonlocal tries
+        nonlocal tries, best
         tries += 1
-        return quietly(simulator, scenario)
+        tried(tries)
+        played = quietly(simulator, scenario)
+        if played.broken and played.broken[0].rule == report.broken[0].rule:
+            best = played
+        return played
 
-    smallest = shrunk(play, report, runs_max=tries_max)
-    stem = free_stem(folder, name)
-    log, file = folder / f"{stem}.db", folder / f"{stem}.json"
-    simulator.save_log(smallest.scenario, log)
-    _write(file, msgspec.json.format(msgspec.json.encode(smallest.scenario)).decode() + "\n")
-    test: Path | None = None
-    if agent is not None:
-        test = folder / f"test_{stem.replace('-', '_')}.py"
-        _write(test, scenario_as_test(smallest.scenario, agent, stem.replace("-", "_"), own_tools=own_tools))
+    try:
+        smallest = shrunk(play, report, runs_max=tries_max)
+    except Interrupted:  # Nobody wants to wait for a smaller one.
+        smallest = best
+    log = file = test = unsaved = None
+    try:
+        stem = reserved_stem(folder, name, smallest.scenario)
+        file = str(folder / f"{stem}.json")
+        if agent is not None:
+            path = folder / f"{_test_stem(stem)}.py"
+            path.write_text(scenario_as_test(smallest.scenario, agent, _test_name(stem), own_tools=own_tools), "utf-8")
+            test = str(path)
+        with quiet():
+            simulator.save_log(smallest.scenario, folder / f"{stem}.db")
+        log = str(folder / f"{stem}.db")
+    except RefoldError as error:
+        unsaved = str(error)
+    except OSError as error:
+        unsaved = f"{folder}: {error.strerror}"
     return SavedViolation(
         broken=smallest.broken[0],
         scenario=smallest.scenario,
         original=report.scenario,
         tries=tries,
         code=scenario_as_code(smallest.scenario),
-        log=str(log),
-        file=str(file),
-        test=str(test) if test is not None else None,
+        log=log,
+        file=file,
+        test=test,
+        unsaved=unsaved,
     )
 
 
@@ -93,11 +116,55 @@ def read_scenario(path: Path) -> Scenario:
         ConfigError: the file cannot be read, or holds no scenario.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Scenario)
+        with path.open("rb") as file:
+            text = file.read(SCENARIO_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(f"the scenario {path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    if len(text) > SCENARIO_BYTES_MAX:
+        raise ConfigError(f"{path} holds no scenario: it is longer than {SCENARIO_BYTES_MAX:,} bytes")
+    try:
+        return msgspec.json.decode(text, type=Scenario)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ConfigError) as error:
         raise ConfigError(f"{path} holds no scenario: {error}") from error
+
+
+def reserved_stem(folder: Path, name: str, scenario: Scenario) -> str:
+    """Save a scenario as JSON, and return how the files beside it may be named; nobody else is given the same name.
+
+    Args:
+        folder: made if it is not there.
+        name: how the names begin.
+        scenario: is written to the file whose name ends with `.json`.
+
+    Raises:
+        PersistenceError: it cannot be written.
+    """
+    text = msgspec.json.format(msgspec.json.encode(scenario)).decode() + "\n"
+    stem = free_stem(folder, name)
+    while True:
+        try:
+            with (folder / f"{stem}.json").open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:  # Somebody else has been quicker.
+            stem = free_stem(folder, name)
+        except OSError as error:
+            raise PersistenceError(f"{folder / stem}.json cannot be written: {error.strerror}") from error
+        else:
+            return stem
+
+
+def check_folder(folder: Path) -> None:
+    """Make a folder if it is not there, before there is anything to be saved in it.
+
+    Raises:
+        PersistenceError: there can be no such folder, or nothing can be written in it.
+    """
+    free_stem(folder, "any")
+    try:
+        with TemporaryFile(dir=folder):
+            return
+    except OSError as error:
+        raise PersistenceError(f"nothing can be saved in {folder}: {error.strerror}") from error
 
 
 def free_stem(folder: Path, name: str) -> str:
@@ -112,14 +179,15 @@ def free_stem(folder: Path, name: str) -> str:
     except OSError as error:
         raise PersistenceError(f"nothing can be saved in {folder}: {error.strerror}") from error
     stem, number = name, 1
-    while stem in taken:
+    while {stem, _test_stem(stem)} & taken:
         number += 1
         stem = f"{name}-{number}"
     return stem
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise PersistenceError(f"{path} cannot be written: {error.strerror}") from error
+def _test_stem(stem: str) -> str:
+    return f"test_{_test_name(stem)}"
+
+
+def _test_name(stem: str) -> str:
+    return re.sub(r"\W", "_", stem)

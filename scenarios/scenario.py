@@ -9,12 +9,13 @@
 The same scenario with the same agent gives the same log, byte for byte.
 """
 
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
 from refold.events.errors import ConfigError
 from refold.scenarios.faults import AnyFault
+from refold.scenarios.field_checks import check_choice, check_fields
 
 StoreName: TypeAlias = Literal["memory", "sqlite"]
 """Where a log is."""
@@ -23,12 +24,19 @@ WireName: TypeAlias = Literal["none", "openai", "anthropic"]
 """How a model is reached."""
 
 
-class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody outside does once, and again after a crash if nobody has acknowledged it."""
+class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What somebody outside does once, and again after a crash if nobody has acknowledged it.
+
+    Raises:
+        ConfigError: it cannot be done: a number is out of bounds.
+    """
 
     session: str
     at_s: float = 0.0
     """Virtual seconds after the simulation began."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 class Say(Act, frozen=True, kw_only=True, tag="say"):
@@ -74,21 +82,21 @@ AnyAct: TypeAlias = Say | Cancel | Abandon | Decide | Clear | Watch
 """Any act."""
 
 
-class Call(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A call of a tool in a scripted answer."""
 
     tool: str
     input: dict[str, Any] = {}
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A scripted answer of the model: a text, calls of tools, or both."""
 
     text: str = ""
     calls: tuple[Call, ...] = ()
 
 
-class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that a simulation is given beside the agent.
 
     Raises:
@@ -120,6 +128,20 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.acts:
             raise ConfigError("a scenario needs somebody who says something: acts=(Say(session='a', text='hello'),)")
+        check_fields(self)
+        check_choice("Scenario.store", self.store, get_args(StoreName))
+        check_choice("Scenario.wire", self.wire, get_args(WireName))
+        for place, overtaken in (self.deviations or {}).items():
+            if place < 0 or overtaken < 0:
+                raise ConfigError(f"Scenario.deviations count from 0, and one is {place}: {overtaken}")
+        for act in self.acts:
+            over_s = act.at_s + (act.for_s if isinstance(act, Watch) else 0.0)
+            if over_s > self.calm_s + self.patience_s:
+                end_s = self.calm_s + self.patience_s
+                raise ConfigError(
+                    f"{type(act).__name__} is over at {over_s:,.0f} s, and the scenario at calm_s + patience_s, "
+                    f"{end_s:,.0f} s; give it more patience"
+                )
 
     def sessions(self) -> tuple[str, ...]:
         """Return the ids of the sessions that anybody speaks to, in order of their first act."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from refold.events.errors import ConfigError
 from refold.scenarios.scenario import Scenario
 from refold.scenarios.simulation_report import SimulationReport
 
@@ -127,7 +128,11 @@ class _Shrinking:
                 self._with(**{field.name: field.default})
 
     def _with(self, **changes: object) -> bool:
-        return self._is_broken(msgspec.structs.replace(self._best.scenario, **changes))
+        try:
+            candidate = msgspec.structs.replace(self._best.scenario, **changes)
+        except ConfigError:  # Such as less patience than an act takes.
+            return False
+        return self._is_broken(candidate)
 
 
 def _simplified(struct: S) -> Iterator[S]:

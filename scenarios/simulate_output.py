@@ -1,7 +1,8 @@
 """What `refold simulate` writes: how far it is, tables of what was met and what was kept, and what was broken."""
 
 import shlex
-from collections.abc import Callable, Generator
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, get_args
 
@@ -9,6 +10,7 @@ from refold.commands.output import cell, console, counted, table, write_json, wr
 from refold.scenarios.fault_meetings import SITUATIONS, Situation
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.promises import PROMISES, verdict_on
+from refold.scenarios.ready import NAMES, ready_scenario
 from refold.scenarios.saved_violation import SavedViolation
 from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.sweep import SweepPlan, SweepSummary
@@ -27,6 +29,9 @@ COLUMNS: dict[Situation, str] = {
     "otherwise": "other",
 }
 """How columns are headed whose whole names would make the table too wide."""
+
+ACTS_SHOWN = 50
+"""What so many acts came to is shown; of further ones it is counted."""
 
 SEEDS_NAMED = 8
 """So many seeds that break a promise are named."""
@@ -80,11 +85,12 @@ def write_many(
     seconds: float,
     violation: SavedViolation | None,
     *,
+    repeats: bool,
     as_json: bool,
 ) -> None:
     """Write what came of a sweep."""
     if as_json:
-        write_json(_many_as_json(plan, first, summary, seconds, violation))
+        write_json(_many_as_json(plan, first, summary, seconds, violation, repeats))
         return
     to = console()
     faults = f"{summary.happened.total():,} of {counted(summary.planned.total(), 'planned fault')} happened"
@@ -96,43 +102,59 @@ def write_many(
         style="bold",
     )
     write_paragraph(to, tools_words(plan))
+    repeated = summary.first is None or repeats
+    _write_doubts(to, sorted(summary.refused), None if repeated else plan.not_repeated(f"seed {first}"))
     write_paragraph(to, "")
     _write_coverage(to, summary)
     write_paragraph(to, "")
     _write_promises(to, summary)
     if violation is not None:
-        _write_violation(to, plan, violation, summary.first_broken.seed if summary.first_broken else None)
+        again = f"--seed {summary.first_broken.seed}{drawing_words(plan)}" if summary.first_broken else None
+        _write_violation(to, plan, violation, again)
     elif summary.first_broken is not None:
         write_paragraph(to, f"\nseed {summary.first_broken.seed}: {summary.first_broken.broken[0]}", style="bold red")
 
 
 def write_one(
     plan: SweepPlan,
-    seed: int | None,
+    title: str,
+    again: str | None,
     report: SimulationReport,
     violation: SavedViolation | None,
     log: "Path | None",
     *,
+    repeats: bool,
     as_json: bool,
 ) -> None:
-    """Write what came of one scenario."""
+    """Write what came of one scenario.
+
+    Args:
+        plan: says whose it is.
+        title: what the scenario is called.
+        again: the options that play it again; None = there are none but those of the file that it is saved in.
+        report: what came of it.
+        violation: what it is shrunk to, if a promise is broken.
+        log: where its log lies, if it was to be saved.
+        repeats: whether it gave the same log the second time.
+        as_json: for programs.
+    """
     if as_json:
-        write_json({"report": report, "log": str(log) if log is not None else None, "violation": violation})
+        saved = str(log) if log is not None else None
+        write_json({"report": report, "repeats": repeats, "log": saved, "violation": violation})
         return
     to = console()
     write_paragraph(
         to,
-        f"{'the scenario' if seed is None else f'seed {seed}'}: {counted_lives(report.lives)}, "
+        f"{title}: {counted_lives(report.lives)}, "
         f"{counted(report.steps, 'step')}, {counted(report.events, 'event')}, "
         f"{duration_words(report.virtual_s)} of virtual time",
         style="bold",
     )
     write_paragraph(to, tools_words(plan))
-    write_paragraph(to, f"the log's digest is {report.digest}\n")
-    rows = table("#AT", "SESSION", "ACT", "OUTCOME")
-    for act, outcome in sorted(zip(report.scenario.acts, report.outcomes, strict=True), key=lambda it: it[0].at_s):
-        rows.add_row(f"{act.at_s:.2f}", cell(act.session), type(act).__name__, outcome or "none")
-    write_table(to, rows)
+    write_paragraph(to, f"the log's digest is {report.digest}")
+    _write_doubts(to, report.refused, None if repeats else plan.not_repeated(title))
+    write_paragraph(to, "")
+    _write_acts(to, report)
     happened = list(map(id, report.happened))
     if report.scenario.faults:
         write_paragraph(to, "")
@@ -147,9 +169,45 @@ def write_one(
         rows.add_row(rule, verdict_on(rule, broken=broken, exercised=report.exercised), says)
     write_table(to, rows)
     if violation is not None:
-        _write_violation(to, plan, violation, seed)
+        _write_violation(to, plan, violation, again)
     if log is not None:
         write_paragraph(to, f"\nits log: {log}")
+
+
+def _write_doubts(to: "Console", refused: Sequence[str], not_repeated: str | None) -> None:
+    """Write what makes a rehearsal say less than it seems to."""
+    if refused:
+        write_paragraph(
+            to,
+            f"refused: {'; '.join(refused)}. A simulation has nothing outside, so what needs it is not rehearsed",
+            style="yellow",
+        )
+    if not_repeated is not None:
+        write_paragraph(to, not_repeated, style="yellow")
+
+
+def _write_acts(to: "Console", report: SimulationReport) -> None:
+    rows = table("#AT", "SESSION", "ACT", "OUTCOME")
+    acts = sorted(zip(report.scenario.acts, report.outcomes, strict=True), key=lambda it: it[0].at_s)
+    for act, outcome in acts[:ACTS_SHOWN]:
+        rows.add_row(f"{act.at_s:.2f}", cell(act.session), type(act).__name__, outcome or "none")
+    write_table(to, rows)
+    if acts[ACTS_SHOWN:]:
+        outcomes = Counter(outcome or "none" for _, outcome in acts[ACTS_SHOWN:])
+        counts = ", ".join(f"{outcome} {times:,}" for outcome, times in sorted(outcomes.items()))
+        write_paragraph(to, f"and {counted(len(acts) - ACTS_SHOWN, 'further act')}: {counts}")
+
+
+def write_ready(*, as_json: bool) -> None:
+    """Write which ready scenarios there are, each with the first line of its story."""
+    titles = {name: (ready_scenario(name).__doc__ or "").partition("\n")[0] for name in NAMES}
+    if as_json:
+        write_json({"ready": titles})
+        return
+    rows = table("NAME", "WHAT HAPPENS")
+    for name, title in titles.items():
+        rows.add_row(name, title)
+    write_table(console(), rows)
 
 
 def _write_coverage(to: "Console", summary: SweepSummary) -> None:
@@ -180,7 +238,7 @@ def _write_promises(to: "Console", summary: SweepSummary) -> None:
         write_paragraph(to, f"{rule} is violated by seed {named}{more}", style="red")
 
 
-def _write_violation(to: "Console", plan: SweepPlan, violation: SavedViolation, seed: int | None) -> None:
+def _write_violation(to: "Console", plan: SweepPlan, violation: SavedViolation, again: str | None) -> None:
     agent, options = shlex.quote(plan.agent), options_words(plan)
     acts, faults = len(violation.scenario.acts), len(violation.scenario.faults)
     write_paragraph(to, f"\nviolated: {violation.broken}", style="bold red")
@@ -191,15 +249,18 @@ def _write_violation(to: "Console", plan: SweepPlan, violation: SavedViolation, 
         f"({violation.tries} smaller ones were tried).\n",
     )
     write_paragraph(to, violation.code, indent=4)
+    if violation.unsaved is not None:
+        write_paragraph(to, f"not all of it is saved: {violation.unsaved}", style="red")
     write_paragraph(to, "Look into it:")
     stream = violation.broken.stream.partition("/")[2]
-    log = shlex.quote(violation.log)
-    commands = [
-        f"refold check {log}",
-        f"refold replay {log}",
-        *([f"refold show {log} {shlex.quote(stream)} --events"] if stream else []),
-        f"refold simulate {agent} --scenario {shlex.quote(violation.file)}{options}",
-        *([f"refold simulate {agent} --seed {seed}{drawing_words(plan)}{options}"] if seed is not None else []),
+    commands: list[str] = []
+    if violation.log is not None:
+        log = shlex.quote(violation.log)
+        commands += [f"refold check {log}", f"refold replay {log}"]
+        commands += [f"refold show {log} {shlex.quote(stream)} --events"] if stream else []
+    commands += [
+        *([f"refold simulate {agent} --scenario {shlex.quote(violation.file)}{options}"] if violation.file else []),
+        *([f"refold simulate {agent} {again}{options}"] if again is not None else []),
     ]
     if violation.test is not None:
         commands.append(f"pytest {shlex.quote(violation.test)}")
@@ -244,13 +305,15 @@ def duration_words(seconds: float) -> str:
 
 
 def _many_as_json(
-    plan: SweepPlan, first: int, summary: SweepSummary, seconds: float, violation: SavedViolation | None
+    plan: SweepPlan, first: int, summary: SweepSummary, seconds: float, violation: SavedViolation | None, repeats: bool
 ) -> dict[str, object]:
     return {
         "agent": plan.agent,
         "seeds": summary.seeds,
         "first": first,
         "seconds": round(seconds, 3),
+        "repeats": repeats,
+        "refused": sorted(summary.refused),
         "lives": summary.lives,
         "steps": summary.steps,
         "events": summary.events,

@@ -12,9 +12,9 @@ import msgspec
 
 from refold.actors.protocols import Provider
 from refold.agent import Agent
+from refold.agent_source import AgentSource, made_agent
 from refold.approval_handling import ApprovalHandler
 from refold.events.configuration import ToolSpec
-from refold.events.errors import ConfigError
 from refold.events.ids import AgentId
 from refold.events.model import ModelRequest
 from refold.scenarios.simulated_model import SimulatedModel, simulated_provider
@@ -23,10 +23,6 @@ from refold.scenarios.simulated_world import World
 from refold.structured_output import output_schema
 from refold.subagent_tool import SubagentTool, with_subagents
 from refold.tools import Tool
-
-AgentSource: TypeAlias = Agent | Callable[[], Agent]
-"""An agent, or what makes one: called for each life of the process, as a process makes its own when it starts. An agent
-whose own parts remember what the log does not know needs one."""
 
 Reached: TypeAlias = Callable[[SimulatedModel], Provider]
 """Returns the provider through which a simulated model is asked."""
@@ -43,18 +39,16 @@ def simulated_agent(
     """Return the agent for the present life of a simulated process; its subagents are simulated too.
 
     Args:
-        source: the user's.
+        source: the user's; a function is called, as a process makes its own agent when it starts.
         world: where chance and faults come from.
         asked: told of each request to any of the models, and says whose it is.
         approval: decides about the calls of all; None = they wait.
         reached: says how a model is asked.
 
     Raises:
-        ConfigError: what is to make an agent makes something else.
+        ConfigError: the function fails, or makes something else.
     """
-    agent: object = source if isinstance(source, Agent) else source()
-    if not isinstance(agent, Agent):
-        raise ConfigError(f"a function that makes the agent to be simulated returned {agent!r:.80}, which is no Agent")
+    agent = made_agent(source)
     for living in {id(living): living for found in with_subagents(agent) for living in found.stream_objects()}.values():
         living.begin_anew()
     made: dict[int, Agent] = {}

@@ -25,6 +25,9 @@ T = TypeVar("T")
 STEPS_MAX = 5_000_000
 """A simulation that takes more steps of the loop does not end."""
 
+STEPS_AT_ONCE_MAX = 200_000
+"""A simulation that takes more steps without any time going by never lets time go by."""
+
 
 REFUSED = {
     "run_in_executor": "work was to be done in a thread",
@@ -146,13 +149,17 @@ class SimulatedLoop(base_events.BaseEventLoop):
         self._steps_max = steps_max
         self.steps = 0
         """Steps taken so far."""
+        self._steps_before = 0
+        """Those that were taken before the present moment."""
         self.before_step: Callable[[int], object] | None = None
         """Called with the number of each step, from 1, before it is taken; what it raises ends the simulation."""
+        self.on_refused: Callable[[str], object] | None = None
+        """Called with what was reached for outside, before it is refused: whoever reached may say nothing of it."""
         super().__init__()
         self.set_task_factory(_task)
         self.set_debug(False)  # It reads the machine's clock at each step.
         for name, what in REFUSED.items():
-            setattr(self, name, partial(_refuse, what))
+            setattr(self, name, partial(self._refuse, what))
 
     def next_number(self) -> int:
         """Return a number that no task and no future of this loop has."""
@@ -179,6 +186,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
                     return
                 raise Deadlock(f"after {self.steps} steps nothing is ready and no timer is set; {_waiting(self)}")
             self._time_s = max(self._time_s, timers[0]._when)
+            self._steps_before = self.steps
         while timers and timers[0]._when <= self._time_s:
             timer = heapq.heappop(timers)
             timer._scheduled = False
@@ -195,6 +203,8 @@ class SimulatedLoop(base_events.BaseEventLoop):
             self.steps += 1
             if self.steps > self._steps_max:
                 raise StepLimit(f"no end after {self._steps_max:,} steps, at {self._time_s:.3f} s; {_waiting(self)}")
+            if self.steps - self._steps_before > STEPS_AT_ONCE_MAX:
+                raise StepLimit(f"{STEPS_AT_ONCE_MAX:,} steps at once, at {self._time_s:.3f} s; {_waiting(self)}")
             if self.before_step is not None:
                 self.before_step(self.steps)  # What it stops may go on later, so that no step may be lost.
         handle = ready[place]
@@ -205,12 +215,13 @@ class SimulatedLoop(base_events.BaseEventLoop):
     def _process_events(self, event_list: Any) -> None:
         """There is no selector and so there are no events."""
 
+    def _refuse(self, what: str, *args: object, **options: object) -> NoReturn:
+        if self.on_refused is not None:
+            self.on_refused(what)
+        raise OutsideWorld(f"{what}, which a simulation has not")
+
     def _write_to_self(self) -> None:
         """Nobody waits in a selector to be woken."""
-
-
-def _refuse(what: str, *args: object, **options: object) -> NoReturn:
-    raise OutsideWorld(f"{what}, which a simulation has not")
 
 
 def _task(loop: Any, coroutine: Any, **options: Any) -> asyncio.Task[Any]:

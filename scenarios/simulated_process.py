@@ -16,11 +16,12 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from refold.agent_runtime import AgentRuntime
+from refold.agent_source import AgentSource
 from refold.events.errors import PersistenceError
 from refold.scenarios import faults
 from refold.scenarios.burial import Gone, bury
 from refold.scenarios.scenario import Scenario
-from refold.scenarios.simulated_agent import AgentSource, simulated_agent
+from refold.scenarios.simulated_agent import simulated_agent
 from refold.scenarios.simulated_loop import SeededSchedule, SimulatedLoop, SparseSchedule
 from refold.scenarios.simulated_store import SimulatedStore
 from refold.scenarios.simulated_world import World

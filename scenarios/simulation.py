@@ -14,6 +14,7 @@ import msgspec
 
 from refold.actors.compaction import Summarising
 from refold.agent import Agent
+from refold.agent_source import AgentSource
 from refold.events.codec import tag_of
 from refold.events.errors import ConfigError
 from refold.events.ids import SessionId
@@ -25,7 +26,7 @@ from refold.scenarios.burial import Gone, bury
 from refold.scenarios.last_look import last_look
 from refold.scenarios.scenario import AnyAct, Cancel, Decide, Scenario, Watch
 from refold.scenarios.session_watching import Watching
-from refold.scenarios.simulated_agent import AgentSource, simulated_agent
+from refold.scenarios.simulated_agent import simulated_agent
 from refold.scenarios.simulated_disk import SimulatedDisk
 from refold.scenarios.simulated_life import Life, Repetition, nobody
 from refold.scenarios.simulated_loop import Schedule, SeededSchedule, SimulatedLoop, SparseSchedule
@@ -76,6 +77,7 @@ class Simulation:
         self.repetitions: list[Repetition] = []
         """Of acts, still to come."""
         self.watching = {index: Watching(act) for index, act in enumerate(scenario.acts) if isinstance(act, Watch)}
+        self.refused: set[str] = set()
         self.steps = 0
         self.over = False
         self._ended = False
@@ -103,6 +105,7 @@ class Simulation:
         """Play one life of the process, and return the time at its end."""
         loop = SimulatedLoop(self._schedule(), time_s=time_s)
         loop.before_step = self._before_step
+        loop.on_refused = self.refused.add
         self.world.loop, self.world.dying = loop, False
         self.on_act = nobody
         asyncio.set_event_loop(loop)
@@ -126,7 +129,7 @@ class Simulation:
             self.replies.bury()
             if self.files is not None:
                 self.files.end_life()
-            loop.before_step = None
+            loop.before_step = loop.on_refused = None
             if self.wire is not None and self.world.dying:
                 self.wire.network.bury()
             self._bury(loop)
@@ -208,6 +211,7 @@ class Simulation:
             broken=tuple(self.watch.broken),
             exercised=tuple(sorted(self.watch.exercised)),
             happened=self.world.plan.happened(),
+            refused=tuple(sorted(self.refused)),
             lives=self.world.life,
             steps=self.steps,
             virtual_s=self.world.now_s(),

@@ -20,6 +20,8 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """The rules that something was checked for, in order of their names."""
     happened: tuple[AnyFault, ...]
     """Those of the scenario's faults that came to happen."""
+    refused: tuple[str, ...] = ()
+    """What the agent reached for outside of the simulation and was refused, such as a thread; in order of the words."""
     lives: int
     steps: int
     """Of the loops of all lives."""

@@ -14,11 +14,11 @@ The agent's provider and approval handler are replaced: answers and decisions co
 import asyncio
 import os
 
+from refold.agent_source import AgentSource, checked_source
 from refold.events.errors import ConfigError
 from refold.scenarios.garbage import garbage_by_hand
 from refold.scenarios.saved_log import save_log
 from refold.scenarios.scenario import Scenario
-from refold.scenarios.simulated_agent import AgentSource
 from refold.scenarios.simulated_world import Beginning
 from refold.scenarios.simulation import Simulation
 from refold.scenarios.simulation_report import SimulationReport
@@ -30,11 +30,15 @@ class Simulator:
 
     Args:
         agent: what is rehearsed: its configuration, tools, policy and everything but its provider and approval handler;
-            of a FallbackProvider, the breakers stay. Or a function that makes it, see `AgentSource`.
+            of a FallbackProvider, the breakers stay. Or a plain function that makes it, called for each life of the
+            process; an agent whose own parts remember what the log does not know needs one.
+
+    Raises:
+        ConfigError: it is neither.
     """
 
     def __init__(self, agent: AgentSource) -> None:
-        self._agent = agent
+        self._agent = checked_source(agent, "what is to be simulated")
 
     def run(self, scenario: Scenario, *, beginning: Beginning | None = None) -> SimulationReport:
         """Play one scenario to its end, or to the first promise that is broken.

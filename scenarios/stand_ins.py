@@ -4,21 +4,37 @@ A stand-in is described, checked and judged as the tool that it stands for; only
 it was called with.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import cast
+from typing import cast, overload
 
 import msgspec
 
 from refold.actors.tool_context import ToolContext
 from refold.agent import Agent
+from refold.agent_source import AgentSource, checked_source, made_agent
 from refold.events.configuration import ToolSpec
 from refold.subagent_tool import SubagentTool
 from refold.tools import Tool, ToolBody
 
 
-def with_stand_ins(agent: Agent) -> Agent:
-    """Return the agent with a stand-in for each of its tools; a subagent stays, and its own tools have stand-ins."""
-    return _with_stand_ins(agent, ())
+@overload
+def with_stand_ins(agent: Agent) -> Agent: ...
+@overload
+def with_stand_ins(agent: Callable[[], Agent]) -> Callable[[], Agent]: ...
+def with_stand_ins(agent: AgentSource) -> AgentSource:
+    """Return the agent with a stand-in for each of its tools; a subagent stays, and its own tools have stand-ins.
+
+    Args:
+        agent: or a function that makes it; then a function is returned.
+
+    Raises:
+        ConfigError: it is neither; or, later, the function fails or makes something else.
+    """
+    source = checked_source(agent, "what is to have stand-ins")
+    if isinstance(source, Agent):
+        return _with_stand_ins(source, ())
+    return lambda: _with_stand_ins(made_agent(source), ())
 
 
 def _with_stand_ins(agent: Agent, above: tuple[int, ...]) -> Agent:

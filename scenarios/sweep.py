@@ -9,57 +9,63 @@ there are nor on what was played before; and outcomes are given in the order of 
 """
 
 import logging
-import signal
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+import sys
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing, contextmanager, redirect_stdout
 from functools import cache
 from itertools import islice
-from multiprocessing import get_context
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
-from refold.agent import Agent
-from refold.agent_loading import load_agent
+from refold.agent_loading import load_agent_source
+from refold.agent_source import AgentSource
 from refold.scenarios.drawing import drawn_scenario
 from refold.scenarios.fault_meetings import Meeting
 from refold.scenarios.promises import PROMISES, Verdict, verdict_on
 from refold.scenarios.scenario import Scenario
+from refold.scenarios.simulated_loop import SimulationError
 from refold.scenarios.simulated_world import Beginning
 from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.simulation_watch import Broken
 from refold.scenarios.simulator import Simulator
 from refold.scenarios.stand_ins import with_stand_ins
+from refold.scenarios.worker_processes import WorkerDied, done_in_processes
 
 SEEDS_PER_TASK = 4
 """So many seeds are given to a process at once."""
-
-TASKS_AHEAD = 3
-"""So many tasks wait for each process."""
 
 
 class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a sweep plays, beside the seeds."""
 
     agent: str
-    """`module:attribute`, such as `app.agents:support`."""
+    """`module:attribute`, such as `app.agents:support`, of an agent or of a function that makes one."""
     own_tools: bool = False
     """Whether the bodies of the agent's own tools run; else stand-ins do."""
     drawing: dict[str, Any] = {}
     """What `drawn_scenario` is given beside the seed."""
 
+    def not_repeated(self, what: str) -> str:
+        """Return the words for a scenario that gave another log the second time."""
+        return (
+            f"{what} gives another log each time; something in {self.agent} depends on more than the seed, such as "
+            "the machine's clock, a random number, or what was played before: a function that makes the agent anew may "
+            "help"
+        )
+
     def scenario(self, seed: int) -> Scenario:
         """Return the scenario of a seed."""
         return drawn_scenario(seed, **self.drawing)
 
-    def rehearsed(self) -> Agent:
-        """Return the agent as it is rehearsed.
+    def rehearsed(self) -> AgentSource:
+        """Return the agent as it is rehearsed, or what makes it so.
 
         Raises:
             ConfigError: there is no such agent.
         """
-        agent = load_agent(self.agent)
+        agent = load_agent_source(self.agent)
         return agent if self.own_tools else with_stand_ins(agent)
 
     def simulator(self) -> Simulator:
@@ -82,6 +88,7 @@ class PlayedSeed(msgspec.Struct, frozen=True, kw_only=True):
     happened: tuple[str, ...]
     """Of those that came to happen."""
     met: tuple[Meeting, ...]
+    refused: tuple[str, ...]
     lives: int
     steps: int
     virtual_s: float
@@ -98,6 +105,7 @@ def played_seed(report: SimulationReport, seed: int) -> PlayedSeed:
         planned=tuple(type(fault).__name__ for fault in report.scenario.faults),
         happened=tuple(type(fault).__name__ for fault in report.happened),
         met=report.met,
+        refused=report.refused,
         lives=report.lives,
         steps=report.steps,
         virtual_s=report.virtual_s,
@@ -106,7 +114,7 @@ def played_seed(report: SimulationReport, seed: int) -> PlayedSeed:
     )
 
 
-def swept(plan: SweepPlan, seeds: Iterable[int], *, jobs: int = 1) -> Iterator[PlayedSeed]:
+def swept(plan: SweepPlan, seeds: Iterable[int], *, jobs: int = 1) -> Generator[PlayedSeed, None, None]:
     """Play the scenarios of many seeds, and yield what came of each, in their order.
 
     Args:
@@ -116,6 +124,7 @@ def swept(plan: SweepPlan, seeds: Iterable[int], *, jobs: int = 1) -> Iterator[P
 
     Raises:
         ConfigError: there is no such agent.
+        SimulationError: one of the processes died.
     """
     if jobs <= 1:
         simulator = plan.simulator()
@@ -126,24 +135,20 @@ def swept(plan: SweepPlan, seeds: Iterable[int], *, jobs: int = 1) -> Iterator[P
     yield from _swept_in_processes(plan, iter(seeds), jobs)
 
 
-def _swept_in_processes(plan: SweepPlan, seeds: Iterator[int], jobs: int) -> Iterator[PlayedSeed]:
+def _swept_in_processes(plan: SweepPlan, seeds: Iterator[int], jobs: int) -> Generator[PlayedSeed, None, None]:
     encoded = msgspec.json.encode(plan)
-    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_begin)
-    waiting: deque[Future[list[PlayedSeed]]] = deque()
-    try:
-        while True:
-            while len(waiting) < jobs * TASKS_AHEAD and (some := list(islice(seeds, SEEDS_PER_TASK))):
-                waiting.append(pool.submit(_play, encoded, some))
-            if not waiting:
-                return
-            yield from waiting.popleft().result()
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _begin() -> None:
-    """Leave Ctrl-C to the process that asked for all this."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tasks = ((encoded, some) for some in iter(lambda: list(islice(seeds, SEEDS_PER_TASK)), []))
+    with closing(done_in_processes(_play, tasks, jobs)) as outcomes:
+        try:
+            for some in outcomes:
+                yield from some
+        except WorkerDied as death:
+            _, (first, *others) = cast("tuple[bytes, list[int]]", death.task)
+            which = f"the seeds {first} to {others[-1]}" if others else f"the seed {first}"
+            raise SimulationError(
+                f"the process that played {which} {death.how()}, so something in {plan.agent} ends processes; "
+                f"--jobs 1 --first {first} --seeds {1 + len(others)} plays them in one that shows what happens"
+            ) from death
 
 
 @cache
@@ -152,19 +157,31 @@ def _simulator(encoded: bytes) -> tuple[SweepPlan, Simulator]:
     return plan, plan.simulator()
 
 
-def _play(encoded: bytes, seeds: Sequence[int]) -> list[PlayedSeed]:
+def _play(task: tuple[bytes, list[int]]) -> list[PlayedSeed]:
+    encoded, seeds = task
     plan, simulator = _simulator(encoded)
     return [played_seed(quietly(simulator, plan.scenario(seed)), seed) for seed in seeds]
 
 
-def quietly(simulator: Simulator, scenario: Scenario, beginning: Beginning | None = None) -> SimulationReport:
-    """Play a scenario; what the simulated runtime logs of the faults goes nowhere."""
+@contextmanager
+def quiet() -> Generator[None]:
+    """Let nothing of what is played reach the command's answer.
+
+    What the simulated runtime logs of the faults goes nowhere, and what tools print to stderr.
+    """
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        return simulator.run(scenario, beginning=beginning)
+        with redirect_stdout(sys.stderr):
+            yield
     finally:
         logging.disable(disabled)
+
+
+def quietly(simulator: Simulator, scenario: Scenario, beginning: Beginning | None = None) -> SimulationReport:
+    """Play a scenario, as `quiet` says."""
+    with quiet():
+        return simulator.run(scenario, beginning=beginning)
 
 
 class SweepSummary:
@@ -186,11 +203,16 @@ class SweepSummary:
         """In how many scenarios there was something to check for each promise."""
         self.broken: dict[str, list[int]] = {}
         """The seeds whose scenarios broke a promise, by its name."""
+        self.refused: set[str] = set()
+        """What was reached for outside of the simulation."""
+        self.first: PlayedSeed | None = None
         self.first_broken: PlayedSeed | None = None
 
     def add(self, played: PlayedSeed) -> None:
         """Count what came of a seed."""
         self.seeds += 1
+        self.first = self.first or played
+        self.refused.update(played.refused)
         self.lives += played.lives
         self.steps += played.steps
         self.events += played.events

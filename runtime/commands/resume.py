@@ -54,7 +54,7 @@ def resume(
         str | None,
         typer.Argument(
             metavar="AGENT",
-            help="module:attribute of an Agent, such as app.agents:support; with a --provider it may be left out.",
+            help="module:attribute of an Agent or of a function that makes one; with a --provider it may be left out.",
             show_default=False,
         ),
     ] = None,

@@ -9,10 +9,12 @@ and `play(agent)` plays that with your own agent, or with the sample where you g
 from importlib import import_module
 from typing import Protocol, cast
 
+import msgspec
+
 from refold.agent import Agent
+from refold.agent_source import AgentSource
 from refold.events.errors import ConfigError
 from refold.scenarios.scenario import Scenario
-from refold.scenarios.simulated_agent import AgentSource
 from refold.scenarios.simulation_report import SimulationReport
 
 NAMES: tuple[str, ...] = (
@@ -58,3 +60,12 @@ def ready_scenario(name: str) -> ReadyScenario:
     if wanted not in NAMES:
         raise ConfigError(f"there is no ready scenario {name!r}; there are {', '.join(NAMES)}")
     return cast("ReadyScenario", import_module(f"refold.scenarios.ready.{wanted}"))
+
+
+def for_any_agent(name: str) -> Scenario:
+    """Return the plan of a ready scenario without the script, which is the sample's: answers are drawn from the seed.
+
+    Raises:
+        ConfigError: there is none of that name.
+    """
+    return msgspec.structs.replace(ready_scenario(name).scenario(), script=())

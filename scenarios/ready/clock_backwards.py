@@ -11,13 +11,13 @@ read, and each event is at or after the time of the one before it.
 """
 
 from refold.agent import Agent
+from refold.agent_source import AgentSource
 from refold.events.configuration import AgentConfig
 from refold.events.retrying import RetryPolicy
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.faults import ClockJumps, Crash, ProviderRefuses
 from refold.scenarios.ready.playing import main, played
 from refold.scenarios.scenario import Answer, Call, Say, Scenario
-from refold.scenarios.simulated_agent import AgentSource
 from refold.scenarios.simulation_report import SimulationReport
 from refold.tools import tool
 

@@ -11,12 +11,12 @@ Look at `lives`, which is 2; at `event_kinds`, which has one `session.tool_appro
 """
 
 from refold.agent import Agent
+from refold.agent_source import AgentSource
 from refold.events.configuration import AgentConfig
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.faults import Crash
 from refold.scenarios.ready.playing import main, played
 from refold.scenarios.scenario import Answer, Call, Decide, Say, Scenario
-from refold.scenarios.simulated_agent import AgentSource
 from refold.scenarios.simulation_report import SimulationReport
 from refold.tools import tool
 

@@ -12,13 +12,13 @@ Look at `event_kinds`: `session.model_interrupted.v1` for the answers that were 
 """
 
 from refold.agent import Agent
+from refold.agent_source import AgentSource
 from refold.events.configuration import AgentConfig
 from refold.events.retrying import RetryPolicy
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.faults import NetworkSplit
 from refold.scenarios.ready.playing import main, played
 from refold.scenarios.scenario import Answer, Call, Say, Scenario
-from refold.scenarios.simulated_agent import AgentSource
 from refold.scenarios.simulation_report import SimulationReport
 from refold.tools import tool
 

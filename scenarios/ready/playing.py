@@ -7,9 +7,9 @@ from collections.abc import Callable
 import msgspec
 
 from refold.agent import Agent
+from refold.agent_source import AgentSource
 from refold.events.errors import ConfigError
 from refold.scenarios.scenario import Scenario
-from refold.scenarios.simulated_agent import AgentSource
 from refold.scenarios.simulation_report import SimulationReport
 from refold.scenarios.simulator import Simulator
 

@@ -12,6 +12,7 @@ Look at `event_kinds`: `breaker.opened.v1`, `breaker.probe_begun.v1` and `breake
 """
 
 from refold.agent import Agent
+from refold.agent_source import AgentSource
 from refold.events.configuration import AgentConfig
 from refold.providers.fallback import FallbackProvider
 from refold.providers.scripted import ScriptedProvider
@@ -19,7 +20,6 @@ from refold.resilience.breaker import CircuitBreaker
 from refold.scenarios.faults import ProviderBrownOut
 from refold.scenarios.ready.playing import main, played
 from refold.scenarios.scenario import Answer, Say, Scenario
-from refold.scenarios.simulated_agent import AgentSource
 from refold.scenarios.simulation_report import SimulationReport
 
 

@@ -9,12 +9,12 @@ over.
 """
 
 from refold.agent import Agent
+from refold.agent_source import AgentSource
 from refold.events.configuration import AgentConfig
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.faults import Crash
 from refold.scenarios.ready.playing import main, played
 from refold.scenarios.scenario import Answer, Call, Say, Scenario
-from refold.scenarios.simulated_agent import AgentSource
 from refold.scenarios.simulation_report import SimulationReport
 from refold.tools import tool
 

@@ -15,12 +15,12 @@ Look at `lives`, which is 2; at `times["SecondRuntime"]`; at `outcomes`; and at 
 import asyncio
 
 from refold.agent import Agent
+from refold.agent_source import AgentSource
 from refold.events.configuration import AgentConfig
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.faults import SecondRuntime
 from refold.scenarios.ready.playing import main, played
 from refold.scenarios.scenario import Answer, Call, Say, Scenario
-from refold.scenarios.simulated_agent import AgentSource
 from refold.scenarios.simulation_report import SimulationReport
 from refold.tools import tool
 

@@ -286,6 +286,24 @@ def _run_in_process(folder: Path) -> tuple[int, str]:
     return process.returncode, told
 
 
+MAKING = """
+from agents import agent_of, say
+def agent():
+    return agent_of(say("made"))
+def agent_for(who): return agent()
+def half():
+    return 1 / 0
+def list_of(): return []
+"""
+
+
+def test_an_agent_may_come_from_a_function(folder: Path) -> None:
+    folder.joinpath("making.py").write_text(MAKING)
+    result = run("making:agent", "hello")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("made\n")
+
+
 @pytest.mark.parametrize(
     ("name", "said"),
     [
@@ -299,6 +317,11 @@ def _run_in_process(folder: Path) -> tuple[int, str]:
         ("agents:holder", "agents:holder is of type list and no Agent"),
         ("agents:config", "agents:config is of type AgentConfig and no Agent"),
         ("agents:Agent", "agents:Agent is a class, Agent, and no Agent"),
+        ("agents:allow", "agents:allow is an async function; what makes an agent is a plain one"),
+        ("making:agent_for", "making:agent_for cannot be called without who; what makes an agent needs no arguments"),
+        ("making:half", "making an agent with making:half() fails at {folder}/making.py:7: ZeroDivisionError: "),
+        ("making:list_of", "making:list_of() returned [], which is no Agent"),
+        ("leaving:agent", "importing 'leaving' fails at {folder}/leaving.py:3: SystemExit: 0"),
         ("needing:agent", "importing 'needing' fails at {folder}/needing.py:1: ModuleNotFoundError: No module named"),
         ("raising:agent", "importing 'raising' fails at {folder}/raising.py:2: ZeroDivisionError: division by zero"),
         ("misspelt:agent", "importing 'misspelt' fails: SyntaxError: "),
@@ -308,6 +331,8 @@ def _run_in_process(folder: Path) -> tuple[int, str]:
 def test_an_agent_that_cannot_be_loaded_is_told_in_one_line(folder: Path, name: str, said: str) -> None:
     folder.joinpath("needing.py").write_text("import a_package_that_nobody_has\n")
     folder.joinpath("raising.py").write_text("def half():\n    return 1 / 0\n\nhalf()\n")
+    folder.joinpath("making.py").write_text(MAKING)
+    folder.joinpath("leaving.py").write_text("import sys\n\nsys.exit(0)\n")
     folder.joinpath("misspelt.py").write_text("def half(:\n")
     folder.joinpath("empty.py").write_text("")
     result = run(name, "hello")

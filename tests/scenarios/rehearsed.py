@@ -1,6 +1,10 @@
 """Agents for the tests of rehearsal, and some of what goes wrong with agents of people."""
 
 import asyncio
+import math
+import os
+import sys
+import uuid
 
 import msgspec
 
@@ -32,6 +36,40 @@ async def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+@tool(tier="observe")
+async def loud(who: str) -> str:
+    """Print."""
+    sys.stdout.write("a tool prints\n")
+    return who
+
+
+@tool(tier="observe")
+async def end(who: str) -> str:
+    """End the process."""
+    os._exit(7)
+
+
+@tool(tier="observe")
+async def stay(who: str) -> str:
+    """Hold the loop for ever."""
+    sys.stdout.write(f"stays in process {os.getpid()}\n")
+    sys.stdout.flush()
+    while True:
+        math.sqrt(2)
+
+
+@tool(tier="observe")
+async def dice(who: str) -> str:
+    """Throw dice that nobody has loaded."""
+    return uuid.uuid4().hex
+
+
+@tool(tier="observe")
+async def thread(who: str) -> str:
+    """Do it in a thread."""
+    return await asyncio.to_thread(str.upper, who)
+
+
 later: set[asyncio.Task[None]] = set()
 
 
@@ -57,11 +95,53 @@ async def count() -> str:
     return f"{calls[0]} calls"
 
 
+def made() -> Agent:
+    """Return an agent whose tool counts in a place that each agent has for itself, and leaves a task behind."""
+    own: list[asyncio.Task[None]] = []
+
+    @tool(tier="observe")
+    async def count() -> str:
+        """Count."""
+        own.append(asyncio.get_running_loop().create_task(asyncio.sleep(1_000_000)))
+        return f"{len(own)} calls"
+
+    return Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[count])
+
+
+async def made_later() -> Agent:
+    """Return an agent, too late for those who do not wait."""
+    return made()
+
+
+def made_for(who: str) -> Agent:
+    """Return an agent for somebody."""
+    return made()
+
+
+def made_of_nothing() -> Agent:
+    """Return no agent."""
+    return Agent(config=AgentConfig(model=""), provider=ScriptedProvider([]))
+
+
+def made_never() -> Agent:
+    """Let the process end."""
+    raise SystemExit(3)
+
+
 good = Agent(
     config=AgentConfig(model="m", retry=RetryPolicy(), streaming=True), provider=ScriptedProvider([]), tools=[look, pay]
 )
 leaky = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[look, notify])
 forgetful = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[count])
+
+
+loudly = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[loud])
+ending = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[end])
+staying = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[stay])
+
+
+chancy = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[dice])
+threaded = Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), tools=[thread])
 
 
 async def never(call: ProposedCall) -> None:

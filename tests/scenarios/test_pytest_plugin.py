@@ -21,6 +21,8 @@ from refold.scenarios import SimulationReport, Scenario
 from tests.scenarios.rehearsed import good, leaky
 """
 
+SEEDS = ("0", "-1", "[]", "'abc'", "None", "1.5", "True", "['x']", "10**9", "__import__('itertools').count()")
+
 SMALL = "sessions=1, acts=3, faults=2"
 
 
@@ -97,6 +99,13 @@ def test_leaky() -> None:
         ("seeds=3", "is given agent=*"),
         ("agent=good, seed=3", "does not know seed; it knows*"),
         ("good", "is given agent=*"),
+        *((f"agent=good, seeds={seeds}", "is a number from 1 to 100,000 or*") for seeds in SEEDS),
+        ("agent=good, stand_ins='no'", "stand_ins=… of @pytest.mark.refold_scenarios is True or False*"),
+        ("agent=good, sessions=0", "sessions is a whole number from 1 to 10,000, and not 0*"),
+        ("agent=good, acts='3'", "acts is a whole number from 1 to 10,000, and not '3'*"),
+        ("agent=good, faults=-1", "faults_max is a whole number from 0 to 10,000, and not -1*"),
+        ("agent=good, store='disk'", "Scenario.store is one of 'memory', 'sqlite', and not 'disk'*"),
+        ("agent=good, wire='http'", "Scenario.wire is one of 'none', 'openai', 'anthropic', and not 'http'*"),
     ],
 )
 def test_a_marker_that_cannot_work_says_what_it_knows(pytester: pytest.Pytester, marker: str, words: str) -> None:
@@ -105,10 +114,40 @@ def test_a_marker_that_cannot_work_says_what_it_knows(pytester: pytest.Pytester,
     result.stdout.fnmatch_lines([f"*{words}"])
 
 
-def test_what_makes_no_agent_is_told(pytester: pytest.Pytester) -> None:
-    result = ran(pytester, "@pytest.mark.refold_scenarios(agent=dict, seeds=1)\ndef test_it() -> None:\n    pass\n")
+@pytest.mark.parametrize(
+    ("agent", "words"),
+    [
+        ("dict", "of @pytest.mark.refold_scenarios is a class, dict, and no Agent, nor a function that makes one*"),
+        ("lambda: 3", "*<lambda>() returned 3, which is no Agent*"),
+        ("lambda who: good", "of @pytest.mark.refold_scenarios cannot be called without who*"),
+        ("3", "of @pytest.mark.refold_scenarios is of type int and no Agent*"),
+        ("'tests.scenarios.rehearsed:made_later'", "tests.scenarios.rehearsed:made_later is an async function*"),
+    ],
+)
+def test_what_makes_no_agent_is_told(pytester: pytest.Pytester, agent: str, words: str) -> None:
+    result = ran(pytester, f"@pytest.mark.refold_scenarios(agent={agent}, seeds=1)\ndef test_it() -> None:\n    pass\n")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*to be simulated returned {}, which is no Agent*"])
+    result.stdout.fnmatch_lines([f"*{words}"])
+
+
+def test_a_function_makes_an_agent_of_its_own_for_each_life(pytester: pytest.Pytester) -> None:
+    result = ran(
+        pytester,
+        f"""
+from tests.scenarios.rehearsed import made
+digests = set()
+
+@pytest.mark.refold_scenarios(agent=made, seeds=[4, 4], stand_ins=True, {SMALL})
+def test_made(refold_report: SimulationReport) -> None:
+    digests.add(refold_report.digest)
+    assert len(digests) == 1
+
+@pytest.mark.refold_scenarios(agent="tests.scenarios.rehearsed:made", seeds=[4], stand_ins=True, {SMALL})
+def test_named(refold_report: SimulationReport) -> None:
+    assert refold_report.digest in digests
+""",
+    )
+    result.assert_outcomes(passed=3)
 
 
 def test_the_fixtures_are_for_marked_tests(pytester: pytest.Pytester) -> None:

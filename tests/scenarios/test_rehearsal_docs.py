@@ -46,7 +46,7 @@ def done(folder: Path, command: str) -> subprocess.CompletedProcess[str]:
 def test_the_commands_do_what_is_said(tmp_path: Path) -> None:
     written(tmp_path)
     Simulator(agent()).save_log(Scenario(acts=(Say(session="alice"),), seed=4), tmp_path / "rehearsed.db")
-    assert len(COMMANDS) == 7
+    assert len(COMMANDS) == 9
     for command, code in COMMANDS:
         ran = done(tmp_path, command)
         assert ran.returncode == code, f"{command}\n{ran.stdout}{ran.stderr}"

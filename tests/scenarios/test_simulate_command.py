@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,14 @@ from typer.testing import CliRunner, Result
 from refold.cli import app
 from refold.scenarios import SimulationError
 from refold.scenarios.promises import PROMISES
+from refold.scenarios.ready import NAMES
 from tests.runtime.terminal import Terminal
+from tests.scenarios import rehearsed
 
 ON_A_WIRE = {"SECRET", "TYPED"}
 SMALL = ("--sessions", 1, "--acts", 3, "--faults", 2)
 GOOD, LEAKY = "tests.scenarios.rehearsed:good", "tests.scenarios.rehearsed:leaky"
+MADE = "tests.scenarios.rehearsed:made"
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -128,9 +132,86 @@ def test_an_agent_that_depends_on_more_than_the_seed_is_told_so() -> None:
     assert "depends on more than the seed" in result.stderr
 
 
+def test_a_function_makes_an_agent_of_its_own_for_each_life() -> None:
+    arguments = (MADE, *SMALL, "--own-tools", "--seed", 3)
+    first, again = (run("simulate", *arguments, "--json") for _ in range(2))
+    report = json.loads(first.stdout)["report"]
+    assert report == json.loads(again.stdout)["report"]
+    assert report["operations"]["tool"] > 0
+
+
+def test_what_a_function_has_made_is_shrunk_and_tested_too(tmp_path: Path) -> None:
+    arguments = (MADE, *SMALL, "--own-tools", "--jobs", 1, "--save", tmp_path)
+    result = run("simulate", *arguments, "--seeds", 2)
+    assert result.exit_code == 1, result.output
+    assert "violated: INV7" in result.stdout
+    (test,) = tmp_path.glob("test_*.py")
+    assert "Simulator(made).run(scenario)" in test.read_text()
+    scope: dict[str, Any] = {}
+    exec(compile(test.read_text(), test, "exec"), scope)
+    with pytest.raises(SimulationError, match="INV7"):
+        scope[test.stem]()
+
+
+def test_tools_of_an_agent_that_a_function_makes_have_stand_ins_too() -> None:
+    document = simulated(MADE, *SMALL, "--seeds", 2, "--jobs", 1)
+    assert document["promises"]["INV7"]["verdict"] == "hold"
+
+
+@pytest.mark.slow
+def test_what_goes_wrong_in_a_function_is_one_line_in_several_processes_too() -> None:
+    result = run("simulate", "tests.scenarios.rehearsed:made_of_nothing", "--seeds", 3, "--jobs", 2)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "making an agent with tests.scenarios.rehearsed.made_of_nothing() fails at " in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_ready_scenarios_are_listed_by_name() -> None:
+    shown = run("simulate", "--ready", "list").stdout
+    listed = json.loads(run("simulate", "--ready", "list", "--json").stdout)["ready"]
+    assert tuple(listed) == NAMES
+    for name, title in listed.items():
+        assert re.search(rf"^{name} +{re.escape(title)}$", shown, re.M)
+
+
+def test_a_ready_scenario_is_played_with_ones_own_agent(tmp_path: Path) -> None:
+    shown = run("simulate", GOOD, "--ready", "disk-full", "--save", tmp_path).stdout
+    assert shown.startswith("disk_full: 1 life, ")
+    assert re.search(r"^yes +DiskIsFull\(", shown, re.M)
+    assert f"its log: {tmp_path / 'disk_full-whole.db'}" in shown
+    report = simulated(GOOD, "--ready", "disk_full")["report"]
+    assert report["outcomes"] == ["Completed"] * 3
+    assert report["digest"] in shown
+
+
+def test_what_many_acts_came_to_is_counted() -> None:
+    shown = run("simulate", GOOD, "--seed", 1, "--acts", 60, "--faults", 0, "--sessions", 4).stdout
+    assert re.search(r"^and 10 further acts: \w+ \d+", shown, re.M)
+
+
+def test_a_broken_promise_in_a_ready_scenario_says_how_to_play_it_again(tmp_path: Path) -> None:
+    result = run("simulate", MADE, "--own-tools", "--ready", "clock_backwards", "--save", tmp_path)
+    assert result.exit_code == 1
+    assert f"refold simulate {MADE} --ready clock_backwards --own-tools" in result.stdout
+
+
+def test_a_ready_scenario_without_an_agent_names_the_program_that_plays_it_with_a_sample() -> None:
+    result = run("simulate", "--ready", "disk_full")
+    assert result.exit_code == 2
+    assert "python -m refold.scenarios.ready.disk_full" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["tests.scenarios.rehearsed:later"], "rehearsed:later is of type set and no Agent, nor a function that makes"),
+        (["tests.scenarios.rehearsed:Agent"], "rehearsed:Agent is a class, Agent, and no Agent"),
+        (["tests.scenarios.rehearsed:made_for"], "rehearsed:made_for cannot be called without who; "),
+        (["tests.scenarios.rehearsed:made_later"], "rehearsed:made_later is an async function; "),
+        (["tests.scenarios.rehearsed:made_of_nothing", "--seed", "1"], "fails at {rehearsed}:{line}: ConfigError: "),
+        (["tests.scenarios.rehearsed:made_never", "--seed", "1"], "made_never() fails at {rehearsed}:{last}: SystemEx"),
+        (["tests.scenarios.rehearsed:calls.copy", "--seed", "1"], "list.copy() returned ["),
+        ([GOOD, "--ready", "disk_ful"], "there is no ready scenario 'disk_ful'; there are network_split, "),
         (["nothing:here"], "no module 'nothing'"),
         (["tests.scenarios.rehearsed:nobody"], "has no 'nobody'"),
         ([GOOD, "--scenario", "missing.json"], "cannot be read"),
@@ -139,9 +220,124 @@ def test_an_agent_that_depends_on_more_than_the_seed_is_told_so() -> None:
 )
 def test_what_cannot_be_played_is_one_line(arguments: list[str], words: str) -> None:
     result = run("simulate", *arguments)
+    source = Path(rehearsed.__file__).read_text().splitlines()
+    line, last = (1 + next(n for n, text in enumerate(source) if part in text) for part in ('model=""', "SystemExit("))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert words in result.stderr
+    assert words.format(rehearsed=rehearsed.__file__, line=line, last=last) in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [("--seeds", 2, "--jobs", 1), ("--seed", 3)])
+def test_a_log_that_is_not_repeated_is_told(options: tuple[object, ...]) -> None:
+    arguments = ("tests.scenarios.rehearsed:chancy", *SMALL, "--own-tools", *options)
+    result = run("simulate", *arguments)
+    assert result.exit_code == 0
+    assert re.search(r"gives another log each time; something in \S+:chancy depends on more than ", result.stdout)
+    assert simulated(*arguments)["repeats"] is False
+    assert simulated(GOOD, *SMALL, *options)["repeats"] is True
+
+
+@pytest.mark.parametrize("options", [("--seeds", 2, "--jobs", 1), ("--seed", 3)])
+def test_what_a_simulation_refuses_is_told(options: tuple[object, ...]) -> None:
+    arguments = ("tests.scenarios.rehearsed:threaded", *SMALL, "--own-tools", *options)
+    assert "refused: work was to be done in a thread" in run("simulate", *arguments).stdout
+    document = simulated(*arguments)
+    assert (document.get("report") or document)["refused"] == ["work was to be done in a thread"]
+    document = simulated(GOOD, *SMALL, *options)
+    assert (document.get("report") or document)["refused"] == []
+
+
+@pytest.mark.parametrize("options", [("--seeds", 2, "--jobs", 1), ("--seed", 1, "--save", "{folder}")])
+def test_what_tools_print_is_no_part_of_the_answer(tmp_path: Path, options: tuple[object, ...]) -> None:
+    arguments = [str(option).format(folder=tmp_path) for option in options]
+    result = run("simulate", "tests.scenarios.rehearsed:loudly", *SMALL, "--own-tools", *arguments, "--json")
+    assert result.exit_code == 0
+    assert "a tool prints" in result.stderr
+    json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((GOOD, "--seeds", 2, "--at", 5), "--at belongs to --from; leave it out"),
+        ((GOOD, "--seed", 2, "--first", 5), "--first says nothing about --seed; leave it out"),
+        ((GOOD, "--scenario", "a.json", "--wire", "none"), "--wire says nothing about --scenario; leave it out"),
+        ((GOOD, "--ready", "disk_full", "--acts", 5), "--acts says nothing about --ready; leave it out"),
+        (("--from", "a.db", "--jobs", 2), "--jobs says nothing about --from; leave it out"),
+        (("--from", "a.db", "--own-tools"), "needs an AGENT; a log has no tools of its own"),
+        ((GOOD, "--save", ""), "it is empty; give a path"),
+        ((GOOD, "--scenario", ""), "it is empty; give a path"),
+        (("--from", ""), "it is empty; give a path"),
+        ((GOOD, "--acts", 10**9), "less than or equal to 10000"),
+        ((GOOD, "--jobs", 10**6), "less than or equal to 256"),
+        ((GOOD, "--time", "nan"), "greater than or equal to 0"),
+    ],
+)
+def test_an_option_that_changes_nothing_or_cannot_be_is_refused(arguments: tuple[object, ...], words: str) -> None:
+    result = run("simulate", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert words in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"acts": []}', "a scenario needs somebody who says something"),
+        ('{"acts": [{"type": "say", "session": "a", "at_s": -1}]}', "Say.at_s is from 0 to 10,000,000 seconds"),
+        ('{"acts": [{"type": "say", "session": "a"}], "fault": []}', "unknown field `fault`"),
+        ('{"acts": [{"type": "say", "session": "a"}], "deviations": {"0": -1}}', "deviations count from 0"),
+        (" " * 16_000_001, "it is longer than 16,000,000 bytes"),
+        ("[" * 100_000, "holds no scenario"),
+    ],
+)
+def test_a_file_that_holds_no_scenario_is_told_by_its_name(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "it.json"
+    file.write_text(text)
+    result = run("simulate", GOOD, "--scenario", file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{file} holds no scenario: " in result.stderr
+    assert words in result.stderr
+
+
+def test_a_folder_that_cannot_be_saved_in_is_told_before_anything_is_played(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for arguments in ((GOOD, "--seeds", 9_999), ("--from", "nothing.db")):
+        result = run("simulate", *arguments, "--save", file / "folder")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"nothing can be saved in {file / 'folder'}" in result.stderr
+
+
+@pytest.mark.slow
+def test_a_process_that_a_tool_ends_is_told_with_the_seeds_that_it_played() -> None:
+    result = run("simulate", "tests.scenarios.rehearsed:ending", "--own-tools", "--seeds", 4, "--jobs", 2)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert re.search(r"played the seeds 0 to 3 ended with exit code 7, .* --jobs 1 --first 0 --seeds 4", result.stderr)
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_signals_end_a_tool_that_holds_its_process_for_ever(number: signal.Signals, code: int, jobs: int) -> None:
+    program = [sys.executable, "-P", "-c", "from refold.cli import main; main()", "simulate"]
+    arguments = ["tests.scenarios.rehearsed:staying", "--own-tools", "--seeds", "100", "--jobs", str(jobs), "--json"]
+    with subprocess.Popen(
+        [*program, *arguments], cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        line = process.stderr.readline()
+        told = re.fullmatch(r"stays in process (\d+)\n", line)
+        assert told, line
+        process.send_signal(number)
+        # The end of both pipes says that none of the processes is left that hold them.
+        answer, rest = process.stdout.read(), process.stderr.read()
+        assert process.wait() == code
+    assert (int(told[1]) == process.pid) == (jobs == 1)
+    assert "Traceback" not in rest
+    if number != signal.SIGKILL:
+        assert json.loads(answer)["seeds"] == 0
 
 
 def test_two_ways_to_say_what_is_played_are_one_too_many() -> None:

@@ -123,6 +123,15 @@ def test_a_program_that_goes_on_and_on_is_ended() -> None:
         run(spin(), steps_max=500)
 
 
+def test_a_program_that_never_lets_time_go_by_is_ended() -> None:
+    async def spin() -> None:
+        while True:  # noqa: ASYNC110 - what is to be ended
+            await asyncio.sleep(0)
+
+    with pytest.raises(StepLimit, match=r"200,000 steps at once, at 0\.000 s"):
+        run(spin(), steps_max=1_000_000)
+
+
 @pytest.mark.parametrize(
     "reach",
     [
