@@ -201,6 +201,8 @@ class AgentRuntime:
         Raises:
             ConfigError: it has been open already.
             LogInUse: another runtime has the log.
+            PersistenceError: the log cannot be opened, read or written.
+            AskTimeout: the log takes too long to write.
         """
         return await self.__aenter__()
 

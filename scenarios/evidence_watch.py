@@ -34,7 +34,7 @@ from refold.events.session_events import (
     ToolResultLate,
 )
 from refold.events.session_state import run_of_input
-from refold.scenarios.faults import DuplicateInput, LateReply
+from refold.scenarios.faults import AppendIsSlow, DuplicateInput, LateReply
 from refold.scenarios.simulated_world import SIGNS, Body, World
 
 RECORDED_S = 120.0
@@ -69,13 +69,17 @@ class EvidenceWatch:
         self.one_model = True
         """Whether an agent has one model, so that no other one is asked where it fails."""
         self.as_said = True
-        """Whether answers are recorded as they came, since no middleware changes them."""
+        """Whether answers are recorded as they came: no middleware changes them, and calls do not stand in text."""
         self._lives_ended_s: dict[int, float] = {}
         self._bodies: list[Body] = []
         self._brought: Counter[tuple[str, str]] = Counter()
         self._answers: set[_Answer] = set()
         self._heard: set[str] = set()
         """The sessions whose answers are heard: those of subagents are not."""
+        self._given: list[tuple[_Answer, float, int]] = []
+        self._recorded: Counter[_Answer] = Counter()
+        self._overtaken: set[tuple[str, str]] = set()
+        """Texts of answers that came when another one had come already, by session; parts of texts, too."""
         self._failures: list[tuple[str, float, int, str, bool]] = []
         self._failed: Counter[tuple[str, str, bool]] = Counter()
         self._cut: list[tuple[str, float, int]] = []
@@ -87,7 +91,7 @@ class EvidenceWatch:
         self._allowed: set[tuple[str, str]] = set()
         """Calls, and tools for always, that the log says somebody has allowed."""
         self._runs: dict[tuple[str, str], RunId] = {}
-        self._ends: dict[tuple[str, str], tuple[bool, float]] = {}
+        self._ends: dict[tuple[str, str], tuple[type[SessionEvent], float]] = {}
         self._given_up: list[tuple[str, str, float, int]] = []
 
     def observe(self, session: str, version: int, event: SessionEvent) -> None:
@@ -106,6 +110,7 @@ class EvidenceWatch:
                 self._brought[session, event.call] += 1
             case ModelInterrupted():
                 self._interrupted[session] += 1
+                self._overtaken.add((session, _text(event.content)))
             case ModelFailed():
                 self._failed[session, event.kind, event.retryable] += 1
             case ModelResponded() if version > self._world.recorded.get(stream_name(SESSION_KIND, session), 0):
@@ -113,7 +118,7 @@ class EvidenceWatch:
             case InputQueued(key=str(key)):
                 self._runs[session, key] = run_of_input(version)
             case RunCompleted() | RunFailed() | RunCancelled():
-                self._ends[session, event.run] = (isinstance(event, RunCancelled), self._world.now_s())
+                self._ends[session, event.run] = (type(event), self._world.now_s())
             case _:
                 return
 
@@ -152,6 +157,8 @@ class EvidenceWatch:
         """
         place = (self._world.now_s(), life)
         for session in sessions:
+            if isinstance(said, ModelResponse) and self.as_said:
+                self._given.append((_answer(session, said), *place))
             if isinstance(said, ProviderError) and self.one_model:
                 self._failures.append((session, *place, said.kind, said.retryable))
             if begun and self.one_model and not isinstance(said, ModelResponse):
@@ -169,16 +176,17 @@ class EvidenceWatch:
                 if not self._brought[body.session, body.call]:
                     self._wrong("EVIDENCE", body.session, f"what the body of {body.call} brought is not in the log")
         self._check_failures()
+        self._check_given()
         twice = any(isinstance(fault, DuplicateInput) for fault in self._world.plan.happened())
         for session, key, given_up_s, life in () if twice else self._given_up:  # Then there is another caller.
             run = self._runs.get((session, key))
             if run is None or not self._had_time(life, given_up_s):
                 continue  # It was refused, or the process was gone.
             self._exercised.add("CANCEL")
-            cancelled, ended_s = self._ends.get((session, run), (False, float("inf")))
+            end, ended_s = self._ends.get((session, run), (None, float("inf")))
             if any(given_up_s <= at_s <= ended_s for at_s in self._world.plan.log_failed_s):
                 continue  # What was done by then may have been recorded first.
-            if not cancelled and ended_s > given_up_s + CANCELLED_S:
+            if end is not RunCancelled and ended_s > given_up_s + CANCELLED_S:
                 self._wrong("CANCEL", session, f"the caller of {run} has given up, and it is not cancelled")
 
     def _had_time(self, life: int, since_s: float) -> bool:
@@ -187,25 +195,38 @@ class EvidenceWatch:
         moments = [since_s, *(at_s for at_s in self._world.plan.log_failed_s if since_s < at_s < end_s), end_s]
         return max(after - before for before, after in pairwise(moments)) > RECORDED_S
 
-    def _cancelled_at(self, session: str, at_s: float) -> bool:
-        """Return whether a cancellation may have met or overtaken what came at a time: nobody wants that any more."""
+    def _ended_at(self, session: str, at_s: float, *how: type[SessionEvent]) -> bool:
+        """Return whether a run's end may have met or overtaken what came at a time: nobody wants that any more."""
         ends = (end for (of, _), end in self._ends.items() if of == session)
-        late = [fault.seconds for fault in self._world.plan.happened() if isinstance(fault, LateReply)]
-        known_s = at_s + AT_ONCE_S + max(late, default=0.0)
-        return any(cancelled and at_s - AT_ONCE_S <= ended_s <= known_s for cancelled, ended_s in ends)
+        happened = self._world.plan.happened()
+        late = sum(fault.seconds for fault in happened if isinstance(fault, LateReply | AppendIsSlow))
+        known_s = max([at_s, *(failed_s + RECORDED_S for failed_s in self._world.plan.log_failed_s)]) + late + AT_ONCE_S
+        return any(end in how and at_s - AT_ONCE_S <= ended_s <= known_s for end, ended_s in ends)
 
     def _check_answer(self, session: str, version: int, event: ModelResponded) -> None:
         if session not in self._heard or not self.as_said:
             return
         self._exercised.add("EVIDENCE")
+        self._recorded[_answer(session, event)] += 1
         if _answer(session, event) not in self._answers:
             self._wrong("EVIDENCE", session, f"version {version} is an answer that no model gave")
+
+    def _check_given(self) -> None:
+        given = Counter(
+            answer
+            for answer, given_s, life in self._given
+            if self._had_time(life, given_s) and not self._ended_at(answer[0], given_s, RunCancelled, RunFailed)
+        )
+        for answer, times in given.items():
+            self._exercised.add("EVIDENCE")
+            if self._recorded[answer] < times and answer[:2] not in self._overtaken:
+                self._wrong("EVIDENCE", answer[0], f"an answer of a model is not in the log: {answer[1]!r:.80}")
 
     def _check_failures(self) -> None:
         happened = Counter(
             (session, kind, retryable)
             for session, failed_s, life, kind, retryable in self._failures
-            if self._had_time(life, failed_s) and not self._cancelled_at(session, failed_s)
+            if self._had_time(life, failed_s) and not self._ended_at(session, failed_s, RunCancelled)
         )
         for (session, kind, retryable), times in happened.items():
             self._exercised.add("EVIDENCE")
@@ -221,7 +242,10 @@ class EvidenceWatch:
 
 
 def _answer(session: str, answer: ModelResponse | ModelResponded) -> _Answer:
-    # On the wire texts get some signs of several bytes, which may be cut into pieces.
-    text = "".join(block.text.replace(SIGNS, "") for block in answer.content if isinstance(block, TextBlock))
     names = tuple(str(getattr(block, "name", "")) for block in answer.content if not isinstance(block, TextBlock))
-    return session, text, names, answer.usage
+    return session, _text(answer.content), names, answer.usage
+
+
+def _text(content: Sequence[object]) -> str:
+    # On the wire texts get some signs of several bytes, which may be cut into pieces.
+    return "".join(block.text.replace(SIGNS, "") for block in content if isinstance(block, TextBlock))

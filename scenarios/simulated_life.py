@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from refold.actors.errors import ActorStopped
+from refold.actors.errors import ActorStopped, AskTimeout
 from refold.agent_runtime import AgentRuntime
 from refold.events.codec import RecordedEvent
 from refold.events.errors import BackpressureShed, CommandRejected, PersistenceError
@@ -83,7 +83,7 @@ class Life:
         )
         try:
             await runtime.open()
-        except PersistenceError:  # As a process that cannot start, and is started again.
+        except (PersistenceError, AskTimeout):  # As a process that cannot start, and is started again.
             await asyncio.sleep(START_AGAIN_S)
             return
         simulation.replies.serve(runtime.system)
@@ -172,7 +172,7 @@ class Life:
             try:
                 key, watching = f"{self._world.keys}act {index}", self._simulation.watching.get(index)
                 return await carry_out(act, key, runtime, self._world, self._watch, watching, life=self._number)
-            except (PersistenceError, BackpressureShed):
+            except (PersistenceError, BackpressureShed, AskTimeout):
                 await asyncio.sleep(1.0)
             except ActorStopped:
                 if self._ending.is_set():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from refold.actors.compaction import Summarising
+from refold.actors.middleware import Middleware
 from refold.agent import Agent
 from refold.agent_source import AgentSource
 from refold.events.codec import tag_of
@@ -177,7 +178,7 @@ class Simulation:
         )
         self.watch.shows_all = agent.context is None and not agent.middleware and agent.config.protocol == "native"
         self.watch.summary_prompt = agent.context.prompt if isinstance(agent.context, Summarising) else None
-        self.watch.effects.evidence.as_said = not any(found.middleware for found in with_subagents(agent))
+        self.watch.effects.evidence.as_said = not any(map(_changes_answers, with_subagents(agent)))
         self.watch.effects.evidence.one_model = isinstance(agent.provider, SimulatedModel)
         return agent
 
@@ -224,3 +225,9 @@ class Simulation:
             met=self.watch.meetings.counted(),
             digest=digest.hexdigest(),
         )
+
+
+def _changes_answers(agent: Agent) -> bool:
+    """Return whether an agent's answers are recorded otherwise than a model gave them."""
+    in_text = agent.config.protocol != "native"
+    return in_text or any(type(each).on_post_llm is not Middleware.on_post_llm for each in agent.middleware)

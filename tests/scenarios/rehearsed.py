@@ -174,5 +174,5 @@ class Louder(Middleware):
         return msgspec.structs.replace(response, content=tuple(louder))
 
 
-loud = msgspec.structs.replace(good, middleware=[Louder()])
+changed = msgspec.structs.replace(good, middleware=[Louder()])
 in_text = msgspec.structs.replace(good, config=AgentConfig(model="m", retry=RetryPolicy(), protocol="react"))

@@ -370,7 +370,7 @@ def test_the_help_of_the_command_loads_no_simulator() -> None:
 
 
 @pytest.mark.parametrize("wire", ["none", "openai", "anthropic"])
-@pytest.mark.parametrize("name", ["loud", "in_text"])
+@pytest.mark.parametrize("name", ["changed", "in_text"])
 def test_an_agent_that_changes_what_is_shown_and_said_breaks_no_promise_by_that(name: str, wire: str) -> None:
     result = run("simulate", f"tests.scenarios.rehearsed:{name}", "--seeds", 3, "--wire", wire, "--jobs", 1, "--json")
     assert (result.exit_code, json.loads(result.stdout)["violation"]) == (0, None)

@@ -192,3 +192,17 @@ def test_a_cancel_that_a_full_disk_keeps_away_may_come_too_late() -> None:
         acts=(Abandon(session="a", at_s=15, after_s=1),), faults=(faults.DiskIsFull(at_s=16, for_s=200),)
     )
     Simulator(agent()).run(scenario).raise_if_broken()
+
+
+def test_a_log_that_is_too_slow_to_be_opened_is_tried_again() -> None:
+    slow = (faults.AppendIsSlow(nth=1, seconds=20), faults.AppendIsSlow(nth=1, seconds=20))
+    report = Simulator(agent()).run(Scenario(acts=(Say(session="a"),), faults=slow))
+    report.raise_if_broken()
+    assert (report.outcomes, report.lives) == (("Completed",), 2)
+
+
+def test_a_late_answer_of_a_dead_process_is_recorded_in_its_place_and_the_one_that_follows_beside_it() -> None:
+    for nth in range(2, 14, 2):
+        planned = (faults.Close(at_s=9), faults.LateReply(nth=nth, seconds=10))
+        scenario = Scenario(acts=(Say(session="a", at_s=5), Say(session="b", at_s=6)), faults=planned)
+        Simulator(agent()).run(scenario).raise_if_broken()
