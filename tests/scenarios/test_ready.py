@@ -177,7 +177,7 @@ def test_one_runs_as_a_program(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_broken_promise_is_printed() -> None:
     report = crash_during_approval.play()
     broken = Simulator(crash_during_approval.agent).run(
-        msgspec.structs.replace(crash_during_approval.scenario(), patience_s=0.0, calm_s=20.0)
+        msgspec.structs.replace(crash_during_approval.scenario(), patience_s=20.0, calm_s=20.0)
     )
     assert "BROKEN     LIVENESS" in said_about("A story.", broken)
     assert "BROKEN" not in said_about("A story.", report)
