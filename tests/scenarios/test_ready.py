@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from refold import AgentConfig, ConfigError
-from refold.scenarios import ready
+from refold.scenarios import faults, ready
 from refold.scenarios.ready import (
     cancel_storm,
     clock_backwards,
@@ -176,8 +176,9 @@ def test_one_runs_as_a_program(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_broken_promise_is_printed() -> None:
     report = crash_during_approval.play()
+    slow = (faults.ProviderStalls(nth=2, seconds=500),)
     broken = Simulator(crash_during_approval.agent).run(
-        msgspec.structs.replace(crash_during_approval.scenario(), patience_s=20.0, calm_s=20.0)
+        msgspec.structs.replace(crash_during_approval.scenario(), patience_s=1.0, calm_s=100.0, faults=slow)
     )
     assert "BROKEN     LIVENESS" in said_about("A story.", broken)
     assert "BROKEN" not in said_about("A story.", report)
