@@ -70,6 +70,8 @@ class EvidenceWatch:
         """Whether an agent has one model, so that no other one is asked where it fails."""
         self.as_said = True
         """Whether answers are recorded as they came: no middleware changes them, and calls do not stand in text."""
+        self.results_as_brought = True
+        """Whether what bodies bring is recorded, since no middleware stands between that may fail."""
         self._lives_ended_s: dict[int, float] = {}
         self._bodies: list[Body] = []
         self._brought: Counter[tuple[str, str]] = Counter()
@@ -170,7 +172,7 @@ class EvidenceWatch:
 
     def over(self) -> None:
         """Look back, once all is over."""
-        for body in self._bodies:
+        for body in self._bodies if self.results_as_brought else ():
             if body.returned and body.ended_s is not None and self._had_time(body.life, body.ended_s):
                 self._exercised.add("EVIDENCE")
                 if not self._brought[body.session, body.call]:
@@ -193,14 +195,18 @@ class EvidenceWatch:
         """Return whether a process lived on for long enough, and its log was in order for as long in one go."""
         end_s = self._lives_ended_s.get(life, 0.0)
         moments = [since_s, *(at_s for at_s in self._world.plan.log_failed_s if since_s < at_s < end_s), end_s]
-        return max(after - before for before, after in pairwise(moments)) > RECORDED_S
+        return max(after - before for before, after in pairwise(moments)) > RECORDED_S + self._late_s()
+
+    def _late_s(self) -> float:
+        """Return for how long what work brings may have been under way to where it is recorded, at most."""
+        happened = self._world.plan.happened()
+        return sum(fault.seconds for fault in happened if isinstance(fault, LateReply | AppendIsSlow))
 
     def _ended_at(self, session: str, at_s: float, *how: type[SessionEvent]) -> bool:
         """Return whether a run's end may have met or overtaken what came at a time: nobody wants that any more."""
         ends = (end for (of, _), end in self._ends.items() if of == session)
-        happened = self._world.plan.happened()
-        late = sum(fault.seconds for fault in happened if isinstance(fault, LateReply | AppendIsSlow))
-        known_s = max([at_s, *(failed_s + RECORDED_S for failed_s in self._world.plan.log_failed_s)]) + late + AT_ONCE_S
+        recorded_s = max([at_s, *(failed_s + RECORDED_S for failed_s in self._world.plan.log_failed_s)])
+        known_s = recorded_s + self._late_s() + AT_ONCE_S
         return any(end in how and at_s - AT_ONCE_S <= ended_s <= known_s for end, ended_s in ends)
 
     def _check_answer(self, session: str, version: int, event: ModelResponded) -> None:

@@ -116,7 +116,15 @@ SessionsOption = Annotated[int, typer.Option(metavar="N", min=1, max=ACTS_MAX, h
 ActsOption = Annotated[
     int, typer.Option(metavar="N", min=1, max=ACTS_MAX, help="Inputs and cancellations of each scenario.")
 ]
-FaultsOption = Annotated[int, typer.Option(metavar="N", min=0, max=ACTS_MAX, help="Most faults of each scenario.")]
+FaultsOption = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=0,
+        max=ACTS_MAX,
+        help="Most faults of each scenario; a cancel, late messages, and what a wire or a disk does come on top.",
+    ),
+]
 SaveOption = Annotated[
     Path | None,
     typer.Option(
@@ -148,11 +156,9 @@ def simulate(
     boundaries: Annotated[int, typer.Option(metavar="N", min=1, help="With --from: most of its boundaries.")] = 100,
     at: AtOption = None,
     jobs: JobsOption = None,
-    sessions: Annotated[int, typer.Option(metavar="N", min=1, max=ACTS_MAX, help="Sessions of each scenario.")] = 3,
-    acts: Annotated[
-        int, typer.Option(metavar="N", min=1, max=ACTS_MAX, help="Inputs and cancellations of each scenario.")
-    ] = 8,
-    faults: Annotated[int, typer.Option(metavar="N", min=0, max=ACTS_MAX, help="Most faults of each scenario.")] = 6,
+    sessions: SessionsOption = 3,
+    acts: ActsOption = 8,
+    faults: FaultsOption = 6,
     store: StoreOption = StoreName.MEMORY,
     wire: WireOption = WireName.NONE,
     own_tools: OwnToolsOption = False,

@@ -263,7 +263,7 @@ def _write_violation(to: "Console", plan: SweepPlan, violation: SavedViolation, 
         *([f"refold simulate {agent} {again}{options}"] if again is not None else []),
     ]
     if violation.test is not None:
-        commands.append(f"pytest {shlex.quote(violation.test)}")
+        commands.append(f"python -m pytest {shlex.quote(violation.test)}")
     for command in commands:
         write_paragraph(to, command, indent=4)
 

@@ -13,7 +13,7 @@ import msgspec
 from refold.actors.errors import ActorStopped, AskTimeout
 from refold.agent_runtime import AgentRuntime
 from refold.events.codec import RecordedEvent
-from refold.events.errors import BackpressureShed, CommandRejected, PersistenceError
+from refold.events.errors import AgentLoopError, BackpressureShed, CommandRejected, PersistenceError
 from refold.events.ids import SessionId, kind_and_identifier, stream_name
 from refold.events.payloads import all_restored, stored_hashes
 from refold.events.session_core import SESSION_KIND
@@ -35,6 +35,12 @@ LOOK_S = 20.0
 
 def _waits_for_its_next_turn(run: Run) -> bool:
     return run.phase == "ready" and run.turns_allowed is not None and run.turns >= run.turns_allowed
+
+
+def _said_of(task: asyncio.Task[Any]) -> str:
+    """Return a task's name, and what it runs."""
+    runs = getattr(task.get_coro(), "__qualname__", None)
+    return f"{task.get_name()} ({runs})" if runs else task.get_name()
 
 
 def nobody(index: int) -> None:
@@ -121,7 +127,7 @@ class Life:
 
     def _check_nothing_is_left(self) -> None:
         current = asyncio.current_task()
-        left = sorted(task.get_name() for task in asyncio.all_tasks() if task is not current)
+        left = sorted(_said_of(task) for task in asyncio.all_tasks() if task is not current)
         if left and not self._beside and not self._world.dying and not any(body.running for body in self._world.bodies):
             self._watch.note("INV7", "", f"a closed runtime leaves tasks: {', '.join(left)}")
 
@@ -178,7 +184,7 @@ class Life:
                 if self._ending.is_set():
                     return None
                 await asyncio.sleep(1.0)
-            except CommandRejected:
+            except (CommandRejected, AgentLoopError):  # By the session, or by a hook of the agent's own.
                 return "refused"
 
     def _begin_repetition(self, runtime: AgentRuntime, repetition: Repetition) -> None:

@@ -178,8 +178,10 @@ class Simulation:
         )
         self.watch.shows_all = agent.context is None and not agent.middleware and agent.config.protocol == "native"
         self.watch.summary_prompt = agent.context.prompt if isinstance(agent.context, Summarising) else None
-        self.watch.effects.evidence.as_said = not any(map(_changes_answers, with_subagents(agent)))
-        self.watch.effects.evidence.one_model = isinstance(agent.provider, SimulatedModel)
+        evidence, all_agents = self.watch.effects.evidence, with_subagents(agent)
+        evidence.as_said = not any(map(_changes_answers, all_agents))
+        evidence.results_as_brought = not any(_has_hook(each, "on_tool_result") for each in all_agents)
+        evidence.one_model = isinstance(agent.provider, SimulatedModel)
         return agent
 
     def store(self) -> SimulatedStore:
@@ -229,5 +231,8 @@ class Simulation:
 
 def _changes_answers(agent: Agent) -> bool:
     """Return whether an agent's answers are recorded otherwise than a model gave them."""
-    in_text = agent.config.protocol != "native"
-    return in_text or any(type(each).on_post_llm is not Middleware.on_post_llm for each in agent.middleware)
+    return agent.config.protocol != "native" or _has_hook(agent, "on_post_llm")
+
+
+def _has_hook(agent: Agent, hook: str) -> bool:
+    return any(getattr(type(each), hook) is not getattr(Middleware, hook) for each in agent.middleware)

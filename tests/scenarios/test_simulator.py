@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from refold import Agent, AgentConfig, RetryPolicy, ScriptedProvider, tool
+from refold import Agent, AgentConfig, HookContext, Middleware, RetryPolicy, ScriptedProvider, tool
 from refold.scenarios import faults
 from refold.scenarios.drawing import drawn_scenario
 from refold.scenarios.faults import AnyFault
@@ -206,3 +207,32 @@ def test_a_late_answer_of_a_dead_process_is_recorded_in_its_place_and_the_one_th
         planned = (faults.Close(at_s=9), faults.LateReply(nth=nth, seconds=10))
         scenario = Scenario(acts=(Say(session="a", at_s=5), Say(session="b", at_s=6)), faults=planned)
         Simulator(agent()).run(scenario).raise_if_broken()
+
+
+@pytest.mark.parametrize("at_s", [20, 139, 200])
+def test_what_is_under_way_when_a_process_dies_late_is_owed_by_nobody(at_s: float) -> None:
+    for nth in range(1, 6):
+        planned = (faults.Crash(at_s=at_s), faults.LateReply(nth=nth, seconds=300))
+        Simulator(agent()).run(Scenario(acts=(Say(session="a"),), faults=planned)).raise_if_broken()
+
+
+class Strict(Middleware):
+    """Refuses what somebody says, and what a tool brings."""
+
+    def on_user_message(self, context: HookContext, content: object) -> None:
+        if context.session == "refused":
+            raise ValueError("no")
+
+    def on_tool_result(self, context: HookContext, result: object) -> None:
+        raise ValueError("not that")
+
+
+def test_hooks_that_raise_break_no_promise() -> None:
+    strict = msgspec.structs.replace(agent(), middleware=[Strict()])
+    outcomes = set()
+    for seed in range(4):
+        acts = (Say(session="refused"), Say(session="a"))
+        report = Simulator(strict).run(Scenario(acts=acts, seed=seed))
+        report.raise_if_broken()
+        outcomes.add(report.outcomes)
+    assert ("refused", "Failed") in outcomes <= {("refused", "Failed"), ("refused", "Completed")}
