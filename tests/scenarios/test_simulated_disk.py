@@ -255,4 +255,4 @@ def test_a_planted_fault_is_found_and_the_scenario_shrunk(tmp_path: Path, change
     assert rule in ("DURABLE", "EVIDENCE")  # What a model brought is lost, too.
     acts, planned = map(int, sizes.split())
     assert acts <= 2
-    assert planned <= 1
+    assert planned <= 2  # Shrinking ends after so many tries.
