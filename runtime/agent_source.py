@@ -9,7 +9,7 @@ goes wrong while it makes the agent is said in one line that names the place to 
 import inspect
 import traceback
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from refold.agent import Agent
 from refold.events.errors import ConfigError
@@ -47,7 +47,7 @@ def checked_source(found: object, name: str) -> AgentSource:
             f"{name} cannot be called without {', '.join(needed)}; what makes an agent needs no arguments: give each "
             "a default, or wrap it in a function that has none"
         )
-    return found
+    return cast("Callable[[], Agent]", found)
 
 
 def made_agent(source: AgentSource, name: str | None = None) -> Agent:

@@ -167,7 +167,10 @@ def task_again(words: str) -> Task:
             return ForgetSyncs(seed=int(seed), number=int(number))
         case ["kills", seed, kills, "store" | "runtime" as writer] if seed.isdecimal() and kills.isdecimal():
             return KillWriters(seed=int(seed), kills=int(kills), runtime=writer == "runtime")
-    raise ConfigError(f"{words!r} names no piece of the rehearsal; take the words from a problem, as 'power 86 44'")
+        case _:
+            raise ConfigError(
+                f"{words!r} names no piece of the rehearsal; take the words from a problem, as 'power 86 44'"
+            )
 
 
 def run_task(task: Task) -> StorageFindings:
