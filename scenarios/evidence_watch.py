@@ -12,6 +12,7 @@ Read `refold.scenarios.effects_watch` first, which passes on what it sees. The r
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Literal
 
 from refold.events.content import TextBlock
 from refold.events.errors import ProviderError
@@ -48,6 +49,9 @@ CANCELLED_S = 30.0
 
 MADE_UP = ("cancelled", "denied", "timeout", "crashed", "truncated", "invalid_arguments", "not_found", "shed")
 """Kinds of results that no body brought."""
+
+End = Literal["by itself", "cancelled", "too late"]
+"""How a run ended."""
 
 _Answer = tuple[str, str, tuple[str, ...], Usage]
 """What is compared of an answer: whose it is, its text, the tools that it calls, and what it cost."""
@@ -93,7 +97,7 @@ class EvidenceWatch:
         self._allowed: set[tuple[str, str]] = set()
         """Calls, and tools for always, that the log says somebody has allowed."""
         self._runs: dict[tuple[str, str], RunId] = {}
-        self._ends: dict[tuple[str, str], tuple[type[SessionEvent], float]] = {}
+        self._ends: dict[tuple[str, str], tuple[End, float]] = {}
         self._given_up: list[tuple[str, str, float, int]] = []
 
     def observe(self, session: str, version: int, event: SessionEvent) -> None:
@@ -120,7 +124,7 @@ class EvidenceWatch:
             case InputQueued(key=str(key)):
                 self._runs[session, key] = run_of_input(version)
             case RunCompleted() | RunFailed() | RunCancelled():
-                self._ends[session, event.run] = (type(event), self._world.now_s())
+                self._ends[session, event.run] = (_end(event), self._world.now_s())
             case _:
                 return
 
@@ -185,10 +189,10 @@ class EvidenceWatch:
             if run is None or not self._had_time(life, given_up_s):
                 continue  # It was refused, or the process was gone.
             self._exercised.add("CANCEL")
-            end, ended_s = self._ends.get((session, run), (None, float("inf")))
+            end, ended_s = self._ends.get((session, run), ("by itself", float("inf")))
             if any(given_up_s <= at_s <= ended_s for at_s in self._world.plan.log_failed_s):
                 continue  # What was done by then may have been recorded first.
-            if end is not RunCancelled and ended_s > given_up_s + CANCELLED_S:
+            if end != "cancelled" and ended_s > given_up_s + CANCELLED_S:
                 self._wrong("CANCEL", session, f"the caller of {run} has given up, and it is not cancelled")
 
     def _had_time(self, life: int, since_s: float) -> bool:
@@ -202,7 +206,7 @@ class EvidenceWatch:
         happened = self._world.plan.happened()
         return sum(fault.seconds for fault in happened if isinstance(fault, LateReply | AppendIsSlow))
 
-    def _ended_at(self, session: str, at_s: float, *how: type[SessionEvent]) -> bool:
+    def _ended_at(self, session: str, at_s: float, *how: End) -> bool:
         """Return whether a run's end may have met or overtaken what came at a time: nobody wants that any more."""
         ends = (end for (of, _), end in self._ends.items() if of == session)
         recorded_s = max([at_s, *(failed_s + RECORDED_S for failed_s in self._world.plan.log_failed_s)])
@@ -221,7 +225,7 @@ class EvidenceWatch:
         given = Counter(
             answer
             for answer, given_s, life in self._given
-            if self._had_time(life, given_s) and not self._ended_at(answer[0], given_s, RunCancelled, RunFailed)
+            if self._had_time(life, given_s) and not self._ended_at(answer[0], given_s, "cancelled", "too late")
         )
         for answer, times in given.items():
             self._exercised.add("EVIDENCE")
@@ -232,7 +236,7 @@ class EvidenceWatch:
         happened = Counter(
             (session, kind, retryable)
             for session, failed_s, life, kind, retryable in self._failures
-            if self._had_time(life, failed_s) and not self._ended_at(session, failed_s, RunCancelled)
+            if self._had_time(life, failed_s) and not self._ended_at(session, failed_s, "cancelled")
         )
         for (session, kind, retryable), times in happened.items():
             self._exercised.add("EVIDENCE")
@@ -250,6 +254,16 @@ class EvidenceWatch:
 def _answer(session: str, answer: ModelResponse | ModelResponded) -> _Answer:
     names = tuple(str(getattr(block, "name", "")) for block in answer.content if not isinstance(block, TextBlock))
     return session, _text(answer.content), names, answer.usage
+
+
+def _end(event: RunCompleted | RunFailed | RunCancelled) -> End:
+    match event:
+        case RunCancelled():
+            return "cancelled"
+        case RunFailed(kind="run_timeout"):
+            return "too late"
+        case _:
+            return "by itself"
 
 
 def _text(content: Sequence[object]) -> str:

@@ -89,7 +89,8 @@ class Life:
         )
         try:
             await runtime.open()
-        except (PersistenceError, AskTimeout):  # As a process that cannot start, and is started again.
+        except (PersistenceError, AskTimeout) as error:  # As a process that cannot start, and is started again.
+            self._require_excuse(error)
             await asyncio.sleep(START_AGAIN_S)
             return
         simulation.replies.serve(runtime.system)
@@ -178,7 +179,8 @@ class Life:
             try:
                 key, watching = f"{self._world.keys}act {index}", self._simulation.watching.get(index)
                 return await carry_out(act, key, runtime, self._world, self._watch, watching, life=self._number)
-            except (PersistenceError, BackpressureShed, AskTimeout):
+            except (PersistenceError, BackpressureShed, AskTimeout) as error:
+                self._require_excuse(error)
                 await asyncio.sleep(1.0)
             except ActorStopped:
                 if self._ending.is_set():
@@ -186,6 +188,12 @@ class Life:
                 await asyncio.sleep(1.0)
             except (CommandRejected, AgentLoopError):  # By the session, or by a hook of the agent's own.
                 return "refused"
+
+    def _require_excuse(self, error: Exception) -> None:
+        """Raise an error that somebody was not answered in time, unless the log was slow."""
+        slow = any(isinstance(fault, faults.AppendIsSlow) for fault in self._world.plan.happened())
+        if isinstance(error, AskTimeout) and not slow:
+            raise error
 
     def _begin_repetition(self, runtime: AgentRuntime, repetition: Repetition) -> None:
         name = f"act {repetition.index} again"
