@@ -29,7 +29,6 @@ DISK_FAULTS = (
     ),
     ScenarioFault(
         name="a stale owner writes on",
-        not_found="drawn scenarios have no second runtime that takes the log over",
         file="stores/sqlite_append.py",
         original="        if incarnation != self._incarnation:\n",
         planted="        if incarnation < 0:\n",
@@ -45,7 +44,6 @@ DISK_FAULTS = (
     ),
     ScenarioFault(
         name="a transaction that failed is left open",
-        not_found=ANEW,
         file="stores/sqlite_append.py",
         original='            self._connection.execute("ROLLBACK")\n',
         planted="            pass\n",
@@ -137,7 +135,6 @@ DISK_FAULTS = (
     ),
     ScenarioFault(
         name="the name of a new log is not synchronised",
-        not_found=BESIDE_SQLITE,
         file="stores/sqlite_file.py",
         original='        _sync_folder(log.parent)\n        fault("opening.folder_synced")\n',
         planted="",
