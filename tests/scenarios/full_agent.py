@@ -12,6 +12,7 @@ from refold import (
     ScriptedProvider,
     Skill,
     Summarising,
+    Tool,
     ToolCall,
     ToolContext,
     tool,
@@ -85,19 +86,7 @@ def full_agent(*, streaming: bool = True) -> Agent:
         """Tell what belongs together in the graph."""
         return [" ".join(group) for group in await graph.communities()]
 
-    helper = Agent(
-        name="researcher",
-        config=AgentConfig(model="m", retry=RetryPolicy(), streaming=streaming),
-        provider=ScriptedProvider([]),
-        tools=[look, plain],
-    )
-    checker = Agent(
-        name="checker",
-        config=AgentConfig(model="m", retry=RetryPolicy()),
-        provider=ScriptedProvider([]),
-        tools=[helper.as_tool(), send],
-        output_type=Report,
-    )
+    helper, checker = _subagents(look, plain, send, streaming=streaming)
     return Agent(
         config=AgentConfig(model="m", retry=RetryPolicy(), streaming=streaming, max_turns=12),
         provider=ScriptedProvider([]),
@@ -122,3 +111,23 @@ def full_agent(*, streaming: bool = True) -> Agent:
         objects=[once],
         skills=[Skill(name="greeting", description="How to greet.", instructions="Say hello.")],
     )
+
+
+def _subagents(
+    look: Tool[..., object], plain: Tool[..., object], send: Tool[..., object], *, streaming: bool
+) -> tuple[Agent, Agent]:
+    """Return one that has tools, and one that has the first as a tool."""
+    helper = Agent(
+        name="researcher",
+        config=AgentConfig(model="m", retry=RetryPolicy(), streaming=streaming),
+        provider=ScriptedProvider([]),
+        tools=[look, plain],
+    )
+    checker = Agent(
+        name="checker",
+        config=AgentConfig(model="m", retry=RetryPolicy()),
+        provider=ScriptedProvider([]),
+        tools=[helper.as_tool(), send],
+        output_type=Report,
+    )
+    return helper, checker
