@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from refold.commands.execution import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK, JsonOption, run_blocking_command
+from refold.commands.execution import (
+    EXIT_FOUND,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    JsonOption,
+    path_parser,
+    run_blocking_command,
+)
 
 if TYPE_CHECKING:
     from refold.scenarios.interruption import Interruption
@@ -69,16 +76,7 @@ TimeOption = Annotated[
 ]
 
 
-def _given_path(text: str) -> Path:
-    """Return a path; an empty one would be the working directory.
-
-    Raises:
-        typer.BadParameter: it is empty, as an unset variable of a shell is.
-    """
-    if not text:
-        raise typer.BadParameter("it is empty; give a path")
-    return Path(text)
-
+_given_path = path_parser("give a path")
 
 ScenarioOption = Annotated[
     Path | None,

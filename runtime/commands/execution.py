@@ -37,19 +37,26 @@ log, no such session); 3 the log is in use by another runtime; 130 interrupted; 
 """
 
 
-def _log_path(text: str) -> Path:
-    """Return the path that an argument names; an empty one would be the working directory.
+def path_parser(advice: str) -> Callable[[str], Path]:
+    """Return what makes a path of an argument, and refuses an empty one, which would be the working directory.
 
-    Raises:
-        typer.BadParameter: it is empty, as an unset variable of a shell is.
+    Args:
+        advice: what to do about an empty one, as an unset variable of a shell gives it.
     """
-    if not text:
-        raise typer.BadParameter("it is empty; name the log's file")
-    return Path(text)
+
+    def parsed(text: str) -> Path:
+        if not text:
+            raise typer.BadParameter(f"it is empty; {advice}")
+        return Path(text)
+
+    return parsed
 
 
 LogArgument = Annotated[
-    Path, typer.Argument(metavar="LOG", help="The log's file.", show_default=False, parser=_log_path)
+    Path,
+    typer.Argument(
+        metavar="LOG", help="The log's file.", show_default=False, parser=path_parser("name the log's file")
+    ),
 ]
 KindOption = Annotated[
     list[str] | None,
