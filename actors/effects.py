@@ -1,7 +1,11 @@
 """The effects that run in this process, beside the actors that asked for them.
 
-Read `refold.events.core` for what an effect is. This outlives an actor's instance. The rule it protects: an actor that
-is restarted in the middle of an effect neither begins it a second time nor loses what it brought.
+Read `refold.events.core.contract` for what an effect is. This outlives an actor's instance. The rule it protects: an
+actor that is restarted in the middle of an effect neither begins it a second time nor loses what it brought.
+
+What an event-sourced actor is told beside the commands of its core.
+
+Large content that comes with a command, and what it reminds itself of.
 """
 
 import asyncio
@@ -10,15 +14,17 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from refold.actors.clock import Clock, Timer
-from refold.actors.mailbox import Vital
-from refold.actors.reply import TIMER_RESOLUTION_S
-from refold.events.core import Effect, WaitUntil
-from refold.events.errors import LogInUse
-from refold.events.ids import PayloadHash
+import msgspec
+
+from refold.actors.kernel.clock import Clock, Timer
+from refold.actors.kernel.mailbox import Vital
+from refold.actors.kernel.reply import TIMER_RESOLUTION_S
+from refold.events.core.contract import Effect, WaitUntil
+from refold.events.core.errors import LogInUse
+from refold.events.core.ids import PayloadHash
 
 if TYPE_CHECKING:
-    from refold.actors.actor_ref import ActorRef
+    from refold.actors.kernel.ref import ActorRef
 
 log = logging.getLogger("refold.actors")
 
@@ -201,3 +207,40 @@ class EffectsInFlight:
     def _wake(self) -> None:
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
+
+
+class WithPayloads(msgspec.Struct, frozen=True):
+    """A command whose large content goes to the payloads."""
+
+    command: object
+    payloads: Mapping[PayloadHash, bytes]
+
+
+class GraceOver(Vital, frozen=True):
+    """The grace period of the effects that were cancelled then is over."""
+
+    round: int
+
+
+class OfferResult(Vital, frozen=True):
+    """Offer the result of an effect to the log again, which refused it."""
+
+    key: str
+
+
+class LookAtClock(Vital, frozen=True):
+    """See whether the time of a wait has come."""
+
+    key: str
+
+
+class TakeUp(Vital, frozen=True):
+    """Try again to read the log, at the beginning of the actor's life or after an append of unknown outcome."""
+
+    attempt: int
+
+
+class PauseOver(Vital, frozen=True):
+    """Work that has ended and is still wanted may begin again."""
+
+    key: str

@@ -1,10 +1,10 @@
 """The event-sourced shell: a pure core on the outside world.
 
-Read `refold.events.core` first. A message is handled in this order and no other: `admit` it; `evolve` and `react` until
-nothing more follows; append the batch and wait until it is durable; reply and publish; reconcile the effects that run
-with those that `pending(state)` names. The rules: nobody sees a state that is not durable; state is only ever
-rebuilt from the log; and no effect of a state begins before the effects that were cancelled have ended, or the
-grace period is over.
+Read `refold.events.core.contract` first. A message is handled in this order and no other: `admit` it; `evolve` and
+`react` until nothing more follows; append the batch and wait until it is durable; reply and publish; reconcile the
+effects that run with those that `pending(state)` names. The rules: nobody sees a state that is not durable; state is
+only ever rebuilt from the log; and no effect of a state begins before the effects that were cancelled have ended, or
+the grace period is over.
 """
 
 import logging
@@ -13,16 +13,25 @@ from typing import Any, cast
 
 import msgspec
 
-from refold.actors.clock import Timer
-from refold.actors.effects import EffectEnded, EffectsInFlight, StreamEffects
-from refold.actors.errors import ActorStopped
+from refold.actors.effects import (
+    EffectEnded,
+    EffectsInFlight,
+    GraceOver,
+    LookAtClock,
+    OfferResult,
+    PauseOver,
+    StreamEffects,
+    TakeUp,
+    WithPayloads,
+)
 from refold.actors.folded_actor import C, E, FoldedActor, Performed, S
 from refold.actors.journal import Journal
-from refold.actors.stream_messages import GraceOver, LookAtClock, OfferResult, PauseOver, TakeUp, WithPayloads
-from refold.events.codec import EventCodec
-from refold.events.core import Core, Effect, Wait, WaitUntil
-from refold.events.errors import CommandRejected, CoreFailed, LogFormatError, PersistenceError
-from refold.events.ids import PayloadHash
+from refold.actors.kernel.clock import Timer
+from refold.actors.kernel.errors import ActorStopped
+from refold.events.core.codec import EventCodec
+from refold.events.core.contract import Core, Effect, Wait, WaitUntil
+from refold.events.core.errors import CommandRejected, CoreFailed, LogFormatError, PersistenceError
+from refold.events.core.ids import PayloadHash
 
 log = logging.getLogger("refold.actors")
 

@@ -1,7 +1,7 @@
 """Taking commands to the log: the half of the event-sourced shell that knows no effects.
 
-Read `refold.events.core` first. The rules: a state that is not durable is seen by nobody, since one message is handled
-at a time and a failed append has the state folded anew; and state is only ever rebuilt from the log.
+Read `refold.events.core.contract` first. The rules: a state that is not durable is seen by nobody, since one message is
+handled at a time and a failed append has the state folded anew; and state is only ever rebuilt from the log.
 """
 
 import asyncio
@@ -12,14 +12,20 @@ from typing import Any, Generic, TypeVar
 import msgspec
 from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
 
-from refold.actors.actor import Actor
 from refold.actors.journal import Journal
-from refold.events.codec import EventCodec, RecordedEvent
-from refold.events.core import Core, Effect, Plan, Recorded, evolve_all, plan
-from refold.events.errors import CommandRejected, ConfigError, LogFormatError, PersistenceError, WrongExpectedVersion
-from refold.events.event import Event
-from refold.events.ids import EventRef, PayloadHash, StreamName, event_ref
-from refold.events.records import Appended, EncodedBatch, StoredEvent
+from refold.actors.kernel.actor import Actor
+from refold.events.core.codec import EventCodec, RecordedEvent
+from refold.events.core.contract import Core, Effect, Plan, Recorded, evolve_all, plan
+from refold.events.core.errors import (
+    CommandRejected,
+    ConfigError,
+    LogFormatError,
+    PersistenceError,
+    WrongExpectedVersion,
+)
+from refold.events.core.event import Event
+from refold.events.core.ids import EventRef, PayloadHash, StreamName, event_ref
+from refold.events.core.records import Appended, EncodedBatch, StoredEvent
 
 S = TypeVar("S")
 C = TypeVar("C")

@@ -1,6 +1,6 @@
 """Hosting a kind of event-sourced actors: a user's core behind every address `"<kind>/<id>"` of a system.
 
-Read `refold.events.pure_core` for what a core is, and `refold.actors.hosted_actor` for the actor that it decides for.
+Read `refold.events.core.pure_core` for what a core is, and `refold.actors.hosted` for the actor that it decides for.
 An actor is made by its first message, and its state is what its stream in the log adds up to; at the moment of hosting
 those are made that an earlier process left work to.
 """
@@ -8,20 +8,18 @@ those are made that an earlier process left work to.
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar, cast
 
-from refold.actors.actor_ref import ActorRef
-from refold.actors.actor_system import ActorSystem
-from refold.actors.effect_worker import EffectWorker
-from refold.actors.effects import EffectsInFlight
+from refold.actors.effects import EffectsInFlight, TakeUp
 from refold.actors.event_sourced import CANCEL_GRACE_S
 from refold.actors.folded_actor import Performed
-from refold.actors.hosted_actor import Answer, HostedActor, Question, Told
+from refold.actors.hosted import Answer, EffectWorker, HostedActor, Question, Told
 from refold.actors.journal import Journal
-from refold.actors.stream_messages import TakeUp
-from refold.events.checked_core import CheckedCore
-from refold.events.codec import RecordedEvent
-from refold.events.errors import ConfigError
-from refold.events.ids import checked_identifier, stream_name
-from refold.events.pure_core import C, E, PureCore, S
+from refold.actors.kernel.ref import ActorRef
+from refold.actors.kernel.system import ActorSystem
+from refold.events.core.checked_core import CheckedCore
+from refold.events.core.codec import RecordedEvent
+from refold.events.core.errors import ConfigError
+from refold.events.core.ids import checked_identifier, stream_name
+from refold.events.core.pure_core import C, E, PureCore, S
 
 R = TypeVar("R")
 

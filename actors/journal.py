@@ -10,9 +10,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
-from refold.events.errors import PersistenceError, WrongExpectedVersion
-from refold.events.ids import PayloadHash
-from refold.events.records import Appended, EncodedBatch
+from refold.events.core.errors import PersistenceError, WrongExpectedVersion
+from refold.events.core.ids import PayloadHash
+from refold.events.core.records import Appended, EncodedBatch
 from refold.stores.event_store import EventStore
 
 GROUP_BATCHES_MAX = 512

@@ -21,8 +21,8 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from refold.actors.future import ActorFuture
-from refold.events.errors import ConfigError
+from refold.actors.kernel.future import ActorFuture
+from refold.events.core.errors import ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R")

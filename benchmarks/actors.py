@@ -25,8 +25,8 @@ import pykka
 
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, say
 from refold.actors import Actor, ActorSystem
-from refold.events.ids import StreamName
-from refold.events.records import EncodedBatch
+from refold.events.core.ids import StreamName
+from refold.events.core.records import EncodedBatch
 from refold.stores import SQLiteStore
 
 MESSAGE = "a message"

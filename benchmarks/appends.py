@@ -18,9 +18,9 @@ from typing import Literal
 
 from refold.actors import Journal
 from refold.events import SESSION_CODEC, TextBlock
-from refold.events.ids import stream_name
-from refold.events.records import EncodedBatch
-from refold.events.session_events import InputQueued
+from refold.events.core.ids import stream_name
+from refold.events.core.records import EncodedBatch
+from refold.events.session.events import InputQueued
 from refold.stores import SQLiteStore
 
 SESSIONS = 64

@@ -34,7 +34,7 @@ from refold import (
     ScriptedProvider,
     SemanticStore,
 )
-from refold.events.memory_policies import HOUR_US
+from refold.events.kinds.memory_policies import HOUR_US
 
 ROUNDS = 20
 VOCABULARY = 20_000

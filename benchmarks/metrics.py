@@ -13,7 +13,7 @@ import sys
 import time
 
 from refold import AgentConfig, AgentRuntime, ModelRequest, ScriptedProvider, Session, say, tool, use
-from refold.events.metrics_fold import MetricsState, count_all
+from refold.events.views.metrics import MetricsState, count_all
 from refold.providers.scripted import Answer
 from refold.stores import InMemoryStore
 

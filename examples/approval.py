@@ -25,7 +25,7 @@ from refold import (
     tool,
     use,
 )
-from refold.events.model import ToolUse
+from refold.events.model.messages import ToolUse
 
 MAILS = {"ann@example.com": "Lunch?", "bob@example.com": "Lunch?", "everybody@example.com": "Free lunch!"}
 

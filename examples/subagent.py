@@ -20,7 +20,7 @@ from refold import (
     tool,
     use,
 )
-from refold.events.model import ToolUse
+from refold.events.model.messages import ToolUse
 
 FACTS = {"tea": "Tea was drunk in China first.", "coffee": "Coffee was drunk in Yemen first."}
 

@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Run the command; Ctrl-C while it is still being loaded ends it without a word."""
     try:
-        from refold.cli import main as run
+        from refold.commands.cli import main as run
         from refold.commands.execution import EXIT_INTERRUPTED
     except KeyboardInterrupt:
         sys.exit(130)

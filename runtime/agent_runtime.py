@@ -1,8 +1,8 @@
 """The runtime: an agent with its subagents, one log, and the actors that work for their sessions.
 
-Read `refold.session` for what a session can do, `refold.actors.session` for the actor behind it, and `refold.options`
-for every setting. The rules: a runtime owns its log from `async with` to its end; whatever happens in between, the
-log says where every run stands, and the next runtime goes on from there.
+Read `refold.sessions.session` for what a session can do, `refold.actors.agent.session` for the actor behind it, and
+`refold.options` for every setting. The rules: a runtime owns its log from `async with` to its end; whatever happens in
+between, the log says where every run stands, and the next runtime goes on from there.
 """
 
 import asyncio
@@ -13,54 +13,56 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
-from refold.actors.actor_ref import ActorRef
-from refold.actors.actor_system import ActorSystem
+from refold.actors.agent.messages import ForAcceptedWork
+from refold.actors.agent.session import ReadSession
+from refold.actors.calls.middleware import Hooks
+from refold.actors.calls.protocols import Provider
 from refold.actors.effects import EffectsInFlight
-from refold.actors.errors import ActorStopped, AskTimeout
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.journal import Journal
-from refold.actors.middleware import Hooks
-from refold.actors.protocols import Provider
-from refold.actors.session import ReadSession
-from refold.actors.session_messages import ForAcceptedWork
-from refold.actors.supervision import ActorFailure
+from refold.actors.kernel.errors import ActorStopped, AskTimeout
+from refold.actors.kernel.ref import ActorRef
+from refold.actors.kernel.supervision import ActorFailure
+from refold.actors.kernel.system import ActorSystem
 from refold.actors.thread_pool import ThreadPool
-from refold.agent import Agent, AgentParts, agent_of, parts_and_rest
-from refold.contained_store import ContainedStore
-from refold.events.cleaning import clean_text
-from refold.events.configuration import CORE_VERSION, AgentConfig, CodeIdentity
-from refold.events.core import Wait
-from refold.events.errors import BackpressureShed, CommandRejected, ConfigError, PersistenceError, RefoldError
-from refold.events.ids import SessionId, checked_identifier, kind_and_identifier, stream_name
-from refold.events.records import StreamHead
-from refold.events.runtime_core import RUNTIME_CODEC, RUNTIME_CORE
-from refold.events.runtime_events import RUNTIME_STREAM, ActorFailed, RuntimeClosed, RuntimeStarted
-from refold.events.session_commands import CancelRun
-from refold.events.session_core import SESSION_KIND
-from refold.events.session_decisions import pending
-from refold.events.session_state import SessionState, is_scheduled
-from refold.forked_child import protect_from_children
-from refold.inbox_reading import InboxReader, reader_of
-from refold.late_tools import LateTools
-from refold.log_opening import ended_in_order, opened_store
+from refold.agents.agent import Agent, AgentParts, agent_of, parts_and_rest
+from refold.agents.skill import Skill, checked_skills
+from refold.events.core.cleaning import clean_text
+from refold.events.core.contract import Wait
+from refold.events.core.errors import BackpressureShed, CommandRejected, ConfigError, PersistenceError, RefoldError
+from refold.events.core.ids import SessionId, checked_identifier, kind_and_identifier, stream_name
+from refold.events.core.records import StreamHead
+from refold.events.kinds.runtime import (
+    RUNTIME_CODEC,
+    RUNTIME_CORE,
+    RUNTIME_STREAM,
+    ActorFailed,
+    RuntimeClosed,
+    RuntimeStarted,
+)
+from refold.events.model.configuration import CORE_VERSION, AgentConfig, CodeIdentity
+from refold.events.session.commands import CancelRun
+from refold.events.session.core import SESSION_KIND
+from refold.events.session.react import pending
+from refold.events.session.state import SessionState, is_scheduled
+from refold.guarded_store import ContainedStore
+from refold.lifecycle import ended_in_order, note_lost_recalls, opened_store, protect_from_children, resume_open_runs
 from refold.metrics.live import RuntimeMetrics
 from refold.options import RuntimeOptions, checked_options
-from refold.published import Recorded
-from refold.recall_noting import note_lost_recalls
-from refold.recorded_reading import read_recorded
-from refold.resuming import resume_open_runs
-from refold.running_agents import RunningAgents
-from refold.session import Session
-from refold.session_hub import SessionHub, Subscriber
-from refold.skill import Skill, checked_skills
-from refold.step_snapshots import StepSnapshots
+from refold.remote.owner import InboxReader, reader_of
+from refold.running_agents import LateTools, RunningAgents
+from refold.sessions.event_bus import SessionHub, Subscriber
+from refold.sessions.notifications import Recorded
+from refold.sessions.reads import read_recorded
+from refold.sessions.session import Session
+from refold.sessions.subscription import CAPACITY, Subscription
+from refold.sessions.turn_checkpoints import StepSnapshots
 from refold.stores.event_store import EventStore
-from refold.subscription import CAPACITY, Subscription
 from refold.version import VERSION
 
 if TYPE_CHECKING:
-    from refold.sync_runtime import SyncRuntime
+    from refold.sync.runtime import SyncRuntime
 
 
 class RuntimeArguments(AgentParts, RuntimeOptions, total=False):
@@ -76,7 +78,7 @@ class AgentRuntime:
         agent: the agent's configuration, or a whole `Agent`.
         provider: what answers model requests; with an `AgentConfig` only.
         options: see `refold.options.RuntimeOptions`; and, with an `AgentConfig` only, the rest of an agent, such as
-            `tools`: see `refold.agent.AgentParts`.
+            `tools`: see `refold.agents.agent.AgentParts`.
 
     Raises:
         ConfigError: something is missing or cannot work.
@@ -226,7 +228,7 @@ class AgentRuntime:
         await self.close()
 
     def __enter__(self) -> "SyncRuntime":
-        from refold.sync_runtime import SyncRuntime
+        from refold.sync.runtime import SyncRuntime
 
         face = SyncRuntime(self)
         self._face = face

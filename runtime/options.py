@@ -6,13 +6,13 @@ from typing import TypedDict
 
 import msgspec
 
-from refold.actors.clock import Clock
-from refold.actors.supervision import ActorFailure
-from refold.events.cleaning import clean_text
-from refold.events.errors import ConfigError
+from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.supervision import ActorFailure
+from refold.events.core.cleaning import clean_text
+from refold.events.core.errors import ConfigError
 from refold.stores.event_store import EventStore
-from refold.stores.persistence_backend import PersistenceBackend
-from refold.stores.sqlite_file import Durability
+from refold.stores.sqlite.file import Durability
+from refold.stores.values.backend import PersistenceBackend
 
 Log = str | os.PathLike[str] | EventStore
 """A path, `":memory:"`, or an open event store, which its owner closes."""
@@ -65,7 +65,7 @@ class RuntimeOptions(TypedDict, total=False):
     on_failure: Callable[[ActorFailure], object] | None
     """Called with each failure of an actor; default None."""
     step_snapshots: PersistenceBackend | None
-    """Where a checkpoint goes after every turn (`refold.step_snapshots`); default None, nowhere."""
+    """Where a checkpoint goes after every turn (`refold.sessions.turn_checkpoints`); default None, nowhere."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 if TYPE_CHECKING:
-    from refold.agent_source import AgentSource
-    from refold.scenarios.scenario import Scenario
-    from refold.scenarios.simulation_report import SimulationReport
+    from refold.agents.loading import AgentSource
+    from refold.scenarios.plan.scenario import Scenario
+    from refold.scenarios.report import SimulationReport
     from refold.scenarios.simulator import Simulator
 
 MARKER = "refold_scenarios"
@@ -73,7 +73,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture
 def refold_scenario(request: pytest.FixtureRequest) -> "Scenario":
     """The scenario that a test with the marker `refold_scenarios` is run with."""
-    from refold.scenarios.drawing import drawn_scenario
+    from refold.scenarios.plan.random_scenario import drawn_scenario
 
     options = _options_of(request)
     names = {DRAWN.get(name, name): name for name in inspect.signature(drawn_scenario).parameters}
@@ -86,8 +86,8 @@ def refold_report(
     request: pytest.FixtureRequest, refold_scenario: "Scenario", tmp_path_factory: pytest.TempPathFactory
 ) -> "SimulationReport":
     """What came of the scenario of a test with the marker `refold_scenarios`, played with its agent."""
+    from refold.scenarios.command.stubs import with_stand_ins
     from refold.scenarios.simulator import Simulator
-    from refold.scenarios.stand_ins import with_stand_ins
     from refold.scenarios.sweep import quietly
 
     options = _options_of(request)
@@ -115,7 +115,7 @@ def _options_of(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def _options(marker: pytest.Mark, test: str) -> dict[str, Any]:
-    from refold.scenarios.drawing import drawn_scenario
+    from refold.scenarios.plan.random_scenario import drawn_scenario
 
     options = dict(marker.kwargs)
     drawing = {DRAWN.get(name, name) for name in inspect.signature(drawn_scenario).parameters if name != "seed"}
@@ -146,8 +146,7 @@ def _seeds(given: object, test: str) -> Sequence[int]:
 
 
 def _source(given: "AgentSource | str") -> "AgentSource":
-    from refold.agent_loading import load_agent_source
-    from refold.agent_source import checked_source
+    from refold.agents.loading import checked_source, load_agent_source
 
     if isinstance(given, str):
         return load_agent_source(given)
@@ -155,7 +154,7 @@ def _source(given: "AgentSource | str") -> "AgentSource":
 
 
 def _failure(simulator: "Simulator", report: "SimulationReport", folders: pytest.TempPathFactory) -> str:
-    from refold.scenarios.saved_violation import save_violation
+    from refold.scenarios.failure_artifact import save_violation
 
     saved = save_violation(simulator, report, folders.mktemp("refold"), f"seed-{report.scenario.seed}")
     where = f"Its log is {saved.log}; look into it with `refold show`, `refold check` and `refold replay`."

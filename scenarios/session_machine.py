@@ -11,7 +11,7 @@
 Sessions are opened, spoken to, asked again under the same key, cancelled, approved and looked at, while the process
 crashes, is deployed anew, and has its clock set; faults are armed for what comes next. All of it happens on the
 simulator's loop: time stands still between two rules, and passes where a rule says so. After each rule, INV0 to INV7
-and what `refold.scenarios.session_expectations` says must hold; in the end faults are over, and all that was accepted
+and what `refold.scenarios.monitors.expectations` says must hold; in the end faults are over, and all that was accepted
 has to end. What fails is shrunk to a few calls that can be pasted into a test. Add rules of your own in the subclass.
 
 It needs hypothesis, which the extra `rehearsal` installs.
@@ -26,24 +26,23 @@ from typing import Any, ClassVar, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from refold.actors.errors import ActorStopped
-from refold.agent import Agent
+from refold.actors.kernel.errors import ActorStopped
 from refold.agent_runtime import AgentRuntime
-from refold.events.content import Message
-from refold.events.errors import BackpressureShed, CommandRejected, ConfigError, PersistenceError
-from refold.events.ids import ToolCallId, stream_name
-from refold.events.session_core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
-from refold.events.session_events import InputQueued
-from refold.log_check import check_log
-from refold.published import Recorded
-from refold.replay import replay
+from refold.agents.agent import Agent
+from refold.events.core.content import Message
+from refold.events.core.errors import BackpressureShed, CommandRejected, ConfigError, PersistenceError
+from refold.events.core.ids import ToolCallId, stream_name
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
+from refold.events.session.events import InputQueued
+from refold.inspection.check import check_log
+from refold.replay.log_replay import replay
 from refold.scenarios import strategies
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.garbage import garbage_by_hand
-from refold.scenarios.scenario import Answer, Say, Scenario
-from refold.scenarios.session_expectations import Expectations, Said
-from refold.scenarios.simulated_process import SimulatedProcess
-from refold.scenarios.simulation_watch import marked
+from refold.scenarios.monitors.expectations import Expectations, Said
+from refold.scenarios.monitors.monitor import marked
+from refold.scenarios.plan.scenario import Answer, Say, Scenario
+from refold.scenarios.world.process import SimulatedProcess, garbage_by_hand
+from refold.sessions.notifications import Recorded
 from refold.stores.past_state import past_state
 
 T = TypeVar("T")

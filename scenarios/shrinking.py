@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from refold.events.errors import ConfigError
-from refold.scenarios.scenario import Scenario
-from refold.scenarios.simulation_report import SimulationReport
+from refold.events.core.errors import ConfigError
+from refold.scenarios.plan.scenario import Scenario
+from refold.scenarios.report import SimulationReport
 
 S = TypeVar("S", bound=msgspec.Struct)
 

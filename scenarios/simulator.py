@@ -9,20 +9,285 @@ next life opens the same log, and those outside who were told nothing ask again 
 fault happens, and everything that was accepted has to end within the scenario's patience.
 
 The agent's provider and approval handler are replaced: answers and decisions come from the scenario's seed.
+
+A scenario that is being played: one life of the process after the other, and what comes of them.
+
+Read `refold.scenarios.simulator` first, which says what is played, and how.
+
+The last look at a simulation's log, once all is over: is it whole, and does deciding it again give what it holds?
 """
 
 import asyncio
+import gc
+import hashlib
+import logging
 import os
+from collections import Counter
+from collections.abc import Callable, Sequence
 
-from refold.agent_source import AgentSource, checked_source
-from refold.events.errors import ConfigError
-from refold.scenarios.garbage import garbage_by_hand
-from refold.scenarios.saved_log import save_log
-from refold.scenarios.scenario import Scenario
-from refold.scenarios.simulated_world import Beginning
-from refold.scenarios.simulation import Simulation
-from refold.scenarios.simulation_report import SimulationReport
+import msgspec
+
+from refold.actors.agent.compaction import Summarising
+from refold.actors.calls.middleware import Middleware
+from refold.agents.agent import Agent
+from refold.agents.loading import AgentSource, checked_source
+from refold.agents.subagent import with_subagents
+from refold.events.core.codec import tag_of
+from refold.events.core.errors import ConfigError, PersistenceError
+from refold.events.core.ids import SessionId
+from refold.events.core.records import StoredEvent
+from refold.events.session.events import Allow, Decision, Deny, ToolApprovalRequested
+from refold.inspection.check import check_log
+from refold.replay.log_replay import replay
+from refold.scenarios import faults
+from refold.scenarios.monitors.expectations import Watching
+from refold.scenarios.monitors.monitor import SimulationWatch
+from refold.scenarios.plan.scenario import AnyAct, Cancel, Decide, Scenario, Watch
+from refold.scenarios.plan.world import Beginning, World
+from refold.scenarios.report import SimulationReport, save_log
+from refold.scenarios.wire.providers import SimulatedWire, wire_of
+from refold.scenarios.world.agent import simulated_agent
+from refold.scenarios.world.disk import SimulatedDisk
+from refold.scenarios.world.life import Life, Repetition, nobody
+from refold.scenarios.world.loop import Schedule, SeededSchedule, SimulatedLoop, SparseSchedule
+from refold.scenarios.world.model import SimulatedModel
+from refold.scenarios.world.process import Gone, bury, garbage_by_hand
+from refold.scenarios.world.store import SimulatedReplies, SimulatedStore
 from refold.stores.memory import InMemoryStore
+
+
+async def last_look(
+    world: World, watch: SimulationWatch, files: SimulatedDisk | None, wire: SimulatedWire | None
+) -> Sequence[StoredEvent]:
+    """Return all that the log holds, and note what is wrong with it, unless something has been found before.
+
+    Args:
+        world: whose log it is.
+        watch: takes what is found.
+        files: what the log is read from, without faults; None = it is in memory.
+        wire: how the model was reached; None = as an object of the process.
+    """
+    try:
+        if files is not None:
+            world.disk = await files.open(read_only=True)
+        if not watch.broken:
+            await _check(world, watch, wire)
+        return await world.disk.read_all(limit=10**9)
+    except PersistenceError as error:
+        if not watch.broken:
+            watch.note("DURABLE", "", f"the log cannot be read any more: {error}")
+        return ()
+
+
+async def _check(world: World, watch: SimulationWatch, wire: SimulatedWire | None) -> None:
+    await watch.opened()
+    watch.over()
+    watch.exercised.update(("CHECK", "INV6"))
+    for problem in (await check_log(world.disk)).problems:
+        watch.note("CHECK", problem.stream, str(problem))
+    for divergence in (await replay(world.disk)).divergences:
+        if divergence.version > world.recorded.get(divergence.stream, 0):
+            watch.note("INV6", divergence.stream, str(divergence))
+    if wire is not None:
+        await wire.check_log()
+
+
+log = logging.getLogger("refold.scenarios")
+
+LIVES_MAX = 200
+"""A process that dies more often than this is not the fault of the plan."""
+
+
+class Simulation:
+    """One scenario being played, life after life.
+
+    Args:
+        agent: see `Simulator`.
+        scenario: what is played.
+        beginning: the log that there is before; None = an empty one.
+    """
+
+    def __init__(self, agent: AgentSource, scenario: Scenario, beginning: Beginning | None) -> None:
+        self.scenario = scenario
+        self.world = World(scenario, beginning)
+        self.watch = SimulationWatch(self.world)
+        self.world.plan.noticed = self.watch.met
+        self.replies = SimulatedReplies(self.world)
+        self.wire = wire_of(self.world, self.watch)
+        self.files = SimulatedDisk(self.world) if scenario.store == "sqlite" else None
+        self.world.on_body = self.watch.effects.begun
+        self.world.on_ask = self.watch.asking
+        self.world.on_said = self.watch.said
+        self.world.on_answer = self.watch.answered
+        self._agent = agent
+        self._stores: list[SimulatedStore] = []
+        """Of the present life, and of processes that live beside it."""
+        self.acts: list[AnyAct] = list(scenario.acts)
+        """Those of the scenario, and behind them those that faults have brought."""
+        self.on_act: Callable[[int], object] = nobody
+        """Has the present life, once it is open, begin an act that a fault has brought; the next ones know of it."""
+        self.outcomes: dict[int, str] = {}
+        self.repetitions: list[Repetition] = []
+        """Of acts, still to come."""
+        self.watching = {index: Watching(act) for index, act in enumerate(scenario.acts) if isinstance(act, Watch)}
+        self.refused: set[str] = set()
+        self.steps = 0
+        self.over = False
+        self._ended = False
+        """Whether the process has come to its end by itself, and its loop is about to stop."""
+
+    def run(self) -> SimulationReport:
+        try:
+            return self._run()
+        finally:
+            if self.files is not None:
+                self.files.remove()
+
+    def _run(self) -> SimulationReport:
+        time_s = 0.0
+        while not self.over and not self.watch.broken:
+            self.world.life += 1
+            if self.world.life > LIVES_MAX:
+                self.watch.note("LIVENESS", "", f"the process has died {LIVES_MAX} times")
+                break
+            time_s = self._live(time_s)
+        looking = last_look(self.world, self.watch, self.files, self.wire)
+        return self._report(asyncio.run(looking) if self.files is None else self.files.look(looking))
+
+    def _live(self, time_s: float) -> float:
+        """Play one life of the process, and return the time at its end."""
+        loop = SimulatedLoop(self._schedule(), time_s=time_s)
+        loop.before_step = self._before_step
+        loop.on_refused = self.refused.add
+        self.world.loop, self.world.dying = loop, False
+        self.on_act = nobody
+        asyncio.set_event_loop(loop)
+        if self.files is not None:
+            self.files.begin_life()
+        try:
+            loop.run_until_complete(self._whole_life())
+        except Gone:
+            log.debug("life %d ended at %.3f s", self.world.life, loop.time())
+        except ConfigError:
+            raise  # It cannot be simulated, and has broken nothing.
+        except Exception as error:  # noqa: BLE001 - The border to the simulated process, whatever it lets out.
+            self.watch.note("ERROR", "", f"{type(error).__name__}: {error}")
+        finally:
+            self.watch.exercised.add("ERROR")
+            time_s = loop.time()
+            self.watch.effects.life_over(self.world.life)
+            self.steps += loop.steps
+            for store in self._stores:
+                store.bury()
+            self.replies.bury()
+            if self.files is not None:
+                self.files.end_life()
+            loop.before_step = loop.on_refused = None
+            if self.wire is not None and self.world.dying:
+                self.wire.network.bury()
+            self._bury(loop)
+            if self.wire is not None:
+                self.wire.check_all_is_closed()
+            asyncio.set_event_loop(None)
+            gc.collect()
+        return time_s
+
+    async def _whole_life(self) -> None:
+        self._ended = False
+        try:
+            if self.files is None or await self.files.starts(self.watch):
+                await Life(self).live()
+        finally:
+            self._ended = True
+
+    def _before_step(self, step: int) -> None:
+        for fault in self.world.plan.count("step"):
+            if isinstance(fault, faults.CancelAtStep):
+                self.acts.append(Cancel(session=fault.session))
+                self.on_act(len(self.acts) - 1)
+            else:
+                assert isinstance(fault, faults.CrashAtStep)
+                self.world.die()
+        if (self.world.dying or self.watch.broken) and not self._ended:
+            raise Gone
+
+    def _bury(self, loop: SimulatedLoop) -> None:
+        """Let what is left of a life end, which it cannot do anything against any more."""
+        for body in self.world.bodies:
+            body.running = False
+        if not bury(loop, self.files.bury if self.files is not None else None) and not self.watch.broken:
+            self.watch.note("ERROR", "", "what was left of a dead life does not end")
+
+    def agent(self) -> Agent:
+        """Return the agent as the present life has it."""
+        has_people = any(isinstance(act, Decide) for act in self.scenario.acts)
+        agent = simulated_agent(
+            self._agent,
+            self.world,
+            asked=self.watch.asked,
+            approval=None if has_people else self._decide,
+            reached=self.wire.provider_of if self.wire is not None else lambda model: model,
+        )
+        self.watch.shows_all = agent.context is None and not agent.middleware and agent.config.protocol == "native"
+        self.watch.summary_prompt = agent.context.prompt if isinstance(agent.context, Summarising) else None
+        evidence, all_agents = self.watch.effects.evidence, with_subagents(agent)
+        evidence.as_said = not any(map(_changes_answers, all_agents))
+        evidence.results_as_brought = not any(_has_hook(each, "on_tool_result") for each in all_agents)
+        evidence.one_model = isinstance(agent.provider, SimulatedModel)
+        return agent
+
+    def store(self) -> SimulatedStore:
+        """Return the disk as the present life sees it."""
+        self._stores.append(
+            SimulatedStore(self.world.disk, self.world.plan, self.world.die, self.watch.committed, self.watch.seen)
+        )
+        return self._stores[-1]
+
+    def _schedule(self) -> Schedule:
+        deviations = self.scenario.deviations
+        if deviations is None:
+            return SeededSchedule(self.scenario.seed * 1_000 + self.world.life)
+        return SparseSchedule(deviations if self.world.life == 1 else {})
+
+    async def _decide(self, session: SessionId, request: ToolApprovalRequested) -> Decision:
+        chance = self.world.chance(f"approval {session} {request.call}")
+        await asyncio.sleep(chance.uniform(0.5, 60.0))
+        always = chance.random() < 0.2
+        allowed = chance.random() < 0.7
+        self.watch.effects.evidence.decided(session, request.call, allowed=allowed)
+        return Allow(always=always) if allowed else Deny(reason="not this one")
+
+    def _report(self, events: Sequence[StoredEvent]) -> SimulationReport:
+        digest = hashlib.sha256()
+        for event in events:
+            digest.update(msgspec.msgpack.encode(event))
+        return SimulationReport(
+            scenario=self.scenario,
+            broken=tuple(self.watch.broken),
+            exercised=tuple(sorted(self.watch.exercised)),
+            happened=self.world.plan.happened(),
+            refused=tuple(sorted(self.refused)),
+            lives=self.world.life,
+            steps=self.steps,
+            virtual_s=self.world.now_s(),
+            events=len(events),
+            event_kinds=dict(sorted(Counter(tag_of(event.data) or "" for event in events).items())),
+            times=self.world.plan.times(),
+            watched=tuple(watching.seen() for watching in self.watching.values()),
+            operations=self.world.plan.operations(),
+            outcomes=tuple(self.outcomes.get(index, "") for index in range(len(self.scenario.acts))),
+            met=self.watch.meetings.counted(),
+            digest=digest.hexdigest(),
+        )
+
+
+def _changes_answers(agent: Agent) -> bool:
+    """Return whether an agent's answers are recorded otherwise than a model gave them."""
+    return agent.config.protocol != "native" or _has_hook(agent, "on_post_llm")
+
+
+def _has_hook(agent: Agent, hook: str) -> bool:
+    return any(getattr(type(each), hook) is not getattr(Middleware, hook) for each in agent.middleware)
 
 
 class Simulator:

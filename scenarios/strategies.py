@@ -21,14 +21,14 @@ from hypothesis import HealthCheck, Phase, find, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
-from refold.agent import Agent
-from refold.events.configuration import AgentConfig
-from refold.events.retrying import RetryPolicy
-from refold.events.spending import Budget
+from refold.agents.agent import Agent
+from refold.events.model.configuration import AgentConfig
+from refold.events.model.retry import RetryPolicy
+from refold.events.model.spending import Budget
 from refold.scenarios import faults
-from refold.scenarios.agent_plan import AgentPlan, Behaviour, Kind, PolicyKind, ToolPlan
 from refold.scenarios.faults import AnyFault, CountedFault
-from refold.scenarios.scenario import (
+from refold.scenarios.plan.agent_plan import AgentPlan, Behaviour, Kind, PolicyKind, ToolPlan
+from refold.scenarios.plan.scenario import (
     Abandon,
     Answer,
     AnyAct,
@@ -41,9 +41,9 @@ from refold.scenarios.scenario import (
     Watch,
     WireName,
 )
-from refold.scenarios.simulation_report import SimulationReport
+from refold.scenarios.report import SimulationReport
 from refold.scenarios.simulator import Simulator
-from refold.tools import Tool
+from refold.tools.tool import Tool
 
 BUSY_S = 40
 """Within so many virtual seconds everything is said."""

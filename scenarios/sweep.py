@@ -19,19 +19,16 @@ from typing import Any, cast
 
 import msgspec
 
-from refold.agent_loading import load_agent_source
-from refold.agent_source import AgentSource
-from refold.scenarios.drawing import drawn_scenario
-from refold.scenarios.fault_meetings import Meeting
-from refold.scenarios.promises import PROMISES, Verdict, verdict_on
-from refold.scenarios.scenario import Scenario
-from refold.scenarios.simulated_loop import SimulationError
-from refold.scenarios.simulated_world import Beginning
-from refold.scenarios.simulation_report import SimulationReport
-from refold.scenarios.simulation_watch import Broken
+from refold.agents.loading import AgentSource, load_agent_source
+from refold.scenarios.command.stubs import with_stand_ins
+from refold.scenarios.monitors.monitor import PROMISES, Broken, Meeting, Verdict, verdict_on
+from refold.scenarios.plan.random_scenario import drawn_scenario
+from refold.scenarios.plan.scenario import Scenario
+from refold.scenarios.plan.world import Beginning
+from refold.scenarios.report import SimulationReport
 from refold.scenarios.simulator import Simulator
-from refold.scenarios.stand_ins import with_stand_ins
-from refold.scenarios.worker_processes import WorkerDied, done_in_processes
+from refold.scenarios.workers import WorkerDied, done_in_processes
+from refold.scenarios.world.loop import SimulationError
 
 SEEDS_PER_TASK = 4
 """So many seeds are given to a process at once."""

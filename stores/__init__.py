@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from refold.stores.append_rules import FaultPoint as FaultPoint
     from refold.stores.event_store import EventStore as EventStore
-    from refold.stores.file_backend import FileBackend as FileBackend
-    from refold.stores.json_lines_store import JsonLinesStore as JsonLinesStore
-    from refold.stores.log_ownership import LogOwner as LogOwner
-    from refold.stores.log_ownership import log_owner as log_owner
+    from refold.stores.jsonl.store import JsonLinesStore as JsonLinesStore
     from refold.stores.memory import InMemoryStore as InMemoryStore
-    from refold.stores.memory_backend import MemoryBackend as MemoryBackend
-    from refold.stores.persistence_backend import PersistenceBackend as PersistenceBackend
-    from refold.stores.sqlite_backend import SQLiteBackend as SQLiteBackend
-    from refold.stores.sqlite_store import SQLiteStore as SQLiteStore
+    from refold.stores.sqlite.ownership import LogOwner as LogOwner
+    from refold.stores.sqlite.ownership import log_owner as log_owner
+    from refold.stores.sqlite.store import SQLiteStore as SQLiteStore
+    from refold.stores.values.backend import PersistenceBackend as PersistenceBackend
+    from refold.stores.values.files import FileBackend as FileBackend
+    from refold.stores.values.memory import MemoryBackend as MemoryBackend
+    from refold.stores.values.sqlite import SQLiteBackend as SQLiteBackend
 
 __all__ = [
     "EventStore",
@@ -36,15 +36,15 @@ __all__ = [
 _HOMES = {
     "EventStore": "refold.stores.event_store",
     "FaultPoint": "refold.stores.append_rules",
-    "FileBackend": "refold.stores.file_backend",
+    "FileBackend": "refold.stores.values.files",
     "InMemoryStore": "refold.stores.memory",
-    "JsonLinesStore": "refold.stores.json_lines_store",
-    "LogOwner": "refold.stores.log_ownership",
-    "MemoryBackend": "refold.stores.memory_backend",
-    "PersistenceBackend": "refold.stores.persistence_backend",
-    "SQLiteBackend": "refold.stores.sqlite_backend",
-    "SQLiteStore": "refold.stores.sqlite_store",
-    "log_owner": "refold.stores.log_ownership",
+    "JsonLinesStore": "refold.stores.jsonl.store",
+    "LogOwner": "refold.stores.sqlite.ownership",
+    "MemoryBackend": "refold.stores.values.memory",
+    "PersistenceBackend": "refold.stores.values.backend",
+    "SQLiteBackend": "refold.stores.values.sqlite",
+    "SQLiteStore": "refold.stores.sqlite.store",
+    "log_owner": "refold.stores.sqlite.ownership",
 }
 
 

@@ -8,8 +8,8 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from refold.events.ids import PayloadHash
-from refold.events.records import EncodedBatch, Snapshot
+from refold.events.core.ids import PayloadHash
+from refold.events.core.records import EncodedBatch, Snapshot
 
 INTEGER_MIN: Final = -(2**63)
 INTEGER_MAX: Final = 2**63 - 1

@@ -17,9 +17,9 @@ import unittest
 from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
-from refold.events.errors import PersistenceError, WrongExpectedVersion
-from refold.events.ids import PayloadHash, StreamName
-from refold.events.records import EncodedBatch, Snapshot, StoredEvent, StreamHead, first_chain, next_chain
+from refold.events.core.errors import PersistenceError, WrongExpectedVersion
+from refold.events.core.ids import PayloadHash, StreamName
+from refold.events.core.records import EncodedBatch, Snapshot, StoredEvent, StreamHead, first_chain, next_chain
 from refold.stores.event_store import EventStore
 from refold.stores.sample_batches import batch, expected_events, payload
 

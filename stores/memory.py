@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
 from itertools import islice
 
-from refold.events.errors import PersistenceError, WrongExpectedVersion
-from refold.events.ids import PayloadHash
-from refold.events.records import (
+from refold.events.core.errors import PersistenceError, WrongExpectedVersion
+from refold.events.core.ids import PayloadHash
+from refold.events.core.records import (
     Appended,
     EncodedBatch,
     Snapshot,
@@ -21,7 +21,7 @@ from refold.events.records import (
     next_chain,
 )
 from refold.stores.append_rules import FaultPoint, check_append, check_limit, check_snapshot, no_fault
-from refold.stores.whole_log import ListedPayload, Tombstone
+from refold.stores.event_store import ListedPayload, Tombstone
 
 
 class InMemoryStore:

@@ -1,16 +1,16 @@
 """Which store a path means.
 
 The rule: the name decides, not the content. To look into a file that may be an SQLite log of this very process would
-be to close it again, and POSIX then drops the locks that SQLite holds on it (`refold.stores.log_ownership`).
+be to close it again, and POSIX then drops the locks that SQLite holds on it (`refold.stores.sqlite.ownership`).
 """
 
 import os
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from refold.stores.json_lines_store import JsonLinesStore
-    from refold.stores.sqlite_file import Durability
-    from refold.stores.sqlite_store import SQLiteStore
+    from refold.stores.jsonl.store import JsonLinesStore
+    from refold.stores.sqlite.file import Durability
+    from refold.stores.sqlite.store import SQLiteStore
 
 JSON_LINES_SUFFIX: Final = ".jsonl"
 """A log whose name ends so, in lower or upper case, is one in JSON Lines; every other one is an SQLite file."""
@@ -46,7 +46,7 @@ async def open_log(
         ConfigError: the path names no file, or this system cannot have logs.
     """
     if is_json_lines(path):
-        from refold.stores.json_lines_store import JsonLinesStore
+        from refold.stores.jsonl.store import JsonLinesStore
 
         return await JsonLinesStore.open(
             path,
@@ -55,7 +55,7 @@ async def open_log(
             wait_for_log_s=wait_for_log_s,
             append_timeout_s=append_timeout_s,
         )
-    from refold.stores.sqlite_store import SQLiteStore
+    from refold.stores.sqlite.store import SQLiteStore
 
     return await SQLiteStore.open(
         path,

@@ -2,16 +2,18 @@
 
 The rule: the events up to that place are folded as they were then, so the answer is the state that the actor had, bit
 for bit; a place inside a batch is a place as well.
+
+Where a log ends, found with a few small reads of any store.
 """
 
-from typing import Generic, Never, TypeVar
+from typing import Final, Generic, Never, TypeVar
 
 import msgspec
 
-from refold.events.codec import EventCodec
-from refold.events.core import Core, evolve_all
-from refold.events.errors import ConfigError, LogFormatError
-from refold.events.event import Event
+from refold.events.core.codec import EventCodec
+from refold.events.core.contract import Core, evolve_all
+from refold.events.core.errors import ConfigError, LogFormatError
+from refold.events.core.event import Event
 from refold.stores.event_store import EventStore
 
 S = TypeVar("S")
@@ -84,3 +86,53 @@ async def _time_at(store: EventStore, position: int) -> int:
     """Return the time of the event at a position; 0 where there is none."""
     found = await store.read_all(after_position=position - 1, limit=1)
     return found[0].at if found and found[0].position == position else 0
+
+
+_POSITION_MAX: Final = 2**62
+
+
+async def last_position(store: EventStore) -> int:
+    """Return the position of a log's last event, or 0 if it has none.
+
+    What is appended meanwhile may or may not be seen. It takes two reads of one event per binary digit of the position.
+
+    Raises:
+        PersistenceError: the log cannot be read.
+    """
+    known, beyond = 0, 1
+    while found := await store.read_all(after_position=beyond - 1, limit=1):
+        known = found[0].position
+        if known >= _POSITION_MAX:
+            break
+        beyond = 2 * known
+    low, high = known, beyond
+    # Some event has position `known`, and none has `beyond` or a later one.
+    while high - low > 1:
+        middle = (low + high) // 2
+        found = await store.read_all(after_position=middle - 1, limit=1)
+        if found:
+            low = found[0].position
+        else:
+            high = middle
+    return low
+
+
+async def position_before_last(store: EventStore, count: int) -> int:
+    """Return the position after which a log's last `count` events come; 0 if it has no more than those.
+
+    Raises:
+        PersistenceError: the log cannot be read.
+    """
+    last = await last_position(store)
+    if count == 0:
+        return last
+    reach = count
+    while True:
+        begin = max(last - reach, 0)
+        events = await store.read_all(after_position=begin, limit=reach)
+        events = [event for event in events if event.position <= last]
+        if len(events) >= count:
+            return events[-count].position - 1
+        if begin == 0:
+            return 0
+        reach *= 2  # Positions are missing there.

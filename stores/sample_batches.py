@@ -3,8 +3,8 @@
 import hashlib
 from collections.abc import Sequence
 
-from refold.events.ids import EventRef, PayloadHash, StreamName
-from refold.events.records import Appended, EncodedBatch, StoredEvent
+from refold.events.core.ids import EventRef, PayloadHash, StreamName
+from refold.events.core.records import Appended, EncodedBatch, StoredEvent
 
 
 def batch(

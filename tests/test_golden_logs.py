@@ -13,12 +13,12 @@ import pytest
 
 from refold import AgentConfig, AgentRuntime, Completed, ScriptedProvider, say
 from refold.events import SESSION_CODEC, fold, history
-from refold.events.codec import tag_of
-from refold.events.configuration import CORE_VERSION
-from refold.events.session_events import RunResumed, RunStarted, SessionEvent
-from refold.log_check import check_log
+from refold.events.core.codec import tag_of
+from refold.events.model.configuration import CORE_VERSION
+from refold.events.session.events import RunResumed, RunStarted, SessionEvent
+from refold.inspection.check import check_log
 from refold.replay import replay
-from refold.shadow_report import What
+from refold.replay.report import What
 from refold.stores import SQLiteStore
 from tests.golden import record_stores
 from tests.golden.record_stores import CORES, Stores, boss

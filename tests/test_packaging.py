@@ -66,7 +66,7 @@ def test_every_data_file_is_shipped() -> None:
     assert forgotten == []
 
 
-@pytest.mark.parametrize(("package", "name"), [("refold", "py.typed"), ("refold.stores", "schema.sql")])
+@pytest.mark.parametrize(("package", "name"), [("refold", "py.typed"), ("refold.stores.sqlite", "schema.sql")])
 def test_a_data_file_is_found_in_the_installed_package(package: str, name: str) -> None:
     assert resources.files(package).joinpath(name).is_file()
 

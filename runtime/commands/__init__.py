@@ -1,4 +1,4 @@
-"""The commands behind `refold`: one module each, put together in `refold.cli`.
+"""The commands behind `refold`: one module each, put together in `refold.commands.cli`.
 
 `execution` runs a command and turns errors into exit codes; `output` writes text and JSON.
 """

@@ -2,6 +2,8 @@
 
 The rule: a command that cannot do its work says so in one line on stderr, with nothing half-written on stdout that a
 program could take for an answer, and never with a traceback. A traceback is a fault of Refold.
+
+How the result of a run is written.
 """
 
 import asyncio
@@ -9,11 +11,15 @@ import os
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Final, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TextIO
 
 import typer
 
-from refold.commands.safe_text import one_line
+from refold.commands.output import console, one_line, write_json, write_paragraph
+from refold.commands.steer.delivery import tell_error
+
+if TYPE_CHECKING:
+    from refold.sessions.outcome import RunResult
 
 EXIT_OK: Final = 0
 EXIT_FOUND: Final = 1
@@ -89,7 +95,7 @@ def run_blocking_command(work: Callable[[], int]) -> NoReturn:
 
 
 def _exit_code_of(work: Callable[[], int]) -> int:
-    from refold.events.errors import LogInUse, RefoldError
+    from refold.events.core.errors import LogInUse, RefoldError
 
     try:
         code = work()
@@ -125,3 +131,40 @@ def _discard_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+def write_result(log: Path, session: str, result: "RunResult") -> None:
+    """Write a result as one JSON document."""
+    write_json({"log": str(log), "session": session, **result_members(result)})
+
+
+def result_members(result: "RunResult") -> dict[str, object]:
+    """Return what a JSON document says of a result."""
+    from refold.sessions.outcome import Failed
+
+    return {
+        "run": result.run,
+        "outcome": type(result.outcome).__name__.lower(),
+        "error": result.outcome.error if isinstance(result.outcome, Failed) else None,
+        "text": result.text,
+        "usage": result.usage,
+        "turns": result.turns,
+        "stop_reason": result.stop_reason,
+    }
+
+
+def tell_result(result: "RunResult", as_json: bool) -> int:
+    """Write the answer, or why there is none, and return the exit code."""
+    from refold.sessions.outcome import Cancelled, Failed
+
+    match result.outcome:
+        case Failed(error=error):
+            tell_error(f"{result.run} failed ({error.kind}): {error.message}")
+            return EXIT_FOUND
+        case Cancelled():
+            tell_error(f"{result.run} was cancelled")
+            return EXIT_INTERRUPTED
+        case _:
+            if not as_json:
+                write_paragraph(console(), result.text)
+            return EXIT_OK

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import msgspec
 
-from refold.actors.session import ReadSession
-from refold.agent import Agent
+from refold.actors.agent.session import ReadSession
 from refold.agent_runtime import AgentRuntime
+from refold.agents.agent import Agent
 from refold.demo.announcements import AgentFinished, Announcement, EventRecorded
 from refold.demo.incident_tools import INCIDENT_TOOLS, Desk
 from refold.demo.scripted_model import QUESTION, incident_model
 from refold.demo.server_log import LOGS
-from refold.events.configuration import AgentConfig
-from refold.events.errors import RefoldError
-from refold.events.ids import stream_name
-from refold.events.session_core import SESSION_KIND
-from refold.events.session_state import SessionState
-from refold.published import Recorded
+from refold.events.core.errors import RefoldError
+from refold.events.core.ids import stream_name
+from refold.events.model.configuration import AgentConfig
+from refold.events.session.core import SESSION_KIND
+from refold.events.session.state import SessionState
+from refold.sessions.notifications import Recorded
 
 SESSION = "incident"
 KEY = "the-question"

@@ -11,11 +11,11 @@ from refold.demo.announcements import BodyBegan, EventRecorded
 from refold.demo.demo_files import DemoFiles
 from refold.demo.incident_tools import filed_tickets
 from refold.demo.killing import STARTED, ProcessLife
-from refold.events.codec import RecordedEvent
-from refold.events.session_core import fold
-from refold.events.session_events import InputQueued, RunCompleted, SessionEvent
-from refold.log_check import CheckReport
-from refold.replay import ReplayReport
+from refold.events.core.codec import RecordedEvent
+from refold.events.session.core import fold
+from refold.events.session.events import InputQueued, RunCompleted, SessionEvent
+from refold.inspection.check import CheckReport
+from refold.replay.log_replay import ReplayReport
 
 
 class Claim(msgspec.Struct, frozen=True):

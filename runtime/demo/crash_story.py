@@ -15,13 +15,12 @@ from refold.demo.claims import Claim, claims_of
 from refold.demo.demo_files import DemoFiles
 from refold.demo.killing import ProcessLife, live
 from refold.demo.scripted_model import QUESTION
-from refold.event_words import call_words, content_words
-from refold.events.codec import RecordedEvent
-from refold.events.configuration import EffectClass
-from refold.events.content import ToolUseBlock
-from refold.events.ids import ToolCallId, stream_name
-from refold.events.session_core import SESSION_CODEC, SESSION_KIND, fold
-from refold.events.session_events import (
+from refold.events.core.codec import RecordedEvent
+from refold.events.core.content import ToolUseBlock
+from refold.events.core.ids import ToolCallId, stream_name
+from refold.events.model.configuration import EffectClass
+from refold.events.session.core import SESSION_CODEC, SESSION_KIND, fold
+from refold.events.session.events import (
     AgentConfigured,
     InputQueued,
     ModelResponded,
@@ -31,10 +30,11 @@ from refold.events.session_events import (
     ToolCallCompleted,
     ToolCallFailed,
 )
-from refold.events.session_state import SessionState, running_calls
-from refold.log_check import CheckReport, check_log
-from refold.log_reading import opened
-from refold.replay import ReplayReport, replay
+from refold.events.session.state import SessionState, running_calls
+from refold.inspection.check import CheckReport, check_log
+from refold.inspection.log_reading import opened
+from refold.inspection.summaries import call_words, content_words
+from refold.replay.log_replay import ReplayReport, replay
 
 PROCESSES = (("summarise", 0.4), ("open_ticket", 0.03), (None, 0.03))
 """For each process: the tool in whose body it is killed, and how many seconds `summarise` rests after each piece. The

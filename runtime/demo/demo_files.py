@@ -6,7 +6,7 @@ from typing import Self
 
 import msgspec
 
-from refold.events.errors import ConfigError
+from refold.events.core.errors import ConfigError
 
 
 class DemoFiles(msgspec.Struct, frozen=True):

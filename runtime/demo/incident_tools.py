@@ -1,7 +1,7 @@
 """The tools of the demonstration's agent. They really read, count and write; only their slowness is made.
 
-Read `refold.tools` first. What running a tool again would mean is said by its effect class: looking is `pure`, writing
-the report is `idempotent` (the same file again), opening a ticket happens `once`.
+Read `refold.tools.tool` first. What running a tool again would mean is said by its effect class: looking is `pure`,
+writing the report is `idempotent` (the same file again), opening a ticket happens `once`.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from typing import Literal
 
 import msgspec
 
-from refold.actors.tool_context import ToolContext
+from refold.actors.calls.tool_context import ToolContext
 from refold.demo.announcements import Announcement, BodyBegan, BodyUnderWay
-from refold.events.errors import ToolError
-from refold.tools import tool
+from refold.events.core.errors import ToolError
+from refold.tools.tool import tool
 
 CHUNKS = 12
 """In so many pieces `summarise` reads a file."""

@@ -12,8 +12,8 @@ import msgspec
 
 from refold.demo.announcements import AgentFinished, Announcement, BodyUnderWay, EventRecorded
 from refold.demo.demo_files import DemoFiles
-from refold.events.errors import RefoldError
-from refold.events.session_events import ToolCallStarted
+from refold.events.core.errors import RefoldError
+from refold.events.session.events import ToolCallStarted
 
 MODULE = "refold.demo.agent_process"
 

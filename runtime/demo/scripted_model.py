@@ -10,8 +10,8 @@ from typing import TypeVar
 import msgspec
 
 from refold.demo.incident_tools import Counted, Found, LogFile, PathSummary, Ticket
-from refold.events.content import Message, ToolResultBlock, ToolUseBlock
-from refold.events.model import ModelRequest, ToolUse
+from refold.events.core.content import Message, ToolResultBlock, ToolUseBlock
+from refold.events.model.messages import ModelRequest, ToolUse
 from refold.providers.scripted import ScriptedProvider, use
 
 T = TypeVar("T")

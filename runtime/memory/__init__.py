@@ -7,25 +7,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from refold.events.errors import AgentMemoryError as AgentMemoryError
-    from refold.events.errors import GraphError as GraphError
-    from refold.events.graph_core import Entity as Entity
-    from refold.events.graph_core import Relationship as Relationship
-    from refold.events.ids import MemoryId as MemoryId
-    from refold.events.memory_policies import DecayPolicy as DecayPolicy
-    from refold.events.memory_policies import RecallPolicy as RecallPolicy
+    from refold.agents.memory_tools import memory_tools as memory_tools
+    from refold.events.core.errors import AgentMemoryError as AgentMemoryError
+    from refold.events.core.errors import GraphError as GraphError
+    from refold.events.core.ids import MemoryId as MemoryId
+    from refold.events.kinds.graph import Entity as Entity
+    from refold.events.kinds.graph import Relationship as Relationship
+    from refold.events.kinds.memory_policies import DecayPolicy as DecayPolicy
+    from refold.events.kinds.memory_policies import RecallPolicy as RecallPolicy
     from refold.memory.episodic import EpisodicStore as EpisodicStore
     from refold.memory.graph import GraphStore as GraphStore
-    from refold.memory.graph_answers import GraphFacts as GraphFacts
-    from refold.memory.graph_answers import GraphPath as GraphPath
-    from refold.memory.graph_answers import Subgraph as Subgraph
-    from refold.memory.new_items import NewEntry as NewEntry
-    from refold.memory.new_items import NewEpisode as NewEpisode
-    from refold.memory.recalled import KnownEntry as KnownEntry
-    from refold.memory.recalled import Recalled as Recalled
-    from refold.memory.recalled import SimilarEntry as SimilarEntry
+    from refold.memory.indexes.graph_algorithms import GraphFacts as GraphFacts
+    from refold.memory.indexes.graph_algorithms import GraphPath as GraphPath
+    from refold.memory.indexes.graph_algorithms import Subgraph as Subgraph
+    from refold.memory.items import KnownEntry as KnownEntry
+    from refold.memory.items import NewEntry as NewEntry
+    from refold.memory.items import NewEpisode as NewEpisode
+    from refold.memory.items import Recalled as Recalled
+    from refold.memory.items import SimilarEntry as SimilarEntry
     from refold.memory.semantic import SemanticStore as SemanticStore
-    from refold.memory.tools import memory_tools as memory_tools
     from refold.memory.working import WorkingMemory as WorkingMemory
 
 __all__ = [
@@ -52,26 +52,26 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AgentMemoryError": "refold.events.errors",
-    "DecayPolicy": "refold.events.memory_policies",
-    "Entity": "refold.events.graph_core",
+    "AgentMemoryError": "refold.events.core.errors",
+    "DecayPolicy": "refold.events.kinds.memory_policies",
+    "Entity": "refold.events.kinds.graph",
     "EpisodicStore": "refold.memory.episodic",
-    "GraphError": "refold.events.errors",
-    "GraphFacts": "refold.memory.graph_answers",
-    "GraphPath": "refold.memory.graph_answers",
+    "GraphError": "refold.events.core.errors",
+    "GraphFacts": "refold.memory.indexes.graph_algorithms",
+    "GraphPath": "refold.memory.indexes.graph_algorithms",
     "GraphStore": "refold.memory.graph",
-    "KnownEntry": "refold.memory.recalled",
-    "MemoryId": "refold.events.ids",
-    "NewEntry": "refold.memory.new_items",
-    "NewEpisode": "refold.memory.new_items",
-    "RecallPolicy": "refold.events.memory_policies",
-    "Recalled": "refold.memory.recalled",
-    "Relationship": "refold.events.graph_core",
+    "KnownEntry": "refold.memory.items",
+    "MemoryId": "refold.events.core.ids",
+    "NewEntry": "refold.memory.items",
+    "NewEpisode": "refold.memory.items",
+    "RecallPolicy": "refold.events.kinds.memory_policies",
+    "Recalled": "refold.memory.items",
+    "Relationship": "refold.events.kinds.graph",
     "SemanticStore": "refold.memory.semantic",
-    "SimilarEntry": "refold.memory.recalled",
-    "Subgraph": "refold.memory.graph_answers",
+    "SimilarEntry": "refold.memory.items",
+    "Subgraph": "refold.memory.indexes.graph_algorithms",
     "WorkingMemory": "refold.memory.working",
-    "memory_tools": "refold.memory.tools",
+    "memory_tools": "refold.agents.memory_tools",
 }
 
 

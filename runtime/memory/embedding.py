@@ -9,10 +9,10 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, Union
 
-from refold.actors.future import ActorFuture
-from refold.events.errors import AgentMemoryError, ConfigError
-from refold.events.semantic_core import check_embedding
-from refold.memory.preparing import in_thread
+from refold.actors.kernel.future import ActorFuture
+from refold.events.core.errors import AgentMemoryError, ConfigError
+from refold.events.kinds.semantic import check_embedding
+from refold.memory.indexes.worker import in_thread
 
 if TYPE_CHECKING:
     import numpy as np

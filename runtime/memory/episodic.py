@@ -1,8 +1,8 @@
 """What happened to agents: episodes, of which the right few come back to mind.
 
-Read `refold.stream_object` first for what such an object is, `refold.events.episodic_core` for what is recorded, and
-`refold.events.memory_policies` for the formulas. The rule: recalling is a question, answered beside the recorded state;
-what a recall leaves behind is that it happened.
+Read `refold.memory.stream_object` first for what such an object is, `refold.events.kinds.episodic` for what is
+recorded, and `refold.events.kinds.memory_policies` for the formulas. The rule: recalling is a question, answered beside
+the recorded state; what a recall leaves behind is that it happened.
 """
 
 import math
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from refold.actors.clock import Clock
-from refold.actors.future import ActorFuture
+from refold.actors.hosted import Steps, listed
 from refold.actors.hosting import Host
-from refold.actors.stepwise import Steps, listed
-from refold.events.cleaning import clean_text
-from refold.events.episodic_core import (
+from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.future import ActorFuture
+from refold.events.core.cleaning import clean_text
+from refold.events.core.errors import AgentMemoryError, ConfigError
+from refold.events.core.ids import MemoryId
+from refold.events.kinds.episodic import (
     EPISODIC_CORE,
     MEMORY_KIND,
     AddEpisode,
@@ -30,18 +32,14 @@ from refold.events.episodic_core import (
     check_tags,
     memory_id,
 )
-from refold.events.errors import AgentMemoryError, ConfigError
-from refold.events.ids import MemoryId
-from refold.events.memory_policies import DecayPolicy, RecallPolicy
-from refold.events.text_column import TextColumn
-from refold.memory.given_text import given_text
-from refold.memory.new_items import NewEpisode, commands_of
-from refold.memory.preparing import loaded
-from refold.memory.recalled import Recalled
-from refold.stream_object import StreamObject
+from refold.events.kinds.indexing import TextColumn
+from refold.events.kinds.memory_policies import DecayPolicy, RecallPolicy
+from refold.memory.indexes.worker import loaded
+from refold.memory.items import NewEpisode, Recalled, commands_of, given_text
+from refold.memory.stream_object import StreamObject
 
 if TYPE_CHECKING:
-    from refold.memory.episodic_index import AgentIndex, EpisodicIndex
+    from refold.memory.indexes.episodic import AgentIndex, EpisodicIndex
 
 AGENT: Final = "the name of an agent"
 
@@ -96,7 +94,7 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
 
     async def attach(self, host: Host) -> None:
         """Live on the log behind `host`, and have many episodes ready to be recalled."""
-        await loaded("refold.memory.episodic_index")
+        await loaded("refold.memory.indexes.episodic")
         await super().attach(host)
 
         def prepare(state: Episodes) -> Steps[None]:
@@ -154,10 +152,10 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
     ) -> ActorFuture[list[Recalled]]:
         """Return an agent's episodes that match a query, the best first, once it is recorded that they were recalled.
 
-        Those match that share a word with the query, in content or tags (see `refold.events.words`). They are ordered
-        by how many of its words they share, then by their score (see `RecallPolicy`), then by insertion, the oldest
-        first. Where no episode shares a word, all are taken to match equally well: those of the highest score come, and
-        have 0 `shared_words`. That is so for a query without words as well.
+        Those match that share a word with the query, in content or tags (see `refold.events.kinds.indexing`). They are
+        ordered by how many of its words they share, then by their score (see `RecallPolicy`), then by insertion, the
+        oldest first. Where no episode shares a word, all are taken to match equally well: those of the highest score
+        come, and have 0 `shared_words`. That is so for a query without words as well.
 
         Args:
             agent: whose memory.
@@ -260,7 +258,7 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
 
     def _index_of(self, state: Episodes, agent: str) -> "Steps[AgentIndex | None]":
         if self._index is None:
-            from refold.memory.episodic_index import EpisodicIndex
+            from refold.memory.indexes.episodic import EpisodicIndex
 
             self._index = EpisodicIndex()
         return (yield from self._index.of(state, agent))

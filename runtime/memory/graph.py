@@ -7,8 +7,8 @@
     async with AgentRuntime(config, provider=provider, graph=graph):
         await graph.shortest_path("anna", "lisbon")
 
-Read `refold.stream_object` for how it lives before and in a runtime, `refold.events.graph_core` for what is refused,
-and `refold.memory.graph_mathematics` for what networkx computes.
+Read `refold.memory.stream_object` for how it lives before and in a runtime, `refold.events.kinds.graph` for what is
+refused, and `refold.memory.indexes.graph_algorithms` for what networkx computes.
 
 What every answer follows: relationships have a direction. Several kinds may lead from one entity to another; each
 counts in degrees, communities and facts, and a path takes the one of least weight. A weight is what it costs to follow
@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast, 
 
 import msgspec
 
-from refold.actors.clock import Clock
 from refold.actors.folded_actor import Performed
-from refold.actors.future import ActorFuture
-from refold.events.checked_core import CheckedCore
-from refold.events.content import JsonObject
-from refold.events.errors import CommandRejected, GraphError
-from refold.events.graph_core import (
+from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.future import ActorFuture
+from refold.events.core.checked_core import CheckedCore
+from refold.events.core.content import JsonObject
+from refold.events.core.errors import CommandRejected, GraphError
+from refold.events.kinds.graph import (
     DEFAULT_WEIGHT,
     GRAPH_CORE,
     GRAPH_KIND,
@@ -48,12 +48,12 @@ from refold.events.graph_core import (
     checked_name,
     shown,
 )
-from refold.memory.graph_answers import GraphCopy, GraphFacts, GraphPath, Subgraph, facts_of
-from refold.stream_object import StreamObject
+from refold.memory.indexes.graph_algorithms import GraphCopy, GraphFacts, GraphPath, Subgraph, facts_of
+from refold.memory.stream_object import StreamObject
 
 if TYPE_CHECKING:
-    from refold.actors.actor_ref import ActorRef
-    from refold.memory.graph_mathematics import Mathematics
+    from refold.actors.kernel.ref import ActorRef
+    from refold.memory.indexes.graph_algorithms import Mathematics
 
 R = TypeVar("R")
 
@@ -359,7 +359,7 @@ class GraphStore(StreamObject[GraphState, GraphCommand, GraphEvent]):
             return state.version, None if known_now else copied(state)
 
         def answer(found: tuple[int, bytes | None]) -> R:
-            from refold.memory.graph_mathematics import Mathematics
+            from refold.memory.indexes.graph_algorithms import Mathematics
 
             version, content = found
             if content is None:

@@ -1,8 +1,8 @@
 """What is known: values by key, found by tag and by likeness.
 
-Read `refold.stream_object` first for what such an object is, and `refold.events.semantic_core` for what is recorded.
-The rule: an embedding function is the application's own and is called outside of the recorded decisions; what it gave
-is recorded, so a log is read without it.
+Read `refold.memory.stream_object` first for what such an object is, and `refold.events.kinds.semantic` for what is
+recorded. The rule: an embedding function is the application's own and is called outside of the recorded decisions; what
+it gave is recorded, so a log is read without it.
 """
 
 import asyncio
@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from refold.actors.clock import Clock
-from refold.actors.future import ActorFuture
+from refold.actors.hosted import Steps, listed
 from refold.actors.hosting import Host
-from refold.actors.stepwise import Steps, listed
-from refold.events.cleaning import clean_text
-from refold.events.episodic_core import check_tags
-from refold.events.errors import AgentMemoryError, ConfigError
-from refold.events.semantic_core import (
+from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.future import ActorFuture
+from refold.events.core.cleaning import clean_text
+from refold.events.core.errors import AgentMemoryError, ConfigError
+from refold.events.kinds.episodic import check_tags
+from refold.events.kinds.indexing import TextColumn
+from refold.events.kinds.semantic import (
     BYTES_PER_NUMBER,
     KNOWLEDGE_KIND,
     SEMANTIC_CORE,
@@ -34,18 +35,15 @@ from refold.events.semantic_core import (
     check_embedding,
     check_entry,
 )
-from refold.events.text_column import TextColumn
 from refold.memory.embedding import Embed, Embedder, Vector, Wanted, float32_bytes
 from refold.memory.episodic import PREPARED_FROM, checked_limit, checked_threshold
-from refold.memory.given_text import given_text
-from refold.memory.new_items import NewEntry, commands_of
-from refold.memory.preparing import loaded
-from refold.memory.recalled import KnownEntry, SimilarEntry
-from refold.stream_object import StreamObject
+from refold.memory.indexes.worker import loaded
+from refold.memory.items import KnownEntry, NewEntry, SimilarEntry, commands_of, given_text
+from refold.memory.stream_object import StreamObject
 
 if TYPE_CHECKING:
-    from refold.memory.entry_words import EntryWords
-    from refold.memory.vector_index import VectorIndex
+    from refold.memory.indexes.vectors import VectorIndex
+    from refold.memory.items import EntryWords
 
 SIMILAR_LIMIT: Final = 5
 """So many similar entries are returned unless the caller says otherwise."""
@@ -99,7 +97,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
 
     async def attach(self, host: Host) -> None:
         """Live on the log behind `host`, and have many entries ready to be found."""
-        await loaded("refold.memory.vector_index", "refold.memory.entry_words")
+        await loaded("refold.memory.indexes.vectors", "refold.memory.items")
         await super().attach(host)
 
         def prepare(state: Knowledge) -> Steps[None]:
@@ -250,7 +248,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
         return self.read_in_steps(question)
 
     def matching(self, query: str, k: int = SIMILAR_LIMIT) -> ActorFuture[list[KnownEntry]]:
-        """Return the entries that share words with a query, in key, value or tags; see `refold.events.words`.
+        """Return the entries that share words with a query, in key, value or tags; see `refold.events.kinds.indexing`.
 
         Those that share most of its words come first, then those inserted first.
 
@@ -307,14 +305,14 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
         return self._ref.system.loop if self._ref is not None else None
 
     def _vectors_of(self, state: Knowledge) -> "Steps[VectorIndex]":
-        from refold.memory.vector_index import VectorIndex
+        from refold.memory.indexes.vectors import VectorIndex
 
         if self._index is None or not self._index.follow(state):
             self._index = yield from VectorIndex.made(state)
         return self._index
 
     def _words_of(self, state: Knowledge) -> "Steps[EntryWords]":
-        from refold.memory.entry_words import EntryWords
+        from refold.memory.items import EntryWords
 
         if self._words is None or not self._words.follow(state):
             self._words = yield from EntryWords.made(state)

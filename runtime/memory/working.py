@@ -1,15 +1,15 @@
 """What an agent has in mind just now: a few texts by key, shown to the model with every prompt.
 
-Read `refold.stream_object` first for what such an object is, and `refold.events.working_memory_core` for what is
-recorded.
+Read `refold.memory.stream_object` first for what such an object is, and `refold.events.kinds.working_memory` for what
+is recorded.
 """
 
 from collections.abc import Sequence
 
-from refold.actors.clock import Clock
-from refold.actors.future import ActorFuture
-from refold.events.cleaning import clean_text
-from refold.events.working_memory_core import (
+from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.future import ActorFuture
+from refold.events.core.cleaning import clean_text
+from refold.events.kinds.working_memory import (
     WORKING_CORE,
     WORKING_KIND,
     ChangeRoom,
@@ -22,8 +22,8 @@ from refold.events.working_memory_core import (
     check_item,
 )
 from refold.memory.episodic import checked_capacity
-from refold.memory.given_text import given_text
-from refold.stream_object import StreamObject
+from refold.memory.items import given_text
+from refold.memory.stream_object import StreamObject
 
 HEADING = "Working memory:"
 

@@ -8,20 +8,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from refold.events.metrics_counts import AgentCounts as AgentCounts
-    from refold.events.metrics_counts import LiveCounts as LiveCounts
-    from refold.events.metrics_counts import ToolCounts as ToolCounts
-    from refold.events.metrics_snapshot import MetricsSnapshot as MetricsSnapshot
-    from refold.events.model_counts import ModelCounts as ModelCounts
-    from refold.events.session_statistics import SessionStatistics as SessionStatistics
-    from refold.events.steps import Action as Action
-    from refold.events.steps import Step as Step
+    from refold.events.views.metrics_counts import AgentCounts as AgentCounts
+    from refold.events.views.metrics_counts import LiveCounts as LiveCounts
+    from refold.events.views.metrics_counts import ModelCounts as ModelCounts
+    from refold.events.views.metrics_counts import ToolCounts as ToolCounts
+    from refold.events.views.metrics_snapshot import MetricsSnapshot as MetricsSnapshot
+    from refold.events.views.statistics import SessionStatistics as SessionStatistics
+    from refold.events.views.steps import Action as Action
+    from refold.events.views.steps import Step as Step
     from refold.metrics.live import RuntimeMetrics as RuntimeMetrics
     from refold.metrics.live import SyncMetrics as SyncMetrics
     from refold.metrics.prometheus import PrometheusCollector as PrometheusCollector
     from refold.metrics.prometheus import prometheus_text as prometheus_text
     from refold.metrics.reading import read_metrics as read_metrics
-    from refold.metrics.session_reading import read_statistics as read_statistics
+    from refold.metrics.reading import read_statistics as read_statistics
 
 __all__ = [
     "Action",
@@ -41,20 +41,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Action": "refold.events.steps",
-    "AgentCounts": "refold.events.metrics_counts",
-    "LiveCounts": "refold.events.metrics_counts",
-    "MetricsSnapshot": "refold.events.metrics_snapshot",
-    "ModelCounts": "refold.events.model_counts",
+    "Action": "refold.events.views.steps",
+    "AgentCounts": "refold.events.views.metrics_counts",
+    "LiveCounts": "refold.events.views.metrics_counts",
+    "MetricsSnapshot": "refold.events.views.metrics_snapshot",
+    "ModelCounts": "refold.events.views.metrics_counts",
     "PrometheusCollector": "refold.metrics.prometheus",
     "RuntimeMetrics": "refold.metrics.live",
-    "SessionStatistics": "refold.events.session_statistics",
-    "Step": "refold.events.steps",
+    "SessionStatistics": "refold.events.views.statistics",
+    "Step": "refold.events.views.steps",
     "SyncMetrics": "refold.metrics.live",
-    "ToolCounts": "refold.events.metrics_counts",
+    "ToolCounts": "refold.events.views.metrics_counts",
     "prometheus_text": "refold.metrics.prometheus",
     "read_metrics": "refold.metrics.reading",
-    "read_statistics": "refold.metrics.session_reading",
+    "read_statistics": "refold.metrics.reading",
 }
 
 

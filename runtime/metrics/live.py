@@ -1,6 +1,6 @@
 """The metrics of a runtime: those of its whole log at this moment, also of what was recorded before it opened.
 
-Read `refold.events.metrics_fold` for what is counted. The rules: nothing is counted until somebody asks, so opening a
+Read `refold.events.views.metrics` for what is counted. The rules: nothing is counted until somebody asks, so opening a
 runtime on a large log costs nothing; then the log is read once, page by page, and what the journal writes is counted
 as it comes, without being waited for by anybody; and the figures are at every moment those that the log gives up to
 the same position. So positions are followed: where one is missing, the log is read from there.
@@ -11,14 +11,14 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from refold.actors.errors import ActorStopped
-from refold.actors.future import ActorFuture
-from refold.events.errors import PersistenceError, WrongExpectedVersion
-from refold.events.ids import StreamName
-from refold.events.metrics_counts import LiveCounts
-from refold.events.metrics_fold import MetricsState, count_all, snapshot
-from refold.events.metrics_snapshot import MetricsSnapshot
-from refold.events.records import Appended, EncodedBatch, StoredEvent
+from refold.actors.kernel.errors import ActorStopped
+from refold.actors.kernel.future import ActorFuture
+from refold.events.core.errors import PersistenceError, WrongExpectedVersion
+from refold.events.core.ids import StreamName
+from refold.events.core.records import Appended, EncodedBatch, StoredEvent
+from refold.events.views.metrics import MetricsState, count_all, snapshot
+from refold.events.views.metrics_counts import LiveCounts
+from refold.events.views.metrics_snapshot import MetricsSnapshot
 
 if TYPE_CHECKING:
     from refold.agent_runtime import AgentRuntime

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from refold.actors.future import ActorFuture
+from refold.actors.kernel.future import ActorFuture
 from refold.agent_runtime import AgentRuntime
-from refold.events.errors import ConfigError
-from refold.events.metrics_snapshot import MetricsSnapshot
-from refold.sync_runtime import SyncRuntime
+from refold.events.core.errors import ConfigError
+from refold.events.views.metrics_snapshot import MetricsSnapshot
+from refold.sync.runtime import SyncRuntime
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -14,15 +14,15 @@ from typing import TypeAlias, get_args
 
 import msgspec
 
-from refold.actors.answer_stream import answer_stream, close_behind
-from refold.actors.given_content import checked_delta, checked_response
-from refold.actors.protocols import Provider, StreamingProvider, StreamItem
-from refold.events.errors import CircuitOpen, ConfigError, ProviderError, ProviderErrorKind
-from refold.events.model import ModelRequest, ModelResponse, UsageDelta
-from refold.given_provider import checked_provider
-from refold.providers.secrets import redactor_of
+from refold.actors.calls.protocols import Provider, StreamingProvider, StreamItem
+from refold.actors.calls.streaming import answer_stream, close_behind
+from refold.actors.calls.validation import checked_delta, checked_response
+from refold.agents.agent import checked_provider
+from refold.events.core.errors import CircuitOpen, ConfigError, ProviderError, ProviderErrorKind
+from refold.events.model.messages import ModelRequest, ModelResponse, UsageDelta
+from refold.memory.stream_object import stream_objects_of
+from refold.providers.http.secrets import redactor_of
 from refold.resilience.breaker import CircuitBreaker
-from refold.stream_object import stream_objects_of
 
 log = logging.getLogger("refold.model")
 

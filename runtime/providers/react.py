@@ -1,8 +1,8 @@
 """Tool calls in ReAct text, for any model that writes text: a provider in front of another.
 
 `AgentConfig(protocol="react")` puts it in front of the agent's provider. It is a codec and nothing more: a request
-becomes text (`refold.react_prompt`), an answer becomes a thought and a tool call or a final answer
-(`refold.react_text`), and the state machine behind it is the same as for native calls. A text that is no step is
+becomes text (`refold.react.prompt`), an answer becomes a thought and a tool call or a final answer
+(`refold.react.text`), and the state machine behind it is the same as for native calls. A text that is no step is
 marked as rejected, with the reason: the session tells the model and asks again, `AgentConfig.rejections_max` times in a
 row at most.
 """
@@ -11,21 +11,21 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from refold.actors.answer_stream import answer_stream, close_behind
-from refold.actors.given_content import checked_delta, checked_response
-from refold.actors.protocols import Provider, StreamingProvider, StreamItem
-from refold.events.cleaning import clean_text
-from refold.events.configuration import Protocol, ToolSpec
-from refold.events.content import TextBlock, ThinkingBlock, ToolUseBlock
-from refold.events.errors import AgentLoopError
-from refold.events.model import ModelRequest, ModelResponse, ResponseContent, StopReason, TextDelta, ToolUse
-from refold.given_provider import checked_provider
-from refold.providers.secrets import redactor_of
-from refold.react_labels import labels_in, reasoning_in
-from refold.react_prompt import THOUGHT_DATA, UNPARSED_DATA, said_data, text_request
-from refold.react_stream import StepPieces
-from refold.react_text import EXPECTED, ReActStep, call_of, parse_react_step, step_text
-from refold.stream_object import stream_objects_of
+from refold.actors.calls.protocols import Provider, StreamingProvider, StreamItem
+from refold.actors.calls.streaming import answer_stream, close_behind
+from refold.actors.calls.validation import checked_delta, checked_response
+from refold.agents.agent import checked_provider
+from refold.events.core.cleaning import clean_text
+from refold.events.core.content import TextBlock, ThinkingBlock, ToolUseBlock
+from refold.events.core.errors import AgentLoopError
+from refold.events.model.configuration import Protocol, ToolSpec
+from refold.events.model.messages import ModelRequest, ModelResponse, ResponseContent, StopReason, TextDelta, ToolUse
+from refold.memory.stream_object import stream_objects_of
+from refold.providers.http.secrets import redactor_of
+from refold.react.labels import labels_in, reasoning_in
+from refold.react.prompt import THOUGHT_DATA, UNPARSED_DATA, said_data, text_request
+from refold.react.stream import StepPieces
+from refold.react.text import EXPECTED, ReActStep, call_of, parse_react_step, step_text
 
 CUT = f"The answer was cut at its length limit before its Action or FINAL_ANSWER. Think more briefly. {EXPECTED}"
 """What a model is told whose answer was cut before it said anything that counts."""

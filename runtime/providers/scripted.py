@@ -7,10 +7,10 @@ from typing import NoReturn, TypeAlias
 
 import msgspec
 
-from refold.actors.protocols import StreamingProvider, StreamItem
-from refold.events.content import Json, TextBlock
-from refold.events.errors import ConfigError, ProviderError
-from refold.events.model import (
+from refold.actors.calls.protocols import StreamingProvider, StreamItem
+from refold.events.core.content import Json, TextBlock
+from refold.events.core.errors import ConfigError, ProviderError
+from refold.events.model.messages import (
     ModelRequest,
     ModelResponse,
     ResponseContent,
@@ -20,7 +20,7 @@ from refold.events.model import (
     UsageDelta,
     deltas_of,
 )
-from refold.shadow import require_outside
+from refold.tools.dry_run import require_outside
 
 Answer: TypeAlias = ModelResponse | ToolUse | str | Sequence[ToolUse | TextBlock | str]
 """A model answer, or a short form of one: a call, a text, or several of these in one answer."""

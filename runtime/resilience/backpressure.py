@@ -14,8 +14,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from refold.events.errors import BackpressureShed, ConfigError
-from refold.events.ids import checked_identifier
+from refold.events.core.errors import BackpressureShed, ConfigError
+from refold.events.core.ids import checked_identifier
 
 log = logging.getLogger("refold.resilience")
 

@@ -8,7 +8,7 @@
     with weather.guard():                                   # and in synchronous code, in any thread.
         answer = fetch_now("Lisbon")
 
-Read `refold.events.breaker_core` for the rules. A breaker is used as it is, in memory; or a runtime has it, as one of
+Read `refold.events.kinds.breaker` for the rules. A breaker is used as it is, in memory; or a runtime has it, as one of
 its `objects`, of its tools or of its provider: then the log has its transitions, and they are taken up at the next
 start. Give it a backend such as `RedisBreakerState`, and several processes have one circuit.
 
@@ -27,13 +27,22 @@ from typing import ParamSpec, Self, TypeVar, cast, overload
 
 import msgspec
 
-from refold.actors.clock import Clock
-from refold.actors.errors import ActorStopped
-from refold.actors.future import ActorFuture
-from refold.actors.hosted_actor import Told
+from refold.actors.calls.results import text_of_error
+from refold.actors.hosted import Told
 from refold.actors.hosting import Host
-from refold.actors.tool_results import text_of_error
-from refold.events.breaker_core import (
+from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.errors import ActorStopped
+from refold.actors.kernel.future import ActorFuture
+from refold.events.core.errors import (
+    BackpressureShed,
+    CircuitOpen,
+    ConfigError,
+    PersistenceError,
+    ProviderError,
+    ToolError,
+)
+from refold.events.core.event import SECOND_US
+from refold.events.kinds.breaker import (
     BREAKER_CORE,
     BREAKER_KIND,
     BreakerCommand,
@@ -45,8 +54,7 @@ from refold.events.breaker_core import (
     Ticket,
     asked,
 )
-from refold.events.errors import BackpressureShed, CircuitOpen, ConfigError, PersistenceError, ProviderError, ToolError
-from refold.events.event import SECOND_US
+from refold.memory.stream_object import StreamObject
 from refold.resilience.breaker_state import (
     BreakerBackend,
     BreakerMemory,
@@ -55,8 +63,7 @@ from refold.resilience.breaker_state import (
     KnownState,
     SharedBreakerBackend,
 )
-from refold.resilience.learned_transitions import LearnedTransitions
-from refold.stream_object import StreamObject
+from refold.resilience.observed_transitions import LearnedTransitions
 
 P = ParamSpec("P")
 R = TypeVar("R")

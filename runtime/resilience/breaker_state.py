@@ -1,6 +1,6 @@
 """Where a breaker's state is kept: what a `CircuitBreaker` asks of it, and the one in this process's memory.
 
-Read `refold.events.breaker_core` first, whose rules hold for each of them. `refold.resilience.redis_breaker` keeps the
+Read `refold.events.kinds.breaker` first, whose rules hold for each of them. `refold.resilience.redis_breaker` keeps the
 state of several processes. A call asks before it begins and tells how it ended; neither waits for a log.
 """
 
@@ -10,7 +10,8 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from refold.events.breaker_core import (
+from refold.events.core.contract import Recorded, plan
+from refold.events.kinds.breaker import (
     BREAKER_CORE,
     BreakerCommand,
     BreakerState,
@@ -22,7 +23,6 @@ from refold.events.breaker_core import (
     released,
     succeeded,
 )
-from refold.events.core import Recorded, plan
 
 CallEnd: TypeAlias = Literal["succeeded", "failed", "neither"]
 """What the end of a call says about the service; `neither` that of one that was cancelled."""

@@ -24,14 +24,17 @@ from typing import Literal, ParamSpec, cast
 
 import msgspec
 
-from refold.actors.clock import Clock
-from refold.actors.errors import AskCycle
 from refold.actors.folded_actor import Performed
-from refold.actors.future import ActorFuture
 from refold.actors.hosting import Host
-from refold.events.cleaning import clean_json
-from refold.events.content import Json
-from refold.events.dedup_core import (
+from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.errors import AskCycle
+from refold.actors.kernel.future import ActorFuture
+from refold.events.core.cleaning import clean_json
+from refold.events.core.content import Json
+from refold.events.core.errors import CommandRejected, ConfigError, RefoldError
+from refold.events.core.event import SECOND_US
+from refold.events.core.ids import checked_identifier
+from refold.events.kinds.deduplicator import (
     DEDUP_CORE,
     DEDUP_KIND,
     ClaimWork,
@@ -42,11 +45,8 @@ from refold.events.dedup_core import (
     FinishWork,
     ReleaseWork,
 )
-from refold.events.errors import CommandRejected, ConfigError, RefoldError
-from refold.events.event import SECOND_US
-from refold.events.ids import checked_identifier
-from refold.stream_object import StreamObject
-from refold.time_words import time_words
+from refold.inspection.summaries import time_words
+from refold.memory.stream_object import StreamObject
 
 P = ParamSpec("P")
 

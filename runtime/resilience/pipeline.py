@@ -10,8 +10,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeAlias
 
-from refold.events.errors import ConfigError, PipelineError
-from refold.events.ids import checked_identifier
+from refold.events.core.errors import ConfigError, PipelineError
+from refold.events.core.ids import checked_identifier
 
 Stage: TypeAlias = Callable[[str], str | Awaitable[str]]
 """Gives the text for the next stage; with `Pipeline.run_sync` not as an awaitable."""

@@ -4,7 +4,7 @@
     openai = CircuitBreaker("openai", backend=shared)
 
 It needs the extra `redis`. Each question and each end of a call is one script on the server, so it is atomic among all
-callers; the rules are those of `refold.events.breaker_core`, by the server's clock. Failures in a row are counted over
+callers; the rules are those of `refold.events.kinds.breaker`, by the server's clock. Failures in a row are counted over
 all processes. Use one threshold and the same times everywhere: each caller's own hold for what it asks.
 
 The rule: a breaker must not become the fault that it is to protect from. While the server cannot be reached, calls are
@@ -15,10 +15,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from refold.actors.clock import Clock
-from refold.events.breaker_core import BreakerPhase, BreakerState, Ticket
-from refold.events.errors import CircuitOpen, ConfigError, PersistenceError
-from refold.events.event import SECOND_US
+from refold.actors.kernel.clock import Clock
+from refold.events.core.errors import CircuitOpen, ConfigError, PersistenceError
+from refold.events.core.event import SECOND_US
+from refold.events.kinds.breaker import BreakerPhase, BreakerState, Ticket
 from refold.resilience.breaker_state import BreakerSettings, CallEnd, KnownState
 
 try:

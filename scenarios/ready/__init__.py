@@ -11,11 +11,11 @@ from typing import Protocol, cast
 
 import msgspec
 
-from refold.agent import Agent
-from refold.agent_source import AgentSource
-from refold.events.errors import ConfigError
-from refold.scenarios.scenario import Scenario
-from refold.scenarios.simulation_report import SimulationReport
+from refold.agents.agent import Agent
+from refold.agents.loading import AgentSource
+from refold.events.core.errors import ConfigError
+from refold.scenarios.plan.scenario import Scenario
+from refold.scenarios.report import SimulationReport
 
 NAMES: tuple[str, ...] = (
     "network_split",

@@ -11,14 +11,14 @@ Look at `outcomes`: the storm's inputs are cancelled unless they were done befor
 and at `event_kinds["session.run_cancelled.v1"]`.
 """
 
-from refold.agent import Agent
-from refold.agent_source import AgentSource
-from refold.events.configuration import AgentConfig
+from refold.agents.agent import Agent
+from refold.agents.loading import AgentSource
+from refold.events.model.configuration import AgentConfig
 from refold.providers.scripted import ScriptedProvider
+from refold.scenarios.plan.scenario import Abandon, AnyAct, Cancel, Say, Scenario
 from refold.scenarios.ready.playing import main, played
-from refold.scenarios.scenario import Abandon, AnyAct, Cancel, Say, Scenario
-from refold.scenarios.simulation_report import SimulationReport
-from refold.tools import tool
+from refold.scenarios.report import SimulationReport
+from refold.tools.tool import tool
 
 SESSIONS = 20
 

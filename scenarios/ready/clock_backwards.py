@@ -10,16 +10,16 @@ Look at `virtual_s`, which is minutes and not a day; at `outcomes`; and at `CHEC
 read, and each event is at or after the time of the one before it.
 """
 
-from refold.agent import Agent
-from refold.agent_source import AgentSource
-from refold.events.configuration import AgentConfig
-from refold.events.retrying import RetryPolicy
+from refold.agents.agent import Agent
+from refold.agents.loading import AgentSource
+from refold.events.model.configuration import AgentConfig
+from refold.events.model.retry import RetryPolicy
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.faults import ClockJumps, Crash, ProviderRefuses
+from refold.scenarios.plan.scenario import Answer, Call, Say, Scenario
 from refold.scenarios.ready.playing import main, played
-from refold.scenarios.scenario import Answer, Call, Say, Scenario
-from refold.scenarios.simulation_report import SimulationReport
-from refold.tools import tool
+from refold.scenarios.report import SimulationReport
+from refold.tools.tool import tool
 
 DAY_S = 86_400.0
 

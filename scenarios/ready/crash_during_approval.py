@@ -10,15 +10,15 @@ Look at `lives`, which is 2; at `event_kinds`, which has one `session.tool_appro
 `session.tool_approval_decided.v1`; and at `operations["tool"]`, which is 1.
 """
 
-from refold.agent import Agent
-from refold.agent_source import AgentSource
-from refold.events.configuration import AgentConfig
+from refold.agents.agent import Agent
+from refold.agents.loading import AgentSource
+from refold.events.model.configuration import AgentConfig
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.faults import Crash
+from refold.scenarios.plan.scenario import Answer, Call, Decide, Say, Scenario
 from refold.scenarios.ready.playing import main, played
-from refold.scenarios.scenario import Answer, Call, Decide, Say, Scenario
-from refold.scenarios.simulation_report import SimulationReport
-from refold.tools import tool
+from refold.scenarios.report import SimulationReport
+from refold.tools.tool import tool
 
 
 @tool(tier="confirm")

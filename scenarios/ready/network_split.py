@@ -11,16 +11,16 @@ Look at `event_kinds`: `session.model_interrupted.v1` for the answers that were 
 `session.retry_scheduled.v1` as `session.model_failed.v1`; at `operations["connect"]`; and at `outcomes`.
 """
 
-from refold.agent import Agent
-from refold.agent_source import AgentSource
-from refold.events.configuration import AgentConfig
-from refold.events.retrying import RetryPolicy
+from refold.agents.agent import Agent
+from refold.agents.loading import AgentSource
+from refold.events.model.configuration import AgentConfig
+from refold.events.model.retry import RetryPolicy
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.faults import NetworkSplit
+from refold.scenarios.plan.scenario import Answer, Call, Say, Scenario
 from refold.scenarios.ready.playing import main, played
-from refold.scenarios.scenario import Answer, Call, Say, Scenario
-from refold.scenarios.simulation_report import SimulationReport
-from refold.tools import tool
+from refold.scenarios.report import SimulationReport
+from refold.tools.tool import tool
 
 
 @tool

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from refold.agent import Agent
-from refold.agent_source import AgentSource
-from refold.events.errors import ConfigError
-from refold.scenarios.scenario import Scenario
-from refold.scenarios.simulation_report import SimulationReport
+from refold.agents.agent import Agent
+from refold.agents.loading import AgentSource
+from refold.events.core.errors import ConfigError
+from refold.scenarios.plan.scenario import Scenario
+from refold.scenarios.report import SimulationReport
 from refold.scenarios.simulator import Simulator
 
 

@@ -11,15 +11,15 @@ run ends with an answer, and the log can be read.
 Look at `happened`, all five; at `event_kinds`, for how many calls completed and how many failed; and at `outcomes`.
 """
 
-from refold.agent import Agent
-from refold.agent_source import AgentSource
-from refold.events.configuration import AgentConfig
+from refold.agents.agent import Agent
+from refold.agents.loading import AgentSource
+from refold.events.model.configuration import AgentConfig
 from refold.providers.scripted import ScriptedProvider
 from refold.scenarios.faults import ToolHangs, ToolRaises, ToolReturnsGarbage, ToolReturnsHuge, ToolReturnsOddText
+from refold.scenarios.plan.scenario import Answer, Call, Say, Scenario
 from refold.scenarios.ready.playing import main, played
-from refold.scenarios.scenario import Answer, Call, Say, Scenario
-from refold.scenarios.simulation_report import SimulationReport
-from refold.tools import tool
+from refold.scenarios.report import SimulationReport
+from refold.tools.tool import tool
 
 
 @tool(tier="observe", timeout_s=30.0)

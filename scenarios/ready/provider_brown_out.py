@@ -11,16 +11,16 @@ Look at `event_kinds`: `breaker.opened.v1`, `breaker.probe_begun.v1` and `breake
 `operations["model"]`, which counts both providers; and at `times`, how few of its failures anybody waited for.
 """
 
-from refold.agent import Agent
-from refold.agent_source import AgentSource
-from refold.events.configuration import AgentConfig
+from refold.agents.agent import Agent
+from refold.agents.loading import AgentSource
+from refold.events.model.configuration import AgentConfig
 from refold.providers.fallback import FallbackProvider
 from refold.providers.scripted import ScriptedProvider
 from refold.resilience.breaker import CircuitBreaker
 from refold.scenarios.faults import ProviderBrownOut
+from refold.scenarios.plan.scenario import Answer, Say, Scenario
 from refold.scenarios.ready.playing import main, played
-from refold.scenarios.scenario import Answer, Say, Scenario
-from refold.scenarios.simulation_report import SimulationReport
+from refold.scenarios.report import SimulationReport
 
 
 def agent() -> Agent:

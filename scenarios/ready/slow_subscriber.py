@@ -11,14 +11,14 @@ Look at `watched`: `events` is as many as the session has, and `missed` says wha
 
 import msgspec
 
-from refold.agent import Agent
-from refold.agent_source import AgentSource
-from refold.events.configuration import AgentConfig
+from refold.agents.agent import Agent
+from refold.agents.loading import AgentSource
+from refold.events.model.configuration import AgentConfig
 from refold.providers.scripted import ScriptedProvider
+from refold.scenarios.plan.scenario import Answer, Call, Say, Scenario, Watch
 from refold.scenarios.ready.playing import main, played
-from refold.scenarios.scenario import Answer, Call, Say, Scenario, Watch
-from refold.scenarios.simulation_report import SimulationReport
-from refold.tools import tool
+from refold.scenarios.report import SimulationReport
+from refold.tools.tool import tool
 
 
 @tool(tier="observe", effect="pure")

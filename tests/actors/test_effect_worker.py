@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from refold.actors import Actor, ActorRef, ActorSystem, ManualClock
-from refold.actors.effect_worker import BeginWork, CancelWork, EffectWorker
 from refold.actors.effects import EffectEnded
+from refold.actors.hosted import BeginWork, CancelWork, EffectWorker
 from refold.events import Effect
 
 

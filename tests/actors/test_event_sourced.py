@@ -10,12 +10,12 @@ import pytest
 from refold.actors import ActorRef, ActorSystem, EventSourcedActor, Journal, ManualClock
 from refold.actors.effects import EffectEnded, EffectsInFlight
 from refold.actors.folded_actor import Performed
-from refold.events.codec import EventCodec
-from refold.events.core import Effect, Recorded, WaitUntil
-from refold.events.errors import CommandRejected, PersistenceError
-from refold.events.event import Event
-from refold.events.ids import EventRef, PayloadHash
-from refold.events.records import Appended, EncodedBatch
+from refold.events.core.codec import EventCodec
+from refold.events.core.contract import Effect, Recorded, WaitUntil
+from refold.events.core.errors import CommandRejected, PersistenceError
+from refold.events.core.event import Event
+from refold.events.core.ids import EventRef, PayloadHash
+from refold.events.core.records import Appended, EncodedBatch
 from refold.stores import InMemoryStore
 
 ADDRESS = "works/one"

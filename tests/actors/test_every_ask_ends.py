@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from refold.actors import Actor, ActorStopped, ActorSystem, AskCycle, AskTimeout, ManualClock
-from refold.actors.future import ActorFuture
-from refold.events.errors import BackpressureShed
+from refold.actors.kernel.future import ActorFuture
+from refold.events.core.errors import BackpressureShed
 
 ADDRESSES = tuple(f"node/{name}" for name in "abcdefgh")
 

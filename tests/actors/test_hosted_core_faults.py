@@ -16,8 +16,8 @@ from refold.events import (
     State,
     WaitUntil,
 )
-from refold.events.cleaning import Unrecordable
-from refold.events.errors import ConfigError, LogFormatError
+from refold.events.core.cleaning import Unrecordable
+from refold.events.core.errors import ConfigError, LogFormatError
 from refold.stores import InMemoryStore
 
 

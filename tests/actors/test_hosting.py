@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from refold.actors import ActorFailure, EventSourcedSystem, Hosted, ManualClock, Performed
-from refold.actors.errors import ActorStopped
+from refold.actors.kernel.errors import ActorStopped
 from refold.events import (
     CommandRejected,
     CoreFailed,
@@ -23,8 +23,8 @@ from refold.events import (
     State,
     WaitUntil,
 )
-from refold.events.errors import ConfigError, LogFormatError, PersistenceError
-from refold.events.records import EncodedBatch
+from refold.events.core.errors import ConfigError, LogFormatError, PersistenceError
+from refold.events.core.records import EncodedBatch
 from refold.replay import replay, state_at
 from refold.stores import InMemoryStore
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from refold.actors import Hosted
 from refold.events import CommandRejected, CoreFailed
-from refold.events.errors import PersistenceError
-from refold.events.ids import PayloadHash
-from refold.events.records import Appended, EncodedBatch
-from refold.log_check import check_log
+from refold.events.core.errors import PersistenceError
+from refold.events.core.ids import PayloadHash
+from refold.events.core.records import Appended, EncodedBatch
+from refold.inspection.check import check_log
 from refold.stores import InMemoryStore
 from tests.actors.test_hosting import Break, Collect, Collected, Command, Drop, JobCore, Jobs, Want, World
 

@@ -8,9 +8,9 @@ import pytest
 
 from refold.actors import Journal
 from refold.actors.journal import GROUP_BATCHES_MAX
-from refold.events.errors import PersistenceError, WrongExpectedVersion
-from refold.events.ids import PayloadHash, StreamName
-from refold.events.records import Appended, EncodedBatch
+from refold.events.core.errors import PersistenceError, WrongExpectedVersion
+from refold.events.core.ids import PayloadHash, StreamName
+from refold.events.core.records import Appended, EncodedBatch
 from refold.stores import InMemoryStore
 
 

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from refold.actors import Actor, ActorRef, ActorSystem, ManualClock
-from refold.actors.conversation import Conversation
+from refold.actors.agent.model import CancelModelCall, ModelActor, StartModelCall
+from refold.actors.calls.conversation import Conversation
+from refold.actors.calls.protocols import Provider, StreamItem
+from refold.actors.calls.request import WantedRequest
+from refold.actors.calls.tool_rules import NO_RULES, ToolRules
 from refold.actors.effects import EffectEnded
-from refold.actors.model import CancelModelCall, ModelActor, StartModelCall
-from refold.actors.outgoing_request import WantedRequest
-from refold.actors.protocols import Provider, StreamItem
-from refold.actors.tool_calling import NO_RULES, ToolRules
-from refold.events.configuration import AgentConfig, CodeIdentity, ToolSpec, configuration_of
-from refold.events.content import JsonObject, Message, TextBlock
-from refold.events.errors import PersistenceError, ProviderError
-from refold.events.ids import AgentId, RunId, SessionId
-from refold.events.model import (
+from refold.events.core.content import JsonObject, Message, TextBlock
+from refold.events.core.errors import PersistenceError, ProviderError
+from refold.events.core.ids import AgentId, RunId, SessionId
+from refold.events.model.configuration import AgentConfig, CodeIdentity, ToolSpec, configuration_of
+from refold.events.model.messages import (
     Delta,
     ModelRequest,
     ModelResponse,
@@ -30,8 +30,8 @@ from refold.events.model import (
     Usage,
     UsageDelta,
 )
-from refold.events.session_commands import RecordModelFailure, RecordModelInterruption, RecordModelResponse
-from refold.events.session_events import Verdict
+from refold.events.session.commands import RecordModelFailure, RecordModelInterruption, RecordModelResponse
+from refold.events.session.events import Verdict
 from refold.stores import InMemoryStore
 
 Answer = Callable[[ModelRequest], Any]

@@ -10,9 +10,8 @@ import pytest
 
 from refold import AgentConfig, AgentRuntime, ScriptedProvider
 from refold.actors import Actor, ActorFailure, ActorRef, ActorStopped, ActorSystem, WouldDeadlock
-from refold.events.ids import StreamName
-from refold.events.runtime_core import RUNTIME_CODEC
-from refold.events.runtime_events import RUNTIME_STREAM, ActorFailed
+from refold.events.core.ids import StreamName
+from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, ActorFailed
 
 
 class Adding(Actor):

@@ -30,15 +30,15 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock, SystemClock
-from refold.events.content import CANCELLED_TEXT, CRASHED_TEXT
-from refold.events.ids import PayloadHash
-from refold.events.records import Appended, EncodedBatch
-from refold.events.session_events import (
+from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
+from refold.events.core.ids import PayloadHash
+from refold.events.core.records import Appended, EncodedBatch
+from refold.events.session.events import (
     InputQueued,
     RunCompleted,
     ToolApprovalRequested,
 )
-from refold.log_check import check_log
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 

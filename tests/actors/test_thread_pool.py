@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from refold.actors.thread_pool import LateOutcome, ThreadPool, place_lent
-from refold.events.errors import ConfigError
+from refold.events.core.errors import ConfigError
 
 
 class Stuck:

@@ -9,19 +9,18 @@ from typing import Any
 import pytest
 
 from refold.actors import Actor, ActorRef, ActorSystem, Journal, ManualClock
+from refold.actors.agent.tool import AbandonToolCall, CancelToolCall, StartToolCall, ToolActor
+from refold.actors.calls.tool_context import ToolContext
+from refold.actors.calls.tool_rules import ToolRules
 from refold.actors.effects import EffectEnded
-from refold.actors.tool import AbandonToolCall, CancelToolCall, StartToolCall, ToolActor
-from refold.actors.tool_calling import ToolRules
-from refold.actors.tool_context import ToolContext
-from refold.events.configuration import ToolSpec
-from refold.events.content import CRASHED_TEXT, JsonObject
-from refold.events.errors import PersistenceError
-from refold.events.ids import EventRef, SessionId, ToolCallId
-from refold.events.retrying import RetryPolicy
-from refold.events.session_commands import RecordToolResult
-from refold.events.session_events import Verdict
-from refold.events.tool_core import TOOL_CODEC
-from refold.events.tool_events import ToolCallAbandoned, ToolDefined
+from refold.events.core.content import CRASHED_TEXT, JsonObject
+from refold.events.core.errors import PersistenceError
+from refold.events.core.ids import EventRef, SessionId, ToolCallId
+from refold.events.kinds.tool import TOOL_CODEC, ToolCallAbandoned, ToolDefined
+from refold.events.model.configuration import ToolSpec
+from refold.events.model.retry import RetryPolicy
+from refold.events.session.commands import RecordToolResult
+from refold.events.session.events import Verdict
 from refold.stores import InMemoryStore
 
 Body = Callable[[ToolContext[object]], Awaitable[object]]

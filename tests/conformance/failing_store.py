@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from refold.events.ids import PayloadHash
-from refold.events.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
+from refold.events.core.ids import PayloadHash
+from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
 from refold.stores import EventStore
 
 When = Literal["before", "after"]

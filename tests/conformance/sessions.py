@@ -27,11 +27,10 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
-from refold.events.history_rules import HistoryRules
-from refold.events.session_events import AgentConfigured
-from refold.events.tool_core import TOOL_CODEC
-from refold.events.tool_events import ToolCallAbandoned
-from refold.log_check import check_log
+from refold.events.kinds.tool import TOOL_CODEC, ToolCallAbandoned
+from refold.events.model.history_rules import HistoryRules
+from refold.events.session.events import AgentConfigured
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 from tests.conformance.failing_store import FailingStore

@@ -31,10 +31,9 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events.content import CANCELLED_TEXT
-from refold.events.runtime_core import RUNTIME_CODEC
-from refold.events.runtime_events import RUNTIME_STREAM, RuntimeClosed
-from refold.events.session_decisions import CALLS_RUNNING_MAX, EXPIRED_TEXT
+from refold.events.core.content import CANCELLED_TEXT
+from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RuntimeClosed
+from refold.events.session.react import CALLS_RUNNING_MAX, EXPIRED_TEXT
 from tests.conformance.approval_desk import (
     Ledger,
     Seen,

@@ -30,7 +30,7 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.log_check import check_log
+from refold.inspection.check import check_log
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 from tests.conformance.sessions import checked_log
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from refold import AgentConfig, Budget, Completed, Failed, ModelResponse, Price, RunResult, Usage, cut, say, tool, use
-from refold.events.session_events import ToolCallFailed
+from refold.events.session.events import ToolCallFailed
 from refold.stores import EventStore
 from tests.conformance.sessions import checked_log, requests_of, runtime_of
 

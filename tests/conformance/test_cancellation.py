@@ -42,8 +42,8 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
-from refold.events.content import CANCELLED_TEXT, CRASHED_TEXT
-from refold.events.session_events import (
+from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
+from refold.events.session.events import (
     InputQueued,
     RetryScheduled,
     RunCancelled,
@@ -942,7 +942,7 @@ def test_b18_ctrl_c_cancels_the_run_of_the_command_which_exits_130(tmp_path: Pat
     """The second Ctrl-C, and what is told, are with the tests of the command."""
     tmp_path.joinpath("agents.py").write_text(AGENT)
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", "from refold.cli import main; main()", "run", "agents:waiter", "go"],
+        [sys.executable, "-P", "-c", "from refold.commands.cli import main; main()", "run", "agents:waiter", "go"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

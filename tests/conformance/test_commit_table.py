@@ -20,8 +20,8 @@ from refold import (
     tool,
     use,
 )
-from refold.events.ids import PayloadHash
-from refold.events.records import Appended, EncodedBatch
+from refold.events.core.ids import PayloadHash
+from refold.events.core.records import Appended, EncodedBatch
 from refold.providers import FallbackProvider
 from refold.resilience import CircuitBreaker
 from refold.stores import InMemoryStore, MemoryBackend

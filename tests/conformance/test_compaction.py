@@ -25,16 +25,15 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events.context_window import message_tokens
-from refold.events.invariants import check_history
-from refold.events.session_events import (
+from refold.events.model.context_window import SUMMARY_HEADING, SUMMARY_PROMPT, message_tokens
+from refold.events.session.events import (
     ContextPrepared,
     InputQueued,
     ModelInterrupted,
     ModelResponded,
     ToolApprovalRequested,
 )
-from refold.events.summarising import SUMMARY_HEADING, SUMMARY_PROMPT
+from refold.events.session.invariants import check_history
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import (

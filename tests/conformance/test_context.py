@@ -21,15 +21,15 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
-from refold.events.context_window import Context
-from refold.events.session_events import (
+from refold.events.model.context_window import Context
+from refold.events.session.events import (
     ContextPrepared,
     InputQueued,
     ModelFailed,
     ModelResponded,
     ToolApprovalRequested,
 )
-from refold.request_view import recorded_request
+from refold.inspection.request_view import recorded_request
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.sessions import (
     CONFIG,

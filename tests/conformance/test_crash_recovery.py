@@ -34,10 +34,10 @@ from refold import (
     use,
 )
 from refold.events import SESSION_CODEC
-from refold.events.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, CRASHED_TEXT, ToolResultBlock
-from refold.events.ids import PayloadHash, ToolCallId
-from refold.events.records import Appended, EncodedBatch
-from refold.events.session_events import (
+from refold.events.core.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, CRASHED_TEXT, ToolResultBlock
+from refold.events.core.ids import PayloadHash, ToolCallId
+from refold.events.core.records import Appended, EncodedBatch
+from refold.events.session.events import (
     RunCompleted,
     RunParked,
     RunResumed,

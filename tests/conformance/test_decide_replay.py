@@ -41,13 +41,13 @@ from refold import (
     tool,
     use,
 )
-from refold.cli import app
-from refold.events.codec import RecordedEvent
-from refold.events.errors import DivergenceError
-from refold.events.session_events import ModelFailed, ToolApprovalRequested, ToolCallCompleted
+from refold.commands.cli import app
+from refold.events.core.codec import RecordedEvent
+from refold.events.core.errors import DivergenceError
+from refold.events.session.events import ModelFailed, ToolApprovalRequested, ToolCallCompleted
 from refold.memory import EpisodicStore, WorkingMemory
 from refold.replay import ReplayReport, replay, replay_sync
-from refold.shadow_report import What
+from refold.replay.report import What
 from refold.stores import InMemoryStore
 
 STORY = "story " * 300

@@ -37,7 +37,7 @@ from refold import (
     tool,
     use,
 )
-from refold.log_check import check_log
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 
@@ -339,7 +339,7 @@ async def test_a_session_of_many_messages_goes_on_restarts_and_can_be_shown_chec
 
 def command(*arguments: object) -> str:
     done = subprocess.run(
-        [sys.executable, "-P", "-c", "from refold.cli import main; main()", *map(str, arguments)],
+        [sys.executable, "-P", "-c", "from refold.commands.cli import main; main()", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

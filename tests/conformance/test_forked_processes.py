@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from refold.events.session_core import SESSION_CODEC
-from refold.events.session_events import InputQueued
+from refold.events.session.core import SESSION_CODEC
+from refold.events.session.events import InputQueued
 from refold.stores import SQLiteStore
 from tests.conformance.sessions import assert_sound
 
@@ -304,7 +304,7 @@ connection.close()
 def test_looking_at_the_log_in_the_owners_process_does_not_give_up_its_lock(log: Path) -> None:
     """POSIX takes a process's locks on a file away when the process closes any descriptor of it."""
     program = """
-from refold.log_check import check_log
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import SQLiteStore, log_owner
 

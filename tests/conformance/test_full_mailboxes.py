@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from refold import AgentRuntime, Cancelled, Completed, ModelRequest, RunResult, Session, ToolUseBlock, say, tool, use
-from refold.actors.clock import SystemClock
+from refold.actors.kernel.clock import SystemClock
 from refold.events import SESSION_CODEC, fold
-from refold.events.errors import BackpressureShed
-from refold.events.ids import ToolCallId
-from refold.events.session_events import ToolApprovalRequested
-from refold.events.tool_core import TOOL_CODEC
-from refold.events.tool_events import ToolDefined
-from refold.inbox import Decide, Done, Inbox
-from refold.inbox_reading import InboxReader
+from refold.events.core.errors import BackpressureShed
+from refold.events.core.ids import ToolCallId
+from refold.events.kinds.tool import TOOL_CODEC, ToolDefined
+from refold.events.session.events import ToolApprovalRequested
+from refold.remote.owner import InboxReader
+from refold.remote.protocol import Decide, Done, Inbox
 from refold.stores import InMemoryStore
 from tests.conformance.failing_store import FailingStore, Hold
 from tests.conformance.sessions import assert_sound, runtime_of

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from refold import RunResult, connect
-from refold.events.session_core import SESSION_CODEC, fold
-from refold.events.session_events import (
+from refold.events.session.core import SESSION_CODEC, fold
+from refold.events.session.events import (
     CancelRequested,
     InputQueued,
     RunCompleted,
@@ -27,7 +27,7 @@ from refold.events.session_events import (
     ToolCallFailed,
     ToolCallStarted,
 )
-from refold.log_check import check_log
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import SQLiteStore, log_owner
 
@@ -110,7 +110,7 @@ def close(process: "subprocess.Popen[str]") -> None:
 
 
 def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-P", "-c", "from refold.cli import main; main()", *map(str, arguments)]
+    return [sys.executable, "-P", "-c", "from refold.commands.cli import main; main()", *map(str, arguments)]
 
 
 def refold(*arguments: object, stdin: str | None = None) -> "subprocess.CompletedProcess[str]":

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from refold import Allow, Completed, Deny, ToolApprovalRequested, say
-from refold.events.content import CRASHED_TEXT
+from refold.events.core.content import CRASHED_TEXT
 from refold.stores import SQLiteStore
 from tests.conformance.approval_desk import Ledger, Seen, recorded, result_blocks, results, runtime_of
 from tests.conformance.sessions import assert_sound

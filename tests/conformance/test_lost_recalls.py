@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from refold import Agent, AgentRuntime, EpisodicStore, PersistenceError, ScriptedProvider, say, subagent, use
-from refold.events.runtime_core import RUNTIME_CODEC
-from refold.events.runtime_events import RUNTIME_STREAM, RecallsNoted
+from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RecallsNoted
 from refold.memory import Recalled
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.failing_store import FailingStore

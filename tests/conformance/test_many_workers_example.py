@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from refold import connect
-from refold.events.session_events import InputQueued, RunCompleted
+from refold.events.session.events import InputQueued, RunCompleted
 from refold.stores import SQLiteStore
 from tests.conformance.sessions import assert_sound
 

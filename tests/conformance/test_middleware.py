@@ -35,8 +35,8 @@ from refold import (
     tool,
     use,
 )
-from refold.events.content import text_of
-from refold.events.session_events import (
+from refold.events.core.content import text_of
+from refold.events.session.events import (
     InputQueued,
     ModelResponded,
     TimerSet,

@@ -12,7 +12,7 @@ import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-from refold.log_check import check_log
+from refold.inspection.check import check_log
 
 QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
 

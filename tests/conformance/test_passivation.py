@@ -10,7 +10,7 @@ import pytest
 
 from refold import AgentConfig, AgentRuntime, Completed, Deny, Failed, ModelRequest, RetryPolicy, say, tool, use
 from refold.actors import ManualClock
-from refold.events.errors import BackpressureShed, ProviderError
+from refold.events.core.errors import BackpressureShed, ProviderError
 from refold.stores import EventStore
 from tests.conformance.sessions import checked_log, requests_of, runtime_of
 

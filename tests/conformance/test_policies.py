@@ -28,9 +28,9 @@ from refold import (
     tool,
     use,
 )
-from refold.events.content import CRASHED_TEXT
-from refold.events.errors import AgentLoopError
-from refold.events.session_decisions import BROKEN_TEXT
+from refold.events.core.content import CRASHED_TEXT
+from refold.events.core.errors import AgentLoopError
+from refold.events.session.react import BROKEN_TEXT
 from tests.conformance.approval_desk import Ledger, recorded, result_blocks, results, runtime_of
 
 LOOK = use("look", {"n": 1})

@@ -20,7 +20,7 @@ from refold import (
     say,
     tool,
 )
-from refold.events.content import Block, JsonObject
+from refold.events.core.content import Block, JsonObject
 
 SEARCH: JsonObject = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "Lisbon"}}
 FOUND: JsonObject = {

@@ -30,8 +30,8 @@ from refold import (
     tool,
     use,
 )
-from refold.events.content import CANCELLED_TEXT, CRASHED_TEXT
-from refold.react_text import EXPECTED
+from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
+from refold.react.text import EXPECTED
 from refold.stores import EventStore, SQLiteStore
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import (

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from refold import Agent, AgentConfig, Completed, ConfigError, ImageBlock, ScriptedProvider, TokenWindow, say, tool, use
-from refold.actors.future import ActorFuture
-from refold.actors.recalling import RECALL_HEADING, recall_text
-from refold.events.context_window import about_tokens
-from refold.events.ids import MemoryId
-from refold.events.prepared import SystemAddition
-from refold.events.session_events import ModelResponded
+from refold.actors.calls.recall import RECALL_HEADING, recall_text
+from refold.actors.kernel.future import ActorFuture
+from refold.events.core.ids import MemoryId
+from refold.events.model.context_window import about_tokens
+from refold.events.model.messages import SystemAddition
+from refold.events.session.events import ModelResponded
 from refold.stores import EventStore
 from tests.conformance.sessions import CONFIG, HeldAnswer, events_of, requests_of, runtime_of
 from tests.conformance.test_context import assert_rebuilt

@@ -1,7 +1,7 @@
 """Recall from the memories that live on the log themselves: what entered, that it is counted, and that nobody waits."""
 
 from refold import AgentConfig, AgentRuntime, EpisodicStore, ScriptedProvider, WorkingMemory, say, tool, use
-from refold.events.session_events import ModelResponded
+from refold.events.session.events import ModelResponded
 from refold.stores import EventStore
 from tests.conformance.sessions import events_of, requests_of, runtime_of
 from tests.conformance.test_context import assert_rebuilt

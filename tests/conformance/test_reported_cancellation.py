@@ -24,9 +24,9 @@ from refold import (
     use,
 )
 from refold.events import SESSION_CODEC
-from refold.events.content import CANCELLED_TEXT
-from refold.events.invariants import check_events, check_history
-from refold.log_check import check_log
+from refold.events.core.content import CANCELLED_TEXT
+from refold.events.session.invariants import check_events, check_history
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 

@@ -38,17 +38,17 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
-from refold.events.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, CRASHED_TEXT
-from refold.events.invariants import check_events, check_history
-from refold.events.model import TextDelta, ToolInputDelta
-from refold.events.session_events import (
+from refold.events.core.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, CRASHED_TEXT
+from refold.events.model.messages import TextDelta, ToolInputDelta
+from refold.events.session.events import (
     RunCancelled,
     ToolCallCompleted,
     ToolCallFailed,
     ToolCallStarted,
     ToolResultLate,
 )
-from refold.log_check import check_log
+from refold.events.session.invariants import check_events, check_history
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 

@@ -31,10 +31,10 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
-from refold.events.content import CRASHED_TEXT
-from refold.events.invariants import check_events, check_history
-from refold.events.session_events import InputQueued, RunParked, RunStarted, ToolCallCompleted
-from refold.log_check import check_log
+from refold.events.core.content import CRASHED_TEXT
+from refold.events.session.events import InputQueued, RunParked, RunStarted, ToolCallCompleted
+from refold.events.session.invariants import check_events, check_history
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 

@@ -22,7 +22,7 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events.retrying import RETRY_AFTER_S_MAX
+from refold.events.model.retry import RETRY_AFTER_S_MAX
 from tests.conformance.approval_desk import Ledger, Seen, recorded, results, runtime_of
 
 RETRY = RetryPolicy(attempts_max=3, base_s=2, max_s=60, jitter=0)

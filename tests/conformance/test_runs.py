@@ -36,10 +36,9 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT
-from refold.events.ids import ToolCallId
-from refold.events.session_decisions import ENDED_TEXT, TRUNCATED_TEXT
-from refold.events.session_events import (
+from refold.events.core.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT
+from refold.events.core.ids import ToolCallId
+from refold.events.session.events import (
     InputQueued,
     ModelRequested,
     RetryScheduled,
@@ -54,6 +53,7 @@ from refold.events.session_events import (
     ToolCallStarted,
     ToolResultLate,
 )
+from refold.events.session.react import ENDED_TEXT, TRUNCATED_TEXT
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import (

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from refold import AgentConfig, AgentRuntime, ConfigError, ScriptedProvider, stop_on_sigterm
-from refold.events.runtime_core import RUNTIME_CODEC
-from refold.events.runtime_events import RUNTIME_STREAM, RuntimeClosed, RuntimeEvent
-from refold.events.session_core import SESSION_CODEC
-from refold.events.session_events import RunCancelled, SessionEvent, ToolCallCompleted
+from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RuntimeClosed, RuntimeEvent
+from refold.events.session.core import SESSION_CODEC
+from refold.events.session.events import RunCancelled, SessionEvent, ToolCallCompleted
 from refold.stores import SQLiteStore
 from tests.conformance.sessions import assert_sound
 

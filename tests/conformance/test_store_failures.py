@@ -33,9 +33,9 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
-from refold.events.content import CRASHED_TEXT
-from refold.events.invariants import check_events
-from refold.log_check import check_log
+from refold.events.core.content import CRASHED_TEXT
+from refold.events.session.invariants import check_events
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 from tests.conformance.failing_store import FailingStore, Hold, MakeError, When

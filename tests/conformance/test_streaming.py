@@ -34,7 +34,7 @@ from refold import (
     tool,
     use,
 )
-from refold.log_check import check_log
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 

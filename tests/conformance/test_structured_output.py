@@ -24,7 +24,7 @@ from refold import (
     tool,
     use,
 )
-from refold.cli import app
+from refold.commands.cli import app
 from refold.stores import EventStore
 from tests.conformance.sessions import checked_log, requests_of, runtime_of
 

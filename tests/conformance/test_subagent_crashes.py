@@ -14,8 +14,8 @@ import pytest
 from refold import Agent, AgentRuntime, Cancelled, Completed, PersistenceError, ScriptedProvider, say, tool, use
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
-from refold.events.content import CRASHED_TEXT
-from refold.events.session_events import ModelRequested, RunCancelled
+from refold.events.core.content import CRASHED_TEXT
+from refold.events.session.events import ModelRequested, RunCancelled
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.killed_process.delegation import ERRANDS, STEPS

@@ -29,7 +29,7 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events.session_events import RunCancelled, ToolApprovalRequested
+from refold.events.session.events import RunCancelled, ToolApprovalRequested
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import CONFIG, HeldAnswer, Parked, Seen, abandoned_in, results_of, types_of

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.log_check import check_log
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import SQLiteStore
 

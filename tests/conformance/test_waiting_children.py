@@ -20,10 +20,10 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.connection import connect
-from refold.events.session_core import SESSION_CODEC
-from refold.events.session_events import CancelRequested, ToolCallWaiting
-from refold.log_check import check_log
+from refold.events.session.core import SESSION_CODEC
+from refold.events.session.events import CancelRequested, ToolCallWaiting
+from refold.inspection.check import check_log
+from refold.remote.connection import connect
 from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.sessions import HeldAnswer, results_of, types_of

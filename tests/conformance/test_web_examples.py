@@ -19,8 +19,7 @@ import httpx
 import pytest
 
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, ToolContext, stall, tool, use
-from refold.events.runtime_core import RUNTIME_CODEC
-from refold.events.runtime_events import RUNTIME_STREAM, RuntimeClosed
+from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RuntimeClosed
 from refold.stores import SQLiteStore
 from tests.conformance.sessions import assert_sound
 

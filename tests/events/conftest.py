@@ -5,14 +5,13 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from refold.events.configuration import AgentConfig, AgentConfiguration, CodeIdentity, ToolSpec, configuration_of
-from refold.events.content import AnswerContent, ErrorKind, Message, TextBlock, ToolUseBlock, UserContent
-from refold.events.core import Recorded, plan, replan
-from refold.events.ids import AgentId, RunId, SessionId, StreamName, ToolCallId
-from refold.events.invariants import SessionChecker, check_state
-from refold.events.model import RequestReference, StopReason, Usage
-from refold.events.records import StoredEvent
-from refold.events.session_commands import (
+from refold.events.core.content import AnswerContent, ErrorKind, Message, TextBlock, ToolUseBlock, UserContent
+from refold.events.core.contract import Recorded, plan, replan
+from refold.events.core.ids import AgentId, RunId, SessionId, StreamName, ToolCallId
+from refold.events.core.records import StoredEvent
+from refold.events.model.configuration import AgentConfig, AgentConfiguration, CodeIdentity, ToolSpec, configuration_of
+from refold.events.model.messages import RequestReference, StopReason, Usage
+from refold.events.session.commands import (
     CancelRun,
     Configure,
     DecideApproval,
@@ -25,10 +24,11 @@ from refold.events.session_commands import (
     SendInput,
     SessionCommand,
 )
-from refold.events.session_core import SESSION_CODEC, SESSION_CORE, fold
-from refold.events.session_decisions import SessionEffect, pending
-from refold.events.session_events import SessionEvent, Verdict
-from refold.events.session_state import SessionState, history
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE, fold
+from refold.events.session.events import SessionEvent, Verdict
+from refold.events.session.invariants import SessionChecker, check_state
+from refold.events.session.react import SessionEffect, pending
+from refold.events.session.state import SessionState, history
 
 STREAM = StreamName("session/alice")
 CODE = CodeIdentity(refold="0.1.0", core=1)

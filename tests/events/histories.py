@@ -4,7 +4,7 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from refold.events.content import (
+from refold.events.core.content import (
     AnswerContent,
     Block,
     ImageBlock,
@@ -16,7 +16,7 @@ from refold.events.content import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from refold.events.ids import ToolCallId
+from refold.events.core.ids import ToolCallId
 
 WORDS = st.text("ab é\N{SNOWMAN}", min_size=1, max_size=60).filter(lambda text: bool(text.strip()))
 

@@ -2,9 +2,9 @@
 
     python -P tests/events/life.py [STEPS [SEED]]        100,000 steps; prints the verdict on each rule
 
-The exhaustive check (`refold.scenarios.exploration`) sees everything that can happen in short lives; this sees some of
-what can happen in long ones: many runs, calls, keys, crashes and imports of broken histories, and time that passes.
-Nothing is needed but the package.
+The exhaustive check (`tests.selfcheck.exhaustive.exploration`) sees everything that can happen in short lives; this
+sees some of what can happen in long ones: many runs, calls, keys, crashes and imports of broken histories, and time
+that passes. Nothing is needed but the package.
 """
 
 import random
@@ -16,8 +16,7 @@ from typing import Literal, TextIO
 
 import msgspec
 
-from refold.events.configuration import AgentConfiguration
-from refold.events.content import (
+from refold.events.core.content import (
     AnswerContent,
     Block,
     Message,
@@ -26,13 +25,13 @@ from refold.events.content import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from refold.events.core import Core, Recorded, WaitUntil, plan, replan
-from refold.events.errors import CommandRejected
-from refold.events.ids import ToolCallId
-from refold.events.invariants import SessionChecker, check_state
-from refold.events.model import RequestReference, StopReason, Usage
-from refold.events.records import StoredEvent
-from refold.events.session_commands import (
+from refold.events.core.contract import Core, Recorded, WaitUntil, plan, replan
+from refold.events.core.errors import CommandRejected
+from refold.events.core.ids import ToolCallId
+from refold.events.core.records import StoredEvent
+from refold.events.model.configuration import AgentConfiguration
+from refold.events.model.messages import RequestReference, StopReason, Usage
+from refold.events.session.commands import (
     CancelRun,
     DecideApproval,
     ImportHistory,
@@ -41,15 +40,16 @@ from refold.events.session_commands import (
     SendInput,
     SessionCommand,
 )
-from refold.events.session_core import SESSION_CODEC, SESSION_CORE, fold
-from refold.events.session_events import RunCancelled, RunCompleted, RunFailed, RunStarted, SessionEvent, Verdict
-from refold.events.session_state import SessionState
-from refold.scenarios.session_moves import TOOL_NAMES, Move, Moves
-from refold.scenarios.session_promises import Promises
-from refold.scenarios.session_rules import RULES, Rule
-from refold.scenarios.session_scope import STREAM, UNHEARD_OF, Scope
-from refold.scenarios.session_trial import ordinary_command
-from refold.scenarios.session_witness import Witness
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE, fold
+from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, RunStarted, SessionEvent, Verdict
+from refold.events.session.invariants import SessionChecker, check_state
+from refold.events.session.state import SessionState
+from tests.selfcheck.exhaustive.enabled_commands import TOOL_NAMES, Move, Moves
+from tests.selfcheck.exhaustive.log_reader import Witness
+from tests.selfcheck.exhaustive.properties import Promises
+from tests.selfcheck.exhaustive.rules import RULES, Rule
+from tests.selfcheck.exhaustive.scope import STREAM, UNHEARD_OF, Scope
+from tests.selfcheck.exhaustive.trial import ordinary_command
 
 BEGAN_AT = 1_700_000_000_000_000
 RUN_TIMEOUT_US = 60_000_000

@@ -2,13 +2,13 @@
 
 import pytest
 
-from refold.events.configuration import AgentConfig
-from refold.events.content import ToolResultBlock
-from refold.events.core import Recorded, WaitUntil
-from refold.events.errors import CommandRejected
-from refold.events.session_commands import DecideApproval
-from refold.events.session_decisions import CALLS_RUNNING_MAX, AskPerson
-from refold.events.session_events import ToolApprovalDecided, ToolApprovalRequested, ToolCallFailed, Verdict
+from refold.events.core.content import ToolResultBlock
+from refold.events.core.contract import Recorded, WaitUntil
+from refold.events.core.errors import CommandRejected
+from refold.events.model.configuration import AgentConfig
+from refold.events.session.commands import DecideApproval
+from refold.events.session.events import ToolApprovalDecided, ToolApprovalRequested, ToolCallFailed, Verdict
+from refold.events.session.react import CALLS_RUNNING_MAX, AskPerson
 from tests.events.conftest import Session, configuration, names, say, use
 
 EXPIRING = AgentConfig(model="test-model", approval_expiry_s=2.5)

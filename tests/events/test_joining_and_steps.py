@@ -2,13 +2,13 @@
 
 import pytest
 
-from refold.events.configuration import AgentConfig
-from refold.events.core import Recorded
-from refold.events.errors import CommandRejected
-from refold.events.ids import RunId
-from refold.events.retrying import RetryPolicy
-from refold.events.session_commands import AllowTurn, CancelRun, SendInput
-from refold.events.session_events import InputQueued
+from refold.events.core.contract import Recorded
+from refold.events.core.errors import CommandRejected
+from refold.events.core.ids import RunId
+from refold.events.model.configuration import AgentConfig
+from refold.events.model.retry import RetryPolicy
+from refold.events.session.commands import AllowTurn, CancelRun, SendInput
+from refold.events.session.events import InputQueued
 from tests.events.conftest import Session, configuration, names, say, use
 
 

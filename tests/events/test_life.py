@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from refold.events import session_decisions
-from refold.scenarios.session_rules import RULES
+from refold.events.session import react as session_decisions
 from tests.events.life import Life, main
+from tests.selfcheck.exhaustive.rules import RULES
 
 STEPS = 100_000
 """Of the long test."""

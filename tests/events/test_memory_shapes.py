@@ -3,8 +3,12 @@
 import pytest
 
 from refold import MemoryId
-from refold.events.checked_core import CheckedCore
-from refold.events.episodic_core import (
+from refold.events.core.checked_core import CheckedCore
+from refold.events.core.event import Event
+from refold.events.core.ids import StreamName
+from refold.events.core.pure_core import CommandKey
+from refold.events.core.records import StoredEvent
+from refold.events.kinds.episodic import (
     EPISODIC_CORE,
     CapacityChanged,
     EpisodeAdded,
@@ -12,12 +16,8 @@ from refold.events.episodic_core import (
     EpisodesEvicted,
     EpisodesRecalled,
 )
-from refold.events.event import Event
-from refold.events.ids import StreamName
-from refold.events.pure_core import CommandKey
-from refold.events.records import StoredEvent
-from refold.events.semantic_core import SEMANTIC_CORE, DimensionChanged, EntriesCleared, EntryPut, EntryRemoved
-from refold.events.working_memory_core import (
+from refold.events.kinds.semantic import SEMANTIC_CORE, DimensionChanged, EntriesCleared, EntryPut, EntryRemoved
+from refold.events.kinds.working_memory import (
     WORKING_CORE,
     ItemRemoved,
     ItemsCleared,

@@ -44,9 +44,9 @@ CALLED_TWICE = """
 import hashlib
 sys.path.insert(0, FOLDER)
 import msgspec
-from refold.events.errors import CommandRejected
-from refold.events.session_core import SESSION_CODEC, SESSION_CORE
-from refold.events.session_state import SessionState
+from refold.events.core.errors import CommandRejected
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE
+from refold.events.session.state import SessionState
 from life import Life
 
 encode = msgspec.msgpack.Encoder().encode
@@ -135,14 +135,14 @@ for log, lives in recorded:
 
 OF_STORES = """
 import asyncio, random, struct
-from refold.events.breaker_core import BREAKER_CORE
-from refold.events.core import Recorded, plan
-from refold.events.dedup_core import DEDUP_CORE
-from refold.events.episodic_core import EPISODIC_CORE
-from refold.events.graph_core import GRAPH_CORE
-from refold.events.metrics_fold import MetricsState, count, snapshot
-from refold.events.semantic_core import SEMANTIC_CORE
-from refold.events.working_memory_core import WORKING_CORE
+from refold.events.kinds.breaker import BREAKER_CORE
+from refold.events.core.contract import Recorded, plan
+from refold.events.kinds.deduplicator import DEDUP_CORE
+from refold.events.kinds.episodic import EPISODIC_CORE
+from refold.events.kinds.graph import GRAPH_CORE
+from refold.events.views.metrics import MetricsState, count, snapshot
+from refold.events.kinds.semantic import SEMANTIC_CORE
+from refold.events.kinds.working_memory import WORKING_CORE
 from refold.stores import SQLiteStore
 
 CORES = dict(

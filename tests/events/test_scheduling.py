@@ -3,15 +3,14 @@
 import msgspec
 import pytest
 
-from refold.events.configuration import AgentConfig
-from refold.events.content import Message
-from refold.events.core import Recorded, WaitUntil
-from refold.events.errors import CommandRejected
-from refold.events.ids import RunId, ToolCallId
-from refold.events.invariants import check_events
-from refold.events.model import Usage
-from refold.events.retrying import RetryPolicy
-from refold.events.session_commands import (
+from refold.events.core.content import Message
+from refold.events.core.contract import Recorded, WaitUntil
+from refold.events.core.errors import CommandRejected
+from refold.events.core.ids import RunId, ToolCallId
+from refold.events.model.configuration import AgentConfig
+from refold.events.model.messages import Usage
+from refold.events.model.retry import RetryPolicy
+from refold.events.session.commands import (
     AllowTurn,
     CancelRun,
     ClearHistory,
@@ -19,7 +18,8 @@ from refold.events.session_commands import (
     RecordModelInterruption,
     SendInput,
 )
-from refold.events.session_events import InputQueued, ModelInterrupted, TimerSet
+from refold.events.session.events import InputQueued, ModelInterrupted, TimerSet
+from refold.events.session.invariants import check_events
 from tests.events.conftest import STREAM, Session, configuration, encoded, names, say, use
 
 TIMED = AgentConfig(model="test-model", run_timeout_s=60.0)

@@ -4,14 +4,14 @@ from collections.abc import Callable
 
 import pytest
 
-from refold.events.configuration import AgentConfig
-from refold.events.content import ImageBlock, Message, TextBlock, tool_uses
-from refold.events.core import Recorded
-from refold.events.errors import CommandRejected
-from refold.events.ids import AgentId, RunId, SessionId, ToolCallId
-from refold.events.model import Usage
-from refold.events.retrying import RetryPolicy
-from refold.events.session_commands import (
+from refold.events.core.content import ImageBlock, Message, TextBlock, tool_uses
+from refold.events.core.contract import Recorded
+from refold.events.core.errors import CommandRejected
+from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
+from refold.events.model.configuration import AgentConfig
+from refold.events.model.messages import Usage
+from refold.events.model.retry import RetryPolicy
+from refold.events.session.commands import (
     AllowTurn,
     CancelRun,
     ClearHistory,
@@ -28,8 +28,8 @@ from refold.events.session_commands import (
     SendInput,
     SessionCommand,
 )
-from refold.events.session_core import SESSION_CORE
-from refold.events.session_events import InputQueued, ModelInterrupted, ToolCallFailed, ToolResultLate
+from refold.events.session.core import SESSION_CORE
+from refold.events.session.events import InputQueued, ModelInterrupted, ToolCallFailed, ToolResultLate
 from tests.events.conftest import Session, configuration, encoded, names, response, say, use
 
 CALL = ToolCallId("call_6_0")

@@ -2,12 +2,12 @@
 
 import pytest
 
-from refold.events.configuration import AgentConfig
-from refold.events.core import WaitUntil
-from refold.events.ids import RunId, ToolCallId
-from refold.events.session_decisions import AskPerson, CallModel, RunTool, pending
-from refold.events.session_events import Verdict
-from refold.events.session_state import SessionState
+from refold.events.core.contract import WaitUntil
+from refold.events.core.ids import RunId, ToolCallId
+from refold.events.model.configuration import AgentConfig
+from refold.events.session.events import Verdict
+from refold.events.session.react import AskPerson, CallModel, RunTool, pending
+from refold.events.session.state import SessionState
 from tests.events.conftest import Session, configuration, encoded, say, use
 
 TIMED = AgentConfig(model="test-model", run_timeout_s=2.5)

@@ -8,8 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from refold.events.configuration import AgentConfig
-from refold.events.content import (
+from refold.events.core.content import (
     AnswerContent,
     Block,
     ErrorKind,
@@ -22,13 +21,13 @@ from refold.events.content import (
     UserContent,
     tool_uses,
 )
-from refold.events.core import Recorded, WaitUntil, plan
-from refold.events.errors import CommandRejected
-from refold.events.ids import RunId, ToolCallId
-from refold.events.invariants import check_events, check_state
-from refold.events.model import StopReason, Usage
-from refold.events.retrying import RetryPolicy
-from refold.events.session_commands import (
+from refold.events.core.contract import Recorded, WaitUntil, plan
+from refold.events.core.errors import CommandRejected
+from refold.events.core.ids import RunId, ToolCallId
+from refold.events.model.configuration import AgentConfig
+from refold.events.model.messages import StopReason, Usage
+from refold.events.model.retry import RetryPolicy
+from refold.events.session.commands import (
     AllowTurn,
     CancelRun,
     ClearHistory,
@@ -42,10 +41,11 @@ from refold.events.session_commands import (
     SendInput,
     SessionCommand,
 )
-from refold.events.session_core import SESSION_CORE, fold
-from refold.events.session_decisions import AskPerson, CallModel, RunTool, pending
-from refold.events.session_events import ModelResponded, RunStarted, Verdict
-from refold.events.session_state import SessionState, awaits_step
+from refold.events.session.core import SESSION_CORE, fold
+from refold.events.session.events import ModelResponded, RunStarted, Verdict
+from refold.events.session.invariants import check_events, check_state
+from refold.events.session.react import AskPerson, CallModel, RunTool, pending
+from refold.events.session.state import SessionState, awaits_step
 from tests.events.conftest import STREAM, TOOL_NAMES, Session, configuration, encoded, response, say
 
 CONFIGURATIONS = (

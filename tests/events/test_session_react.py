@@ -7,22 +7,22 @@ from typing import Any
 
 import pytest
 
-from refold.events.configuration import AgentConfig
-from refold.events.content import AnswerContent, ErrorKind, Message, ThinkingBlock, ToolResultBlock
-from refold.events.core import plan
-from refold.events.errors import CommandRejected
-from refold.events.ids import RunId, ToolCallId
-from refold.events.model import StopReason
-from refold.events.session_commands import ImportHistory, RecordToolResult, SendInput, SessionCommand
-from refold.events.session_core import SESSION_CORE, fold
-from refold.events.session_decisions import CALLS_RUNNING_MAX, pending, react
-from refold.events.session_events import (
+from refold.events.core.content import AnswerContent, ErrorKind, Message, ThinkingBlock, ToolResultBlock
+from refold.events.core.contract import plan
+from refold.events.core.errors import CommandRejected
+from refold.events.core.ids import RunId, ToolCallId
+from refold.events.model.configuration import AgentConfig
+from refold.events.model.messages import StopReason
+from refold.events.session.commands import ImportHistory, RecordToolResult, SendInput, SessionCommand
+from refold.events.session.core import SESSION_CORE, fold
+from refold.events.session.events import (
     RunFailed,
     RunParked,
     ToolApprovalRequested,
     ToolCallFailed,
     Verdict,
 )
+from refold.events.session.react import CALLS_RUNNING_MAX, pending, react
 from tests.events.conftest import (
     ALLOW,
     ASK,

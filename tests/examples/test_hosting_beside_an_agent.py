@@ -7,8 +7,8 @@ import pytest
 from examples.order_book import Order, OrderBook, Place
 from refold import AgentConfig, AgentRuntime, Completed, ScriptedProvider, say, tool, use
 from refold.events import CommandRejected
-from refold.events.errors import ConfigError
-from refold.log_check import check_log
+from refold.events.core.errors import ConfigError
+from refold.inspection.check import check_log
 from refold.providers.scripted import ScriptItem
 from refold.replay import replay
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from examples.order_book import Book, Cancel, Cancelled, Order, OrderBook, Place, Placed, Traded
 from refold.actors import EventSourcedSystem
 from refold.events import CommandRejected, EventCodec
-from refold.log_check import check_log
+from refold.inspection.check import check_log
 from refold.replay import replay, state_at
 from refold.scenarios.core_exploration import explore_core
 from refold.stores import InMemoryStore
@@ -162,7 +162,7 @@ def seller(log: Path, count: int) -> "subprocess.Popen[str]":
 
 
 def refold(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-P", "-c", "from refold.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-P", "-c", "from refold.commands.cli import main; main()", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=QUIET)
 
 

@@ -47,17 +47,17 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC, fold, history
-from refold.events.configuration import configuration_of
-from refold.events.content import text_of
-from refold.events.ids import ToolCallId
-from refold.events.model import ToolUse
-from refold.events.records import EncodedBatch
-from refold.events.retrying import RetryPolicy
-from refold.events.session_events import InputQueued, RetryScheduled, RunCompleted, SessionEvent
+from refold.events.core.content import text_of
+from refold.events.core.ids import ToolCallId
+from refold.events.core.records import EncodedBatch
+from refold.events.model.configuration import configuration_of
+from refold.events.model.messages import ToolUse
+from refold.events.model.retry import RetryPolicy
+from refold.events.session.events import InputQueued, RetryScheduled, RunCompleted, SessionEvent
 from refold.providers.scripted import ScriptItem
-from refold.scenarios.session_scope import STREAM
-from refold.scenarios.session_scope import TOOLS as SCOPE_TOOLS
 from refold.stores import SQLiteStore
+from tests.selfcheck.exhaustive.scope import STREAM
+from tests.selfcheck.exhaustive.scope import TOOLS as SCOPE_TOOLS
 
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parents[1]))

@@ -44,14 +44,14 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC, fold, history
-from refold.events.breaker_core import BREAKER_CORE
-from refold.events.checked_core import CheckedCore
-from refold.events.content import text_of
-from refold.events.dedup_core import DEDUP_CORE
-from refold.events.episodic_core import EPISODIC_CORE
-from refold.events.graph_core import GRAPH_CORE
-from refold.events.semantic_core import SEMANTIC_CORE
-from refold.events.working_memory_core import WORKING_CORE
+from refold.events.core.checked_core import CheckedCore
+from refold.events.core.content import text_of
+from refold.events.kinds.breaker import BREAKER_CORE
+from refold.events.kinds.deduplicator import DEDUP_CORE
+from refold.events.kinds.episodic import EPISODIC_CORE
+from refold.events.kinds.graph import GRAPH_CORE
+from refold.events.kinds.semantic import SEMANTIC_CORE
+from refold.events.kinds.working_memory import WORKING_CORE
 from refold.memory import (
     DecayPolicy,
     EpisodicStore,

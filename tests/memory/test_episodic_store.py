@@ -20,9 +20,9 @@ from refold import (
     WorkingMemory,
 )
 from refold.actors import ManualClock
-from refold.events.cleaning import Unrecordable
-from refold.events.episodic_core import AddEpisode, NoteRecalled
-from refold.log_check import check_log
+from refold.events.core.cleaning import Unrecordable
+from refold.events.kinds.episodic import AddEpisode, NoteRecalled
+from refold.inspection.check import check_log
 from refold.memory import Recalled
 from refold.replay import replay
 

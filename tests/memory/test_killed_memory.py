@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from refold import AgentConfig, AgentRuntime, EpisodicStore, ScriptedProvider, SemanticStore, WorkingMemory
-from refold.log_check import check_log
+from refold.inspection.check import check_log
 from refold.replay import replay
 
 REMEMBERS = """

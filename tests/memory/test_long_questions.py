@@ -22,9 +22,9 @@ from refold import (
     SemanticStore,
 )
 from refold.actors import ManualClock
-from refold.actors.stepwise import ITEMS_PER_STEP
+from refold.actors.hosted import ITEMS_PER_STEP
 from refold.memory import Entity, Relationship
-from refold.scenarios.simulated_loop import SimulatedLoop
+from refold.scenarios.world.loop import SimulatedLoop
 
 MANY = 5 * ITEMS_PER_STEP
 

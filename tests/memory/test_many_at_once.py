@@ -24,7 +24,7 @@ from refold import (
     SemanticStore,
 )
 from refold.events import CommandRejected
-from refold.log_check import check_log
+from refold.inspection.check import check_log
 from refold.memory import Entity, Relationship
 from refold.replay import replay
 

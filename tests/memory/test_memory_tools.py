@@ -20,7 +20,7 @@ from refold import (
     say,
     use,
 )
-from refold.events.session_events import ToolCallCompleted, ToolCallFailed
+from refold.events.session.events import ToolCallCompleted, ToolCallFailed
 
 
 class Relations:

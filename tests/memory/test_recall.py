@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from refold import DecayPolicy, EpisodicStore, MemoryId, RecallPolicy
 from refold.actors import EventSourcedSystem, ManualClock
-from refold.events.episodic_core import Episode, Episodes
-from refold.events.recent_changes import CHANGES_KEPT
-from refold.events.words import words_of
+from refold.events.kinds.episodic import Episode, Episodes
+from refold.events.kinds.indexing import CHANGES_KEPT, words_of
 from refold.memory import Recalled
-from refold.memory.word_index import best
+from refold.memory.indexes.words import best
 
 VOCABULARY = ["tea", "cat", "sun", "Tea", "café"]
 

@@ -19,7 +19,7 @@ from refold import (
     ScriptedProvider,
     SemanticStore,
 )
-from refold.log_check import check_log
+from refold.inspection.check import check_log
 from refold.memory import SimilarEntry
 from refold.replay import replay
 

@@ -16,7 +16,7 @@ from refold import (
     WorkingMemory,
 )
 from refold.actors import ManualClock
-from refold.events.episodic_core import Episodes, EpisodicCore
+from refold.events.kinds.episodic import Episodes, EpisodicCore
 from refold.replay import state_at
 from refold.stores import InMemoryStore
 

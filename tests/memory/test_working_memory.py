@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from refold import AgentConfig, AgentMemoryError, AgentRuntime, ConfigError, ScriptedProvider, WorkingMemory
-from refold.log_check import check_log
+from refold.inspection.check import check_log
 from refold.replay import replay
 
 

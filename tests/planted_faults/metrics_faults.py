@@ -6,14 +6,14 @@ METRICS = (
     # The fold
     ShellFault(
         "what calls cost is counted by the first configuration's prices",
-        "events/metrics_fold.py",
+        "events/views/metrics.py",
         "session.run, session.fingerprint, session.asks = True, event.fingerprint, False",
         "session.run, session.fingerprint, session.asks = True, next(iter(state.rates), ''), False",
         ("runtime/test_model_costs.py::test_prices_are_those_in_force_at_each_call",),
     ),
     ShellFault(
         "half an answer that comes after its run has no model and no price",
-        "events/metrics_fold.py",
+        "events/views/metrics.py",
         "        state.cut_short[stream] = session.fingerprint\n",
         "        pass\n",
         (
@@ -23,34 +23,34 @@ METRICS = (
     ),
     ShellFault(
         "an answer costs what the model that was asked costs, whichever answered",
-        "events/model_counts.py",
+        "events/views/metrics_counts.py",
         "price = (price_of(answered, prices) if answered is not None else None) or price_of(asked, prices)",
         "price = price_of(asked, prices)",
         ("runtime/test_model_costs.py::test_each_model_has_its_calls_tokens_and_costs_live_and_from_the_log",),
     ),
     ShellFault(
         "a failed call is no call of its model",
-        "events/model_counts.py",
+        "events/views/metrics_counts.py",
         '{"calls": 1, "failures": 1}',
         '{"failures": 1}',
         (
             "runtime/test_model_costs.py::test_each_model_has_its_calls_tokens_and_costs_live_and_from_the_log",
-            "events/test_metrics_fold.py::test_the_figures_are_those_of_an_independent_count",
+            "events/views/test_metrics.py::test_the_figures_are_those_of_an_independent_count",
         ),
     ),
     ShellFault(
         "sessions of other agents are counted for the first one",
-        "events/metrics_fold.py",
+        "events/views/metrics.py",
         "        state.other_agents[stream] = event.agent\n",
         "        pass\n",
-        ("events/test_metrics_fold.py::test_sessions_are_counted_for_their_agents_in_whatever_order_agents_appear",),
+        ("events/views/test_metrics.py::test_sessions_are_counted_for_their_agents_in_whatever_order_agents_appear",),
     ),
     ShellFault(
         "a difference goes below nothing",
-        "events/metrics_counts.py",
+        "events/views/metrics_counts.py",
         "max(0, one - second)",
         "one - second",
-        ("events/test_metrics_fold.py::test_a_difference_the_wrong_way_round_is_nothing",),
+        ("events/views/test_metrics.py::test_a_difference_the_wrong_way_round_is_nothing",),
     ),
     # Live
     ShellFault(
@@ -73,21 +73,21 @@ METRICS = (
     # The replay in shadow
     ShellFault(
         "the core decides again under the recorded configuration",
-        "runtime/decide_replay.py",
+        "runtime/replay/agent_level.py",
         "return msgspec.structs.replace(event, configuration=self._today.in_place_of(event.configuration))",
         "return event",
         ("conformance/test_decide_replay.py::test_what_has_changed_is_found_where_it_first_makes_a_difference",),
     ),
     ShellFault(
         "memories are asked what they hold at the end of the log",
-        "runtime/todays_agent.py",
+        "runtime/replay/current_agent.py",
         "past = await memory.at(self._store, position=position)",
         "past = await memory.at(self._store)",
         ("test_golden_logs.py::test_the_agent_of_a_golden_log_decides_all_of_it_again",),
     ),
     ShellFault(
         "a hook that reaches outside and says nothing of it is taken at its word",
-        "runtime/shadow.py",
+        "runtime/tools/dry_run.py",
         "        reached.append(what)\n",
         "",
         (
@@ -97,7 +97,7 @@ METRICS = (
     ),
     ShellFault(
         "a hook that hangs is waited for each time",
-        "runtime/shadow.py",
+        "runtime/tools/dry_run.py",
         "            self._silent.add(place)\n",
         "",
         ("conformance/test_decide_replay.py::test_a_hook_that_hangs_is_waited_for_once_and_not_asked_again",),

@@ -30,12 +30,22 @@ class ScenarioFault(msgspec.Struct, frozen=True, kw_only=True):
 
 PARTS: dict[str, tuple[str, ...]] = {
     "journal": ("actors/journal.py", "actors/folded_actor.py"),
-    "effects": ("actors/event_sourced.py", "actors/effects.py", "actors/effect_worker.py"),
-    "kernel": ("actors/mailbox.py", "actors/actor_cell.py", "actors/actor_system.py", "actors/cancellation.py"),
+    "effects": ("actors/event_sourced.py", "actors/effects.py", "actors/hosted.py"),
+    "kernel": (
+        "actors/kernel/mailbox.py",
+        "actors/kernel/cell.py",
+        "actors/kernel/system.py",
+        "actors/cancellation.py",
+    ),
     "providers": ("runtime/providers/",),
-    "session": ("actors/session.py", "runtime/"),
-    "tools, approvals": ("actors/tool.py", "actors/approval.py", "actors/judging.py"),
-    "model calls": ("actors/model.py", "actors/conversation.py", "actors/outgoing_request.py", "actors/reply.py"),
+    "session": ("actors/agent/session.py", "runtime/"),
+    "tools, approvals": ("actors/agent/tool.py", "actors/agent/approval.py", "actors/calls/policy.py"),
+    "model calls": (
+        "actors/agent/model.py",
+        "actors/calls/conversation.py",
+        "actors/calls/request.py",
+        "actors/kernel/reply.py",
+    ),
     "stores": ("stores/",),
 }
 """The parts, and where they are; providers come before the rest of `runtime/`."""

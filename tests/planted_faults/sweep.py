@@ -21,12 +21,12 @@ from refold import Agent, AgentConfig, RetryPolicy, ScriptedProvider, ToolContex
 from refold.actors import SystemClock
 from refold.resilience import CircuitBreaker
 from refold.scenarios import faults
-from refold.scenarios.drawing import drawn_scenario
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.scenario import Scenario, StoreName, WireName
+from refold.scenarios.plan.random_scenario import drawn_scenario
+from refold.scenarios.plan.scenario import Scenario, StoreName, WireName
 from refold.scenarios.simulator import Simulator
-from refold.scenarios.storage_rehearsal import rehearse_storage
 from tests.scenarios.full_agent import full_agent
+from tests.selfcheck.storage.__main__ import rehearse_storage
 
 IMAGES: Final = 200
 """Of power cuts, about, in one rehearsal of storage."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from refold.scenarios.session_rules import RULES
 from tests.planted_faults.faults import FAULTS, Fault
 from tests.planted_faults.planting import copy_package, plant
+from tests.selfcheck.exhaustive.rules import RULES
 
 SECONDS_MAX = 300
 """Ends a check that a fault has made endless; others take as long as the everyday check, at most."""
@@ -33,7 +33,7 @@ def planted(fault: Fault, folder: Path) -> None:
 def check(folder: Path, scope: str) -> subprocess.CompletedProcess[str]:
     """Run one scope of the everyday check on the package in `folder`, up to the first violation."""
     return subprocess.run(
-        [sys.executable, "-P", "-B", "-m", "refold.scenarios.exhaustive", "--stop-at-first", f"--scope={scope}"],
+        [sys.executable, "-P", "-B", "-m", "tests.selfcheck.exhaustive", "--stop-at-first", f"--scope={scope}"],
         env={**os.environ, "PYTHONPATH": str(folder)},
         capture_output=True,
         text=True,

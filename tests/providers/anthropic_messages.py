@@ -11,10 +11,10 @@ from anthropic.types.message_create_params import MessageCreateParamsNonStreamin
 from pydantic import BaseModel, TypeAdapter
 
 from refold import ProviderError
-from refold.events.model import Delta, ModelResponse
-from refold.providers.anthropic_format import AnthropicFormat
-from refold.providers.http_events import EventStreamReader
-from refold.providers.wire_format import WireEvent
+from refold.events.model.messages import Delta, ModelResponse
+from refold.providers.anthropic.provider import AnthropicFormat
+from refold.providers.http.events import EventStreamReader
+from refold.providers.http.wire import WireEvent
 
 EVENT: TypeAdapter[RawMessageStreamEvent] = TypeAdapter(RawMessageStreamEvent)
 BLOCK: TypeAdapter[Any] = TypeAdapter(ContentBlockParam)

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from openai.types.chat import completion_create_params as params
 
 from refold import ModelResponse
-from refold.events.model import Delta
-from refold.providers.openai_format import OpenAIFormat
-from refold.providers.wire_format import WireEvent
+from refold.events.model.messages import Delta
+from refold.providers.http.wire import WireEvent
+from refold.providers.openai.provider import OpenAIFormat
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 

@@ -19,8 +19,8 @@ from refold import (
     Usage,
     UsageDelta,
 )
-from refold.actors.answer_stream import close_stream
-from refold.actors.protocols import StreamingProvider, StreamItem
+from refold.actors.calls.protocols import StreamingProvider, StreamItem
+from refold.actors.calls.streaming import close_stream
 from refold.providers import HttpOptions, HttpProvider, Secret, WireEvent, WireRequest
 from tests.providers.loopback import PATIENCE_S
 

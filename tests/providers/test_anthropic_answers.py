@@ -20,11 +20,11 @@ from refold import (
     Usage,
     UsageDelta,
 )
-from refold.events.answers import recorded_answer
-from refold.events.session_events import Verdict
-from refold.providers.anthropic_format import AnthropicFormat
-from refold.providers.anthropic_stream import ANSWER_CHARACTERS_MAX
-from refold.providers.wire_format import WireEvent
+from refold.events.session.events import Verdict
+from refold.events.session.normalise import recorded_answer
+from refold.providers.anthropic.provider import AnthropicFormat
+from refold.providers.anthropic.stream import ANSWER_CHARACTERS_MAX
+from refold.providers.http.wire import WireEvent
 from tests.providers.anthropic_messages import (
     USAGE,
     body_of,

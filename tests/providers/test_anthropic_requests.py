@@ -21,12 +21,12 @@ from refold import (
     ToolUse,
     ToolUseBlock,
 )
-from refold.events.configuration import ToolSpec
-from refold.events.content import Block, ImageBlock, JsonObject, StoredBlock
-from refold.events.ids import PayloadHash, ToolCallId
-from refold.providers.anthropic_format import AnthropicFormat
-from refold.providers.anthropic_history import EMPTY_ERROR_TEXT, NO_RESULT_TEXT, OPENING_TEXT
-from refold.providers.anthropic_request import AnthropicOptions, wire_name
+from refold.events.core.content import Block, ImageBlock, JsonObject, StoredBlock
+from refold.events.core.ids import PayloadHash, ToolCallId
+from refold.events.model.configuration import ToolSpec
+from refold.providers.anthropic.history import EMPTY_ERROR_TEXT, NO_RESULT_TEXT, OPENING_TEXT
+from refold.providers.anthropic.provider import AnthropicFormat
+from refold.providers.anthropic.request import AnthropicOptions, wire_name
 from tests.providers.anthropic_messages import body_of, checked_request, message
 
 THINKING: TypeAdapter[Any] = TypeAdapter(BetaThinkingConfigParam)
@@ -373,8 +373,8 @@ def test_case_d09_a_paused_turn_goes_back_as_it_is_and_is_one_message_with_what_
 
 FROM_A_SET = """
 from refold import Message, ModelRequest, TextBlock
-from refold.events.configuration import ToolSpec
-from refold.providers.anthropic_format import AnthropicFormat
+from refold.events.model.configuration import ToolSpec
+from refold.providers.anthropic.provider import AnthropicFormat
 specs = tuple(ToolSpec(name=n, description=n, input_schema={"x": n}) for n in {"b.b", "a a", "c"})
 history = [Message("user", (TextBlock(text="a"),))]
 request = ModelRequest(model="m", system_prompt="s", messages=history, tools=specs)

@@ -24,14 +24,14 @@ from refold import (
     ToolUse,
     ToolUseBlock,
 )
-from refold.events.configuration import ToolSpec
-from refold.events.content import Block, ImageBlock, JsonObject
-from refold.events.history_rules import HistoryRules
-from refold.events.ids import ToolCallId
-from refold.events.model import TextDelta, ThinkingDelta, ToolInputDelta, deltas_of
-from refold.providers.anthropic_format import AnthropicFormat
-from refold.providers.anthropic_history import sendable
-from refold.providers.anthropic_request import AnthropicOptions
+from refold.events.core.content import Block, ImageBlock, JsonObject
+from refold.events.core.ids import ToolCallId
+from refold.events.model.configuration import ToolSpec
+from refold.events.model.history_rules import HistoryRules
+from refold.events.model.messages import TextDelta, ThinkingDelta, ToolInputDelta, deltas_of
+from refold.providers.anthropic.history import sendable
+from refold.providers.anthropic.provider import AnthropicFormat
+from refold.providers.anthropic.request import AnthropicOptions
 from tests.providers.anthropic_messages import (
     body_of,
     checked_request,

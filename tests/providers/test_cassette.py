@@ -35,7 +35,7 @@ from refold import (
     tool,
     use,
 )
-from refold.actors.protocols import StreamingProvider
+from refold.actors.calls.protocols import StreamingProvider
 from refold.providers import FallbackProvider, RecordedProvider, RecordingProvider, Secret
 from tests.providers.letter_format import END, KEY, REQUEST, LetterProvider, Stream, piece, streamed
 from tests.providers.loopback import Loopback, event_stream, json_answer

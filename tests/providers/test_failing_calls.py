@@ -20,7 +20,7 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events.session_events import ModelFailed, RetryScheduled, ToolCallCompleted
+from refold.events.session.events import ModelFailed, RetryScheduled, ToolCallCompleted
 from tests.conformance.sessions import Seen
 from tests.providers.letter_format import END, LetterProvider, piece
 from tests.providers.loopback import End, Loopback, event_stream, json_answer

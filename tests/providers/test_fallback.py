@@ -24,7 +24,7 @@ from refold import (
     say,
 )
 from refold.actors import ManualClock
-from refold.events.content import text_of
+from refold.events.core.content import text_of
 from refold.providers import FallbackProvider, ReActProvider
 from refold.resilience import CircuitBreaker
 from refold.stores import EventStore

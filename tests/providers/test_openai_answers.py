@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from refold import ModelResponse, ProviderBlock, ProviderError, TextBlock, ThinkingBlock, ToolUse, Usage
-from refold.events.answers import recorded_answer
-from refold.events.session_events import Verdict
-from refold.providers.openai_format import OpenAIFormat
+from refold.events.session.events import Verdict
+from refold.events.session.normalise import recorded_answer
+from refold.providers.openai.provider import OpenAIFormat
 from tests.providers.chat_completions import completion
 
 

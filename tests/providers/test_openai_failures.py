@@ -5,7 +5,7 @@ import json
 import pytest
 
 from refold import ProviderError
-from refold.providers.openai_format import OpenAIFormat
+from refold.providers.openai.provider import OpenAIFormat
 
 
 def failure(status: int, body: object) -> ProviderError:

@@ -24,11 +24,11 @@ from refold import (
     tool,
 )
 from refold.events import ImageBlock, ToolResultBlock, ToolUseBlock
-from refold.events.configuration import ToolSpec
-from refold.events.ids import ToolCallId
+from refold.events.core.ids import ToolCallId
+from refold.events.model.configuration import ToolSpec
 from refold.providers import OpenAIProvider
-from refold.providers.http_settings import HttpTimeouts
-from refold.providers.openai_format import OpenAIFormat
+from refold.providers.http.settings import HttpTimeouts
+from refold.providers.openai.provider import OpenAIFormat
 from tests.providers.chat_completions import chunk, completion
 from tests.providers.loopback import Loopback, Step, answer, event_stream, json_answer
 

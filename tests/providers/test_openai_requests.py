@@ -18,11 +18,11 @@ from refold import (
     ToolUseBlock,
 )
 from refold.events import ImageBlock, ToolResultBlock
-from refold.events.configuration import ToolSpec
-from refold.events.content import Block, Json, JsonObject, StoredBlock
-from refold.events.ids import PayloadHash, ToolCallId
-from refold.providers.openai_format import OpenAIFormat
-from refold.providers.openai_request import OpenAISettings
+from refold.events.core.content import Block, Json, JsonObject, StoredBlock
+from refold.events.core.ids import PayloadHash, ToolCallId
+from refold.events.model.configuration import ToolSpec
+from refold.providers.openai.provider import OpenAIFormat
+from refold.providers.openai.request import OpenAISettings
 from tests.providers.chat_completions import check_accepted, completion
 
 SCHEMA: JsonObject = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from refold import ModelResponse, ProviderBlock, ProviderError, TextBlock, ThinkingBlock, ToolUse, Usage
-from refold.events.model import TextDelta, ThinkingDelta, ToolInputDelta, UsageDelta
-from refold.providers.openai_format import OpenAIFormat
-from refold.providers.wire_format import WireEvent
+from refold.events.model.messages import TextDelta, ThinkingDelta, ToolInputDelta, UsageDelta
+from refold.providers.http.wire import WireEvent
+from refold.providers.openai.provider import OpenAIFormat
 from tests.providers.chat_completions import chunk, completion, read_stream
 
 Fragment = dict[str, Any]

@@ -14,14 +14,14 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from refold import Message, ModelRequest, ModelResponse, ProviderBlock, ProviderError, TextBlock, ThinkingBlock, ToolUse
 from refold.events import ImageBlock, ToolResultBlock, ToolUseBlock
-from refold.events.configuration import ToolSpec
-from refold.events.content import Block, JsonObject
-from refold.events.history_rules import HistoryRules
-from refold.events.ids import ToolCallId
-from refold.events.model import Delta, StopReason, TextDelta, ToolInputDelta
-from refold.providers.http_events import EventStreamReader
-from refold.providers.openai_format import OpenAIFormat
-from refold.providers.openai_request import OpenAISettings
+from refold.events.core.content import Block, JsonObject
+from refold.events.core.ids import ToolCallId
+from refold.events.model.configuration import ToolSpec
+from refold.events.model.history_rules import HistoryRules
+from refold.events.model.messages import Delta, StopReason, TextDelta, ToolInputDelta
+from refold.providers.http.events import EventStreamReader
+from refold.providers.openai.provider import OpenAIFormat
+from refold.providers.openai.request import OpenAISettings
 from tests.providers.chat_completions import check_accepted, chunk
 
 T = TypeVar("T")

@@ -27,10 +27,10 @@ from refold import (
     stall,
     use,
 )
-from refold.events.model import StopReason
+from refold.events.model.messages import StopReason
 from refold.providers.react import CUT, in_protocol
-from refold.react_prompt import THOUGHT_DATA, UNPARSED_DATA, said_data
-from refold.react_text import EXPECTED, ReActStep
+from refold.react.prompt import THOUGHT_DATA, UNPARSED_DATA, said_data
+from refold.react.text import EXPECTED, ReActStep
 
 SCHEMA: dict[str, object] = {"type": "object", "properties": {"city": {"type": "string"}}}
 REQUEST = ModelRequest(

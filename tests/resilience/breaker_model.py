@@ -7,8 +7,8 @@ import pytest
 
 from refold import CircuitOpen
 from refold.actors import ManualClock
-from refold.events.breaker_core import BREAKER_CORE, BreakerCommand, Ticket
-from refold.events.core import Plan, plan
+from refold.events.core.contract import Plan, plan
+from refold.events.kinds.breaker import BREAKER_CORE, BreakerCommand, Ticket
 from refold.resilience import BreakerBackend
 from refold.resilience.breaker_state import BreakerMemory, BreakerSettings, CallEnd
 

@@ -8,7 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from hypothesis.strategies import integers, sampled_from
 
 from refold import CircuitOpen
-from refold.events.breaker_core import (
+from refold.events.core.contract import Recorded, plan
+from refold.events.kinds.breaker import (
     BREAKER_CORE,
     BeginProbe,
     BreakerCommand,
@@ -22,7 +23,6 @@ from refold.events.breaker_core import (
     asked,
     failed,
 )
-from refold.events.core import Recorded, plan
 from refold.resilience.breaker_state import CallEnd
 from refold.scenarios.core_exploration import explore_core
 from tests.resilience.breaker_model import (

@@ -20,9 +20,9 @@ from refold import (
     use,
 )
 from refold.actors import EventSourcedSystem, ManualClock
-from refold.events.breaker_core import BREAKER_CORE
-from refold.events.core import evolve_all
-from refold.log_check import check_log
+from refold.events.core.contract import evolve_all
+from refold.events.kinds.breaker import BREAKER_CORE
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.resilience import CircuitBreaker
 from refold.stores import EventStore, InMemoryStore, SQLiteStore

@@ -9,7 +9,7 @@ from refold.actors import ManualClock
 from refold.providers import FallbackProvider
 from refold.resilience import CircuitBreaker
 from refold.stores import InMemoryStore
-from refold.tools import Tool
+from refold.tools.tool import Tool
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import assert_sound, runtime_of
 

@@ -11,9 +11,17 @@ from hypothesis.strategies import integers, lists, sampled_from, tuples
 
 from refold import AgentConfig, AgentRuntime, CommandRejected, ConfigError, PersistenceError, ScriptedProvider
 from refold.actors import AskCycle, ManualClock
-from refold.events.core import Plan, plan
-from refold.events.dedup_core import DEDUP_CORE, ClaimWork, DedupCommand, DedupCore, DedupState, FinishWork, ReleaseWork
-from refold.log_check import check_log
+from refold.events.core.contract import Plan, plan
+from refold.events.kinds.deduplicator import (
+    DEDUP_CORE,
+    ClaimWork,
+    DedupCommand,
+    DedupCore,
+    DedupState,
+    FinishWork,
+    ReleaseWork,
+)
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.resilience import Deduplicator
 from refold.scenarios.core_exploration import explore_core

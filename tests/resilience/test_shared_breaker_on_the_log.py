@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from refold import AgentConfig, AgentRuntime, CircuitOpen, ScriptedProvider
 from refold.actors import ManualClock
-from refold.events.breaker_core import BREAKER_CORE, BreakerState
-from refold.events.core import Recorded, evolve_all, plan
-from refold.log_check import check_log
+from refold.events.core.contract import Recorded, evolve_all, plan
+from refold.events.kinds.breaker import BREAKER_CORE, BreakerState
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.resilience import CircuitBreaker, RedisBreakerState
 from refold.resilience.breaker_state import BreakerMemory, BreakerSettings
-from refold.resilience.learned_transitions import LearnedTransitions
-from tests.runtime.test_cli import run
+from refold.resilience.observed_transitions import LearnedTransitions
+from tests.runtime.commands.test_cli import run
 
 SECOND_US = 1_000_000
 

@@ -10,7 +10,7 @@ from refold import AgentConfig, AgentRuntime, ScriptedProvider, say
 from refold.actors import ManualClock
 from refold.resilience import CircuitBreaker
 from tests.resilience.test_breaker_on_the_log import fail
-from tests.runtime.test_cli import error_of, run
+from tests.runtime.commands.test_cli import error_of, run
 
 
 @pytest.fixture

@@ -23,10 +23,10 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events.session_events import ToolCallFailed
+from refold.events.session.events import ToolCallFailed
 from refold.resilience import CircuitBreaker
 from refold.stores import EventStore
-from refold.tools import Tool
+from refold.tools.tool import Tool
 from tests.conformance.sessions import abandoned_in, checked_log, events_of, results_of, runtime_of
 
 RETRIES = RetryPolicy(attempts_max=3, base_s=1, jitter=0)

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from refold.events.configuration import (
+from refold.events.core.content import AnswerContent, ErrorKind, TextBlock, ToolUseBlock
+from refold.events.core.contract import Recorded, plan
+from refold.events.core.ids import AgentId, PayloadHash, RunId, SessionId, StreamName, ToolCallId, stream_name
+from refold.events.core.records import EncodedBatch
+from refold.events.model.configuration import (
     CORE_VERSION,
     AgentConfig,
     AgentConfiguration,
@@ -16,13 +20,9 @@ from refold.events.configuration import (
     ToolSpec,
     configuration_of,
 )
-from refold.events.content import AnswerContent, ErrorKind, TextBlock, ToolUseBlock
-from refold.events.core import Recorded, plan
-from refold.events.ids import AgentId, PayloadHash, RunId, SessionId, StreamName, ToolCallId, stream_name
-from refold.events.model import RequestReference, Usage
-from refold.events.payloads import spill
-from refold.events.records import EncodedBatch
-from refold.events.session_commands import (
+from refold.events.model.messages import RequestReference, Usage
+from refold.events.model.payloads import spill
+from refold.events.session.commands import (
     CancelRun,
     Configure,
     OpenSession,
@@ -31,8 +31,8 @@ from refold.events.session_commands import (
     SendInput,
     SessionCommand,
 )
-from refold.events.session_core import SESSION_CODEC, SESSION_CORE, fold
-from refold.events.session_events import Verdict
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE, fold
+from refold.events.session.events import Verdict
 from refold.stores import InMemoryStore, SQLiteStore
 from refold.stores.event_store import EventStore
 

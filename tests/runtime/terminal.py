@@ -17,7 +17,7 @@ PATIENCE_S = 60.0
 QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
 
 ATTACH = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
-COMMAND = "from refold.cli import main; main()"
+COMMAND = "from refold.commands.cli import main; main()"
 
 
 class Terminal:

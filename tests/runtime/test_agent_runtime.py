@@ -33,9 +33,9 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events import payloads
-from refold.events.configuration import CORE_VERSION
-from refold.events.session_events import CancelRequested, RunStarted, ToolApprovalRequested
+from refold.events.model import payloads
+from refold.events.model.configuration import CORE_VERSION
+from refold.events.session.events import CancelRequested, RunStarted, ToolApprovalRequested
 from refold.stores import InMemoryStore
 
 CONFIG = AgentConfig(model="test-model", system_prompt="Be brief.")

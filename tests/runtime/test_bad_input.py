@@ -37,10 +37,10 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events.content import StoredBlock
-from refold.events.ids import PayloadHash, ToolCallId
-from refold.events.session_events import ModelResponded, ToolApprovalRequested, ToolCallFailed
-from refold.log_check import check_log
+from refold.events.core.content import StoredBlock
+from refold.events.core.ids import PayloadHash, ToolCallId
+from refold.events.session.events import ModelResponded, ToolApprovalRequested, ToolCallFailed
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 

@@ -27,8 +27,8 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events.content import CANCELLED_TEXT
-from refold.events.session_events import (
+from refold.events.core.content import CANCELLED_TEXT
+from refold.events.session.events import (
     RunCancelled,
     RunCompleted,
     ToolApprovalRequested,

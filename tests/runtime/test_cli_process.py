@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.events.content import TextBlock
+from refold.events.core.content import TextBlock
 from refold.stores import SQLiteStore
 from tests.runtime.conftest import LogBuilder
 
@@ -21,7 +21,7 @@ QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASY
 
 def run_process(*arguments: object, **environment: str) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-P", "-c", "from refold.cli import main; main()", *map(str, arguments)],
+        [sys.executable, "-P", "-c", "from refold.commands.cli import main; main()", *map(str, arguments)],
         capture_output=True,
         check=False,
         env={**QUIET, **environment},
@@ -57,7 +57,16 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path, flags:
                 await LogBuilder(store).open(f"session {number}")
 
     asyncio.run(build())
-    command = [sys.executable, "-P", "-c", "from refold.cli import main; main()", "show", str(path), "alice", *flags]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        "from refold.commands.cli import main; main()",
+        "show",
+        str(path),
+        "alice",
+        *flags,
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=QUIET) as process:
         assert process.stdout is not None
         assert process.stderr is not None

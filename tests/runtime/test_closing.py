@@ -19,7 +19,7 @@ from refold import (
     say,
 )
 from refold.events import SESSION_CODEC, fold
-from refold.events.session_events import RunCompleted, RunResumed
+from refold.events.session.events import RunCompleted, RunResumed
 from refold.stores import InMemoryStore, SQLiteStore
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from refold.actors.calls.tool_context import ToolContext
 from refold.actors.cancellation import CancellationToken
-from refold.actors.tool_context import ToolContext
 from refold.demo.announcements import Announcement, BodyBegan, BodyUnderWay, EventRecorded
 from refold.demo.claims import claims_of
 from refold.demo.demo_files import DemoFiles
@@ -30,13 +30,13 @@ from refold.demo.incident_tools import (
 )
 from refold.demo.killing import STARTED, ProcessLife, ProcessWentWrong, in_the_middle, live
 from refold.demo.server_log import LOGS, access_log, deploy_log, write_logs
-from refold.events.errors import ConfigError, ToolError
-from refold.events.ids import SessionId, ToolCallId
-from refold.events.session_core import SESSION_CODEC
-from refold.log_check import check_log
+from refold.events.core.errors import ConfigError, ToolError
+from refold.events.core.ids import SessionId, ToolCallId
+from refold.events.session.core import SESSION_CODEC
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import SQLiteStore
-from refold.stores.log_ownership import log_owner
+from refold.stores.sqlite.ownership import log_owner
 
 # Without asyncio's debug mode, which writes a line to stderr whenever a step of the loop takes long.
 QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
@@ -44,7 +44,7 @@ QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASY
 
 def run_demo(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-P", "-c", "from refold.cli import main; main()", "demo", *map(str, arguments)],
+        [sys.executable, "-P", "-c", "from refold.commands.cli import main; main()", "demo", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,
@@ -161,7 +161,7 @@ def test_the_story_names_the_kills_the_events_and_the_commands_to_look_at_it(tmp
 @pytest.mark.slow
 def test_ctrl_c_ends_the_agents_process_too(tmp_path: Path) -> None:
     log = tmp_path / "demo.db"
-    command = [sys.executable, "-P", "-c", "from refold.cli import main; main()", "demo", "--log", str(log)]
+    command = [sys.executable, "-P", "-c", "from refold.commands.cli import main; main()", "demo", "--log", str(log)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=QUIET) as process:
         assert process.stdout is not None
         for line in process.stdout:

@@ -17,13 +17,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from refold import AgentConfig, AgentRuntime, Completed, ConfigError, ScriptedProvider, say
-from refold.cli import app
-from refold.events.configuration import payload_hash
-from refold.events.ids import StreamName
-from refold.exporting import export_log, export_to_file
-from refold.log_check import check_log
+from refold.commands.cli import app
+from refold.events.core.ids import StreamName
+from refold.events.model.configuration import payload_hash
+from refold.inspection.check import check_log
+from refold.inspection.export import export_log, export_to_file
 from refold.stores import JsonLinesStore, SQLiteStore
-from refold.stores.log_import import import_log
+from refold.stores.jsonl.importing import import_log
 from refold.stores.sample_batches import batch, payload
 from tests.runtime.conftest import LogBuilder
 
@@ -141,7 +141,15 @@ def test_what_cannot_be_read_or_made_is_refused(log: Path, tmp_path: Path) -> No
 
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-c", "from refold.cli import main; main()", "import", "-", str(tmp_path / "x.db")]
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        "from refold.commands.cli import main; main()",
+        "import",
+        "-",
+        str(tmp_path / "x.db"),
+    ]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=QUIET) as process:
         assert process.stdin is not None
         assert process.stderr is not None

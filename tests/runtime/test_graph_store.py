@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refold import Agent, AgentConfig, AgentRuntime, ConfigError, ScriptedProvider, say, tool, use
-from refold.actors.future import ActorFuture
-from refold.log_check import check_log
+from refold.actors.kernel.future import ActorFuture
+from refold.inspection.check import check_log
 from refold.memory import Entity, GraphError, GraphFacts, GraphPath, GraphStore, Relationship
 from refold.replay import replay
 

@@ -4,15 +4,15 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from refold.cli import app
+from refold.commands.cli import app
 from refold.events import Event
-from refold.events.codec import EventCodec
-from refold.events.errors import LogFormatError
-from refold.events.event import Event as AnyEvent
-from refold.events.ids import StreamName
-from refold.events.payloads import referenced_payloads
-from refold.events.records import StoredEvent
-from refold.stream_problems import MESSAGE_CHARACTERS, Problems
+from refold.events.core.codec import EventCodec
+from refold.events.core.errors import LogFormatError
+from refold.events.core.event import Event as AnyEvent
+from refold.events.core.ids import StreamName
+from refold.events.core.records import StoredEvent
+from refold.events.model.payloads import referenced_payloads
+from refold.inspection.stream_check import MESSAGE_CHARACTERS, Problems
 
 
 class Noted(Event, frozen=True, kw_only=True, tag="note.noted.v1"):

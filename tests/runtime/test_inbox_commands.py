@@ -15,12 +15,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, tool, use
-from refold.actors.clock import SystemClock
-from refold.cli import app
-from refold.events.session_core import SESSION_CODEC
-from refold.events.session_events import InputQueued, SessionEvent, ToolApprovalDecided
-from refold.inbox import Inbox, Send
-from refold.log_check import check_log
+from refold.actors.kernel.clock import SystemClock
+from refold.commands.cli import app
+from refold.events.session.core import SESSION_CODEC
+from refold.events.session.events import InputQueued, SessionEvent, ToolApprovalDecided
+from refold.inspection.check import check_log
+from refold.remote.protocol import Inbox, Send
 from refold.stores import SQLiteStore
 
 # Without asyncio's debug mode, which writes a line to stderr whenever a step of the loop takes long.
@@ -175,7 +175,7 @@ def test_a_running_run_is_cancelled_by_a_command_and_leaves_other_sessions_alone
             sys.executable,
             "-P",
             "-c",
-            "from refold.cli import main; main()",
+            "from refold.commands.cli import main; main()",
             "run",
             "agents:hanger",
             "x",
@@ -313,7 +313,7 @@ def test_a_command_that_is_interrupted_stays_in_the_inbox(tmp_path: Path) -> Non
     async def scenario() -> tuple[int, str]:
         async with await SQLiteStore.open(log):
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-c", "from refold.cli import main; main()"),
+                *(sys.executable, "-P", "-c", "from refold.commands.cli import main; main()"),
                 *("send", str(log), "s", "x", "--timeout", "100"),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

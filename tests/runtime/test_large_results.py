@@ -21,9 +21,9 @@ from refold import (
     tool,
     use,
 )
-from refold.cli import app
-from refold.events.ids import PayloadHash
-from refold.log_check import check_log
+from refold.commands.cli import app
+from refold.events.core.ids import PayloadHash
+from refold.inspection.check import check_log
 from refold.stores import InMemoryStore, SQLiteStore
 
 LINES = "".join(f"{number:05} ein Wort: größer\n" for number in range(10_000))

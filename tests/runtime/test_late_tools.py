@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from refold import AgentConfig, AgentRuntime, ModelRequest, ScriptedProvider, Tool, say, tool, use
-from refold.events.content import ToolResultBlock, text_of
-from refold.log_check import check_log
+from refold.events.core.content import ToolResultBlock, text_of
+from refold.inspection.check import check_log
 from refold.replay import replay
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from refold.cli import app
-from refold.events.errors import LogFormatError
-from refold.events.ids import StreamName
-from refold.exporting import export_to_file
-from refold.log_check import check_log
+from refold.commands.cli import app
+from refold.events.core.errors import LogFormatError
+from refold.events.core.ids import StreamName
+from refold.inspection.check import check_log
+from refold.inspection.export import export_to_file
 from refold.stores import SQLiteStore
 from refold.stores.opening import open_log
 from tests.runtime.conftest import LogBuilder

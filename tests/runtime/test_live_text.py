@@ -10,13 +10,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from refold import RunId, SessionId, Streamed, TextDelta, ThinkingDelta
-from refold.cli import app
-from refold.commands.live_text import LiveText
-from refold.commands.safe_text import safe_text
-from refold.events.codec import RecordedEvent
-from refold.events.ids import EventRef, StreamName
-from refold.events.model import RequestReference
-from refold.events.session_events import ModelFailed, ModelResponded, SessionEvent
+from refold.commands.cli import app
+from refold.commands.output import safe_text
+from refold.commands.run.live_text import LiveText
+from refold.events.core.codec import RecordedEvent
+from refold.events.core.ids import EventRef, StreamName
+from refold.events.model.messages import RequestReference
+from refold.events.session.events import ModelFailed, ModelResponded, SessionEvent
 
 AGENTS = """
 from refold import (

@@ -19,7 +19,7 @@ from refold import (
     tool,
     use,
 )
-from refold.events.model import ModelRequest
+from refold.events.model.messages import ModelRequest
 from refold.providers import AnthropicProvider
 from refold.providers.scripted import Answer
 from tests.providers.anthropic_messages import message
@@ -67,7 +67,7 @@ async def test_a_key_is_in_no_record_of_any_logger_at_any_level(
         await provider.aclose()
         assert len(server.requests) == 3
         assert all(request.headers["x-api-key"] == KEY for request in server.requests)
-    assert {"httpx", "refold.session"} <= {record.name for record in caplog.records}, "DEBUG is on"
+    assert {"httpx", "refold.sessions.session"} <= {record.name for record in caplog.records}, "DEBUG is on"
     formatter = logging.Formatter("%(message)s")
     for record in caplog.records:
         assert KEY not in f"{formatter.format(record)} {record.args!r} {record.msg!r} {vars(record)!r}"
@@ -100,7 +100,7 @@ async def test_turns_of_every_kind_log_nothing_at_info(tmp_path: Path, caplog: p
     assert [record.getMessage() for record in records] == []
     caplog.set_level(logging.DEBUG, logger="refold")
     records = await records_of(3, tmp_path / "other.db", caplog)
-    assert [record.name for record in records if "half way" in record.getMessage()] == ["refold.session"] * 3
+    assert [record.name for record in records if "half way" in record.getMessage()] == ["refold.sessions.session"] * 3
 
 
 def test_every_component_logs_under_a_child_of_refold() -> None:
@@ -116,4 +116,4 @@ def test_every_component_logs_under_a_child_of_refold() -> None:
     )
     table = re.findall(r"^\| `(refold\.\w+)` \|", (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8"), re.M)
     assert {f'"{name}"' for name in table} <= named
-    assert {'"refold.metrics"', '"refold.runtime"', '"refold.session"', '"refold.stores"'} <= named
+    assert {'"refold.metrics"', '"refold.runtime"', '"refold.sessions.session"', '"refold.stores"'} <= named

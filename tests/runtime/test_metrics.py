@@ -25,10 +25,10 @@ from refold import (
     use,
 )
 from refold.events import Event
-from refold.events.errors import BackpressureShed
-from refold.events.ids import StreamName
-from refold.events.pure_core import KeyedCommand, PureCore, State
-from refold.events.records import EncodedBatch, StoredEvent
+from refold.events.core.errors import BackpressureShed
+from refold.events.core.ids import StreamName
+from refold.events.core.pure_core import KeyedCommand, PureCore, State
+from refold.events.core.records import EncodedBatch, StoredEvent
 from refold.metrics import LiveCounts, MetricsSnapshot, read_metrics
 from refold.metrics.live import BATCHES_WAITING_MAX, EVENTS_PER_PAGE
 from refold.providers.scripted import Answer

@@ -12,8 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner, Result
 
-from refold.cli import app
-from refold.events.content import TextBlock
+from refold.commands.cli import app
+from refold.events.core.content import TextBlock
 from refold.metrics import MetricsSnapshot, read_metrics
 from refold.stores import JsonLinesStore, SQLiteStore
 from tests.runtime.conftest import LogBuilder, use

@@ -10,15 +10,15 @@ import pytest
 from typer.testing import CliRunner
 
 from refold.actors import EventSourcedSystem
-from refold.agent_loading import load_kinds
-from refold.cli import app
+from refold.agents.loading import load_kinds
+from refold.commands.cli import app
 from refold.events import CommandRejected, Effect, Event, KeyedCommand, KeyedEvent, PureCore, State, WaitUntil
-from refold.events.checked_core import CheckedCore
-from refold.events.errors import ConfigError, DivergenceError, LogFormatError
-from refold.log_check import NotDecoded, check_log
+from refold.events.core.checked_core import CheckedCore
+from refold.events.core.errors import ConfigError, DivergenceError, LogFormatError
+from refold.inspection.check import NotDecoded, check_log
+from refold.inspection.kinds import stream_kind
 from refold.replay import Level, NotReplayed, replay, replay_sync, state_at
 from refold.stores import SQLiteStore
-from refold.stream_kinds import stream_kind
 from tests.runtime.conftest import LogBuilder
 
 

@@ -22,8 +22,8 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events.codec import RecordedEvent
-from refold.events.session_events import ToolCallCompleted
+from refold.events.core.codec import RecordedEvent
+from refold.events.session.events import ToolCallCompleted
 
 
 def runtime_of(*script: Any, tools: Any, **options: Any) -> AgentRuntime:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from refold.cli import app
-from refold.events.session_core import SESSION_CODEC
-from refold.events.session_events import AgentConfigured, SessionEvent
+from refold.commands.cli import app
+from refold.events.session.core import SESSION_CODEC
+from refold.events.session.events import AgentConfigured, SessionEvent
 from refold.stores import SQLiteStore
 from tests.providers.anthropic_messages import events_of as anthropic_events
 from tests.providers.anthropic_messages import message
@@ -68,7 +68,7 @@ def logged(folder: Path) -> list[bytes]:
 
 async def process(folder: Path, *arguments: str, given: str = "", **environment: str) -> tuple[int, str, str]:
     """Return the exit code, stdout and stderr of a command, none of which, like the log, holds the key."""
-    command = [sys.executable, "-P", "-c", "from refold.cli import main; main()", *arguments]
+    command = [sys.executable, "-P", "-c", "from refold.commands.cli import main; main()", *arguments]
     done = await asyncio.to_thread(
         subprocess.run,
         command,

@@ -4,15 +4,15 @@ import asyncio
 from typing import Any
 
 from refold.actors import Actor, ActorSystem, ManualClock
-from refold.events.codec import RecordedEvent
-from refold.events.configuration import CORE_VERSION, CodeIdentity
-from refold.events.errors import PersistenceError
-from refold.events.ids import EventRef, RunId, SessionId, StreamName
-from refold.events.records import EncodedBatch
-from refold.events.session_core import SESSION_CODEC
-from refold.events.session_events import RunCompleted, RunResumed, SessionEvent
-from refold.resuming import PROBATION_S, resume_open_runs
-from refold.session_hub import SessionHub
+from refold.events.core.codec import RecordedEvent
+from refold.events.core.errors import PersistenceError
+from refold.events.core.ids import EventRef, RunId, SessionId, StreamName
+from refold.events.core.records import EncodedBatch
+from refold.events.model.configuration import CORE_VERSION, CodeIdentity
+from refold.events.session.core import SESSION_CODEC
+from refold.events.session.events import RunCompleted, RunResumed, SessionEvent
+from refold.lifecycle import PROBATION_S, resume_open_runs
+from refold.sessions.event_bus import SessionHub
 from refold.stores import InMemoryStore
 from refold.stores.sample_batches import batch
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.commands.safe_text import one_line, safe_json, safe_text
+from refold.commands.output import one_line, safe_json, safe_text
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from refold import AgentRuntime
-from refold.agent_loading import load_agent
-from refold.cli import app
+from refold.agents.loading import load_agent
+from refold.commands.cli import app
 
 AGENTS = """
 from refold import Agent, AgentConfig, ScriptedProvider, say, tool, use

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from refold.actors.tool_context import ToolContext
-from refold.events.errors import ConfigError
-from refold.tools import Tool, tool
+from refold.actors.calls.tool_context import ToolContext
+from refold.events.core.errors import ConfigError
+from refold.tools.tool import Tool, tool
 
 
 class Step(msgspec.Struct):

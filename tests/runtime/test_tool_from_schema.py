@@ -5,14 +5,14 @@ from typing import Any, assert_type
 
 import pytest
 
+from refold.actors.calls.tool_context import ToolContext
 from refold.actors.cancellation import CancellationToken
 from refold.actors.thread_pool import ThreadPool
-from refold.actors.tool_context import ToolContext
-from refold.events.content import Json, JsonObject
-from refold.events.errors import ConfigError
-from refold.events.ids import SessionId, ToolCallId
-from refold.events.session_events import Verdict
-from refold.tools import Tool
+from refold.events.core.content import Json, JsonObject
+from refold.events.core.errors import ConfigError
+from refold.events.core.ids import SessionId, ToolCallId
+from refold.events.session.events import Verdict
+from refold.tools.tool import Tool
 
 
 def context(deps: object = None) -> ToolContext[object]:

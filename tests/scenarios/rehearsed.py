@@ -21,7 +21,7 @@ from refold import (
     TextBlock,
     tool,
 )
-from refold.events.permission import ProposedCall
+from refold.events.session.events import ProposedCall
 
 
 @tool(tier="observe", effect="pure")

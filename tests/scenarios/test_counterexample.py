@@ -1,13 +1,13 @@
 """A counterexample is a program that runs, and a log that can be read."""
 
-from refold.events.content import TextBlock
-from refold.events.ids import RunId
-from refold.events.session_commands import CancelRun, SendInput
-from refold.events.session_events import InputQueued, RunCancelled
-from refold.events.session_state import SessionState
-from refold.scenarios.counterexample import as_code, as_lines, as_program
-from refold.scenarios.session_moves import Moves, final_answer
-from refold.scenarios.session_scope import Scope
+from refold.events.core.content import TextBlock
+from refold.events.core.ids import RunId
+from refold.events.session.commands import CancelRun, SendInput
+from refold.events.session.events import InputQueued, RunCancelled
+from refold.events.session.state import SessionState
+from refold.scenarios.core_exploration import as_code, as_lines, as_program
+from tests.selfcheck.exhaustive.enabled_commands import Moves, final_answer
+from tests.selfcheck.exhaustive.scope import Scope
 
 SCOPE = Scope(name="tiny", inputs=1)
 HELLO = SendInput(content=(TextBlock(text="Hello"),))

@@ -6,7 +6,7 @@ from refold import Agent, AgentConfig, RetryPolicy, ScriptedProvider, Tool, tool
 from refold.memory import GraphStore, WorkingMemory
 from refold.resilience import CircuitBreaker
 from refold.scenarios import Say, Scenario, Simulator, drawn_scenario, faults
-from refold.scenarios.scenario import WireName
+from refold.scenarios.plan.scenario import WireName
 from tests.scenarios.full_agent import full_agent
 from tests.scenarios.two_processes import said_in_both
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from refold.scenarios.disk_model import DAMAGES, DiskModel
-from refold.scenarios.power_loss import put_files
-from refold.scenarios.sqlite_shim import FileOperation, ShimUnavailable, SQLiteShim
-from refold.stores.inbox_file import InboxFile
+from refold.scenarios.world.disk_model import DAMAGES, DiskModel
+from refold.scenarios.world.sqlite_shim import FileOperation, ShimUnavailable, SQLiteShim
+from refold.stores.sqlite.inbox import InboxFile
+from tests.selfcheck.storage.power_loss import put_files
 
 try:
     SQLiteShim.of_process()

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from refold.scenarios.disk_model import DAMAGES, DiskModel
-from refold.scenarios.power_loss import put_files
-from refold.scenarios.sqlite_shim import ShimUnavailable, SQLiteShim
-from refold.scenarios.storage_recording import LOG_NAME, Entry, Mark, recording
+from refold.scenarios.world.disk_model import DAMAGES, DiskModel
+from refold.scenarios.world.sqlite_shim import ShimUnavailable, SQLiteShim
 from refold.stores import JsonLinesStore, SQLiteStore
 from refold.stores.sample_batches import batch
+from tests.selfcheck.storage.power_loss import put_files
+from tests.selfcheck.storage.recording import LOG_NAME, Entry, Mark, recording
 
 try:
     SQLiteShim.of_process()

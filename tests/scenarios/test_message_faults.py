@@ -9,7 +9,7 @@ import pytest
 
 from refold.scenarios import Abandon, Cancel, Say, Scenario, Simulator, faults
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.simulation_report import SimulationReport
+from refold.scenarios.report import SimulationReport
 from tests.planted_faults.planting import ROOT, copy_package, plant
 from tests.scenarios.test_simulator import agent
 
@@ -99,7 +99,7 @@ PLANTED = [
 @pytest.mark.parametrize(("original", "planted"), PLANTED)
 def test_a_planted_fault_of_messages_is_found(tmp_path: Path, original: str, planted: str) -> None:
     copy_package(tmp_path)
-    plant(tmp_path, "events/session_admission.py", original, planted)
+    plant(tmp_path, "events/session/admit.py", original, planted)
     done = subprocess.run(
         [sys.executable, "-P", "-B", "-c", SEARCH],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONASYNCIODEBUG": ""},

@@ -3,7 +3,7 @@
 import pytest
 
 from refold import Agent, AgentConfig, ScriptedProvider, tool
-from refold.events.permission import Ask, ProposedCall
+from refold.events.session.events import Ask, ProposedCall
 from refold.scenarios import Say, Scenario, SimulationReport, Simulator, faults
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 # A test run inside this one forgets afterwards what it has imported first.
-import refold.scenarios.saved_violation
+import refold.scenarios.failure_artifact
 import tests.scenarios.rehearsed
 
 pytest_plugins = ["pytester"]
-LOADED = (refold.scenarios.saved_violation, tests.scenarios.rehearsed)
+LOADED = (refold.scenarios.failure_artifact, tests.scenarios.rehearsed)
 OPTIONS = ("-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:asyncio", "--strict-markers")
 
 HEAD = """
@@ -165,7 +165,7 @@ def test_a_run_without_marked_tests_loads_no_simulator(tmp_path: Path) -> None:
     (tmp_path / "test_plain.py").write_text(
         "import sys\n\n\ndef test_it():\n"
         "    assert 'refold.scenarios.pytest_plugin' in sys.modules\n"
-        "    assert not {'refold.agent', 'hypothesis.core', 'refold.scenarios.simulator'} & set(sys.modules)\n"
+        "    assert not {'refold.agents.agent', 'hypothesis.core', 'refold.scenarios.simulator'} & set(sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest"],

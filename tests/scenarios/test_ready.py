@@ -23,7 +23,7 @@ from refold.scenarios.ready import (
     two_runtimes,
 )
 from refold.scenarios.ready.playing import said_about
-from refold.scenarios.simulation_report import SimulationReport
+from refold.scenarios.report import SimulationReport
 from refold.scenarios.simulator import Simulator
 from tests.scenarios.test_simulator import agent as another_agent
 

@@ -62,7 +62,7 @@ def test_the_test_passes(tmp_path: Path) -> None:
 
 
 def test_its_table_tells_of_promises_that_there_are() -> None:
-    from refold.scenarios.promises import PROMISES
+    from refold.scenarios.monitors.monitor import PROMISES
 
     rows = re.findall(r"^\|.*\|$", TEXT[TEXT.index("| promise |") :], re.M)
     told = {rule for row in rows for rule in re.findall(r"\b(?:INV\d|[A-Z]{4,})\b", row.split("|")[1])}

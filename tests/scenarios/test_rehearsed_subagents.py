@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from refold import Agent
-from refold.events.errors import ConfigError
+from refold.events.core.errors import ConfigError
 from refold.scenarios import Say, Scenario, Simulator, with_stand_ins
-from refold.scenarios.log_crashes import CrashSummary, boundaries, crashed_everywhere, sampled
-from refold.scenarios.log_prefixes import read_recorded_log
+from refold.scenarios.command.log_crashes import CrashSummary, boundaries, crashed_everywhere, sampled
+from refold.scenarios.command.log_prefixes import read_recorded_log
 from tests.scenarios.rehearsed import parent
 
 ACTS = (Say(session="a"), Say(session="b", at_s=1), Say(session="c", at_s=2))

@@ -20,7 +20,7 @@ from refold.scenarios import (
     shrunk,
     with_stand_ins,
 )
-from refold.scenarios.simulation_watch import Broken
+from refold.scenarios.monitors.monitor import Broken
 from tests.scenarios.rehearsed import good, leaky
 
 

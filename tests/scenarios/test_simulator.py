@@ -7,10 +7,10 @@ import pytest
 
 from refold import Agent, AgentConfig, HookContext, Middleware, RetryPolicy, ScriptedProvider, tool
 from refold.scenarios import faults
-from refold.scenarios.drawing import drawn_scenario
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.scenario import Abandon, Cancel, Clear, Say, Scenario
-from refold.scenarios.simulation_report import SimulationReport
+from refold.scenarios.plan.random_scenario import drawn_scenario
+from refold.scenarios.plan.scenario import Abandon, Cancel, Clear, Say, Scenario
+from refold.scenarios.report import SimulationReport
 from refold.scenarios.simulator import Simulator
 from tests.scenarios.two_processes import said_in_both
 
@@ -84,7 +84,7 @@ def test_the_same_scenario_gives_the_same_log_and_another_seed_another_one() -> 
 
 
 PROGRAM = """
-from refold.scenarios.drawing import drawn_scenario
+from refold.scenarios.plan.random_scenario import drawn_scenario
 from refold.scenarios.simulator import Simulator
 from tests.scenarios.test_simulator import agent
 for seed in (3, 4, 5):

@@ -11,9 +11,9 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from refold.events.errors import WrongExpectedVersion
-from refold.events.ids import EventRef, StreamName
-from refold.events.records import EncodedBatch, Snapshot
+from refold.events.core.errors import WrongExpectedVersion
+from refold.events.core.ids import EventRef, StreamName
+from refold.events.core.records import EncodedBatch, Snapshot
 from refold.stores import EventStore, InMemoryStore, JsonLinesStore, SQLiteStore
 from refold.stores.sample_batches import payload
 

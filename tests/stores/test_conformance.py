@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from refold.events.errors import RefoldError
-from refold.events.records import Appended, StoredEvent, StreamHead
-from refold.log_check import check_log
+from refold.events.core.errors import RefoldError
+from refold.events.core.records import Appended, StoredEvent, StreamHead
+from refold.inspection.check import check_log
 from refold.stores import InMemoryStore
 from refold.stores.conformance import EventStoreConformance
 from refold.stores.sample_batches import batch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.events.records import first_chain, next_chain
+from refold.events.core.records import first_chain, next_chain
 from refold.stores import SQLiteStore
 from refold.stores.sample_batches import batch
 

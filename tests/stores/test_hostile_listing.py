@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from refold import AgentConfig, AgentRuntime, EpisodicStore, ScriptedProvider
-from refold.events.configuration import payload_hash
-from refold.events.errors import LogFormatError
-from refold.exporting import export_log
+from refold.events.core.errors import LogFormatError
+from refold.events.model.configuration import payload_hash
+from refold.inspection.export import export_log
 from refold.stores import SQLiteStore
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.events.errors import LogFormatError
+from refold.events.core.errors import LogFormatError
 from refold.stores import SQLiteStore
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.events.records import first_chain, next_chain
+from refold.events.core.records import first_chain, next_chain
 from refold.stores import JsonLinesStore
 from refold.stores.sample_batches import batch
 
@@ -103,7 +103,7 @@ async def test_a_process_that_dies_at_a_fault_point_leaves_all_or_nothing(
 
 FULL_DISK = """
 import asyncio, resource, signal, sys
-from refold.events.errors import PersistenceError
+from refold.events.core.errors import PersistenceError
 from refold.stores import JsonLinesStore
 from refold.stores.sample_batches import batch, payload
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.events.errors import LogFormatError
+from refold.events.core.errors import LogFormatError
 from refold.stores import JsonLinesStore, SQLiteStore
 from refold.stores.opening import is_json_lines, open_log
 from refold.stores.sample_batches import batch

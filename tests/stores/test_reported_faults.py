@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from refold.actors import Journal
-from refold.events.errors import LogInUse, WrongExpectedVersion
+from refold.events.core.errors import LogInUse, WrongExpectedVersion
 from refold.stores import SQLiteStore
 from refold.stores.sample_batches import batch
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from refold.events.errors import LogFormatError, PersistenceError
+from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.stores import InMemoryStore, SQLiteStore
+from refold.stores.event_store import ListedPayload, WholeLog
 from refold.stores.opening import open_log
 from refold.stores.sample_batches import batch, payload
-from refold.stores.whole_log import ListedPayload, WholeLog
 
 KINDS = ["memory", "events.db", "events.jsonl"]
 

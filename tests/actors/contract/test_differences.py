@@ -18,10 +18,10 @@ from msgspec import Struct
 from refold import ActorStopped, AskCycle, AskTimeout, CommandRejected, ConfigError
 from refold.actors import Actor, ActorFuture, Journal, ManualClock, WouldDeadlock
 from refold.actors.folded_actor import FoldedActor
-from refold.events.codec import EventCodec
-from refold.events.core import Effect
-from refold.events.errors import BackpressureShed
-from refold.events.event import Event
+from refold.events.core.codec import EventCodec
+from refold.events.core.contract import Effect
+from refold.events.core.errors import BackpressureShed
+from refold.events.core.event import Event
 from refold.stores import InMemoryStore
 from tests.actors.contract.worlds import LONG_S, PykkaWorld, RefoldWorld
 

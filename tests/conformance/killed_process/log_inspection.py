@@ -13,11 +13,11 @@ from pathlib import Path
 import msgspec
 
 from refold.events import history
-from refold.events.errors import LogFormatError, PersistenceError
-from refold.events.invariants import check_history
-from refold.events.records import StoredEvent
-from refold.events.session_state import calls_awaiting_approval
-from refold.log_check import check_log
+from refold.events.core.errors import LogFormatError, PersistenceError
+from refold.events.core.records import StoredEvent
+from refold.events.session.invariants import check_history
+from refold.events.session.state import calls_awaiting_approval
+from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import SQLiteStore
 from tests.conformance.killed_process.life import Life

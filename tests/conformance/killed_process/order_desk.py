@@ -46,8 +46,8 @@ from refold import (
     ToolUse,
     tool,
 )
-from refold.events.content import Json
-from refold.events.session_events import (
+from refold.events.core.content import Json
+from refold.events.session.events import (
     InputQueued,
     ModelResponded,
     RunParked,

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 
 from refold import Tool
-from refold.events.ids import PayloadHash
-from refold.events.records import Appended, EncodedBatch, first_chain, next_chain
+from refold.events.core.ids import PayloadHash
+from refold.events.core.records import Appended, EncodedBatch, first_chain, next_chain
 from refold.stores import SQLiteStore
 from tests.conformance.killed_process.order_desk import TOOLS, work
 from tests.conformance.killed_process.work_plan import Counter, WorkPlan, read_plan

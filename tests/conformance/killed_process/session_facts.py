@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Set
 import msgspec
 
 from refold.events import SESSION_CODEC, SessionState, fold
-from refold.events.content import TextBlock, text_of, tool_uses
-from refold.events.records import StoredEvent
-from refold.events.session_events import (
+from refold.events.core.content import TextBlock, text_of, tool_uses
+from refold.events.core.records import StoredEvent
+from refold.events.session.events import (
     CancelRequested,
     InputQueued,
     ModelResponded,
@@ -23,7 +23,7 @@ from refold.events.session_events import (
     ToolCallFailed,
     ToolCallStarted,
 )
-from refold.events.session_state import run_of_input
+from refold.events.session.state import run_of_input
 from tests.conformance.killed_process import work_plan
 from tests.conformance.killed_process.order_desk import TOOLS, receipt
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from refold.stores.sqlite_file import Durability as Durability
+from refold.stores.sqlite.file import Durability as Durability
 
 CallOff = Literal["never", "before it is sent", "when a call starts", "when a call ends", "by its caller"]
 """Whether and when an errand is cancelled, if it comes so far in a life that lasts so long.

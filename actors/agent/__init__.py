@@ -1,0 +1,4 @@
+"""The shells of an agent's actors: session, model, tool, approval.
+
+Read `session` first.
+"""

@@ -1,0 +1,238 @@
+"""Compaction: a model's summary stands for the beginning of a history that has grown too long.
+
+Part of the model effect. Where a request would be too long, the effect first has a summary made by a model call of its
+own, and has the session record it (`ContextPrepared`, in a batch of its own); then it goes on with the history as it is
+now. So the summary goes through the session's actor like everything else, and a crash between the two repeats no more
+than the model call. The rule: a summary that fails fails no run; the history is trimmed as by a `TokenWindow`, or sent
+as it is, and the log of the program and the record of the request say so.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from refold.actors.agent.messages import ForAcceptedWork, PreparedContext
+from refold.actors.calls.protocols import Provider
+from refold.actors.calls.request import RequestMaker, WantedRequest
+from refold.actors.calls.results import text_of_error
+from refold.actors.calls.validation import checked_response
+from refold.actors.effects import WithPayloads
+from refold.actors.event_sourced import RECORD_RETRY_S
+from refold.actors.kernel.errors import AskTimeout
+from refold.actors.kernel.ref import ActorRef
+from refold.events.core.cleaning import clean_text
+from refold.events.core.content import Message, TextBlock
+from refold.events.core.errors import CommandRejected, ConfigError, PersistenceError, ProviderError
+from refold.events.model.context_window import (
+    SUMMARY_PROMPT,
+    Context,
+    CountTokens,
+    Range,
+    SummaryPlan,
+    TokenWindow,
+    about_tokens,
+    summary_messages,
+    summary_plan,
+    transcript_text,
+)
+from refold.events.model.messages import ModelRequest, ModelResponse, Prepared
+from refold.events.model.request import difference, with_prepared
+from refold.events.model.spending import Usage
+from refold.events.session.commands import RecordContext
+
+log = logging.getLogger("refold.model")
+
+SUMMARY_TOKENS = 1_000
+"""A summary may have so many tokens, if nothing else is said."""
+
+
+class Summarising:
+    """A context window that has the beginning of a long history summarised; where that fails, it trims.
+
+    Args:
+        max_tokens: a request of more tokens, counted about, has its history summarised first; >= 1.
+        keep_tokens: so many tokens of the last messages stay as they are; None = half of what `max_tokens` is.
+        summary_tokens: most tokens of a summary, >= 1.
+        prompt: what the model is told to do.
+        model: that makes summaries; None = the agent's.
+        provider: that is asked for them; None = the agent's.
+        count: returns about how many tokens a message has; None = a token for four characters.
+
+    Raises:
+        ConfigError: a number is not an integer of at least 1, or something is no text or no function that must be one.
+    """
+
+    def __init__(
+        self,
+        max_tokens: int,
+        *,
+        keep_tokens: int | None = None,
+        summary_tokens: int = SUMMARY_TOKENS,
+        prompt: str = SUMMARY_PROMPT,
+        model: str | None = None,
+        provider: Provider | None = None,
+        count: CountTokens | None = None,
+    ) -> None:
+        self._window = TokenWindow(max_tokens, count)
+        for name, number in (("keep_tokens", keep_tokens), ("summary_tokens", summary_tokens)):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+                raise ConfigError(f"Summarising.{name} must be an integer of at least 1, not {number!r:.80}")
+        for name, text in (("prompt", prompt), ("model", model)):
+            if text is not None and not (isinstance(text, str) and text.strip() and clean_text(text) == text):
+                raise ConfigError(f"Summarising.{name} must be a text of valid Unicode that says something")
+        self.max_tokens = max_tokens
+        self.keep_tokens = keep_tokens if keep_tokens is not None else max(1, max_tokens // 2)
+        self.summary_tokens = summary_tokens
+        self.prompt = prompt
+        self.model = model
+        self.provider = provider
+
+    def __repr__(self) -> str:
+        return f"Summarising({self.max_tokens})"
+
+    def kept(self, context: Context) -> Sequence[Range] | None:
+        """Return what stays where the history is too long all the same, as a `TokenWindow` does."""
+        return self._window.kept(context)
+
+    def plan(self, context: Context) -> SummaryPlan | None:
+        """Return what a summary should stand for; None = there is no need of one."""
+        return summary_plan(context, self.max_tokens, self.keep_tokens, self._window.count)
+
+    def request(self, plain: ModelRequest, plan: SummaryPlan) -> ModelRequest:
+        """Return the request for a summary of the beginning of a history."""
+        text = transcript_text(plain.messages[: plan.replaced])
+        return msgspec.structs.replace(
+            plain,
+            model=self.model or plain.model,
+            system_prompt=self.prompt,
+            messages=(Message("user", (TextBlock(text=text),)),),
+            tools=(),
+            max_tokens=self.summary_tokens,
+            stop_sequences=(),
+        )
+
+
+class NotWanted(Exception):
+    """The run has ended while its history was summarised, so that its model call is wanted no more."""
+
+
+class Unusable(Exception):
+    """A summary that cannot be used.
+
+    Args:
+        why: in words.
+        usage: what was paid for it.
+    """
+
+    def __init__(self, why: str, usage: Usage) -> None:
+        super().__init__(why)
+        self.usage = usage
+
+
+class Compaction:
+    """Has histories summarised.
+
+    Args:
+        policy: when, and how.
+        requests: makes an agent's requests.
+        provider: the agent's own, which is asked where the policy names none.
+        sleep: waits so many seconds.
+    """
+
+    def __init__(
+        self,
+        policy: Summarising,
+        requests: RequestMaker,
+        provider: Provider,
+        sleep: Callable[[float], Awaitable[None]],
+    ) -> None:
+        self._policy = policy
+        self._requests = requests
+        self._provider = policy.provider or provider
+        self._sleep = sleep
+
+    async def compacted(self, session: ActorRef, wanted: WantedRequest) -> WantedRequest:
+        """Return what is wanted of a history after it was summarised, if that was needed and did not fail.
+
+        Raises:
+            NotWanted: the run has ended meanwhile.
+            ActorStopped: so has its session.
+            LogFormatError: the log lacks a part of the history.
+            PersistenceError: the log cannot be read.
+        """
+        plain, reference = await self._requests.plain(wanted)
+        context = Context(
+            system_prompt=plain.system_prompt,
+            messages=plain.messages,
+            tools=plain.tools,
+            latest_input=wanted.latest_input,
+        )
+        try:
+            plan = self._policy.plan(context)
+            if plan is None:
+                return wanted
+            request = self._policy.request(plain, plan)
+            response, text = await self._summary(request, plan)
+            kept = wanted.source[wanted.latest_input] if plan.keeps_input else None
+            changes = Prepared(rewritten=difference(plain, request))
+            reference, payloads = with_prepared(reference, changes)
+            command = RecordContext(
+                run=wanted.run,
+                turn=wanted.turn,
+                asked=wanted.asked,
+                after=wanted.summarised,
+                replaced=plan.replaced,
+                summary=summary_messages(text, kept),
+                usage=response.usage,
+                model=response.model,
+                request=reference,
+            )
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # User code (a provider, a count); a summary is not worth a run.
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            return self._without(wanted, error)
+        try:
+            return await self._recorded(session, WithPayloads(command, payloads))
+        except CommandRejected as error:
+            return self._without(wanted, Unusable(str(error), response.usage))
+
+    async def _summary(self, request: ModelRequest, plan: SummaryPlan) -> tuple[ModelResponse, str]:
+        response = checked_response(await self._provider.complete(request))
+        text = clean_text("\n".join(block.text for block in response.content if isinstance(block, TextBlock))).strip()
+        if not text:
+            raise Unusable("the summary says nothing", response.usage)
+        if about_tokens(text) >= plan.tokens:
+            raise Unusable("the summary is no shorter than what it is of", response.usage)
+        return response, text
+
+    async def _recorded(self, session: ActorRef, command: WithPayloads) -> WantedRequest:
+        """Have a summary recorded, and return what is wanted then; a log that refuses for a while is waited for."""
+        pause_s = RECORD_RETRY_S
+        while True:
+            try:
+                prepared = await session.ask(ForAcceptedWork(command), block=False)
+            except (PersistenceError, AskTimeout) as error:
+                log.warning("a summary of %s is not recorded yet: %s", session.address, error)
+                await self._sleep(pause_s)
+                pause_s = min(2 * pause_s, 32 * RECORD_RETRY_S)
+                continue
+            assert isinstance(prepared, PreparedContext)
+            if prepared.wanted is None:
+                raise NotWanted
+            return prepared.wanted
+
+    def _without(self, wanted: WantedRequest, error: BaseException) -> WantedRequest:
+        """Return what is wanted where there is no summary, with why, and what was paid for none."""
+        said = text_of_error(error) or type(error).__name__
+        expected = isinstance(error, ProviderError | Unusable)
+        said = said if expected else f"{type(error).__name__}: {said}"
+        log.warning(
+            "session %s: the history is not summarised: %s", wanted.session, said, exc_info=None if expected else error
+        )
+        paid = error.usage if isinstance(error, Unusable) else Usage()
+        return msgspec.structs.replace(wanted, notes=(f"the history was not summarised ({said[:2_000]})",), paid=paid)

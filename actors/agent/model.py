@@ -1,0 +1,350 @@
+"""The model actor: carries out the model calls of all sessions of one agent, beside each other.
+
+Its address is `model/<agent>`. A call is built from the session's history, handed to the provider, and its answer is
+checked call by call; the session gets what to record as the end of its effect. User code (the provider, the
+validation of arguments) runs here and never in a session's handler: whatever it raises becomes a failed call.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterable, Awaitable, Callable
+from typing import TypeVar, cast
+
+import msgspec
+
+from refold.actors.agent.compaction import Compaction, NotWanted, Summarising
+from refold.actors.calls.middleware import HookContext, Hooks
+from refold.actors.calls.policy import Offer, Policy
+from refold.actors.calls.protocols import Provider, SessionObserver, ToolRunner
+from refold.actors.calls.recall import Recalling
+from refold.actors.calls.request import OutgoingRequest, RequestMaker, WantedRequest
+from refold.actors.calls.streaming import PartialAnswer, answer_stream, can_stream, close_stream
+from refold.actors.calls.validation import checked_delta, checked_response
+from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, AnswerRules, OutputCheck, error_words
+from refold.actors.effects import EffectEnded, tell_end
+from refold.actors.event_sourced import CANCEL_GRACE_S, RECORD_RETRY_S
+from refold.actors.kernel.actor import Actor
+from refold.actors.kernel.errors import ActorStopped
+from refold.actors.kernel.mailbox import Vital
+from refold.actors.kernel.ref import ActorRef
+from refold.events.core.content import AnswerContent, Message
+from refold.events.core.errors import LogFormatError, PersistenceError, ProviderError
+from refold.events.core.ids import RunId, SessionId
+from refold.events.model.context_window import ContextWindow
+from refold.events.model.messages import ModelRequest, ModelResponse, Usage, UsageDelta
+from refold.events.model.payloads import restored
+from refold.events.session.commands import (
+    RecordModelFailure,
+    RecordModelInterruption,
+    RecordModelResponse,
+    SessionCommand,
+)
+from refold.events.session.events import Verdict
+from refold.events.session.normalise import recorded_answer
+from refold.stores.event_store import EventStore
+
+log = logging.getLogger("refold.model")
+
+T = TypeVar("T")
+
+MODEL_KIND = "model"
+"""Kind of a model actor's address."""
+
+DELTAS_PER_STEP = 50
+"""After so many pieces of an answer that came without a wait, others get a turn."""
+
+
+class StartModelCall(Vital, frozen=True, kw_only=True):
+    """Make the model call that a session's state asks for."""
+
+    key: str
+    session: SessionId
+    reply_to: ActorRef
+    run: RunId
+    turn: int
+    asked: int
+    """Version of the event that wants the call."""
+    wanted: WantedRequest
+
+
+class CancelModelCall(Vital, frozen=True, kw_only=True):
+    """End a model call; the session is told when it has ended."""
+
+    session: SessionId
+    key: str
+
+
+class _Calling:
+    """One call under way."""
+
+    def __init__(self, message: StartModelCall) -> None:
+        self.message = message
+        self.task: asyncio.Task[None] | None = None
+        self.begun = False
+        self.cancelled = False
+        self.partial = PartialAnswer()
+        self.paid = Usage()
+        """Tokens of a summary that cannot be used."""
+
+
+class ModelActor(Actor):
+    """Carries out model calls.
+
+    Args:
+        provider: what answers them.
+        tools: the tools of this process.
+        store: where prompts and schemas are.
+        observer: is told of pieces of answers.
+        policy: judges the calls of an answer; None = the tools alone say which may run.
+        offer: says which tools a model is offered; None = all.
+        output_check: says of a final answer's text why it cannot be used, or None; None = any can.
+        recalling: asks the agent's memories; None = it has none.
+        window: says which messages of a history a model is shown; None = all.
+        hooks: may change requests and answers; None = there is no middleware.
+        summariser: answers requests for summaries, where `window` has them made and names none; None = `provider`.
+    """
+
+    def __init__(
+        self,
+        provider: Provider,
+        tools: ToolRunner,
+        store: EventStore,
+        observer: SessionObserver,
+        *,
+        policy: Policy | None = None,
+        offer: Offer | None = None,
+        output_check: OutputCheck | None = None,
+        recalling: Recalling | None = None,
+        window: ContextWindow | None = None,
+        hooks: Hooks | None = None,
+        summariser: Provider | None = None,
+    ) -> None:
+        self._rules = AnswerRules(tools, policy, output_check)
+        self._window = window
+        self._summariser = summariser or provider
+        self._hooks = hooks
+        self._requests = RequestMaker(store, offer=offer, recalling=recalling, window=window, hooks=hooks)
+        self._provider = provider
+        self._observer = observer
+        self._calls: dict[tuple[SessionId, str], _Calling] = {}
+
+    def on_receive(self, message: StartModelCall | CancelModelCall) -> None:
+        """Begin or cancel a call."""
+        match message:
+            case StartModelCall():
+                place = (message.session, message.key)
+                if place not in self._calls:
+                    calling = self._calls[place] = _Calling(message)
+                    calling.task = self.spawn(self._carry_out(calling), name=message.key)
+            case CancelModelCall(session=session, key=key):
+                running = self._calls.get((session, key))
+                if running is not None:
+                    running.cancelled = True
+                    if running.begun and running.task is not None:
+                        running.task.cancel()
+
+    async def _carry_out(self, calling: _Calling) -> None:
+        message = calling.message
+        ended = EffectEnded(key=message.key)
+        calling.begun = True
+        try:
+            if not calling.cancelled:
+                ended = await self._call(calling)
+        except asyncio.CancelledError:
+            if not calling.cancelled:
+                if not self.actor_ref.is_alive():
+                    raise  # This actor stops, and the call stays open as after a crash.
+                ended = self._failed(message, RuntimeError("the provider let out a CancelledError of its own"), None)
+        finally:
+            del self._calls[message.session, message.key]
+        if not isinstance(ended.command, RecordModelResponse):
+            ended = self._with_evidence(ended, calling)
+        if calling.paid != Usage():
+            ended = _with_paid(ended, message, calling.paid)
+        try:
+            tell_end(message.reply_to, ended)
+        except ActorStopped as error:  # As after a crash: the next start makes the call again.
+            log.info("the end of model call %s of session %s came too late: %s", message.key, message.session, error)
+
+    async def _call(self, calling: _Calling) -> EffectEnded:
+        message = calling.message
+        outgoing: OutgoingRequest | None = None
+        try:
+            wanted = await self._compacted(message)
+            calling.paid = wanted.paid
+            outgoing = await self._once_readable(message, self._requests.make, wanted)
+            response = await self._answer(calling, outgoing.request)
+            if self._hooks is not None:
+                response, outgoing = await self._after_hooks(self._hooks, calling, response, outgoing)
+            where = HookContext(session=message.session, run=message.run, turn=message.turn)
+            answer = await self._rules.answer(response, where, outgoing.tools, outgoing.request.tools)
+            rejected = self._rules.rejection(response)
+        except NotWanted:
+            return EffectEnded(key=message.key)
+        except ProviderError as error:
+            return self._failed(message, error, outgoing)
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # User code (a provider, a validator) fails its call, nothing else.
+            log.warning(
+                "model call %s of session %s failed: %s",
+                message.key,
+                message.session,
+                error_words(error),
+                exc_info=error,
+            )
+            return self._failed(message, error, outgoing)
+        command: SessionCommand = RecordModelResponse(
+            run=message.run,
+            turn=message.turn,
+            content=answer.content,
+            stop_reason=response.stop_reason,
+            usage=response.usage,
+            request=outgoing.reference,
+            asked=message.asked,
+            model=response.model,
+            verdicts=answer.verdicts,
+            rejected=rejected,
+        )
+        return EffectEnded(key=message.key, command=command, payloads={**outgoing.payloads, **answer.payloads})
+
+    async def _after_hooks(
+        self, hooks: Hooks, calling: _Calling, response: ModelResponse, outgoing: OutgoingRequest
+    ) -> tuple[ModelResponse, OutgoingRequest]:
+        """Return an answer as middleware leaves it, and the request with the model's own where they differ."""
+        message = calling.message
+        context = HookContext(session=message.session, run=message.run, turn=message.turn)
+        try:
+            changed = await hooks.post_llm(context, response)
+        except BaseException:
+            calling.partial.add(UsageDelta(response.usage))  # It was paid for, whatever becomes of it.
+            raise
+        if changed is response:
+            return response, outgoing
+        own = recorded_answer(response, lambda _, arguments: (arguments, Verdict()))
+        whole = restored(Message("assistant", own.content), own.payloads).content
+        return changed, outgoing.answered_with(cast("tuple[AnswerContent, ...]", whole))
+
+    async def _once_readable(
+        self, message: StartModelCall, make: Callable[[WantedRequest], Awaitable[T]], wanted: WantedRequest
+    ) -> T:
+        """Return what `make` does; a log that cannot be read for a while fails no run."""
+        pause_s = RECORD_RETRY_S
+        while True:
+            try:
+                return await make(wanted)
+            except LogFormatError:
+                raise
+            except PersistenceError as error:
+                log.warning("model call %s of session %s waits: %s", message.key, message.session, error)
+                await self.system.clock.sleep(pause_s)
+                pause_s = min(2 * pause_s, 32 * RECORD_RETRY_S)
+
+    async def _compacted(self, message: StartModelCall) -> WantedRequest:
+        """Return what is wanted once the history is no longer than it should be."""
+        if not isinstance(self._window, Summarising):
+            return message.wanted
+        compaction = Compaction(self._window, self._requests, self._summariser, self.system.clock.sleep)
+        return await self._once_readable(
+            message, lambda wanted: compaction.compacted(message.reply_to, wanted), message.wanted
+        )
+
+    async def _answer(self, calling: _Calling, request: ModelRequest) -> ModelResponse:
+        if not calling.message.wanted.configuration.streaming or not can_stream(self._provider):
+            return checked_response(await self._provider.complete(request))
+        stream = answer_stream(self._provider, request)
+        try:
+            return await self._last_of(stream, calling)
+        finally:
+            await self._close(stream, calling)
+
+    async def _last_of(self, stream: AsyncIterable[object], calling: _Calling) -> ModelResponse:
+        """Return the complete response, which ends a stream, and pass on what comes before it."""
+        message = calling.message
+        count = 0
+        async for item in stream:
+            count += 1
+            if count % DELTAS_PER_STEP == 0:  # A stream that never waits would let nobody else, not even its reader.
+                await asyncio.sleep(0)
+            if isinstance(item, ModelResponse):
+                response = checked_response(item)
+                calling.partial.add(UsageDelta(response.usage))
+                return response
+            delta = checked_delta(item)
+            calling.partial.add(delta)
+            if calling.cancelled:  # The provider has swallowed it; what it sends now is evidence, and it is left.
+                raise asyncio.CancelledError
+            try:
+                self._observer.streamed(message.session, message.run, message.turn, delta)
+            except Exception:
+                log.exception("who watches session %s failed on a piece of an answer", message.session)
+        raise ProviderError("the stream ended without a complete answer", kind="malformed", retryable=True)
+
+    async def _close(self, stream: AsyncIterable[object], calling: _Calling) -> None:
+        """Let a stream clean up behind itself; how that goes changes nothing about the answer."""
+        task, over = asyncio.current_task(), False
+        assert task is not None
+
+        def give_up() -> None:
+            nonlocal over
+            over = True
+            task.cancel()
+
+        # In this very task: what the stream has opened may have to be closed by the task that opened it.
+        timer = self.system.clock.call_later(CANCEL_GRACE_S, give_up)
+        try:
+            await close_stream(stream)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # User code.
+            if over:
+                task.uncancel()
+            if calling.cancelled or task.cancelling():
+                raise
+            log.warning(
+                "the stream of model call %s of session %s could not be closed: %s",
+                calling.message.key,
+                calling.message.session,
+                error_words(error),
+                exc_info=error,
+            )
+        finally:
+            timer.cancel()
+
+    def _with_evidence(self, ended: EffectEnded, calling: _Calling) -> EffectEnded:
+        """Add what had been streamed of an answer that never came, or could not be used."""
+        message = calling.message
+        evidence, payloads = calling.partial.interruption(message.turn, message.asked)
+        return msgspec.structs.replace(ended, evidence=evidence, payloads={**ended.payloads, **payloads})
+
+    def _failed(self, message: StartModelCall, error: BaseException, outgoing: OutgoingRequest | None) -> EffectEnded:
+        provider = error if isinstance(error, ProviderError) else None
+        command = RecordModelFailure(
+            run=message.run,
+            turn=message.turn,
+            kind=provider.kind if provider is not None else "agent_loop",
+            message=error_words(error)[:MESSAGE_CHARACTERS_MAX],
+            status=provider.status if provider is not None else None,
+            retryable=provider.retryable if provider is not None else False,
+            retry_after_s=_finite(provider.retry_after_s) if provider is not None else None,
+            request=outgoing.reference if outgoing is not None else None,
+            asked=message.asked,
+        )
+        payloads = outgoing.payloads if outgoing is not None else {}
+        return EffectEnded(key=message.key, command=command, payloads=payloads)
+
+
+def _with_paid(ended: EffectEnded, message: StartModelCall, paid: Usage) -> EffectEnded:
+    """Add to the evidence what was paid beside the answer."""
+    evidence = ended.evidence
+    if not isinstance(evidence, RecordModelInterruption):
+        evidence = RecordModelInterruption(turn=message.wanted.turn, asked=message.asked)
+    return msgspec.structs.replace(ended, evidence=msgspec.structs.replace(evidence, usage=evidence.usage + paid))
+
+
+def _finite(seconds: object) -> float | None:
+    """Return a pause that a provider asks for, if it is one."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
+        return None
+    return float(seconds)

@@ -1,0 +1,112 @@
+"""Child sessions: what a call of a subagent's tool begins in a session of its own, and how the two are linked.
+
+The id of a child derives from its parent's and the call's, so that the same call always finds the same child; the
+first event of a child's stream names the parent's ToolCallStarted as its cause. The rule: no child outlives the call
+that began it, whatever crashed between the end of the one and the end of the other.
+"""
+
+import hashlib
+
+from refold.actors.kernel.mailbox import Vital
+from refold.events.core.ids import (
+    IDENTIFIER_BYTES_MAX,
+    AgentId,
+    EventRef,
+    PayloadHash,
+    SessionId,
+    ToolCallId,
+    kind_and_identifier,
+    stream_name,
+)
+from refold.events.core.records import StoredEvent
+from refold.events.session.commands import SendInput
+from refold.events.session.core import SESSION_KIND
+from refold.events.session.state import SessionState, find_call
+from refold.stores.event_store import EventStore
+
+CALL_BYTES = 64
+"""Room for a call's id behind its session's in the id of a child."""
+
+
+class ChildInput(Vital, frozen=True, kw_only=True):
+    """The input of a call to its child session, which it opens; it belongs to a call that was accepted before."""
+
+    command: SendInput
+    payloads: dict[PayloadHash, bytes]
+    agent: AgentId
+    """Whose session it is."""
+    started: EventRef
+    """The parent's ToolCallStarted."""
+    correlation: EventRef
+    """What that goes back to."""
+    ancestors: tuple[SessionId, ...]
+    """The parent, its parent and so on."""
+
+
+def children_prefix(parent: str) -> str:
+    """Return what the ids of all children of a session begin with; those of their children too, save for long ids."""
+    if len(parent.encode()) + CALL_BYTES > IDENTIFIER_BYTES_MAX:
+        parent = f"child of {hashlib.sha256(parent.encode()).hexdigest()}"
+    return f"{parent}/"
+
+
+def child_session(parent: SessionId, call: ToolCallId) -> SessionId:
+    """Return the session in which a call of a subagent's tool has its work done."""
+    return SessionId(f"{children_prefix(parent)}{call}")
+
+
+def call_of_child(child: SessionId) -> ToolCallId:
+    """Return the call that began a child session."""
+    return ToolCallId(child.rpartition("/")[2])
+
+
+def parent_in(first: StoredEvent) -> SessionId | None:
+    """Return the parent of a session, given the first event of its stream; None = it has none."""
+    stream = first.causation.rpartition("@")[0] if first.causation is not None else first.stream
+    if stream == first.stream:
+        return None
+    kind, identifier = kind_and_identifier(stream)
+    return SessionId(identifier) if kind == SESSION_KIND else None
+
+
+async def parent_of(store: EventStore, session: SessionId) -> SessionId | None:
+    """Return the parent of a session; None = it has none, or is not in the log.
+
+    Raises:
+        PersistenceError: the log cannot be read.
+    """
+    first = await store.read_stream(stream_name(SESSION_KIND, session), limit=1)
+    return parent_in(first[0]) if first else None
+
+
+async def ancestors_of(store: EventStore, session: SessionId, first: StoredEvent) -> tuple[SessionId, ...]:
+    """Return the parent of a session, its parent and so on, given the first event of the session's stream.
+
+    Raises:
+        PersistenceError: the log cannot be read.
+    """
+    ancestors: list[SessionId] = []
+    parent = parent_in(first)
+    while parent is not None and parent not in (session, *ancestors):  # Only a log that was made up goes in a circle.
+        ancestors.append(parent)
+        parent = await parent_of(store, parent)
+    return tuple(ancestors)
+
+
+def is_call_open(state: SessionState, call: ToolCallId) -> bool:
+    """Tell whether a call has begun and is not answered yet, given the state of its session."""
+    found = find_call(state, call)
+    return found is not None and found.started and found.result is None
+
+
+def grace_of_child(cancel_grace_s: float, depth: int) -> float:
+    """Return how many seconds the cancelled effects of a session may take to end.
+
+    Each child has less than its parent, so that the parent's call ends after the child's work and in time; and more
+    than half of it all, since for so long tools are left alone that watch their token.
+
+    Args:
+        cancel_grace_s: of a session that has no parent.
+        depth: how many ancestors the session has.
+    """
+    return cancel_grace_s * (1 + 0.8**depth) / 2

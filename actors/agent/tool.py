@@ -1,0 +1,473 @@
+"""The tool actor: runs the bodies of one tool's calls, for all sessions.
+
+Its address and stream are `tool/<name>`, or `tool/<agent>/<name>` where it is not one of the runtime's main agent; the
+stream tells what the tool was defined as and which calls were given up.
+A call's body runs beside the mailbox. The rules: a call that is begun twice under one key runs once; each call tells
+its session its end exactly once, and a body that outlives that end tells it what it returned all the same, which the
+session keeps as evidence. How a call is carried out, see `refold.actors.calls.tool_rules`: it may wait until fewer
+bodies run, and be tried again; neither wait is silence, and both end at once when the run is cancelled.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from refold.actors.calls.middleware import CallRefused
+from refold.actors.calls.protocols import SessionObserver, Subagents, ToolRunner
+from refold.actors.calls.results import WithLimit, failure, result_content, text_of_error
+from refold.actors.calls.tool_context import CallingTool, ToolContext, calling_tool
+from refold.actors.calls.tool_rules import (
+    CallGuard,
+    CallNotMade,
+    NoSignOfLife,
+    ToolRules,
+    may_run_again,
+    silence_text,
+)
+from refold.actors.cancellation import CancellationToken
+from refold.actors.effects import EffectEnded, tell_end
+from refold.actors.event_sourced import CANCEL_GRACE_S, EventSourcedActor
+from refold.actors.journal import Journal
+from refold.actors.kernel.clock import Timer
+from refold.actors.kernel.errors import ActorStopped
+from refold.actors.kernel.mailbox import Vital
+from refold.actors.kernel.ref import ActorRef
+from refold.events.core.cleaning import Unrecordable
+from refold.events.core.content import CRASHED_TEXT, ErrorKind, JsonObject, ResultContent, TextBlock
+from refold.events.core.errors import AgentLoopError, CircuitOpen, CommandRejected, PersistenceError, ToolError
+from refold.events.core.ids import EventRef, PayloadHash, SessionId, ToolCallId, kind_and_identifier
+from refold.events.kinds.tool import TOOL_CODEC, TOOL_CORE, AbandonCall, DefineTool, ToolCommand, ToolEvent, ToolState
+from refold.events.model.retry import retry_delay_us
+from refold.events.session.commands import RecordToolResult
+
+log = logging.getLogger("refold.tool")
+
+
+class StartToolCall(Vital, frozen=True, kw_only=True):
+    """Run the body for one call."""
+
+    key: str
+    session: SessionId
+    reply_to: ActorRef
+    call: ToolCallId
+    arguments: JsonObject
+    started: EventRef
+    """Its ToolCallStarted, which is durable."""
+    correlation: EventRef | None = None
+    """What that goes back to; None = it is not known."""
+    ancestors: tuple[SessionId, ...] = ()
+    """The session's parent, the parent's parent and so on."""
+
+
+class CancelToolCall(Vital, frozen=True, kw_only=True):
+    """End a call; the session is told when it has ended."""
+
+    session: SessionId
+    key: str
+    cause: EventRef | None = None
+    """The event of the session after which the call is not wanted any more."""
+
+
+class AbandonToolCall(Vital, frozen=True, kw_only=True):
+    """Note that a cancelled call did not end in time."""
+
+    session: SessionId
+    key: str
+
+
+class RecordFact(Vital, frozen=True):
+    """Have a fact about the tool recorded, behind the calls that wait already."""
+
+    fact: ToolCommand
+
+
+class _Running:
+    """One body under way."""
+
+    def __init__(self, message: StartToolCall) -> None:
+        self.message = message
+        self.token = CancellationToken()
+        self.context: ToolContext[object] | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.silence: Timer | None = None
+        self.patience: Timer | None = None
+        self.grace: Timer | None = None
+        self.may_be_silent = False
+        self.told = False
+        """Whether the session has been told that the call is over."""
+        self.attempts = 0
+        self.attempt_token = self.token
+        """Of the attempt under way."""
+        self.silent = False
+        """Whether the attempt under way gave no sign of life, and is to end so that there can be another."""
+        self.waits = False
+        """Whether it waits for other bodies to end, or for its next attempt."""
+        self.guard: CallGuard | None = None
+        self.ended_by: EventRef | None = None
+        """The event of its session that cancelled it."""
+        self.slot: asyncio.Semaphore | None = None
+        """What it holds of the tool's limit."""
+
+    def free_slot(self) -> None:
+        """Let another call begin."""
+        slot, self.slot = self.slot, None
+        if slot is not None:
+            slot.release()
+
+    def stop_timers(self) -> None:
+        """Wait for nothing any more."""
+        for timer in (self.silence, self.patience, self.grace):
+            if timer is not None:
+                timer.cancel()
+
+
+class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
+    """Runs one tool.
+
+    Args:
+        runner: the tools of this process.
+        journal: where the tool's stream goes.
+        observer: is told what calls report.
+        deps: the application's own object, for the tool's context.
+        subagents: runs other agents for calls of the tool; None = nobody does.
+        cancel_grace_s: how long a cancelled body may go on before it counts as abandoned; one that watches its
+            token is left alone for the first half of it.
+    """
+
+    def __init__(
+        self,
+        runner: ToolRunner,
+        journal: Journal,
+        observer: SessionObserver,
+        *,
+        deps: object = None,
+        subagents: Subagents | None = None,
+        cancel_grace_s: float = CANCEL_GRACE_S,
+    ) -> None:
+        super().__init__(TOOL_CORE, TOOL_CODEC, journal, cancel_grace_s=cancel_grace_s)
+        self._runner = runner
+        self._observer = observer
+        self._deps = deps
+        self._subagents = subagents
+        self._patience_s = cancel_grace_s / 2
+        self._calls: dict[tuple[SessionId, str], _Running] = {}
+        self._defined = False
+        self._slots: tuple[int, asyncio.Semaphore] | None = None
+        """The limit of bodies that run at once, and how many more may."""
+
+    @property
+    def tool(self) -> str:
+        """The tool's name."""
+        return kind_and_identifier(self.address)[1].rpartition("/")[2]
+
+    async def on_receive(self, message: object) -> object:
+        """Begin, cancel or give up a call."""
+        match message:
+            case StartToolCall():
+                self._start(message)
+                self._define()
+            case CancelToolCall(session=session, key=key, cause=cause):
+                running = self._calls.get((session, key))
+                if running is not None:
+                    running.ended_by = cause
+                    self._cancel(running, "the run was cancelled")
+            case AbandonToolCall(session=session, key=key):
+                running = self._calls.get((session, key))
+                if running is not None:
+                    running.free_slot()  # Or the calls that wait for it would wait for ever.
+                    await self._note(AbandonCall(running.message.started))
+            case RecordFact(fact=fact):
+                await self._note(fact)
+            case _:
+                return await super().on_receive(message)
+        return None
+
+    def may_passivate(self) -> bool:
+        """Return False: there are few tools, and calls of all sessions are under way in each."""
+        return False
+
+    def on_failure(self, *_error: object, **_error_by_name: object) -> None:
+        """End the calls that run as far as their sessions are concerned: what becomes of them is not known."""
+        super().on_failure()
+        for running in self._calls.values():
+            if not running.told:
+                self._tell(running, (TextBlock(text=CRASHED_TEXT),), "crashed", broken=True)
+
+    def _define(self) -> None:
+        """Have it recorded once in a life what the tool is, behind the calls that wait already."""
+        spec = self._runner.spec(self.tool)
+        if not self._defined and spec is not None:
+            self._defined = True
+            self.actor_ref.tell(RecordFact(DefineTool(spec)))
+
+    async def _note(self, command: ToolCommand) -> None:
+        """Record a fact about the tool that is evidence only: no call depends on it."""
+        try:
+            await self.perform([command])
+        except (PersistenceError, CommandRejected) as error:
+            log.warning("%s: %s is not recorded: %s", self.address, type(command).__name__, error)
+
+    def _start(self, message: StartToolCall) -> None:
+        place = (message.session, message.key)
+        if place in self._calls:
+            return
+        running = self._calls[place] = _Running(message)
+        running.task = self.spawn(self._run(running, place), name=f"{message.session}/{message.call}")
+
+    async def _run(self, running: _Running, place: tuple[SessionId, str]) -> None:
+        try:
+            if running.token.cancelled:  # Before it began.
+                self._tell_cancelled(running)
+            elif self._runner.spec(self.tool) is None:
+                text = f"There is no tool {self.tool!r} in this process."
+                self._tell(running, (TextBlock(text=text),), "not_found")
+            else:
+                value = await self._carried_out(running)
+                finished = running.context.finished if running.context is not None else None
+                content, payloads = result_content(value if finished is None else WithLimit(finished, None))
+                self._tell(running, content, None, payloads, ends_run=finished is not None)
+        except asyncio.CancelledError:
+            if running.token.cancelled:
+                self._tell_cancelled(running)
+            elif running.told or not self.actor_ref.is_alive():
+                raise  # This actor stops, and the call stays open as after a crash.
+            else:
+                self._tell(running, *failure(RuntimeError("the tool let out a CancelledError of its own")))
+        except Unrecordable as error:
+            text = f"The tool ran, and its result cannot be recorded: {error}"
+            self._tell(running, (TextBlock(text=text),), "permanent")
+        except KeyboardInterrupt:
+            raise
+        except AgentLoopError as error:  # What carries the body out has failed, so nobody knows how far it came.
+            log.error("%s: call %s cannot be carried out: %s", self.address, running.message.call, error)
+            text = f"{CRASHED_TEXT} ({text_of_error(error)})"
+            self._tell(running, (TextBlock(text=text),), "crashed", broken=True)
+        except CallRefused as error:
+            text = f"{error}. The call was not run." if error.broken else str(error)
+            self._tell(running, (TextBlock(text=text),), "denied", broken=error.broken)
+        except CallNotMade as error:
+            self._tell(running, (TextBlock(text=str(error)),), "shed")
+        except ToolError as error:
+            self._tell(running, *failure(error))
+        except BaseException as error:  # The border to user code: its failure is a result for the model.
+            log.warning(
+                "%s: call %s of session %s raised", self.address, running.message.call, place[0], exc_info=error
+            )
+            self._tell(running, *failure(error))
+        finally:
+            running.stop_timers()
+            running.free_slot()
+            if self._calls.get(place) is running:
+                del self._calls[place]
+
+    async def _carried_out(self, running: _Running) -> object:
+        """Return what the body returned, in the end.
+
+        Raises:
+            CallNotMade: the breaker keeps the call away.
+            NoSignOfLife: the last attempt gave none.
+            Exception: whatever the last attempt raised.
+        """
+        rules = self._runner.rules(self.tool)
+        await self._enter(running, rules)
+        failed: Exception | None = None
+        while True:
+            running.attempts += 1
+            try:
+                return await self._attempt(running, rules)
+            except CallNotMade:
+                if failed is not None:  # What happened before says more.
+                    raise failed from None
+                raise
+            except AgentLoopError:
+                raise
+            except Exception as error:
+                failed = error
+                spec = self._runner.spec(self.tool)
+                over = running.told or running.token.cancelled
+                if over or failure(error)[1] != "transient" or not may_run_again(spec, rules, running.attempts):
+                    raise
+            await self._pause(running, rules, failed)
+
+    async def _enter(self, running: _Running, rules: ToolRules) -> None:
+        """Wait until one body more may run."""
+        if rules.concurrency is None:
+            return
+        if self._slots is None or self._slots[0] != rules.concurrency:
+            self._slots = (rules.concurrency, asyncio.Semaphore(rules.concurrency))
+        slot = self._slots[1]
+        running.waits = True
+        await slot.acquire()
+        running.slot, running.waits = slot, False
+
+    async def _pause(self, running: _Running, rules: ToolRules, failed: Exception) -> None:
+        """Wait until the next attempt."""
+        assert rules.retries is not None
+        message = running.message
+        delay_us = retry_delay_us(rules.retries, running.attempts, None, f"{message.session}/{message.call}")
+        log.info(
+            "%s: attempt %d at call %s of session %s failed and is made again after %.3g s: %s",
+            self.address, running.attempts, message.call, message.session, delay_us / 1e6, text_of_error(failed),
+        )  # fmt: skip
+        running.stop_timers()
+        running.waits = True
+        await self.system.clock.sleep(delay_us / 1e6)
+        running.waits = False
+
+    async def _attempt(self, running: _Running, rules: ToolRules) -> object:
+        if rules.breaker is None:
+            return await self._body(running)
+        guard = rules.breaker.guard()
+        running.waits = True
+        try:
+            await guard.begin()
+        except CircuitOpen as error:
+            raise CallNotMade(self.tool, error) from None
+        running.guard, running.waits = guard, False
+        try:
+            value = await self._body(running)
+        except BaseException as error:
+            await guard.end(error)
+            raise
+        await guard.end(None)
+        return value
+
+    async def _body(self, running: _Running) -> object:
+        message = running.message
+        running.silent = False
+        running.attempt_token = running.token.child()
+        running.context = ToolContext(
+            call=message.call,
+            session=message.session,
+            deps=self._deps,
+            cancel=running.attempt_token,
+            report=lambda report: self._progressed(running, report),
+        )
+        self._listen(running)
+        calling = CallingTool(
+            self.system,
+            message.session,
+            ancestors=message.ancestors,
+            call=message.call,
+            started=message.started,
+            correlation=message.correlation or message.started,
+            subagents=self._subagents,
+            listen=lambda wanted: self._listen_again(running, wanted),
+            ended_by=lambda: running.ended_by,
+        )
+        calling_tool.set(calling)
+        try:
+            return await self._runner.run(self.tool, message.arguments, running.context)
+        except BaseException:
+            if not running.silent or running.token.cancelled or not self.actor_ref.is_alive():
+                raise
+            running.stop_timers()
+            task = asyncio.current_task()
+            while task is not None and task.cancelling():
+                task.uncancel()  # It was the attempt's end that was meant, and there may be another.
+            raise NoSignOfLife("it gave no sign of life") from None
+        finally:
+            calling.over = True
+
+    def _tell(
+        self,
+        running: _Running,
+        content: tuple[ResultContent, ...],
+        kind: ErrorKind | None,
+        payloads: Mapping[PayloadHash, bytes] | None = None,
+        *,
+        ends_run: bool = False,
+        broken: bool = False,
+    ) -> None:
+        original, more = running.context.original if running.context is not None else (None, {})
+        command = RecordToolResult(
+            call=running.message.call,
+            content=content,
+            kind=kind,
+            ends_run=ends_run,
+            broken=broken,
+            original=original,
+        )
+        ended = EffectEnded(key=running.message.key, command=command, payloads={**(payloads or {}), **more})
+        self._tell_end(running, ended)
+
+    def _tell_cancelled(self, running: _Running) -> None:
+        if not running.told:
+            self._tell_end(running, EffectEnded(key=running.message.key))
+
+    def _tell_end(self, running: _Running, ended: EffectEnded) -> None:
+        running.told = True
+        try:
+            tell_end(running.message.reply_to, ended)
+        except ActorStopped as error:  # As after a crash: the log says what is to be done at the next start.
+            log.info("%s: the end of %s came too late: %s", self.address, running.message.call, error)
+
+    def _cancel(self, running: _Running, reason: str) -> None:
+        """Show the token first; a body that does not watch it, or watches for too long, has its task cancelled."""
+        running.stop_timers()
+        running.token.cancel(reason)
+        if running.waits and running.task is not None:
+            running.task.cancel()
+        else:
+            self._end_body(running)
+
+    def _end_body(self, running: _Running) -> None:
+        """Cancel the task of a body whose token is cancelled, after a while if it watches that."""
+        task = running.task
+        if task is None or running.context is None:
+            return  # It has not begun, and will see its token when it does.
+        if running.context.watches_cancel:
+            running.patience = self.system.clock.call_later(self._patience_s, task.cancel)
+        else:
+            task.cancel()
+
+    def _listen_again(self, running: _Running, wanted: bool) -> None:
+        """Begin anew to wait for a sign of life, or let the body be silent."""
+        running.may_be_silent = not wanted
+        if not running.told and not running.token.cancelled:
+            self._listen(running)
+
+    def _listen(self, running: _Running) -> None:
+        """Begin to wait for a sign of life, at most for the tool's `timeout_s`, unless the body may be silent."""
+        spec = self._runner.spec(self.tool)
+        if running.silence is not None:
+            running.silence.cancel()
+        if spec is not None and not running.may_be_silent:
+            timeout_s = spec.timeout_s
+            running.silence = self.system.clock.call_later(timeout_s, lambda: self._timed_out(running, timeout_s))
+
+    def _timed_out(self, running: _Running, timeout_s: float) -> None:
+        """End an attempt that gives no sign of life: so that there can be another, or with the call."""
+        if running.guard is not None:
+            running.guard.lose(NoSignOfLife(f"no sign of life for {timeout_s:g} seconds"))
+        reason = "the call gave no sign of life for too long"
+        if may_run_again(self._runner.spec(self.tool), self._runner.rules(self.tool), running.attempts):
+            running.silent = True
+            running.attempt_token.cancel(reason)
+            self._end_body(running)
+            running.grace = self.system.clock.call_later(self._grace_s, lambda: self._give_up(running, timeout_s))
+        else:
+            self._tell(running, (TextBlock(text=silence_text(timeout_s)),), "timeout")
+            self._cancel(running, reason)
+            running.grace = self._tell_later(self._grace_s, self._abandoning(running))
+
+    def _give_up(self, running: _Running, timeout_s: float) -> None:
+        """End a call one of whose attempts does not end: there cannot be another beside it."""
+        running.silent = False
+        self._tell(running, (TextBlock(text=silence_text(timeout_s)),), "timeout")
+        running.token.cancel("the call gave no sign of life for too long")
+        self.actor_ref.tell(self._abandoning(running))
+
+    def _abandoning(self, running: _Running) -> AbandonToolCall:
+        return AbandonToolCall(session=running.message.session, key=running.message.key)
+
+    def _progressed(self, running: _Running, report: object) -> None:
+        def publish() -> None:
+            if not (running.told or running.silent or running.waits or running.token.cancelled):
+                self._listen(running)
+            self._observer.progressed(running.message.session, running.message.call, report)
+
+        try:
+            self.system.loop.call_soon_threadsafe(publish)
+        except RuntimeError:  # The loop is closed, and the thread of a body that was left behind still reports.
+            log.debug("%s: a report of call %s comes after the end", self.address, running.message.call)

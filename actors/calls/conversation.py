@@ -1,0 +1,115 @@
+"""A session's history as requests need it: complete, cheap to extend, and with a digest over it.
+
+The folded history may hold blocks that stand for payloads. A conversation keeps the restored messages of one session
+beside it, and hashes each message once, so that the request of turn 10,000 costs no more than that of turn 1. A
+request gets a view of the list, which only ever grows at its end, and no copy.
+"""
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import cast, overload
+
+import msgspec
+
+from refold.events.core.content import Block, Message, ProviderBlock, ToolUseBlock
+from refold.events.core.ids import PayloadHash
+from refold.events.model.payloads import all_restored, stored_hashes
+
+ReadPayloads = Callable[[Iterable[PayloadHash]], Awaitable[dict[PayloadHash, bytes]]]
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Message)
+
+
+def own_copy(message: Message) -> Message:
+    """Return `message` for a reader outside: what it does to the JSON in it changes nothing here.
+
+    Everything else in a message is immutable.
+    """
+    if not any(_holds_json(block) for block in message.content):
+        return message
+    return _decoder.decode(_encode(message))
+
+
+def _holds_json(block: Block) -> bool:
+    return type(block) in (ToolUseBlock, ProviderBlock) or getattr(block, "provider_data", None) is not None
+
+
+class HistoryView(Sequence[Message]):
+    """The first messages of a list that only grows: fixed from the day it was made."""
+
+    __slots__ = ("_length", "_messages")
+
+    def __init__(self, messages: list[Message], length: int) -> None:
+        self._messages = messages
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Message]:
+        messages = self._messages
+        return (messages[place] for place in range(self._length))
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Message]: ...
+    def __getitem__(self, place: int | slice) -> Message | list[Message]:
+        """Return one message, or a list of some."""
+        if isinstance(place, slice):
+            return [self._messages[index] for index in range(*place.indices(self._length))]
+        index = place + self._length if place < 0 else place
+        if not 0 <= index < self._length:
+            raise IndexError(f"message {place} of {self._length}")
+        return self._messages[index]
+
+    def __eq__(self, other: object) -> bool:
+        """Compare with any sequence of messages."""
+        if isinstance(other, HistoryView) and other._messages is self._messages:
+            return other._length == self._length
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        messages = cast("Sequence[object]", other)
+        return len(self) == len(messages) and all(mine == theirs for mine, theirs in zip(self, messages, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(self[:])
+
+
+class Conversation:
+    """The restored history of one session.
+
+    Args:
+        read_payloads: reads payloads from the log.
+    """
+
+    def __init__(self, read_payloads: ReadPayloads) -> None:
+        self._read_payloads = read_payloads
+        self._source: list[Message] | None = None
+        self._messages: list[Message] = []
+        self._digest = hashlib.sha256()
+
+    async def upto(self, source: list[Message], length: int) -> tuple[Sequence[Message], str]:
+        """Return the first `length` messages of `source`, restored, and the SHA-256 over their stored form.
+
+        Args:
+            source: the folded history: the list of an earlier call that has grown, or another list.
+            length: how many of its messages are meant.
+
+        Raises:
+            LogFormatError: a payload is missing or damaged.
+            PersistenceError: the log cannot be read.
+        """
+        if source is not self._source or length < len(self._messages):
+            self._source, self._messages, self._digest = source, [], hashlib.sha256()
+        fresh = source[len(self._messages) : length]
+        hashes = stored_hashes(fresh)
+        payloads = await self._read_payloads(hashes) if hashes else {}
+        whole = all_restored(fresh, payloads)  # All or none of them: a payload may be missing.
+        for message in fresh:
+            self._digest.update(_encode(message))
+        self._messages += map(own_copy, whole)
+        return HistoryView(self._messages, length), self._digest.hexdigest()

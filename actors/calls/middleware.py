@@ -1,0 +1,209 @@
+"""Middleware: user code around what people say, what a model is asked and answers, and what tools are called with.
+
+Subclass `Middleware` and override what is needed. Where each hook runs, and what becomes of what it changes:
+
+- `on_user_message` runs where an input is sent, before it is accepted. What is recorded is the changed input, with the
+  one that was given beside it.
+- `on_pre_llm` and `on_post_llm` run inside the model effect. What they changed in the request is in the reference to
+  it, and the model's own answer is kept where they changed that.
+- `on_tool_call` and `on_tool_result` run in the tool's effect, around its body. The arguments are what was recorded,
+  and shown to whoever approved, so they cannot be changed there: do that in `on_post_llm`. A changed result is recorded
+  with the one that the tool gave.
+
+Each may be a plain function, which runs on the loop and must return quickly, or a coroutine. All are called in order of
+registration, each with what the one before has made of it; None changes nothing, and so does a change made in place,
+since each gets a copy. The rule: a hook that raises fails the send, the model call or the tool call that it was called
+for, and nothing else; and replay needs no middleware, since all that it did is recorded.
+"""
+
+import asyncio
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from refold.actors.calls.conversation import own_copy
+from refold.actors.calls.results import result_blocks, text_of_error
+from refold.actors.calls.validation import checked_response
+from refold.events.core.content import ImageBlock, TextBlock, ToolResultBlock
+from refold.events.core.errors import AgentLoopError
+from refold.events.core.ids import RunId, SessionId, ToolCallId
+from refold.events.model.messages import ModelRequest, ModelResponse
+from refold.events.session.events import Deny
+
+UserBlocks = tuple[TextBlock | ImageBlock, ...]
+
+
+class HookContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a hook is called."""
+
+    session: SessionId
+    run: RunId | None = None
+    """None where none has begun, and around a tool's body."""
+    turn: int = 0
+    """From 1 in each run; 0 where there is none."""
+    call: ToolCallId | None = None
+    """The tool call, around its body."""
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call whose body is about to run."""
+
+    tool: str
+    input: dict[str, object]
+    """The arguments, a copy."""
+
+
+class Middleware:
+    """Base of user code around an agent's turns; see the module for where each hook runs."""
+
+    def on_user_message(self, context: HookContext, content: UserBlocks) -> Any:
+        """Return the content that is sent instead (blocks, or a text), or None; may be a coroutine."""
+
+    def on_pre_llm(self, context: HookContext, request: ModelRequest) -> Any:
+        """Return the request that is sent instead, or None; `msgspec.structs.replace(request, …)` makes one."""
+
+    def on_post_llm(self, context: HookContext, response: ModelResponse) -> Any:
+        """Return the answer that counts instead, or None; its tokens stay those that the provider counted."""
+
+    def on_tool_call(self, context: HookContext, call: ToolCall) -> Any:
+        """Return a `Deny`, so that the body does not run, or None."""
+
+    def on_tool_result(self, context: HookContext, result: ToolResultBlock) -> Any:
+        """Return the result that the model is told instead, or None; also of a tool that failed."""
+
+
+class CallRefused(Exception):
+    """A tool call whose body did not run, since middleware refused it or failed on it.
+
+    Args:
+        reason: what the model is told.
+        broken: whether it failed on it.
+    """
+
+    def __init__(self, reason: str, *, broken: bool) -> None:
+        super().__init__(reason)
+        self.broken = broken
+
+
+class Hooks:
+    """The middleware of one agent, in order of registration.
+
+    Args:
+        middleware: at least one.
+    """
+
+    def __init__(self, middleware: Sequence[Middleware]) -> None:
+        self._middleware = tuple(middleware)
+
+    async def user_message(
+        self, session: SessionId, content: UserBlocks, blocks_of: Callable[[Any], Sequence[TextBlock | ImageBlock]]
+    ) -> UserBlocks:
+        """Return an input as it is sent.
+
+        Args:
+            session: to which.
+            content: as it was given.
+            blocks_of: checks what a hook gave; what it raises is raised.
+
+        Raises:
+            AgentLoopError: a hook failed.
+        """
+        context = HookContext(session=session)
+        for each in self._overriding("on_user_message"):
+            said = await _called(each, "on_user_message", context, content)
+            content = content if said is None else tuple(blocks_of(said))
+        return content
+
+    async def pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
+        """Return a request as it is sent; the same object where no hook changed it.
+
+        Raises:
+            AgentLoopError: a hook failed, or gave no request.
+        """
+        for each in self._overriding("on_pre_llm"):
+            shown = msgspec.structs.replace(
+                request, messages=tuple(map(own_copy, request.messages)), tools=copy.deepcopy(request.tools)
+            )
+            said = await _called(each, "on_pre_llm", context, shown)
+            if said is not None and not isinstance(said, ModelRequest):
+                raise _wrong(each, "on_pre_llm", said, "a ModelRequest")
+            if said is not None:
+                request = msgspec.structs.replace(
+                    said, tools=tuple(sorted(said.tools, key=lambda spec: spec.name)), messages=tuple(said.messages)
+                )
+        return request
+
+    async def post_llm(self, context: HookContext, response: ModelResponse) -> ModelResponse:
+        """Return an answer as it counts; the same object where no hook changed it.
+
+        Raises:
+            AgentLoopError: a hook failed, or gave no answer.
+        """
+        for each in self._overriding("on_post_llm"):
+            said = await _called(each, "on_post_llm", context, copy.deepcopy(response))
+            if said is not None and not isinstance(said, ModelResponse):
+                raise _wrong(each, "on_post_llm", said, "a ModelResponse")
+            if said is not None:
+                changed = msgspec.structs.replace(said, usage=response.usage, model=response.model)
+                response = changed if checked_response(changed) != response else response
+        return response
+
+    async def tool_call(self, context: HookContext, call: ToolCall) -> None:
+        """Return if a body may run.
+
+        Raises:
+            CallRefused: it may not.
+        """
+        for each in self._overriding("on_tool_call"):
+            try:
+                said = await _called(each, "on_tool_call", context, copy.deepcopy(call))
+                if said is not None and not isinstance(said, Deny):
+                    raise _wrong(each, "on_tool_call", said, "a Deny")
+            except AgentLoopError as error:
+                raise CallRefused(str(error), broken=True) from error
+            if said is not None:
+                raise CallRefused(said.reason.strip() or "Denied: the call was not run.", broken=False)
+
+    async def tool_result(self, context: HookContext, result: ToolResultBlock) -> ToolResultBlock:
+        """Return a result as the model is told it; the same object where no hook changed it.
+
+        Raises:
+            AgentLoopError: a hook failed, or gave no result.
+        """
+        for each in self._overriding("on_tool_result"):
+            said = await _called(each, "on_tool_result", context, copy.deepcopy(result))
+            if said is None:
+                continue
+            if not isinstance(said, ToolResultBlock):
+                raise _wrong(each, "on_tool_result", said, "a ToolResultBlock")
+            if not all(isinstance(block, TextBlock | ImageBlock) for block in said.content):
+                raise _wrong(each, "on_tool_result", said.content, "texts and images")
+            content = tuple(piece for block in said.content for piece in result_blocks(block))
+            changed = msgspec.structs.replace(said, tool_use_id=result.tool_use_id, content=content)
+            result = changed if changed != result else result
+        return result
+
+    def _overriding(self, hook: str) -> list[Middleware]:
+        """Return those that do something in a hook, since the others need no copy of anything."""
+        return [each for each in self._middleware if getattr(type(each), hook) is not getattr(Middleware, hook)]
+
+
+async def _called(middleware: Middleware, hook: str, context: HookContext, value: object) -> Any:
+    try:
+        said = getattr(middleware, hook)(context, value)
+        return await said if inspect.isawaitable(said) else said
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # The border to user code.
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        said = text_of_error(error) or type(error).__name__
+        raise AgentLoopError(f"{type(middleware).__name__}.{hook} failed: {said}") from error
+
+
+def _wrong(middleware: Middleware, hook: str, said: object, wanted: str) -> AgentLoopError:
+    return AgentLoopError(f"{type(middleware).__name__}.{hook} gave {type(said).__name__} instead of {wanted} or None")

@@ -1,0 +1,137 @@
+"""What a policy says about the calls of an answer, before the answer is recorded.
+
+It runs inside the model effect, as all user code does. The rule: what it says becomes part of the recorded verdict, so
+a replay needs no policy; and a policy that fails breaks its call and nothing else.
+"""
+
+import asyncio
+import copy
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from refold.actors.calls.results import text_of_error
+from refold.events.core.content import ToolUseBlock, tool_uses
+from refold.events.core.errors import AgentLoopError
+from refold.events.core.ids import RunId, SessionId
+from refold.events.model.configuration import ToolSpec
+from refold.events.session.events import Allow, Ask, Deny, Judgement, ProposedCall, Verdict, recorded_reason
+from refold.events.session.normalise import Answer
+
+log = logging.getLogger("refold.model")
+
+Policy = Callable[[ProposedCall], Judgement | Awaitable[Judgement | None] | None]
+"""Says what is to become of a call that a model asks for; None = as `Allow`.
+
+Plain functions run on the loop and must return quickly.
+"""
+
+Offer = Callable[[SessionId, ToolSpec], bool]
+"""Says whether a model is offered a tool in a session; runs on the loop before each model call."""
+
+
+def offered_tools(offer: Offer | None, session: SessionId, tools: tuple[ToolSpec, ...]) -> tuple[ToolSpec, ...]:
+    """Return the tools that a model is offered, in the same order.
+
+    Raises:
+        AgentLoopError: `offer` failed, or said neither True nor False.
+    """
+    return tools if offer is None else tuple(spec for spec in tools if _is_offered(offer, session, spec))
+
+
+def _is_offered(offer: Offer, session: SessionId, spec: ToolSpec) -> bool:
+    try:
+        said: object = offer(session, spec)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # The border to user code, which awaits nothing: a CancelledError is its own.
+        raise AgentLoopError(f"the offer of tools failed on {spec.name}: {text_of_error(error)}") from error
+    if inspect.iscoroutine(said):
+        said.close()
+    if not isinstance(said, bool):
+        raise AgentLoopError(f"the offer of tools gave {type(said).__name__} for {spec.name} instead of True or False")
+    return said
+
+
+async def judged(
+    answer: Answer,
+    policy: Policy | None,
+    *,
+    session: SessionId,
+    run: RunId,
+    turn: int,
+    tools: Sequence[ToolSpec],
+    offered: Sequence[ToolSpec],
+) -> Answer:
+    """Return `answer` with the verdicts that its calls get from the policy.
+
+    Args:
+        answer: with a verdict for each call from the tools themselves.
+        policy: asked about each call that may run so far, one after another; None = there is none.
+        session: whose answer it is.
+        run: likewise.
+        turn: likewise.
+        tools: that exist.
+        offered: those of them that the model was offered; a call of another one is denied.
+    """
+    if not answer.verdicts:
+        return answer
+    specs = {spec.name: spec for spec in tools}
+    names = {spec.name for spec in offered}
+    verdicts: list[Verdict] = []
+    for use, verdict in zip(tool_uses(answer.content), answer.verdicts, strict=True):
+        spec = specs.get(use.name)
+        if verdict.verdict != "allow":
+            verdicts.append(verdict)
+        elif spec is None or use.name not in names:  # Nobody may decide about a tool that the session does not know.
+            verdicts.append(Verdict(verdict="deny", reason=f"The tool {use.name} is not to be used here."))
+        elif policy is None:
+            verdicts.append(verdict)
+        else:
+            call = ProposedCall(
+                session=session,
+                run=run,
+                turn=turn,
+                tool=use.name,
+                input=copy.deepcopy(use.input),
+                tier=spec.tier,
+                effect=spec.effect,
+            )
+            verdicts.append(await _judged(policy, call, use, verdict))
+    return msgspec.structs.replace(answer, verdicts=tuple(verdicts))
+
+
+async def _judged(policy: Policy, call: ProposedCall, use: ToolUseBlock, verdict: Verdict) -> Verdict:
+    try:
+        judgement = policy(call)
+        if inspect.isawaitable(judgement):
+            judgement = await judgement
+        return _verdict(judgement, use, verdict)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # The border to user code: nothing is known of the call, so it must not run.
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise
+        log.exception("the policy failed on a call of %s in session %s", use.name, call.session)
+        return _broken(f"The policy failed: {text_of_error(error) or type(error).__name__}")
+
+
+def _verdict(judgement: Judgement | None, use: ToolUseBlock, verdict: Verdict) -> Verdict:
+    match judgement:
+        case None | Allow():
+            return verdict
+        case Deny(reason=reason):
+            return Verdict(verdict="deny", reason=recorded_reason(reason), action=verdict.action)
+        case Ask(reason=reason):
+            return Verdict(verdict="ask", reason=recorded_reason(reason), action=verdict.action)
+        case _:
+            said = type(judgement).__name__
+            log.error("the policy said %s of a call of %s instead of Allow, Deny, Ask or None", said, use.name)
+            return _broken(f"The policy gave {said} instead of Allow, Deny or Ask.")
+
+
+def _broken(reason: str) -> Verdict:
+    return Verdict(verdict="broken", reason=recorded_reason(reason))

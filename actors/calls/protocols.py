@@ -1,0 +1,105 @@
+"""What actors need from the world above them, as protocols that runtime and tests implement."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol, TypeAlias
+
+from refold.actors.calls.tool_context import CallingTool, ToolContext
+from refold.actors.calls.tool_rules import ToolRules
+from refold.events.core.codec import RecordedEvent
+from refold.events.core.content import JsonObject
+from refold.events.core.ids import RunId, SessionId
+from refold.events.model.configuration import ToolSpec
+from refold.events.model.messages import Delta, ModelRequest, ModelResponse
+from refold.events.session.events import SessionEvent, Verdict
+from refold.events.session.state import SessionState
+
+StreamItem: TypeAlias = Delta | ModelResponse
+"""What a stream of an answer yields: deltas, and last the complete response."""
+
+
+class Provider(Protocol):
+    """What answers a model request; where answers are to be streamed, best a `StreamingProvider`."""
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return the model's answer.
+
+        Raises:
+            ProviderError: the call failed; its fields say whether it may be repeated.
+        """
+        ...
+
+
+class StreamingProvider(Provider, Protocol):
+    """A provider that gives its answers as they arrive.
+
+    Of one that has no `stream`, or inherits this one, the stream is the complete response.
+    """
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
+        """Yield the answer as it arrives, the complete response last; the stream is closed when that has come.
+
+        Raises:
+            ProviderError: the call failed, perhaps half-way.
+        """
+        yield await self.complete(request)
+
+
+class ToolRunner(Protocol):
+    """The tools that exist in this process."""
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of all tools, sorted."""
+        ...
+
+    def spec(self, name: str) -> ToolSpec | None:
+        """Return a tool's description, or None if there is no such tool."""
+        ...
+
+    def rules(self, name: str) -> ToolRules:
+        """Return how a tool's calls are carried out."""
+        ...
+
+    def check(self, name: str, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
+        """Return the arguments as they will be passed, repaired where their meaning is certain, and the verdict."""
+        ...
+
+    async def run(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
+        """Run a tool's body and return what it returned.
+
+        Raises:
+            AgentLoopError: the body could not be carried out, through no fault of the tool.
+            Exception: whatever the body raised.
+        """
+        ...
+
+
+class Subagents(Protocol):
+    """Runs other agents for calls of tools."""
+
+    async def answer(self, agent: str, task: str, context: ToolContext[object], calling: CallingTool) -> object:
+        """Have an agent carry out a task in the call's child session, and return its answer.
+
+        Raises:
+            ToolError: there is no answer; its kind, or that of a `CallFailed`, says why.
+        """
+        ...
+
+
+class SessionObserver(Protocol):
+    """Who is told what happens in sessions. It must return quickly; what it raises is logged and ignored."""
+
+    def recorded(self, session: SessionId, events: Sequence[RecordedEvent[SessionEvent]]) -> None:
+        """See events that have just become durable, in order."""
+        ...
+
+    def settled(self, session: SessionId, state: SessionState) -> None:
+        """See that nothing of an earlier run is in flight any more; `state` is to be read only, and only now."""
+        ...
+
+    def streamed(self, session: SessionId, run: RunId, turn: int, delta: Delta) -> None:
+        """See a piece of the answer in a run's turn; it is not logged."""
+        ...
+
+    def progressed(self, session: SessionId, call: str, report: object) -> None:
+        """See what a running tool reports; it is not logged."""
+        ...

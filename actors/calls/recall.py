@@ -1,0 +1,142 @@
+"""What an agent remembers, put into its requests: episodes that match the latest input, and the working memory.
+
+It runs inside the model effect. What entered a request is recorded with it; that it was recalled is noted in the memory
+once the answer is durable, and nobody waits for that. A memory that fails costs the request what it would have said,
+with a warning and a note in the record, and never the call.
+"""
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from refold.actors.calls.results import text_of_error
+from refold.events.core.cleaning import clean_text
+from refold.events.core.ids import MemoryId, RunId, SessionId
+from refold.events.model.configuration import AgentConfiguration
+from refold.events.model.context_window import about_tokens
+from refold.events.model.messages import SystemAddition
+
+log = logging.getLogger("refold.model")
+
+RECALL_HEADING = "What you remember of earlier conversations:"
+
+
+class RecalledItem(Protocol):
+    """Something that was found in a memory."""
+
+    @property
+    def id(self) -> MemoryId: ...
+    @property
+    def content(self) -> str: ...
+
+
+class Recall(Protocol):
+    """A memory of episodes, as a model call asks it."""
+
+    def look(self, agent: str, query: str, limit: int) -> Awaitable[Sequence[RecalledItem]]:
+        """Return what matches a query, the best first, at most `limit` items; nothing is recorded."""
+        ...
+
+    def note_recalled(self, ids: Sequence[MemoryId], key: str | None = None) -> object:
+        """Have it recorded that items were recalled, once for each key; it returns at once."""
+        ...
+
+
+class PromptText(Protocol):
+    """A working memory, as a model call asks it."""
+
+    def prompt_text(self) -> Awaitable[str]:
+        """Return what is to stand behind the system prompt; nothing where it is empty."""
+        ...
+
+
+class Remembered(msgspec.Struct, frozen=True, kw_only=True):
+    """What enters one request."""
+
+    added: tuple[SystemAddition, ...] = ()
+    recalled: tuple[str, ...] = ()
+    """Identifiers of the episodes among it."""
+    notes: tuple[str, ...] = ()
+    """What could not be asked."""
+
+
+class Recalling:
+    """Asks an agent's memories.
+
+    Args:
+        memory: of episodes; None = there is none.
+        working_memory: likewise.
+    """
+
+    def __init__(self, memory: Recall | None, working_memory: PromptText | None) -> None:
+        self._memory = memory
+        self._working_memory = working_memory
+
+    async def remembered(self, configuration: AgentConfiguration, query: str) -> Remembered:
+        """Return what enters a request.
+
+        Args:
+            configuration: says how much may.
+            query: text of the latest input.
+        """
+        added: list[SystemAddition] = []
+        recalled: tuple[str, ...] = ()
+        notes: list[str] = []
+        if self._memory is not None and configuration.max_memory_recalls and query.strip():
+            try:
+                found = await self._memory.look(configuration.agent, query, configuration.max_memory_recalls)
+                given = [(str(item.id), clean_text(item.content)) for item in found]
+            except Exception as error:  # noqa: BLE001 - The border to a memory, which may be the user's own.
+                notes.append(_failed("nothing was recalled", error))
+            else:
+                recalled, text = recall_text(given[: configuration.max_memory_recalls], configuration.max_memory_tokens)
+                added += [SystemAddition("recall", text)] if text else []
+        if self._working_memory is not None:
+            try:
+                text = clean_text(await self._working_memory.prompt_text())
+            except Exception as error:  # noqa: BLE001 - Likewise.
+                notes.append(_failed("the working memory was left out", error))
+            else:
+                added += [SystemAddition("working_memory", text)] if text.strip() else []
+        return Remembered(added=tuple(added), recalled=recalled, notes=tuple(notes))
+
+    def note(self, session: SessionId, run: RunId, recalled: Sequence[str]) -> None:
+        """Have it noted that an answer, now durable, was given with these episodes; each counts once in a run."""
+        if self._memory is None:
+            return
+        for item in recalled:
+            key = hashlib.sha256("\0".join((session, run, item)).encode()).hexdigest()[:32]
+            try:
+                self._memory.note_recalled((MemoryId(item),), f"recall {key}")
+            except Exception as error:
+                log.exception("session %s: that %s was recalled is not noted: %s", session, item, text_of_error(error))
+
+
+def recall_text(found: Sequence[tuple[str, str]], max_tokens: int | None) -> tuple[tuple[str, ...], str]:
+    """Return which items enter a prompt, and the text that does: a heading, and a line `- content` each.
+
+    An item for which there is no room is left out, and the next one tried. Further lines of an item are indented, so
+    that none can pass for another one.
+
+    Args:
+        found: identifiers and contents, the best first.
+        max_tokens: most tokens of the whole text, a token for four characters; None = no limit.
+    """
+    names: list[str] = []
+    text = RECALL_HEADING
+    for name, content in found:
+        first, *more = content.strip().splitlines() or [""]
+        longer = "\n".join((text, f"- {first}", *(f"  {line}" for line in more)))
+        if first and (max_tokens is None or about_tokens(longer) <= max_tokens):
+            names.append(name)
+            text = longer
+    return tuple(names), text if names else ""
+
+
+def _failed(what: str, error: Exception) -> str:
+    said = f"{type(error).__name__}: {text_of_error(error)}"[:2_000]
+    log.warning("%s: %s", what, said, exc_info=error)
+    return f"{what} ({said})"

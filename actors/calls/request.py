@@ -1,0 +1,251 @@
+"""The request of a model call, made ready: what it is, what was done to it, and how the log refers to it.
+
+Part of the model effect (`refold.actors.agent.model`), so that user code may run here: the offer of tools, a window on
+the history, what is recalled, middleware. Whatever it does is in the reference, and the request that is sent is built
+from that by `refold.events.model.request`, as a reader of the log builds it again. Where user code fails, the call
+does.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, Self
+
+import msgspec
+
+from refold.actors.calls.conversation import Conversation
+from refold.actors.calls.middleware import HookContext, Hooks
+from refold.actors.calls.policy import Offer, offered_tools
+from refold.actors.calls.recall import Recalling
+from refold.actors.calls.results import text_of_error
+from refold.events.core.cleaning import Unrecordable
+from refold.events.core.content import AnswerContent, Message
+from refold.events.core.errors import AgentLoopError
+from refold.events.core.ids import PayloadHash, RunId, SessionId
+from refold.events.model.configuration import AgentConfiguration, ToolSpec
+from refold.events.model.context_window import Context, ContextWindow, Range
+from refold.events.model.history_rules import HistoryRules
+from refold.events.model.messages import NOTHING, ModelRequest, Prepared, RequestReference
+from refold.events.model.request import (
+    applied,
+    difference,
+    plain_request,
+    prepared_of,
+    prompt_and_tools,
+    recordable,
+    with_prepared,
+)
+from refold.events.model.spending import Usage
+
+
+class PartsReader(Protocol):
+    """Where prompts and schemas are: a log, as far as a request needs it."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
+        """Return those payloads that there are."""
+        ...
+
+
+class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session says of the request that it wants."""
+
+    session: SessionId
+    run: RunId
+    turn: int
+    asked: int
+    """Version of the event that wants the model call."""
+    summarised: int = 0
+    """Version of the last summary of the history."""
+    configured: int
+    """Version of the AgentConfigured in force."""
+    configuration: AgentConfiguration
+    source: list[Message]
+    """The session's history, which only grows at its end."""
+    length: int
+    """How many of its messages belong to the request."""
+    latest_input: int
+    """Place of the latest input among them."""
+    conversation: Conversation
+    notes: tuple[str, ...] = ()
+    """What could not be done to it, in words."""
+    paid: Usage = Usage()
+    """Tokens that were paid for that."""
+
+
+class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request that is ready to be sent."""
+
+    request: ModelRequest
+    reference: RequestReference
+    payloads: dict[PayloadHash, bytes] = {}
+    """That the reference names and the log may not have."""
+    prepared: Prepared = NOTHING
+    """What was done to it, wherever the reference has that."""
+    tools: tuple[ToolSpec, ...] = ()
+    """All that are configured, in name order."""
+
+    def answered_with(self, answer: tuple[AnswerContent, ...]) -> Self:
+        """Return this with the model's own answer, which middleware changed."""
+        plain = msgspec.structs.replace(self.reference, prepared=None, prepared_payload=None)
+        prepared = msgspec.structs.replace(self.prepared, answer=answer)
+        reference, payloads = with_prepared(plain, prepared)
+        return msgspec.structs.replace(self, reference=reference, payloads=payloads, prepared=prepared)
+
+
+class RequestMaker:
+    """Makes the requests of one agent ready.
+
+    Args:
+        store: where prompts and schemas are.
+        offer: says which tools a model is offered; None = all.
+        recalling: asks the agent's memories; None = it has none.
+        window: says which messages a model is shown; None = all.
+        hooks: may change the request last of all; None = there is no middleware.
+    """
+
+    def __init__(
+        self,
+        store: PartsReader,
+        *,
+        offer: Offer | None = None,
+        recalling: Recalling | None = None,
+        window: ContextWindow | None = None,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self._store = store
+        self._hooks = hooks
+        self._offer = offer
+        self._recalling = recalling
+        self._window = window
+        self._parts: dict[tuple[PayloadHash, PayloadHash], tuple[str, tuple[ToolSpec, ...]]] = {}
+
+    async def make(self, wanted: WantedRequest) -> OutgoingRequest:
+        """Return the request of a call.
+
+        Raises:
+            AgentLoopError: user code failed on it.
+            LogFormatError: the log lacks a part of it, or a part is damaged.
+            PersistenceError: the log cannot be read.
+        """
+        plain, reference = await self.plain(wanted)
+        prepared = Prepared(notes=wanted.notes)
+        if self._recalling is not None:
+            latest = plain.messages[wanted.latest_input]
+            remembered = await self._recalling.remembered(wanted.configuration, latest.text)
+            prepared = Prepared(added=remembered.added, notes=wanted.notes + remembered.notes)
+            reference = msgspec.structs.replace(reference, recalled=remembered.recalled)
+        prepared = self._trimmed(plain, wanted.latest_input, prepared)
+        if self._hooks is not None:
+            prepared = await self._rewritten(self._hooks, wanted, applied(plain, prepared), prepared)
+        referring, payloads = with_prepared(reference, prepared)
+        return OutgoingRequest(
+            request=applied(plain, prepared_of(referring, payloads)),
+            reference=referring,
+            payloads=payloads,
+            prepared=prepared,
+            tools=(await self.prompt_and_tools(wanted.configuration))[1],
+        )
+
+    async def plain(self, wanted: WantedRequest) -> tuple[ModelRequest, RequestReference]:
+        """Return the request to which nothing was done yet, and the reference to it.
+
+        Raises:
+            AgentLoopError: the offer of tools failed.
+            LogFormatError: the log lacks a part of it, or a part is damaged.
+            PersistenceError: the log cannot be read.
+        """
+        messages, digest = await wanted.conversation.upto(wanted.source, wanted.length)
+        prompt, tools = await self.prompt_and_tools(wanted.configuration)
+        offered = offered_tools(self._offer, wanted.session, tools)
+        names = tuple(spec.name for spec in offered) if len(offered) < len(tools) else None
+        reference = RequestReference(configured=wanted.configured, messages=wanted.length, digest=digest, offered=names)
+        return plain_request(wanted.configuration, prompt, tools, messages, names), reference
+
+    async def _rewritten(
+        self, hooks: Hooks, wanted: WantedRequest, request: ModelRequest, prepared: Prepared
+    ) -> Prepared:
+        """Return what is done to a request, with what middleware changes in it."""
+        context = HookContext(session=wanted.session, run=wanted.run, turn=wanted.turn)
+        changed = await hooks.pre_llm(context, request)
+        if changed is request:
+            return prepared
+        changes = difference(request, changed)
+        if changes is None:
+            return prepared
+        try:
+            again, _ = recordable(msgspec.structs.replace(prepared, rewritten=changes))
+        except Unrecordable as error:
+            raise AgentLoopError(f"the request that middleware made cannot be recorded: {error}") from error
+        if changes.messages is not None:
+            require_acceptable(changed.messages, "what middleware made of the messages")
+        return again
+
+    def _trimmed(self, plain: ModelRequest, latest_input: int, prepared: Prepared) -> Prepared:
+        """Return what is done to a request, with what the window leaves out of its history."""
+        if self._window is None:
+            return prepared
+        request = applied(plain, prepared)
+        context = Context(
+            system_prompt=request.system_prompt,
+            messages=plain.messages,
+            tools=request.tools,
+            latest_input=latest_input,
+        )
+        kept = kept_ranges(self._window, context)
+        return prepared if kept is None else msgspec.structs.replace(prepared, kept=kept)
+
+    async def prompt_and_tools(self, configuration: AgentConfiguration) -> tuple[str, tuple[ToolSpec, ...]]:
+        """Return the system prompt of a configuration, and its tools in name order.
+
+        Raises:
+            LogFormatError: the log lacks one of them.
+            PersistenceError: the log cannot be read.
+        """
+        place = (configuration.system_prompt, configuration.tool_schemas)
+        if place not in self._parts:
+            payloads = await self._store.read_payloads(place)
+            self._parts[place] = prompt_and_tools(configuration, payloads, self._store.name)
+        return self._parts[place]
+
+
+def kept_ranges(window: ContextWindow, context: Context) -> tuple[Range, ...] | None:
+    """Return what a window keeps of a history, or None for all of it.
+
+    Raises:
+        AgentLoopError: it failed, or keeps something that no provider would accept.
+    """
+    try:
+        said = window.kept(context)
+        kept = None if said is None else tuple((int(first), int(end)) for first, end in said)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # The border to user code, which awaits nothing: a CancelledError is its own.
+        raise AgentLoopError(f"the context window failed: {text_of_error(error) or type(error).__name__}") from error
+    if kept is None or kept == ((0, len(context.messages)),):
+        return None
+    place = 0
+    for first, end in kept:
+        if not place <= first < end <= len(context.messages):
+            raise AgentLoopError(
+                f"the context window keeps {kept} of {len(context.messages)} messages; give ranges in order"
+            )
+        place = end
+    left = [message for first, end in kept for message in context.messages[first:end]]
+    require_acceptable(left, "what the context window keeps")
+    return kept
+
+
+def require_acceptable(messages: Sequence[Message], what: str) -> None:
+    """Return if providers accept messages as a history.
+
+    Raises:
+        AgentLoopError: they do not; names the first fault.
+    """
+    rules = HistoryRules()
+    findings = [finding for message in messages for finding in rules.add(message)]
+    findings.extend(rules.unanswered())
+    if not messages:
+        raise AgentLoopError(f"{what} is no history: it has no message")
+    if findings:
+        raise AgentLoopError(f"{what} is no history that providers accept: {findings[0].message}")

@@ -1,0 +1,149 @@
+"""What a running tool is told, and how it reports back."""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from refold.actors.cancellation import CancellationToken
+from refold.actors.kernel.errors import AskCycle
+from refold.events.core.content import ResultContent
+from refold.events.core.errors import ToolError
+from refold.events.core.ids import EventRef, PayloadHash, SessionId, ToolCallId, stream_name
+from refold.events.session.core import SESSION_KIND
+
+if TYPE_CHECKING:
+    from refold.actors.calls.protocols import Subagents
+    from refold.actors.kernel.system import ActorSystem
+
+D = TypeVar("D")
+
+
+class CallingTool:
+    """Whose call a tool's body carries out: a wait for a session that waits for it can be refused, and a child begun.
+
+    Attributes:
+        system: where the sessions live.
+        session: whose call it is.
+        ancestors: the sessions that wait for that one: its parent, the parent's parent and so on.
+        call: the call.
+        started: its ToolCallStarted.
+        correlation: what that goes back to.
+        subagents: runs other agents; None = nobody does here.
+        listen: begins anew to wait for a sign of life of the body, or with False lets it be silent.
+        ended_by: returns the event of the session that cancelled the call; None = none did, or it is not known.
+    """
+
+    def __init__(
+        self,
+        system: "ActorSystem",
+        session: SessionId,
+        *,
+        ancestors: tuple[SessionId, ...] = (),
+        call: ToolCallId,
+        started: EventRef,
+        correlation: EventRef,
+        subagents: "Subagents | None" = None,
+        listen: Callable[[bool], None],
+        ended_by: Callable[[], EventRef | None],
+    ) -> None:
+        self.system = system
+        self.session = session
+        self.ancestors = ancestors
+        self.call = call
+        self.started = started
+        self.correlation = correlation
+        self.subagents = subagents
+        self.listen = listen
+        self.ended_by = ended_by
+        self.over = False
+        """Whether the body has ended; what it has begun and left behind waits for nobody who waits for it."""
+
+
+_WITHOUT_WAITING = (
+    "Return what is to be said as the tool's result, use another session, or accept an input for after this run with "
+    "the session's remind(), which does not wait for its answer"
+)
+
+calling_tool: ContextVar[CallingTool | None] = ContextVar("calling_tool", default=None)
+"""Set inside a tool's body, and in what it begins."""
+
+
+def require_other_session(system: "ActorSystem", session: SessionId) -> None:
+    """Return, unless this is inside the body of a tool of that very session, which would wait for itself.
+
+    So would a tool of a child of that session, or of a child's child.
+
+    Raises:
+        AskCycle: it is.
+    """
+    calling = calling_tool.get()
+    if calling is None or calling.over or calling.system is not system:
+        return
+    waiting = (calling.session, *calling.ancestors)
+    if session in waiting:
+        below = [stream_name(SESSION_KIND, name) for name in reversed(waiting[: waiting.index(session) + 1])]
+        raise AskCycle((*below, "its tool", below[0]), _WITHOUT_WAITING)
+
+
+class ToolContext(Generic[D]):
+    """A tool that has a parameter of this type gets one for each call; it is not part of the tool's schema.
+
+    Attributes:
+        call: the call's id, unique in its session.
+        session: whose call it is.
+        idempotency_key: the same for every attempt at this call, also after a crash; give it to services that can
+            recognise a repetition.
+        deps: what the application passed to its runtime as `deps`.
+    """
+
+    def __init__(
+        self,
+        *,
+        call: ToolCallId,
+        session: SessionId,
+        deps: D,
+        cancel: CancellationToken,
+        report: Callable[[object], None],
+    ) -> None:
+        self.call = call
+        self.session = session
+        self.idempotency_key = f"{session}/{call}"
+        self.deps = deps
+        self.watches_cancel = False
+        """Whether the tool has looked at `cancel`, so that it is left a moment to end by itself."""
+        self.finished: str | None = None
+        """What the tool ended the run with."""
+        self.original: tuple[tuple[ResultContent, ...] | None, dict[PayloadHash, bytes]] = (None, {})
+        """What the tool gave, where middleware changed its result, and its payloads."""
+        self._cancel = cancel
+        self._report = report
+
+    @property
+    def cancel(self) -> CancellationToken:
+        """Cancelled when the run is; await it or look at it to end in order.
+
+        A tool that has looked at it gets part of the grace period to return before its task is cancelled.
+        """
+        self.watches_cancel = True
+        return self._cancel
+
+    def progress(self, report: object) -> None:
+        """Tell whoever follows the session how far the call is. It also counts as a sign of life.
+
+        From any thread. Reports are published, not logged.
+        """
+        self._report(report)
+
+    def finish(self, text: str) -> str:
+        """End the run as completed with `text` as its answer, once the body returns; returns `text`.
+
+        `text` becomes the result of the call, whatever the body returns. Calls of the same answer that run beside this
+        one are awaited, and those that have not begun do not run. A body that raises afterwards ends nothing.
+
+        Raises:
+            ToolError: `text` is no text.
+        """
+        if not isinstance(text, str):
+            raise ToolError(f"finish takes the run's answer as text, not {type(text).__name__}")
+        self.finished = text
+        return text

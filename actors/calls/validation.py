@@ -1,0 +1,200 @@
+"""What providers, tools and callers hand us, checked before anything is made of it.
+
+Python checks no annotation, so a block may hold anything at all; and a block that stands for a payload can only be made
+by us, who store that payload. The rule: what does not have the shape of its type is refused here, by its path, and
+never reaches a session's state.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar, cast, get_args
+
+import msgspec
+
+from refold.events.core.cleaning import INTEGER_MAX, Unrecordable, clean_json, clean_text
+from refold.events.core.content import (
+    Block,
+    ErrorKind,
+    ImageBlock,
+    JsonObject,
+    Message,
+    ProviderBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from refold.events.core.errors import ProviderError
+from refold.events.model.messages import (
+    Delta,
+    ModelResponse,
+    StopReason,
+    TextDelta,
+    ThinkingDelta,
+    ToolInputDelta,
+    ToolUse,
+    Usage,
+    UsageDelta,
+)
+
+B = TypeVar("B", TextBlock, ImageBlock)
+
+_NONE = type(None)
+
+_SHAPES: dict[type, dict[str, tuple[type, ...]]] = {
+    TextBlock: {"text": (str,), "provider_data": (dict, _NONE)},
+    ImageBlock: {"media_type": (str,), "data": (bytes,)},
+    ThinkingBlock: {"thinking": (str,), "signature": (str, _NONE), "provider_data": (dict, _NONE)},
+    ProviderBlock: {"provider": (str,), "data": (dict,)},
+    ToolUse: {"name": (str,), "id": (str, _NONE), "provider_data": (dict, _NONE)},
+    ToolUseBlock: {
+        "id": (str,),
+        "name": (str,),
+        "input": (dict,),
+        "provider_id": (str, _NONE),
+        "malformed_input": (str, _NONE),
+        "provider_data": (dict, _NONE),
+    },
+    ToolResultBlock: {"tool_use_id": (str,), "content": (tuple, list), "is_error": (bool,), "kind": (str, _NONE)},
+}
+
+_DELTAS: dict[type, dict[str, tuple[type, ...]]] = {
+    TextDelta: {"text": (str,)},
+    ThinkingDelta: {"thinking": (str,)},
+    ToolInputDelta: {"index": (int,), "name": (str,), "partial_json": (str,), "id": (str, _NONE)},
+}
+
+_ANSWER = (TextBlock, ImageBlock, ThinkingBlock, ProviderBlock, ToolUse, ToolUseBlock)
+_MESSAGE = (TextBlock, ImageBlock, ThinkingBlock, ProviderBlock, ToolUseBlock, ToolResultBlock)
+_RESULT = (TextBlock, ImageBlock)
+
+
+def checked_block(block: B, path: str = "$") -> B:
+    """Return a text or an image that can be recorded.
+
+    Raises:
+        Unrecordable: a field of it does not hold what it should; names the path.
+    """
+    _check(block, _RESULT, path)
+    return block
+
+
+def checked_response(response: object) -> ModelResponse:
+    """Return a provider's answer, all of it of the declared types.
+
+    Raises:
+        ProviderError: it is not; of kind `malformed`.
+    """
+    try:
+        if not isinstance(response, ModelResponse):
+            raise Unrecordable("$", f"is {_kind(response)}, not a ModelResponse")
+        _check_sequence(response.content, _ANSWER, "$.content")
+        if response.stop_reason not in get_args(StopReason):
+            raise Unrecordable("$.stop_reason", f"is {response.stop_reason!r:.80}, not one of {get_args(StopReason)}")
+        if not isinstance(response.model, str | None):
+            raise Unrecordable("$.model", f"is {_kind(response.model)}, not text")
+        if not isinstance(response.rejected, str):
+            raise Unrecordable("$.rejected", f"is {_kind(response.rejected)}, not text")
+        if response.rejected and any(isinstance(block, ToolUse | ToolUseBlock) for block in response.content):
+            raise Unrecordable("$.rejected", "is set for an answer that calls tools; only one without calls can be")
+        _check_usage(response.usage)
+    except Unrecordable as error:
+        raise ProviderError(f"the provider gave an answer that cannot be used: {error}", kind="malformed") from None
+    return response
+
+
+def checked_delta(delta: object) -> Delta:
+    """Return a piece of an answer, all of it of the declared types.
+
+    Raises:
+        ProviderError: it is not; of kind `malformed`.
+    """
+    try:
+        if not isinstance(delta, TextDelta | ThinkingDelta | ToolInputDelta | UsageDelta):
+            raise Unrecordable("$", f"is {_kind(delta)}, not a delta or a ModelResponse")
+        for field, types in _DELTAS.get(type(delta), {}).items():
+            value = getattr(delta, field)
+            if not isinstance(value, types):
+                raise Unrecordable(f"$.{field}", f"is {_kind(value)}, not {types[0].__name__}")
+        if isinstance(delta, ToolInputDelta) and (isinstance(delta.index, bool) or delta.index < 0):
+            raise Unrecordable("$.index", f"is {delta.index!r:.80}, not a place among the calls")
+        if isinstance(delta, UsageDelta):
+            _check_usage(delta.usage)
+    except Unrecordable as error:
+        raise ProviderError(f"the provider streamed something that cannot be used: {error}", kind="malformed") from None
+    return delta
+
+
+def checked_messages(messages: object) -> list[Message]:
+    """Return messages of another system, clean.
+
+    Raises:
+        Unrecordable: something in them cannot be recorded; names the path, such as `messages[3].content[0].text`.
+    """
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise Unrecordable("messages", f"is {_kind(messages)}, not a list of Message")
+    checked: list[Message] = []
+    for place, message in enumerate(cast("Sequence[object]", messages)):
+        path = f"messages[{place}]"
+        if not isinstance(message, Message) or message.role not in ("user", "assistant"):
+            raise Unrecordable(path, "is not a Message of a user or an assistant")
+        _check_sequence(message.content, _MESSAGE, f"{path}.content")
+        content = tuple(_clean(block, f"{path}.content[{number}]") for number, block in enumerate(message.content))
+        checked.append(Message(message.role, content))
+    return checked
+
+
+def _check_usage(usage: object) -> None:
+    if not isinstance(usage, Usage):
+        raise Unrecordable("$.usage", f"is {_kind(usage)}, not a Usage")
+    for field in Usage.__struct_fields__:
+        count = getattr(usage, field)
+        if type(count) is not int or not 0 <= count <= INTEGER_MAX:
+            raise Unrecordable(f"$.usage.{field}", f"is {count!r:.80}, not a number of tokens")
+
+
+def _check_sequence(blocks: object, allowed: tuple[type, ...], path: str) -> None:
+    if not isinstance(blocks, tuple | list):
+        raise Unrecordable(path, f"is {_kind(blocks)}, not a tuple of blocks")
+    for place, block in enumerate(cast("Sequence[object]", blocks)):
+        _check(block, allowed, f"{path}[{place}]")
+
+
+def _check(block: object, allowed: tuple[type, ...], path: str) -> None:
+    if type(block) not in allowed:
+        raise Unrecordable(path, f"is {_kind(block)}, not one of {', '.join(kind.__name__ for kind in allowed)}")
+    for field, types in _SHAPES[type(block)].items():
+        value = getattr(block, field)
+        if not isinstance(value, types):
+            raise Unrecordable(f"{path}.{field}", f"is {_kind(value)}, not {types[0].__name__}")
+    if isinstance(block, ToolResultBlock):
+        if block.kind is not None and block.kind not in get_args(ErrorKind):
+            raise Unrecordable(f"{path}.kind", f"is {block.kind!r:.80}, which is no kind of error")
+        _check_sequence(block.content, _RESULT, f"{path}.content")
+
+
+def _clean(block: Block, path: str) -> Block:
+    match block:
+        case TextBlock(text=text, provider_data=data):
+            return TextBlock(text=clean_text(text), provider_data=_clean_data(data, path))
+        case ThinkingBlock(thinking=thinking, signature=signature, provider_data=data):
+            signed = clean_text(signature) if signature is not None else None
+            return ThinkingBlock(thinking=clean_text(thinking), signature=signed, provider_data=_clean_data(data, path))
+        case ProviderBlock(data=data):
+            return ProviderBlock(provider=clean_text(block.provider), data=_clean_data(data, path, "data") or {})
+        case ToolUseBlock(input=arguments, provider_data=data):
+            cleaned = clean_json(arguments, f"{path}.input")
+            return msgspec.structs.replace(
+                block, name=clean_text(block.name), input=cleaned, provider_data=_clean_data(data, path)
+            )
+        case ToolResultBlock(content=content):
+            return msgspec.structs.replace(block, content=tuple(_clean(part, path) for part in content))
+        case _:
+            return block
+
+
+def _clean_data(data: JsonObject | None, path: str, field: str = "provider_data") -> JsonObject | None:
+    return cast("JsonObject", clean_json(data, f"{path}.{field}")) if data else None
+
+
+def _kind(value: object) -> str:
+    return f"of type {type(value).__name__}"

@@ -1,0 +1,89 @@
+"""What is recorded of a model's answer: its content as it is kept, a verdict on each call, why it cannot be used.
+
+Part of the model effect (`refold.actors.agent.model`), so that user code may run here: the validation of arguments, the
+policy, the check of a final answer. A shadow replay asks the same of recorded answers.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from refold.actors.calls.middleware import HookContext
+from refold.actors.calls.policy import Policy, judged
+from refold.actors.calls.protocols import ToolRunner
+from refold.actors.calls.results import text_of_error
+from refold.events.core.cleaning import clean_text
+from refold.events.core.content import JsonObject, TextBlock, ToolUseBlock
+from refold.events.model.configuration import ToolSpec
+from refold.events.model.messages import ModelResponse, ToolUse
+from refold.events.session.events import Verdict
+from refold.events.session.normalise import Answer, recorded_answer
+
+log = logging.getLogger("refold.model")
+
+OutputCheck: TypeAlias = Callable[[str], str | None]
+"""Returns why a final answer's text cannot be used, in words for the model, or None where it can."""
+
+MESSAGE_CHARACTERS_MAX = 2_000
+"""An error's text is cut after so many characters before it is recorded."""
+
+
+class AnswerRules:
+    """What one agent's answers must be.
+
+    Args:
+        tools: of this process.
+        policy: judges the calls of an answer; None = the tools alone say which may run.
+        output_check: says of a final answer's text why it cannot be used, or None; None = any can.
+    """
+
+    def __init__(self, tools: ToolRunner, policy: Policy | None, output_check: OutputCheck | None) -> None:
+        self._tools = tools
+        self._policy = policy
+        self._output_check = output_check
+
+    async def answer(
+        self, response: ModelResponse, where: HookContext, tools: Sequence[ToolSpec], offered: Sequence[ToolSpec]
+    ) -> Answer:
+        """Return what is recorded of a response, large blocks spilled to payloads.
+
+        Args:
+            response: checked.
+            where: whose answer it is; its run is known.
+            tools: that are configured.
+            offered: those of them that the model was offered.
+        """
+        assert where.run is not None
+        return await judged(
+            recorded_answer(response, self._check),
+            self._policy,
+            session=where.session,
+            run=where.run,
+            turn=where.turn,
+            tools=tools,
+            offered=offered,
+        )
+
+    def rejection(self, response: ModelResponse) -> str:
+        """Return why an answer cannot be used as a whole, in words for the model; empty where it can be."""
+        if response.rejected:
+            return clean_text(response.rejected)[:MESSAGE_CHARACTERS_MAX]
+        calls = any(isinstance(block, ToolUse | ToolUseBlock) for block in response.content)
+        text = "".join(block.text for block in response.content if isinstance(block, TextBlock))
+        if self._output_check is None or calls or response.stop_reason == "pause_turn" or not text.strip():
+            return ""
+        return clean_text(self._output_check(text) or "")[:MESSAGE_CHARACTERS_MAX]
+
+    def _check(self, name: str, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
+        try:
+            return self._tools.check(name, arguments)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # The border to user code: nothing is known of the call, so it must not run.
+            log.exception("the arguments of a call of %s cannot be checked", name)
+            return arguments, Verdict(verdict="broken", reason=f"The arguments cannot be checked: {error_words(error)}")
+
+
+def error_words(error: BaseException) -> str:
+    """Return an error's type and text."""
+    return f"{type(error).__name__}: {text_of_error(error)}"

@@ -1,0 +1,153 @@
+"""What lives and ends with an instance of an actor: its children, and the work it runs beside its mailbox.
+
+The rules protected here: everything is held strongly, in the order it was started; no error of background work is
+lost; when the instance stops or restarts, all of it has ended before anything else happens.
+
+Letting idle actors go, so that what lies in memory is what is busy and not what exists.
+
+Read `refold.actors.kernel.cell` first. An actor that `may_passivate` is stopped when it has been idle for a while, or
+when more actors live than may and it has been idle longest; its address stays, and the next message there makes a new
+instance. The rules protected here: only an actor at rest is let go, in the order in which they came to rest; and while
+nothing is idle there is no timer.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from refold.actors.kernel.clock import Clock, Timer
+from refold.actors.kernel.errors import AskCycle
+from refold.actors.kernel.reply import TIMER_RESOLUTION_S
+from refold.actors.kernel.supervision import describe
+
+if TYPE_CHECKING:
+    from refold.actors.kernel.cell import ActorCell
+
+R = TypeVar("R")
+
+
+class Dependents:
+    """The children and the background tasks of one cell."""
+
+    __slots__ = ("_cell", "_tasks", "children")
+
+    def __init__(self, cell: "ActorCell") -> None:
+        self._cell = cell
+        self.children: dict[str, ActorCell] = {}
+        """By address, oldest first."""
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+
+    def spawn(self, work: Coroutine[Any, Any, R], name: str) -> asyncio.Task[R]:
+        """Run `work` as a task; its error, if any, is reported."""
+        system = self._cell.system
+        task = system.loop.create_task(
+            _contained(work), name=f"{self._cell.address} {name}", context=system.context.copy()
+        )
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it would warn of that
+        return task
+
+    def busy(self) -> bool:
+        """Return whether there are children or background work now."""
+        return bool(self.children or self._tasks)
+
+    def cancel_tasks(self) -> None:
+        """Cancel the background work without waiting for its end."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def end_tasks(self) -> None:
+        """Cancel the background work, and return when all of it has ended."""
+        while self._tasks:
+            self.cancel_tasks()
+            for task in list(self._tasks):
+                await asyncio.wait([task])
+
+    async def stop_children(self, *, now: bool) -> None:
+        """Stop the children, last started first, and return when all have stopped."""
+        stopping = [(child, child.request_stop(now=now)) for child in reversed(list(self.children.values()))]
+        for child, stopped in stopping:
+            try:
+                await stopped
+            except AskCycle:  # its handler waits for us, so it will not come to its end by itself
+                await child.request_stop(now=True)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+        if not task.cancelled():
+            error = task.exception()
+            if error is not None:
+                self._cell.system.supervisor.report(self._cell.address, error, "background")
+
+
+async def _contained(work: Coroutine[Any, Any, R]) -> R:
+    """Await background work; SystemExit would stop the loop, so it becomes an ordinary error."""
+    try:
+        return await work
+    except SystemExit as error:
+        raise RuntimeError(f"background work raised {describe(error)}") from error
+
+
+class Passivation:
+    """The idle actors of one system that may be let go, longest idle first.
+
+    Args:
+        clock: what idle time is measured on.
+        after_s: seconds at rest after which an actor is let go; None = never for that reason.
+        live_max: most actors that live before idle ones are let go; None = any number.
+    """
+
+    def __init__(self, clock: Clock, after_s: float | None, live_max: int | None) -> None:
+        self._clock = clock
+        self._after_s = after_s
+        self._live_max = live_max
+        self._idle: dict[ActorCell, float] = {}  # when each came to rest, on the monotonic clock
+        self._timer: Timer | None = None
+        self.going = 0
+        """Actors that are being let go now."""
+        self.count = 0
+        """Actors that were let go so far."""
+
+    def rested(self, cell: "ActorCell", live: int) -> None:
+        """Note that an actor that may be let go has nothing to do, `live` actors living now."""
+        self._idle[cell] = self._clock.monotonic_s() if self._after_s is not None else 0.0
+        self.make_room(live)
+        if self._timer is None and self._after_s is not None and self._idle:
+            self._timer = self._clock.call_later(self._after_s, self._look)
+
+    def woken(self, cell: "ActorCell") -> None:
+        """Note that an actor, at rest or not, has something to do, or is over."""
+        self._idle.pop(cell, None)
+
+    def make_room(self, live: int) -> None:
+        """Let actors go, longest idle first, until no more live than may, or none is idle."""
+        while self._live_max is not None and live - self.going > self._live_max and self._idle:
+            self._let_go(next(iter(self._idle)))
+
+    def end(self) -> None:
+        """Let nobody go any more."""
+        self._idle.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _let_go(self, cell: "ActorCell") -> None:
+        del self._idle[cell]
+        self.going += 1
+        self.count += 1
+        cell.passivate()
+
+    def _look(self) -> None:
+        """Let those go whose time is over, and look again when that of the next one is."""
+        self._timer = None
+        if self._after_s is None:
+            return
+        now_s = self._clock.monotonic_s()
+        while self._idle:
+            cell, rested_s = next(iter(self._idle.items()))
+            remaining_s = rested_s + self._after_s - now_s
+            if remaining_s > TIMER_RESOLUTION_S:
+                self._timer = self._clock.call_later(remaining_s, self._look)
+                return
+            self._let_go(cell)

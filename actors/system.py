@@ -1,0 +1,195 @@
+"""An actor system with a log of its own: event-sourced actors, and no agent anywhere.
+
+    async with EventSourcedSystem("shop.db") as system:
+        books = await system.host("book", OrderBook)
+        await books.ask("ACME", Place(...))
+
+Read `refold.actors.hosting` for what `host` gives. The rules: the log has one owner, this system, from `async with` to
+its end; what is in flight at the end is left to the next start, as after a crash.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypedDict, Unpack
+
+from refold.actors.effects import EffectsInFlight
+from refold.actors.event_sourced import CANCEL_GRACE_S
+from refold.actors.hosting import Host
+from refold.actors.journal import Journal
+from refold.actors.kernel.clock import Clock
+from refold.actors.kernel.errors import WouldDeadlock
+from refold.actors.kernel.reply import current_handling
+from refold.actors.kernel.supervision import ActorFailure
+from refold.actors.kernel.system import ActorSystem
+from refold.events.core.errors import ConfigError
+from refold.stores.event_store import EventStore
+from refold.stores.memory import InMemoryStore
+from refold.stores.opening import APPEND_TIMEOUT_S, WAIT_FOR_LOG_S, open_log
+from refold.stores.sqlite.file import Durability
+
+if TYPE_CHECKING:
+    from refold.stores.jsonl.store import JsonLinesStore
+    from refold.stores.sqlite.store import SQLiteStore
+
+
+class SystemOptions(TypedDict, total=False):
+    """Settings of the actor system itself; see `ActorSystem`."""
+
+    clock: Clock | None
+    ask_timeout_s: float
+    restarts_max: int
+    restart_window_s: float
+    restart_backoff_s: float
+    restart_backoff_max_s: float
+    close_grace_s: float
+    mailbox_capacity: int
+    passivate_after_s: float | None
+    live_max: int | None
+    on_failure: Callable[[ActorFailure], object] | None
+
+
+class EventSourcedSystem(ActorSystem):
+    """Actors on the running event loop, and the log that event-sourced ones are folded from.
+
+    Use it as `async with EventSourcedSystem(...) as system`. Plain actors live in it as in any `ActorSystem`.
+
+    Args:
+        log: path of the log, `":memory:"`, or an open event store, which its owner closes.
+        durability: `"full"`: what was acknowledged survives power loss. `"normal"`: it survives the process's death.
+        wait_for_log_s: how long to wait for another owner to release the log.
+        append_timeout_s: an append that takes longer counts as hanging.
+        cancel_grace_s: how long cancelled work may take to end before it is abandoned.
+        options: see `ActorSystem`.
+
+    Raises:
+        ConfigError: no event loop is running, or a setting cannot work.
+    """
+
+    def __init__(
+        self,
+        log: str | os.PathLike[str] | EventStore = ":memory:",
+        *,
+        durability: Durability = "full",
+        wait_for_log_s: float = WAIT_FOR_LOG_S,
+        append_timeout_s: float = APPEND_TIMEOUT_S,
+        cancel_grace_s: float = CANCEL_GRACE_S,
+        **options: Unpack[SystemOptions],
+    ) -> None:
+        super().__init__(**options)
+        self._log = log
+        self._durability: Durability = durability
+        self._wait_for_log_s = wait_for_log_s
+        self._append_timeout_s = append_timeout_s
+        self._cancel_grace_s = cancel_grace_s
+        self._in_flight = EffectsInFlight()
+        self._own_store: SQLiteStore | JsonLinesStore | None = None
+        self._journal: Journal | None = None
+        self._end: asyncio.Task[tuple[str, ...]] | None = None
+
+    @property
+    def store(self) -> EventStore:
+        """The log.
+
+        Raises:
+            ConfigError: the system is not open.
+        """
+        return self._opened().store
+
+    async def __aenter__(self) -> Self:
+        """Open the log.
+
+        Raises:
+            LogInUse: another process owns it.
+            LogFormatError: the file is not a log, or comes from a newer Refold.
+            PersistenceError: the file cannot be used.
+        """
+        if self._journal is not None:
+            raise ConfigError("this system has been open already; make another one")
+        self._journal = Journal(await self._open_store())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def host(self) -> Host:
+        """Hosts event-sourced actors: `books = await system.host("book", OrderBook)`; see `Host.__call__`.
+
+        Raises:
+            ConfigError: the system is not open.
+        """
+        return Host(self, self._opened(), self._in_flight, self._cancel_grace_s)
+
+    async def close(self, grace_s: float | None = None) -> tuple[str, ...]:
+        """Wait for work that is under way, stop all actors, and close the log; a second call waits for the first.
+
+        Work gets `grace_s` seconds to reach the log; what has not by then goes on at the next start. Who is cancelled
+        meanwhile gives up that grace, not the end.
+
+        Args:
+            grace_s: None = the system's `close_grace_s`.
+
+        Returns:
+            The addresses that were abandoned; see `ActorSystem.close`.
+
+        Raises:
+            WouldDeadlock: called inside a handler of this system; nothing was stopped.
+        """
+        handling = current_handling.get()
+        if handling is not None and handling.active() and self._cells.get(handling.cell.address) is handling.cell:
+            raise WouldDeadlock(f"closing the system inside a handler of {handling.cell.address} would wait for it")
+        if self._end is None:
+            self._end = self.loop.create_task(self._close_all(grace_s), name="close the system")
+        gone: asyncio.CancelledError | None = None
+        while not self._end.done():
+            try:
+                await asyncio.wait([self._end])
+            except asyncio.CancelledError as error:
+                gone = error
+                self._in_flight.hurry()
+        if gone is not None:
+            raise gone
+        return self._end.result()
+
+    async def _close_all(self, grace_s: float | None) -> tuple[str, ...]:
+        try:
+            await self._in_flight.drain(self.clock, self._close_grace_s if grace_s is None else grace_s)
+        finally:
+            try:
+                abandoned = await super().close(grace_s)
+            finally:
+                self._in_flight.end()
+                await self._close_log()
+        return abandoned
+
+    async def _close_log(self) -> None:
+        if self._journal is None:
+            return
+        try:
+            await self._journal.close()
+        finally:
+            if self._own_store is not None:
+                await self._own_store.close()
+
+    async def _open_store(self) -> EventStore:
+        log = self._log
+        if not isinstance(log, str | os.PathLike):
+            return log
+        if log == ":memory:":
+            return InMemoryStore()
+        self._own_store = await open_log(
+            log,
+            durability=self._durability,
+            wait_for_log_s=self._wait_for_log_s,
+            append_timeout_s=self._append_timeout_s,
+        )
+        return self._own_store
+
+    def _opened(self) -> Journal:
+        if self._journal is None:
+            raise ConfigError("the system is not open; use it inside `async with`")
+        return self._journal

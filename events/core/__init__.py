@@ -1,0 +1,4 @@
+"""What every core is made of: events, content, identifiers, errors, codec, the contract of four pure functions.
+
+Read `pure_core` first.
+"""

@@ -1,0 +1,198 @@
+"""What comes from outside, made fit for the log: text and JSON from callers, models and tools.
+
+The rule: nothing is written that cannot be read back, and what is refused is named by its path
+(`$.rows[3].x`). Text loses only what is not Unicode; JSON is refused rather than changed in meaning.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import cast
+
+import msgspec
+
+from refold.events.core.content import Json, JsonObject
+from refold.events.core.errors import CommandRejected
+
+DEPTH_MAX = 100
+"""Deepest accepted nesting of arrays and objects."""
+
+RECORDED_DEPTH_MAX = DEPTH_MAX + 10
+"""Deepest nesting of a whole event: cleaned JSON inside blocks and messages."""
+
+INTEGER_MIN, INTEGER_MAX = -(2**63), 2**63 - 1
+"""Bounds of an accepted integer; SQLite and most JSON readers keep no more than 64 bits."""
+
+
+PATH_CHARACTERS_MAX = 200
+"""A path is cut after so many characters; it is read by people and models."""
+
+
+class Unrecordable(CommandRejected):
+    """A value cannot be written to the log.
+
+    Attributes:
+        path: where in the value, such as `$.rows[3].x`.
+        reason: what is wrong there.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} {reason}")
+        self.path = path
+        self.reason = reason
+
+
+def clean_text(text: str) -> str:
+    """Return `text` as valid Unicode: split surrogate pairs are joined, lone surrogates become U+FFFD."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def clean_json(value: object, path: str = "$", depth: int = 0) -> Json:
+    """Return `value` as plain JSON values, ready to be recorded.
+
+    Tuples become arrays, sets become arrays in a fixed order, structs and dataclasses become objects, dates and the
+    like become the text that msgspec writes for them.
+
+    Args:
+        value: any object.
+        path: its place, for the error.
+        depth: how deep that place is.
+
+    Raises:
+        Unrecordable: NaN, an infinity, an integer beyond 64 bits, nesting beyond `DEPTH_MAX`, a key that is no
+            string, or an object that JSON has no form for.
+    """
+    try:
+        return _cleaned(value, depth)
+    except _Unclean as error:
+        place = path + "".join(reversed(error.steps))
+        if len(place) > PATH_CHARACTERS_MAX:
+            place = f"{place[:PATH_CHARACTERS_MAX]}…"
+        raise Unrecordable(place, error.reason) from None
+
+
+class _Unclean(Exception):
+    """A value cannot be cleaned; the way to it is put together only then, since most values can be."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.steps: list[str] = []
+        """From the value outwards."""
+
+
+def _cleaned(value: object, depth: int) -> Json:
+    if type(value) is str and value.isascii():  # Most values are plain; what follows asks more of each.
+        return value
+    kind = type(value)
+    if depth < DEPTH_MAX:
+        if kind is dict:
+            return _cleaned_object(cast("dict[object, object]", value), depth)
+        if kind is list:
+            return _cleaned_items(cast("list[object]", value), depth, ordered=True)
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return clean_text(str.__str__(value))  # Not str(): an enumeration's member is its value, not its name.
+    if isinstance(value, int):
+        if not INTEGER_MIN <= value <= INTEGER_MAX:
+            raise _Unclean("is an integer beyond 64 bits; give it as text")
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise _Unclean(f"is {float(value)}, which JSON has no form for; give None or text")
+        return float(value)
+    if depth >= DEPTH_MAX:
+        raise _Unclean(f"is nested deeper than {DEPTH_MAX} levels")
+    if isinstance(value, dict | Mapping):
+        return _cleaned_object(cast("Mapping[object, object]", value), depth)
+    if isinstance(value, Set):
+        items = _cleaned_items(cast("Set[object]", value), depth, ordered=False)
+        return sorted(items, key=lambda item: msgspec.json.encode(item, order="sorted"))
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return _cleaned_items(cast("Sequence[object]", value), depth, ordered=True)
+    return _cleaned_other(value, depth)
+
+
+def _cleaned_items(value: Iterable[object], depth: int, *, ordered: bool) -> list[Json]:
+    cleaned: list[Json] = []
+    try:
+        for item in value:
+            cleaned.append(_cleaned(item, depth + 1))
+    except _Unclean as error:
+        error.steps.append(f"[{len(cleaned)}]" if ordered else "[*]")
+        raise
+    return cleaned
+
+
+def _cleaned_object(value: Mapping[object, object], depth: int) -> JsonObject:
+    cleaned: JsonObject = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise _Unclean(f"has the key {key!r:.80} of type {type(key).__name__}; keys must be strings")
+        name = clean_text(str.__str__(key))
+        if name in cleaned:
+            raise _Unclean(f"has two keys that both become {name!r:.80}; rename one")
+        try:
+            cleaned[name] = _cleaned(item, depth + 1)
+        except _Unclean as error:
+            error.steps.append(f".{name}")
+            raise
+    return cleaned
+
+
+def _cleaned_other(value: object, depth: int) -> Json:
+    if isinstance(value, BaseException | type):
+        raise _Unclean(f"is {value!r:.80}, which JSON has no form for; return its text")
+    try:
+        builtin = msgspec.to_builtins(value, order="deterministic")
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise _Unclean(
+            f"is of type {type(value).__name__}, which JSON has no form for; convert it ({error!s:.100})"
+        ) from None
+    if type(builtin) is type(value):
+        raise _Unclean(f"is of type {type(value).__name__}, which JSON has no form for; convert it")
+    return _cleaned(builtin, depth)
+
+
+def check_recordable(value: object, path: str, depth: int = 0, *, inside_json: bool = False) -> None:
+    """Do nothing if `value`, a part of an event, is read back as it is written.
+
+    Args:
+        value: a field's value, or a part of it.
+        path: its place, for the error.
+        depth: how deep that place is in the event.
+        inside_json: whether it lies in a JSON value, where nothing but plain JSON is read back.
+
+    Raises:
+        Unrecordable: it is not; names the path of the first part that is not.
+    """
+    kind = type(value)
+    if value is None or kind is bool:
+        return
+    if kind is str or kind is int or kind is float:
+        if clean_json(value, path) != value:
+            raise Unrecordable(path, "holds a lone surrogate; pass it through clean_text first")
+    elif depth >= RECORDED_DEPTH_MAX:
+        raise Unrecordable(path[:200], f"is nested deeper than {RECORDED_DEPTH_MAX} levels")
+    elif isinstance(value, dict) and kind is dict:
+        for key, item in cast("dict[object, object]", value).items():
+            if not isinstance(key, str) or type(key) is not str or clean_text(key) != key:
+                raise Unrecordable(path, f"has the key {key!r:.80}; keys must be plain valid text")
+            check_recordable(item, f"{path}.{key}", depth + 1, inside_json=True)
+    elif isinstance(value, list) and kind is list:
+        for place, item in enumerate(cast("list[object]", value)):
+            check_recordable(item, f"{path}[{place}]", depth + 1, inside_json=True)
+    elif inside_json or not isinstance(value, tuple | bytes | msgspec.Struct):
+        raise Unrecordable(path, f"is of type {kind.__name__}, which is read back as another; use clean_json first")
+    elif isinstance(value, tuple):
+        for place, item in enumerate(cast("tuple[object, ...]", value)):
+            check_recordable(item, f"{path}[{place}]", depth + 1)
+    elif isinstance(value, msgspec.Struct):
+        for field in value.__struct_fields__:
+            check_recordable(getattr(value, field), f"{path}.{field}", depth + 1)

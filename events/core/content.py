@@ -1,0 +1,199 @@
+"""What messages are made of: blocks and messages, in the words that model providers use.
+
+Blocks are frozen and shared: a block that an event carries is the very object that the folded history holds.
+The rule kept here: a block that exists can be written to the log and sent to a model. Text and JSON from
+outside pass through `refold.events.core.cleaning` first.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias, TypeGuard, TypeVar
+
+import msgspec
+
+from refold.events.core.ids import PayloadHash, ToolCallId
+
+Json: TypeAlias = object
+"""A JSON value: None, bool, int, float, str, a list of JSON values or a dict of them by string."""
+
+JsonObject: TypeAlias = dict[str, Json]
+"""A JSON object, such as the arguments of a tool call."""
+
+
+def is_json_object(value: object) -> TypeGuard[JsonObject]:
+    """Return whether a JSON value is an object."""
+    return isinstance(value, dict)
+
+
+def is_json_array(value: object) -> TypeGuard[list[Json]]:
+    """Return whether a JSON value is an array."""
+    return isinstance(value, list)
+
+
+ErrorKind = Literal[
+    "transient",
+    "permanent",
+    "cancelled",
+    "denied",
+    "timeout",
+    "crashed",
+    "truncated",
+    "invalid_arguments",
+    "not_found",
+    "shed",
+]
+"""Why a tool call has no ordinary result.
+
+`transient` and `permanent` are a tool's own failures. The others are results that Refold makes up: `cancelled`,
+`denied` (did not run), `timeout`, `crashed` (outcome unknown), `truncated` (the answer was cut inside the call),
+`invalid_arguments`, `not_found` and `shed` (too many calls at once).
+"""
+
+CANCELLED_TEXT = "Cancelled by user"
+"""The whole result of a call that was open when its run was cancelled, whether or not its body had started."""
+
+CRASHED_TEXT = (
+    "Tool execution was interrupted by a crash. Its outcome is unknown: it may have taken full, partial or no "
+    "effect. Check before running it again."
+)
+"""The whole result of a `once` call that a crash interrupted."""
+
+CRASHED_IMPORT_TEXT = "Tool execution was interrupted by a crash. Please retry."
+"""The whole result of an unanswered call of an imported history, which is never run."""
+
+STILL_OPEN_TEXT = "This call was still open at this point of the log; it has no result yet."
+"""Stands for the result of a call that is not answered yet, where a history is shown as it is."""
+
+
+class _Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
+    """Settings common to all blocks."""
+
+
+class TextBlock(_Block, frozen=True, tag="text"):
+    """Plain text."""
+
+    text: str
+    provider_data: JsonObject | None = None
+    """What providers want back with this block unchanged, such as citations, each under the provider's name."""
+
+
+class ImageBlock(_Block, frozen=True, tag="image"):
+    """An image given by its bytes."""
+
+    media_type: str
+    """IANA media type, such as `image/png`."""
+    data: bytes
+    """The encoded image file; base64 in JSON."""
+
+
+class ThinkingBlock(_Block, frozen=True, tag="thinking"):
+    """A model's reasoning, with the provider's signature over it."""
+
+    thinking: str
+    signature: str | None = None
+    """Opaque; given back to the provider unchanged."""
+    provider_data: JsonObject | None = None
+    """As in `TextBlock`."""
+
+
+class ProviderBlock(_Block, frozen=True, kw_only=True, tag="provider"):
+    """A block that only one provider understands, such as the call of a tool that it runs itself, or hidden reasoning.
+
+    It goes back to that provider unchanged and in its place, and is left out for every other.
+    """
+
+    provider: str
+    """The provider's name."""
+    data: JsonObject
+    """The block as it came, in the provider's own words."""
+
+
+class StoredBlock(_Block, frozen=True, kw_only=True, tag="stored"):
+    """A block too large for an event, kept once as a payload: the JSON of the block that it stands for."""
+
+    hash: PayloadHash
+    bytes: int
+    """Size of the payload."""
+    holds: Literal["text", "image", "thinking", "provider"]
+    """Tag of the block that it stands for."""
+    shown: str = ""
+    """What a model is shown in its place, where the whole is too long for one; empty = the block itself."""
+
+
+class ToolUseBlock(_Block, frozen=True, kw_only=True, tag="tool_use"):
+    """A model asks for a tool to be called."""
+
+    id: ToolCallId
+    """Ours, unique in the session; it is what requests to providers carry."""
+    name: str
+    input: JsonObject
+    """The arguments; empty where the model's text for them was not a JSON object."""
+    provider_id: str | None = None
+    """What the provider called it; may repeat."""
+    malformed_input: str | None = None
+    """The beginning of what the model gave as arguments, where that was not a JSON object."""
+    provider_data: JsonObject | None = None
+    """As in `TextBlock`, such as a signature over the call."""
+
+
+ResultContent: TypeAlias = TextBlock | ImageBlock | StoredBlock
+"""What a tool result may hold."""
+
+
+class ToolResultBlock(_Block, frozen=True, kw_only=True, tag="tool_result"):
+    """The one answer to one tool call."""
+
+    tool_use_id: ToolCallId
+    content: tuple[ResultContent, ...]
+    is_error: bool = False
+    kind: ErrorKind | None = None
+    """Set exactly where `is_error` is."""
+
+    @property
+    def text(self) -> str:
+        """The text of all text blocks, joined; stored blocks are not included."""
+        return text_of(self.content)
+
+
+UserContent: TypeAlias = TextBlock | ImageBlock | StoredBlock
+"""What a caller may send."""
+
+Block: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | ProviderBlock | StoredBlock | ToolUseBlock | ToolResultBlock
+"""Any part of a message."""
+
+AnswerContent: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | ProviderBlock | StoredBlock | ToolUseBlock
+"""What a model's answer may hold."""
+
+
+B = TypeVar("B", bound=Block)
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message of a history."""
+
+    role: Literal["user", "assistant"]
+    content: tuple[Block, ...]
+
+    @property
+    def text(self) -> str:
+        """The text of all text blocks, joined; stored blocks are not included."""
+        return text_of(self.content)
+
+
+def text_of(content: tuple[Block, ...]) -> str:
+    """Return the text of the text blocks of `content`, in order, joined without anything between."""
+    return "".join(block.text for block in content if type(block) is TextBlock)
+
+
+def without_blanks(content: Iterable[B]) -> tuple[B, ...]:
+    """Return `content` without the texts that hold nothing but white space, which providers refuse."""
+    return tuple(block for block in content if not (isinstance(block, TextBlock) and not block.text.strip()))
+
+
+def tool_uses(content: tuple[Block, ...]) -> list[ToolUseBlock]:
+    """Return the tool calls in `content`, in order."""
+    return [block for block in content if type(block) is ToolUseBlock]
+
+
+def error_result(call: ToolCallId, kind: ErrorKind, text: str) -> ToolResultBlock:
+    """Return the result that answers `call` with an error of `kind`."""
+    return ToolResultBlock(tool_use_id=call, content=(TextBlock(text=text),), is_error=True, kind=kind)

@@ -1,0 +1,110 @@
+"""Where two values differ first, as a path that a reader can follow.
+
+For events, states and requests: `turn: 2 -> 3`, `content[0].input.rows[3].x: 1 -> "1"`. The rule: two values are
+the same only if their JSON is, so 1, 1.0 and true are three values; the order of an object's keys means nothing.
+"""
+
+from collections.abc import Sequence
+from typing import TypeGuard
+
+import msgspec
+
+from refold.events.core.content import Json, JsonObject, is_json_object
+
+NOTHING = msgspec.UNSET
+"""Stands for a side that has nothing at the path; JSON leaves such a member out."""
+
+SHOWN_CHARACTERS = 200
+"""After so many characters the text of a difference cuts each side."""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """The first place where two values are not the same. Its text is `path: left -> right`."""
+
+    path: str
+    """From the whole value down, such as `content[0].text`."""
+    left: Json = NOTHING
+    """What stands there on the left, as JSON values; `NOTHING` where the left has no such place."""
+    right: Json = NOTHING
+    """The same on the right."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {_shown(self.left)} -> {_shown(self.right)}"
+
+
+def first_difference(left: object, right: object, path: str) -> Difference | None:
+    """Return where `left` and `right` differ first, in the order of the left one's fields, or None.
+
+    Args:
+        left: a Struct, or anything that JSON has a form for.
+        right: likewise.
+        path: name of the whole value; the difference's path begins with it.
+    """
+    if isinstance(left, msgspec.Struct) and isinstance(right, msgspec.Struct):
+        return _in_structs(left, right, path)
+    if is_json_object(left) and is_json_object(right):
+        return _in_objects(left, right, path)
+    if _is_array(left) and _is_array(right):
+        return _in_arrays(left, right, path)
+    if type(left) is type(right) and left == right:
+        return None
+    return Difference(path=path, left=json_of(left), right=json_of(right))
+
+
+def json_of(value: object) -> Json:
+    """Return `value` as plain JSON values; `NOTHING` stays what it is."""
+    plain: Json = value if value is NOTHING else msgspec.json.decode(msgspec.json.encode(value))
+    return plain
+
+
+def _is_array(value: object) -> TypeGuard[Sequence[Json]]:
+    return isinstance(value, list | tuple)
+
+
+def _in_structs(left: msgspec.Struct, right: msgspec.Struct, path: str) -> Difference | None:
+    if type(left) is not type(right):
+        return Difference(path=f"{path}.type", left=_type_name(left), right=_type_name(right))
+    for field in left.__struct_fields__:
+        found = first_difference(getattr(left, field), getattr(right, field), f"{path}.{field}")
+        if found is not None:
+            return found
+    return None
+
+
+def _type_name(value: msgspec.Struct) -> str:
+    config = type(value).__struct_config__
+    return str(config.tag) if config.tag is not None else type(value).__name__
+
+
+def _in_objects(left: JsonObject, right: JsonObject, path: str) -> Difference | None:
+    for key in [*left, *(key for key in right if key not in left)]:
+        place = f"{path}.{key}" if key.isidentifier() else f"{path}[{msgspec.json.encode(key).decode()}]"
+        found = _in_members(left.get(key, NOTHING), right.get(key, NOTHING), place)
+        if found is not None:
+            return found
+    return None
+
+
+def _in_arrays(left: Sequence[Json], right: Sequence[Json], path: str) -> Difference | None:
+    for index in range(max(len(left), len(right))):
+        found = _in_members(
+            left[index] if index < len(left) else NOTHING,
+            right[index] if index < len(right) else NOTHING,
+            f"{path}[{index}]",
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def _in_members(left: object, right: object, path: str) -> Difference | None:
+    if left is NOTHING or right is NOTHING:
+        return Difference(path=path, left=json_of(left), right=json_of(right))
+    return first_difference(left, right, path)
+
+
+def _shown(value: Json) -> str:
+    if value is NOTHING:
+        return "(nothing)"
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}… ({len(text):,} characters)"

@@ -1,0 +1,110 @@
+"""A tool's four functions: what it was defined as, and which of its calls were given up.
+
+What can happen to a tool: it is defined, and a call of it is given up.
+
+A tool's stream grows on transitions only, never with each call; calls are in the sessions' streams.
+"""
+
+from typing import TypeAlias, assert_never, get_args
+
+import msgspec
+
+from refold.events.core.codec import NEWER_REFOLD, EventCodec
+from refold.events.core.contract import Effect, Recorded
+from refold.events.core.event import Event
+from refold.events.core.ids import EventRef
+from refold.events.model.configuration import ToolSpec
+
+
+class ToolDefined(Event, frozen=True, kw_only=True, tag="tool.defined.v1"):
+    """From here on the tool is what `spec` says."""
+
+    spec: ToolSpec
+
+
+class ToolCallAbandoned(Event, frozen=True, kw_only=True, tag="tool.call_abandoned.v1"):
+    """A call ignored its cancellation past the grace period; its body may still be running."""
+
+    started: EventRef
+    """Its ToolCallStarted."""
+
+
+ToolEvent: TypeAlias = ToolDefined | ToolCallAbandoned
+"""Any event of a tool's stream."""
+
+
+TOOL_KIND = "tool"
+"""Kind of a tool's address and stream."""
+
+TOOL_CODEC: EventCodec[ToolEvent] = EventCodec(get_args(ToolEvent), unknown=NEWER_REFOLD)
+"""Encodes and decodes every tool event."""
+
+
+class DefineTool(msgspec.Struct, frozen=True):
+    """Say what the tool is now; nothing is recorded where nothing differs."""
+
+    spec: ToolSpec
+
+
+class AbandonCall(msgspec.Struct, frozen=True):
+    """Note that a call ignored its cancellation past the grace period."""
+
+    started: EventRef
+
+
+ToolCommand: TypeAlias = DefineTool | AbandonCall
+"""Anything that a tool's stream can be told."""
+
+
+class ToolState(msgspec.Struct):
+    """All that a tool's events add up to."""
+
+    version: int = 0
+    spec: ToolSpec | None = None
+    abandoned: int = 0
+    """Calls that were given up."""
+
+
+class ToolCore:
+    """The four pure functions of a tool."""
+
+    def initial(self) -> ToolState:
+        """Return the state before the first event."""
+        return ToolState()
+
+    def version(self, state: ToolState) -> int:
+        """Return how many events `state` has evolved through."""
+        return state.version
+
+    def admit(self, state: ToolState, command: ToolCommand) -> ToolEvent | Recorded:
+        """Return the stimulus that `command` becomes, or that there is nothing to record."""
+        match command:
+            case DefineTool(spec=spec):
+                return Recorded(0) if spec == state.spec else ToolDefined(spec=spec)
+            case AbandonCall(started=started):
+                return ToolCallAbandoned(started=started)
+            case _:
+                assert_never(command)
+
+    def evolve(self, state: ToolState, event: ToolEvent) -> ToolState:
+        """Fold `event` into `state`, which is changed and returned."""
+        state.version += 1
+        match event:
+            case ToolDefined(spec=spec):
+                state.spec = spec
+            case ToolCallAbandoned():
+                state.abandoned += 1
+            case _:
+                assert_never(event)
+        return state
+
+    def react(self, state: ToolState, event: ToolEvent) -> list[ToolEvent]:
+        """Return nothing: a tool's facts have no consequences of its own."""
+        return []
+
+    def pending(self, state: ToolState) -> list[Effect]:
+        """Return nothing: calls are the sessions' effects."""
+        return []
+
+
+TOOL_CORE = ToolCore()

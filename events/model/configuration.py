@@ -1,0 +1,300 @@
+"""What an agent is made of: its configuration, its tools' descriptions, and the code that runs it.
+
+`AgentConfig` is what a user writes. `AgentConfiguration` is what the log records of it: everything that a decision
+reads is inline, the system prompt and the tools' schemas are payloads named by their hash.
+"""
+
+import hashlib
+from typing import Literal, TypeAlias, TypeGuard, TypeVar, cast
+
+import msgspec
+
+from refold.events.core.cleaning import clean_text
+from refold.events.core.content import JsonObject
+from refold.events.core.errors import ConfigError
+from refold.events.core.ids import AgentId, PayloadHash
+from refold.events.model.retry import RetryPolicy
+from refold.events.model.spending import Budget, Price, price_of
+
+T = TypeVar("T")
+
+Tier = Literal["observe", "act", "confirm"]
+"""How a tool runs: `observe` in parallel with others, `act` alone and in order, `confirm` after an approval."""
+
+EffectClass = Literal["once", "idempotent", "pure"]
+"""What running a tool again would mean.
+
+`once`: an unknown outcome is never retried by Refold. `idempotent`: safe again with the same idempotency key.
+`pure`: safe again at any time.
+"""
+
+Protocol = Literal["native", "react"]
+"""How a model asks for tools: `native` tool-call blocks, or `react` text (Thought, Action, Observation)."""
+
+CORE_VERSION = 4
+"""Raised whenever a recorded decision would now be taken differently; `core` replay compares within one version."""
+
+FOLD_VERSION = 4
+"""Raised whenever folding the same events would give another state; snapshots of another version are ignored."""
+
+DEFAULT_SYSTEM_PROMPT = "You are a helpful AI agent."
+DEFAULT_MAX_TURNS = 50
+DEFAULT_RESUMES_MAX = 3
+DEFAULT_RECOVERIES_MAX = 2
+DEFAULT_REJECTIONS_MAX = 2
+DEFAULT_TOOL_SILENCE_S = 120.0
+
+ErrorRecovery = Literal["stop", "retry"]
+"""What becomes of a run when carrying out tool calls itself breaks (a policy, a validator, the runner raises).
+
+`stop`: the run fails. `retry`: the model is told that its calls failed and asked for simpler ones, a few times.
+"""
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How an agent thinks. Only `model` is required.
+
+    Raises:
+        ConfigError: a value is outside its bounds; the message names the field.
+    """
+
+    model: str
+    system_prompt: str = DEFAULT_SYSTEM_PROMPT
+    max_turns: int = DEFAULT_MAX_TURNS
+    """Most model calls in one run, >= 1; a run that wants one more fails."""
+    max_tokens: int | None = None
+    """Most output tokens of one answer, >= 1; None = the provider's own limit."""
+    temperature: float | None = None
+    """0 to 2; None = the provider's default."""
+    stop_sequences: tuple[str, ...] = ()
+    max_memory_recalls: int = 3
+    """Most remembered items that enter one prompt, >= 0."""
+    max_memory_tokens: int | None = None
+    """Most tokens of remembered items in one prompt (about 4 characters a token); None = no limit."""
+    run_timeout_s: float | None = None
+    """Most seconds of wall clock for one run, without those in which it waits for a person; None = no limit."""
+    approval_expiry_s: float | None = None
+    """After how many seconds a call that waits for approval counts as denied; None = never."""
+    retry: RetryPolicy | None = None
+    """How failed model calls that may be repeated are made again; None = not at all."""
+    rejections_max: int = DEFAULT_REJECTIONS_MAX
+    """How often in a row an answer that cannot be used is asked again, the model being told why, >= 0."""
+    budget: Budget | None = None
+    """How much one run may spend; None = no limit."""
+    prices: dict[str, Price] = {}
+    """What tokens cost, by model; a name stands for all models whose names begin with it too."""
+    error_recovery: ErrorRecovery = "stop"
+    recoveries_max: int = DEFAULT_RECOVERIES_MAX
+    """How often in a row `error_recovery="retry"` asks again before the run fails, >= 0."""
+    resumes_max: int = DEFAULT_RESUMES_MAX
+    """How often a run may be resumed without progress before it is parked, >= 0."""
+    streaming: bool = False
+    """Whether answers are requested as streams."""
+    protocol: Protocol = "native"
+
+    def __post_init__(self) -> None:
+        for field, good, wanted in (*_bounds_of_answers(self), *_bounds_of_runs(self)):
+            if not good:
+                raise ConfigError(f"AgentConfig.{field} must be {wanted}, not {getattr(self, field)!r:.80}")
+        if self.budget is not None and self.budget.cost is not None and price_of(self.model, self.prices) is None:
+            raise ConfigError(f"AgentConfig.budget limits the cost and AgentConfig.prices has none for {self.model!r}")
+
+
+Bounds: TypeAlias = tuple[tuple[str, bool, str], ...]
+"""Fields, whether their values can work, and what values can."""
+
+
+def _bounds_of_answers(config: AgentConfig) -> Bounds:
+    stop = config.stop_sequences
+    return (
+        ("model", _is_text(config.model) and bool(config.model), "a non-empty string of valid Unicode"),
+        ("system_prompt", _is_text(config.system_prompt), "a string of valid Unicode"),
+        ("max_tokens", _is_none_or_count(config.max_tokens, 1), "None or an integer of at least 1"),
+        (
+            "temperature",
+            config.temperature is None or (_is_number(config.temperature) and 0 <= config.temperature <= 2),
+            "None or a number from 0 to 2",
+        ),
+        (
+            "stop_sequences",
+            isinstance(stop, tuple) and all(_is_text(item) and item for item in stop),
+            "a tuple of non-empty strings of valid Unicode",
+        ),
+        ("max_memory_recalls", _is_count(config.max_memory_recalls, 0), "an integer of at least 0"),
+        ("max_memory_tokens", _is_none_or_count(config.max_memory_tokens, 0), "None or an integer of at least 0"),
+        ("streaming", isinstance(config.streaming, bool), "True or False"),
+        ("protocol", config.protocol in ("native", "react"), '"native" or "react"'),
+    )
+
+
+def _bounds_of_runs(config: AgentConfig) -> Bounds:
+    prices = config.prices
+    return (
+        ("max_turns", _is_count(config.max_turns, 1), "an integer of at least 1"),
+        ("run_timeout_s", _is_none_or_seconds(config.run_timeout_s), "None or a number of seconds above 0"),
+        ("approval_expiry_s", _is_none_or_seconds(config.approval_expiry_s), "None or a number of seconds above 0"),
+        ("retry", isinstance(config.retry, RetryPolicy | None), "None or a RetryPolicy"),
+        ("rejections_max", _is_count(config.rejections_max, 0), "an integer of at least 0"),
+        ("budget", isinstance(config.budget, Budget | None), "None or a Budget"),
+        (
+            "prices",
+            isinstance(prices, dict)
+            and all(_is_text(name) and isinstance(price, Price) for name, price in prices.items()),
+            "a dict of Price by model",
+        ),
+        ("error_recovery", config.error_recovery in ("stop", "retry"), '"stop" or "retry"'),
+        ("recoveries_max", _is_count(config.recoveries_max, 0), "an integer of at least 0"),
+        ("resumes_max", _is_count(config.resumes_max, 0), "an integer of at least 0"),
+    )
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and clean_text(value) == value
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_none_or_count(value: object, least: int) -> bool:
+    return value is None or _is_count(value, least)
+
+
+def _is_none_or_seconds(value: object) -> bool:
+    return value is None or (_is_number(value) and 0 < value < 1e9)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model, and whoever reads a log, is told of a tool."""
+
+    name: str
+    """1 to 64 characters out of `a-z A-Z 0-9 _ -`, which every provider accepts."""
+    description: str
+    input_schema: JsonObject
+    """JSON Schema of the arguments, an object schema."""
+    tier: Tier = "act"
+    effect: EffectClass = "once"
+    timeout_s: float = DEFAULT_TOOL_SILENCE_S
+    """Longest silence of a running call in seconds; progress counts as activity."""
+    display_name: str = ""
+    """What people are shown instead of the name; no model is told it. Empty = the name."""
+
+
+class ToolPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What decisions read of a tool."""
+
+    name: str
+    tier: Tier = "act"
+    effect: EffectClass = "once"
+
+
+class CodeIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which code decides."""
+
+    refold: str
+    """Version of the package."""
+    core: int
+    """`CORE_VERSION`."""
+    app: str | None = None
+    """The application's own version, if it gave one."""
+
+
+class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The configuration in force, as the log records it."""
+
+    agent: AgentId
+    model: str
+    system_prompt: PayloadHash
+    """Payload: the prompt's UTF-8 text."""
+    tool_schemas: PayloadHash
+    """Payload: the JSON array of `ToolSpec`s, in name order."""
+    tools: tuple[ToolPolicy, ...] = ()
+    """In name order."""
+    code: CodeIdentity
+    max_turns: int = DEFAULT_MAX_TURNS
+    max_tokens: int | None = None
+    temperature: float | None = None
+    stop_sequences: tuple[str, ...] = ()
+    max_memory_recalls: int = 3
+    max_memory_tokens: int | None = None
+    run_timeout_s: float | None = None
+    approval_expiry_s: float | None = None
+    retry: RetryPolicy | None = None
+    rejections_max: int = DEFAULT_REJECTIONS_MAX
+    budget: Budget | None = None
+    prices: dict[str, Price] = {}
+    error_recovery: ErrorRecovery = "stop"
+    recoveries_max: int = DEFAULT_RECOVERIES_MAX
+    resumes_max: int = DEFAULT_RESUMES_MAX
+    streaming: bool = False
+    protocol: Protocol = "native"
+    fingerprint: str = ""
+    """First 16 hexadecimal digits of the SHA-256 of everything above but `code`: two equal agents have one."""
+
+
+def configuration_of(
+    config: AgentConfig, *, agent: AgentId, tools: tuple[ToolSpec, ...], code: CodeIdentity
+) -> tuple[AgentConfiguration, dict[PayloadHash, bytes]]:
+    """Return what is recorded of an agent, and the payloads that it refers to.
+
+    Args:
+        config: what the user wrote.
+        agent: the agent's name.
+        tools: its tools, in any order.
+        code: the code that will decide.
+    """
+    ordered = tuple(
+        msgspec.structs.replace(spec, timeout_s=float(spec.timeout_s)) for spec in sorted(tools, key=lambda it: it.name)
+    )
+    prompt = config.system_prompt.encode()
+    schemas = msgspec.json.encode(ordered)
+    configuration = AgentConfiguration(
+        agent=agent,
+        model=config.model,
+        system_prompt=payload_hash(prompt),
+        tool_schemas=payload_hash(schemas),
+        tools=tuple(ToolPolicy(spec.name, spec.tier, spec.effect) for spec in ordered),
+        code=code,
+        max_turns=config.max_turns,
+        max_tokens=config.max_tokens,
+        temperature=_as_read_back(config.temperature),
+        stop_sequences=config.stop_sequences,
+        max_memory_recalls=config.max_memory_recalls,
+        max_memory_tokens=config.max_memory_tokens,
+        run_timeout_s=_as_read_back(config.run_timeout_s),
+        approval_expiry_s=_as_read_back(config.approval_expiry_s),
+        retry=_as_decoded(config.retry, RetryPolicy | None),
+        rejections_max=config.rejections_max,
+        budget=_as_decoded(config.budget, Budget | None),
+        prices=_as_decoded(dict(sorted(config.prices.items())), dict[str, Price]),
+        error_recovery=config.error_recovery,
+        recoveries_max=config.recoveries_max,
+        resumes_max=config.resumes_max,
+        streaming=config.streaming,
+        protocol=config.protocol,
+    )
+    without_code = msgspec.structs.replace(configuration, code=CodeIdentity(refold="", core=0))
+    fingerprint = hashlib.sha256(msgspec.json.encode(without_code)).hexdigest()[:16]
+    return (
+        msgspec.structs.replace(configuration, fingerprint=fingerprint),
+        {configuration.system_prompt: prompt, configuration.tool_schemas: schemas},
+    )
+
+
+def _as_read_back(number: float | None) -> float | None:
+    """Return a number as the log gives it back: 60 and 60.0 are one setting, with one fingerprint."""
+    return float(number) if number is not None else None
+
+
+def _as_decoded(value: T, kind: object) -> T:
+    """Return a setting as the log gives it back, its numbers of the declared types."""
+    return cast("T", msgspec.json.decode(msgspec.json.encode(value), type=kind))
+
+
+def payload_hash(data: bytes) -> PayloadHash:
+    """Return the name under which a store keeps `data`."""
+    return PayloadHash(hashlib.sha256(data).hexdigest())

@@ -1,0 +1,210 @@
+"""Large content, kept once by its hash beside the events.
+
+A block whose JSON is larger than `INLINE_BYTES_MAX` is replaced by a `StoredBlock` before it enters an event, and its
+JSON becomes a payload. Who needs the content reads the payload and restores the block; the history that a model
+is shown always holds restored blocks.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, TypeAlias, TypeVar, cast
+
+import msgspec
+
+from refold.events.core.cleaning import Unrecordable
+from refold.events.core.content import (
+    Block,
+    ImageBlock,
+    JsonObject,
+    Message,
+    ProviderBlock,
+    StoredBlock,
+    TextBlock,
+    ThinkingBlock,
+)
+from refold.events.core.errors import LogFormatError
+from refold.events.core.event import Event
+from refold.events.core.ids import PayloadHash
+from refold.events.model.configuration import AgentConfiguration, payload_hash
+from refold.events.model.messages import RequestReference
+
+INLINE_BYTES_MAX = 64 * 1024
+"""Largest JSON of a block that stays in its event."""
+
+PAYLOAD_BYTES_MAX = 256 * 1024 * 1024
+"""Largest JSON of a block at all; no store has to take more."""
+
+B = TypeVar("B", bound=Block)
+
+Storable: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | ProviderBlock
+"""A block that a `StoredBlock` may stand for."""
+
+_encode = msgspec.json.Encoder().encode
+_decoder: msgspec.json.Decoder[Storable] = msgspec.json.Decoder(TextBlock | ImageBlock | ThinkingBlock | ProviderBlock)
+
+
+def spill(content: Sequence[B]) -> tuple[tuple[B | StoredBlock, ...], dict[PayloadHash, bytes]]:
+    """Return `content` with its large blocks replaced, and the payloads that hold them.
+
+    Raises:
+        Unrecordable: a large block would be read back as another one.
+    """
+    kept: list[B | StoredBlock] = []
+    payloads: dict[PayloadHash, bytes] = {}
+    for block in content:
+        if isinstance(block, Storable) and _may_be_large(block):
+            data = _readable(block)
+            if len(data) > PAYLOAD_BYTES_MAX:
+                raise Unrecordable("$", f"has {len(data):,} bytes as JSON; {PAYLOAD_BYTES_MAX:,} are accepted")
+            if len(data) > INLINE_BYTES_MAX:
+                name = payload_hash(data)
+                payloads[name] = data
+                kept.append(StoredBlock(hash=name, bytes=len(data), holds=_kind_of(block)))
+                continue
+        kept.append(block)
+    return tuple(kept), payloads
+
+
+def kept_whole(block: Storable) -> tuple[StoredBlock, bytes]:
+    """Return what stands for a block, however small it is, and the payload that holds it.
+
+    Raises:
+        Unrecordable: the block would be read back as another one, or is too large to be kept.
+    """
+    data = _readable(block)
+    if len(data) > PAYLOAD_BYTES_MAX:
+        raise Unrecordable("$", f"has {len(data):,} bytes as JSON; {PAYLOAD_BYTES_MAX:,} are accepted")
+    return StoredBlock(hash=payload_hash(data), bytes=len(data), holds=_kind_of(block)), data
+
+
+def _readable(block: Storable) -> bytes:
+    """Return the JSON of a block, which decodes to an equal one."""
+    try:
+        data = _encode(block)
+        if _decoder.decode(data) == block:
+            return data
+    except (msgspec.MsgspecError, UnicodeError, TypeError) as error:
+        raise Unrecordable("$", f"is a {_kind_of(block)} block that cannot be recorded: {error!s:.200}") from None
+    raise Unrecordable("$", f"is a {_kind_of(block)} block that would be read back as another one")
+
+
+def _kind_of(block: Storable) -> Literal["text", "image", "thinking", "provider"]:
+    match block:
+        case TextBlock():
+            return "text"
+        case ImageBlock():
+            return "image"
+        case ThinkingBlock():
+            return "thinking"
+        case ProviderBlock():
+            return "provider"
+
+
+def _may_be_large(block: Storable) -> bool:
+    extra: JsonObject | None = None
+    match block:
+        case TextBlock(text=body, provider_data=extra) | ThinkingBlock(thinking=body, provider_data=extra):
+            pass
+        case ImageBlock(data=body):
+            pass
+        case ProviderBlock(data=extra):
+            body = ""
+    return bool(extra) or len(body) * 6 > INLINE_BYTES_MAX  # No character takes more than six bytes of JSON.
+
+
+def restore(stored: StoredBlock, payloads: Mapping[PayloadHash, bytes]) -> Storable:
+    """Return the block that `stored` stands for, or, of one that is too long for a model, what is shown in its place.
+
+    Raises:
+        LogFormatError: its payload is missing or damaged.
+    """
+    if stored.shown:
+        return TextBlock(text=stored.shown)
+    return whole_block(stored.hash, payloads)
+
+
+def whole_block(name: PayloadHash, payloads: Mapping[PayloadHash, bytes]) -> Storable:
+    """Return the block that is kept under a hash.
+
+    Raises:
+        LogFormatError: its payload is missing or damaged, or is no block.
+    """
+    data = payloads.get(name)
+    if data is None:
+        raise LogFormatError(f"payload {name} is missing from the log")
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise LogFormatError(f"payload {name} is damaged: {error}") from None
+
+
+def stored_hashes(messages: Iterable[Message]) -> list[PayloadHash]:
+    """Return the payloads that are needed to show `messages` to a model, in order, each once."""
+    stored = (block for message in messages for block in _stored_blocks(message.content))
+    return list(dict.fromkeys(block.hash for block in stored if not block.shown))
+
+
+def _stored_blocks(content: object) -> Iterable[StoredBlock]:
+    if not isinstance(content, tuple | list):  # Events of other kinds may have something else under that name.
+        return
+    for block in cast("Iterable[object]", content):
+        if type(block) is StoredBlock:
+            yield block
+        else:
+            yield from _stored_blocks(getattr(block, "content", ()))
+
+
+def restored(message: Message, payloads: Mapping[PayloadHash, bytes]) -> Message:
+    """Return `message` with the blocks that stand for payloads replaced by what they stand for.
+
+    Raises:
+        LogFormatError: a payload is missing or damaged.
+    """
+    return all_restored([message], payloads)[0]
+
+
+def all_restored(messages: Sequence[Message], payloads: Mapping[PayloadHash, bytes]) -> list[Message]:
+    """Restore many messages. What they say often is decoded once: a short log must not become a huge history.
+
+    Raises:
+        LogFormatError: a payload is missing or damaged.
+    """
+    stored = dict.fromkeys(block for message in messages for block in _stored_blocks(message.content))
+    whole = {block: restore(block, payloads) for block in stored}
+    return [_restored(message, whole) for message in messages]
+
+
+def _restored(message: Message, whole: Mapping[StoredBlock, Storable]) -> Message:
+    if not whole or not any(True for _ in _stored_blocks(message.content)):
+        return message
+    return Message(message.role, tuple(_restored_block(block, whole) for block in message.content))
+
+
+def _restored_block(block: Block, whole: Mapping[StoredBlock, Storable]) -> Block:
+    if isinstance(block, StoredBlock):
+        return whole[block]
+    content = getattr(block, "content", None)
+    if not content:
+        return block
+    return msgspec.structs.replace(block, content=tuple(_restored_block(item, whole) for item in content))
+
+
+def _messages(value: object) -> Iterable[Message]:
+    if not isinstance(value, tuple | list):
+        return ()
+    return (item for item in cast("Iterable[object]", value) if isinstance(item, Message))
+
+
+def referenced_payloads(event: Event) -> list[PayloadHash]:
+    """Return the payloads that an event cannot be understood without, in order, each once."""
+    found: list[PayloadHash] = []
+    configuration = getattr(event, "configuration", None)
+    if isinstance(configuration, AgentConfiguration):
+        found += [configuration.system_prompt, configuration.tool_schemas]
+    found += [block.hash for block in _stored_blocks(getattr(event, "content", ()))]
+    reference = getattr(event, "request", None)
+    if isinstance(reference, RequestReference) and reference.prepared_payload is not None:
+        found.append(reference.prepared_payload)
+    found += [block.hash for block in _stored_blocks(getattr(event, "original", None))]
+    for messages in (getattr(event, "messages", None), getattr(event, "summary", None)):
+        found += [block.hash for message in _messages(messages) for block in _stored_blocks(message.content)]
+    return list(dict.fromkeys(found))

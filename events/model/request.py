@@ -1,0 +1,210 @@
+"""A request, built out of what the log has: the configuration, the history, and what was done to it.
+
+`refold.actors.agent.model` builds the requests that it sends with these functions, and `refold.inspection.request_view`
+builds them again, so that what is shown of a log is what was sent, field by field. Read `refold.events.model.messages`
+first.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from refold.events.core.cleaning import Unrecordable
+from refold.events.core.content import Message
+from refold.events.core.errors import LogFormatError
+from refold.events.core.ids import PayloadHash
+from refold.events.model.configuration import AgentConfiguration, ToolSpec, payload_hash
+from refold.events.model.messages import (
+    NOTHING,
+    ModelRequest,
+    Prepared,
+    RequestReference,
+    Rewritten,
+    Sampling,
+    Splice,
+    SystemAddition,
+)
+from refold.events.model.payloads import INLINE_BYTES_MAX, PAYLOAD_BYTES_MAX
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Prepared)
+_tools_decoder = msgspec.json.Decoder(tuple[ToolSpec, ...])
+
+
+def plain_request(
+    configuration: AgentConfiguration,
+    prompt: str,
+    tools: Sequence[ToolSpec],
+    messages: Sequence[Message],
+    offered: Sequence[str] | None = None,
+) -> ModelRequest:
+    """Return a request to which nothing was done.
+
+    Args:
+        configuration: in force.
+        prompt: its system prompt.
+        tools: its tools, in name order.
+        messages: the history, its blocks restored.
+        offered: names of those tools that the model is offered; None = all.
+    """
+    names = None if offered is None else set(offered)
+    return ModelRequest(
+        model=configuration.model,
+        system_prompt=prompt,
+        messages=messages,
+        tools=tuple(spec for spec in tools if names is None or spec.name in names),
+        max_tokens=configuration.max_tokens,
+        temperature=configuration.temperature,
+        stop_sequences=configuration.stop_sequences,
+    )
+
+
+def applied(request: ModelRequest, prepared: Prepared) -> ModelRequest:
+    """Return a plain request as it is after what was done to it."""
+    if prepared.kept is not None:
+        request = msgspec.structs.replace(request, messages=kept_messages(request.messages, prepared.kept))
+    if prepared.added:
+        request = msgspec.structs.replace(request, system_prompt=with_additions(request.system_prompt, prepared.added))
+    return rewritten(request, prepared.rewritten) if prepared.rewritten is not None else request
+
+
+def kept_messages(messages: Sequence[Message], kept: Sequence[tuple[int, int]]) -> tuple[Message, ...]:
+    """Return the messages in some ranges of places."""
+    return tuple(message for first, end in kept for message in messages[first:end])
+
+
+def with_additions(prompt: str, added: Sequence[SystemAddition]) -> str:
+    """Return a system prompt with texts behind it, an empty line before each."""
+    return "\n\n".join(text for text in (prompt, *(addition.text for addition in added)) if text)
+
+
+def rewritten(request: ModelRequest, changes: Rewritten) -> ModelRequest:
+    """Return a request with some of it replaced; the inverse of `difference`."""
+    splice, sampling = changes.messages, changes.sampling
+    messages = request.messages
+    if splice is not None:
+        messages = (*messages[: splice.first], *splice.messages, *messages[splice.first + splice.removed :])
+    return ModelRequest(
+        model=request.model if changes.model is None else changes.model,
+        system_prompt=request.system_prompt if changes.system_prompt is None else changes.system_prompt,
+        messages=messages,
+        tools=request.tools if changes.tools is None else changes.tools,
+        max_tokens=request.max_tokens if sampling is None else sampling.max_tokens,
+        temperature=request.temperature if sampling is None else sampling.temperature,
+        stop_sequences=request.stop_sequences if sampling is None else sampling.stop_sequences,
+    )
+
+
+def difference(before: ModelRequest, after: ModelRequest) -> Rewritten | None:
+    """Return what has to be rewritten in `before` so that it is `after`; None = nothing.
+
+    Of the messages one stretch is recorded, from the first that differs to the last.
+    """
+    same_sampling = (before.max_tokens, before.temperature, before.stop_sequences) == (
+        after.max_tokens,
+        after.temperature,
+        after.stop_sequences,
+    )
+    changes = Rewritten(
+        model=after.model if after.model != before.model else None,
+        system_prompt=after.system_prompt if after.system_prompt != before.system_prompt else None,
+        messages=_splice(before.messages, after.messages),
+        tools=after.tools if after.tools != before.tools else None,
+        sampling=None
+        if same_sampling
+        else Sampling(
+            max_tokens=after.max_tokens, temperature=after.temperature, stop_sequences=tuple(after.stop_sequences)
+        ),
+    )
+    return changes if changes != Rewritten() else None
+
+
+def _splice(before: Sequence[Message], after: Sequence[Message]) -> Splice | None:
+    shorter = min(len(before), len(after))
+    first = 0
+    while first < shorter and before[first] == after[first]:
+        first += 1
+    if first == len(before) == len(after):
+        return None
+    last = 0
+    while last < shorter - first and before[-1 - last] == after[-1 - last]:
+        last += 1
+    return Splice(first=first, removed=len(before) - first - last, messages=tuple(after[first : len(after) - last]))
+
+
+def recordable(prepared: Prepared) -> tuple[Prepared, bytes]:
+    """Return what was done as the log will give it back, and its JSON.
+
+    Raises:
+        Unrecordable: the log could not give it back, since something in it is of a type that it must not be.
+    """
+    try:
+        data = _encode(prepared)
+        again = _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeError, TypeError, ValueError, RecursionError) as error:
+        raise Unrecordable("$", f"is no request that can be recorded: {error!s:.200}") from None
+    if len(data) > PAYLOAD_BYTES_MAX:
+        raise Unrecordable("$", f"has {len(data):,} bytes as JSON; {PAYLOAD_BYTES_MAX:,} are accepted")
+    return again, data
+
+
+def with_prepared(reference: RequestReference, prepared: Prepared) -> tuple[RequestReference, dict[PayloadHash, bytes]]:
+    """Return a reference with what was done to its request, as a payload where that is large.
+
+    Raises:
+        Unrecordable: see `recordable`.
+    """
+    if prepared == NOTHING:
+        return reference, {}
+    again, data = recordable(prepared)
+    if len(data) <= INLINE_BYTES_MAX:
+        return msgspec.structs.replace(reference, prepared=again), {}
+    name = payload_hash(data)
+    return msgspec.structs.replace(reference, prepared_payload=name), {name: data}
+
+
+def prompt_and_tools(
+    configuration: AgentConfiguration, payloads: Mapping[PayloadHash, bytes], log: str
+) -> tuple[str, tuple[ToolSpec, ...]]:
+    """Return the system prompt and the tools, in name order, of a configuration.
+
+    Args:
+        configuration: as recorded.
+        payloads: holds those that it names.
+        log: what errors call the log.
+
+    Raises:
+        LogFormatError: one of them is missing or damaged.
+    """
+    for name in (configuration.system_prompt, configuration.tool_schemas):
+        if name not in payloads:
+            raise LogFormatError(f"payload {name} is missing from {log}")
+    try:
+        prompt = payloads[configuration.system_prompt].decode()
+    except UnicodeDecodeError as error:
+        raise LogFormatError(f"payload {configuration.system_prompt} of {log} is damaged: {error}") from None
+    try:
+        return prompt, _tools_decoder.decode(payloads[configuration.tool_schemas])
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise LogFormatError(f"payload {configuration.tool_schemas} of {log} is damaged: {error}") from None
+
+
+def prepared_of(reference: RequestReference, payloads: dict[PayloadHash, bytes]) -> Prepared:
+    """Return what was done to the request that a reference names.
+
+    Args:
+        reference: as recorded.
+        payloads: holds its `prepared_payload`, if it has one.
+
+    Raises:
+        LogFormatError: the payload is missing or damaged.
+    """
+    if reference.prepared_payload is None:
+        return reference.prepared or NOTHING
+    data = payloads.get(reference.prepared_payload)
+    if data is None:
+        raise LogFormatError(f"payload {reference.prepared_payload} is missing from the log")
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise LogFormatError(f"payload {reference.prepared_payload} is damaged: {error}") from None

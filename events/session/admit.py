@@ -1,0 +1,358 @@
+"""What a session accepts: `admit` turns each command into the stimulus that it becomes, or refuses it.
+
+Read `refold.events.session.commands` first. The rules: a command with a key that was recorded before gets the first
+outcome; a result that nobody waits for any more is evidence and never history; what providers would refuse in a
+history does not get in.
+"""
+
+from typing import assert_never
+
+from refold.events.core.content import AnswerContent, TextBlock, ToolUseBlock, tool_uses, without_blanks
+from refold.events.core.contract import Recorded, WaitUntil
+from refold.events.core.errors import CommandRejected
+from refold.events.core.ids import ToolCallId
+from refold.events.model.context_window import summary_fault
+from refold.events.session.commands import (
+    AllowTurn,
+    CancelRun,
+    ClearHistory,
+    Configure,
+    DecideApproval,
+    ImportHistory,
+    OpenSession,
+    RecordCallWaiting,
+    RecordContext,
+    RecordModelFailure,
+    RecordModelInterruption,
+    RecordModelResponse,
+    RecordTimer,
+    RecordToolResult,
+    ResumeRun,
+    SendInput,
+    SessionCommand,
+)
+from refold.events.session.events import (
+    AgentConfigured,
+    CancelRequested,
+    ContextPrepared,
+    HistoryCleared,
+    HistoryImported,
+    InputQueued,
+    ModelFailed,
+    ModelInterrupted,
+    ModelResponded,
+    RunResumed,
+    SessionEvent,
+    SessionOpened,
+    TimerFired,
+    TimerSet,
+    ToolApprovalDecided,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallWaiting,
+    ToolResultLate,
+    TurnAllowed,
+)
+from refold.events.session.normalise import imported_messages
+from refold.events.session.react import pending
+from refold.events.session.state import (
+    CALL_ID,
+    KeyedCommand,
+    SessionState,
+    awaits_step,
+    content_digest,
+    decision_digest,
+    find_call,
+    input_key,
+    run_of_input,
+    running_calls,
+)
+
+FAILED_TEXT = "The tool failed and gave no reason."
+"""The result of a failed call whose tool said nothing; providers refuse an error result without text."""
+
+REJECTED_TEXT = "The answer could not be used. Answer again."
+"""What the model is told where nobody says why; providers refuse a message without text."""
+
+
+NEEDS_A_SESSION = Configure | ImportHistory | RecordContext | RecordModelInterruption | RecordModelResponse | SendInput
+"""What is recorded even where no run is under way, and therefore must not come before the session is open."""
+
+
+def admit(state: SessionState, command: SessionCommand) -> SessionEvent | Recorded:
+    """Return the stimulus that `command` becomes, or that it has been recorded before.
+
+    Raises:
+        CommandRejected: it may not happen now; nothing is to be recorded.
+    """
+    if state.session is None and isinstance(command, NEEDS_A_SESSION):
+        raise CommandRejected("the session is not open; open it first")
+    match command:
+        case OpenSession(session=session, agent=agent, graph_entities=graph_entities):
+            if state.session is None:
+                return SessionOpened(session=session, agent=agent, graph_entities=graph_entities)
+            if state.session != session:
+                raise CommandRejected(f"this is session {state.session!r}, not {session!r}")
+            return Recorded(1)
+        case Configure(configuration=configuration):
+            if configuration == state.configuration:
+                return Recorded(state.configured)
+            return AgentConfigured(configuration=configuration)
+        case ImportHistory():
+            return _admit_import(state, command)
+        case ClearHistory():
+            return _admit_clear(state, command)
+        case SendInput():
+            return _admit_input(state, command)
+        case AllowTurn():
+            return _admit_turn(state, command)
+        case CancelRun():
+            return _admit_cancel(state, command)
+        case DecideApproval():
+            return _admit_decision(state, command)
+        case ResumeRun():
+            return _admit_resume(state, command)
+        case RecordContext():
+            return _admit_context(state, command)
+        case RecordModelResponse():
+            return _admit_response(state, command)
+        case RecordModelInterruption(turn=turn, asked=asked, content=content, usage=usage):
+            return ModelInterrupted(turn=turn, content=without_blanks(content), usage=usage, asked=asked)
+        case RecordModelFailure(run=run, turn=turn, asked=asked):
+            if not _awaits_model(state, run, turn, asked):
+                return Recorded(0)
+            return ModelFailed(
+                run=run,
+                turn=turn,
+                kind=command.kind,
+                message=command.message,
+                status=command.status,
+                retryable=command.retryable,
+                retry_after_s=float(command.retry_after_s) if command.retry_after_s is not None else None,
+                request=command.request,
+            )
+        case RecordToolResult():
+            return _admit_tool_result(state, command)
+        case RecordTimer(timer=timer):
+            wanted = any(type(effect) is WaitUntil and effect.key == timer for effect in pending(state))
+            return TimerFired(timer=timer) if wanted else Recorded(0)
+        case RecordCallWaiting(call=call, waits=waits):
+            at_work = state.turn
+            if at_work is None or call not in at_work.running or (call in at_work.waiting) == waits:
+                return Recorded(0)
+            return ToolCallWaiting(call=call, waits=waits)
+        case _:
+            assert_never(command)
+
+
+def _admit_input(state: SessionState, command: SendInput) -> SessionEvent | Recorded:
+    if state.configuration is None:
+        raise CommandRejected("the session has no configuration yet; configure it first")
+    content = without_blanks(command.content)
+    if not content:
+        raise CommandRejected("an input needs some content; send a text that is not blank, or an image")
+    given, original = command.original or content, command.original
+    if (recorded := _recorded(state, "send", command.key, given)) is not None:
+        return recorded
+    if command.due_at is not None:
+        if command.cancelled or command.now or command.stepwise:
+            raise CommandRejected("an input for a later time can be neither for now nor step by step nor cancelled")
+        timer = input_key(state.version + 1)
+        return TimerSet(timer=timer, due_at=command.due_at, content=content, key=command.key, original=original)
+    run = state.run
+    if command.now and run is not None and run.ending is None and not run.finishing and not command.cancelled:
+        return InputQueued(content=content, key=command.key, joins=run.id, original=original)
+    return InputQueued(
+        content=content, key=command.key, cancelled=command.cancelled, stepwise=command.stepwise, original=original
+    )
+
+
+def _admit_turn(state: SessionState, command: AllowTurn) -> SessionEvent | Recorded:
+    run = state.run
+    if run is None or (command.run is not None and command.run != run.id):
+        raise CommandRejected(f"{command.run or 'no run'} is under way; send an input step by step first")
+    if not awaits_step(run):
+        raise CommandRejected(f"{run.id} does not wait for its next turn to be allowed")
+    return TurnAllowed(run=run.id, turn=run.turns + 1)
+
+
+def _recorded(state: SessionState, word: KeyedCommand, key: str | None, content: object) -> Recorded | None:
+    """Return what the command with `key` became before, if it is the same command; `content` None matches any."""
+    digest = content_digest(content) if key is not None and content is not None else None
+    return _recorded_as(state, word, key, digest)
+
+
+def _recorded_as(state: SessionState, word: KeyedCommand, key: str | None, digest: str | None) -> Recorded | None:
+    record = state.keys.get(key) if key is not None else None
+    if record is None:
+        return None
+    if record.command != word or (digest is not None and record.digest != digest):
+        raise CommandRejected(
+            f"key {key!r} was used before (version {record.version}) for something else; use a new key"
+        )
+    return Recorded(record.version)
+
+
+def _admit_import(state: SessionState, command: ImportHistory) -> SessionEvent | Recorded:
+    if (recorded := _recorded(state, "import", command.key, command.messages)) is not None:
+        return recorded
+    if state.run is not None:
+        raise CommandRejected(f"{state.run.id} is under way; import a history before or after it")
+    return HistoryImported(
+        messages=imported_messages(command.messages, state.version + 1, first=not state.messages),
+        key=command.key,
+        digest=content_digest(command.messages),
+    )
+
+
+def _admit_clear(state: SessionState, command: ClearHistory) -> SessionEvent | Recorded:
+    if (recorded := _recorded(state, "clear", command.key, None)) is not None:
+        return recorded
+    if state.run is not None:
+        raise CommandRejected(f"{state.run.id} is under way; cancel it, or clear the history after it")
+    if not state.messages and command.key is None:
+        return Recorded(state.cleared)
+    return HistoryCleared(key=command.key)
+
+
+def _admit_cancel(state: SessionState, command: CancelRun) -> SessionEvent | Recorded:
+    run = state.run
+    wanted = command.run if command.run is not None else (run.id if run is not None else None)
+    if (recorded := _recorded(state, "cancel", command.key, command.run)) is not None:
+        return recorded
+    if wanted is None:
+        return Recorded(0)
+    queued = any(entry.run == wanted and not entry.cancelled for entry in state.queue)
+    scheduled = any(run_of_input(entry.version) == wanted for entry in state.scheduled)
+    if queued or scheduled or (run is not None and run.id == wanted):
+        return CancelRequested(run=wanted, reason=command.reason, key=command.key)
+    return Recorded(0)
+
+
+def _admit_decision(state: SessionState, command: DecideApproval) -> SessionEvent | Recorded:
+    if command.always and not command.allowed:
+        raise CommandRejected("only an allowance can hold for always; deny each call by itself")
+    digest = decision_digest(command.call, command.allowed, command.always)
+    if (recorded := _recorded_as(state, "decide", command.key, digest)) is not None:
+        return recorded
+    call = find_call(state, command.call)
+    if call is None or call.result is not None or call.approval != "requested":
+        raise CommandRejected(f"{command.call} does not wait for approval; it was decided, has ended, or never was")
+    return ToolApprovalDecided(
+        call=command.call,
+        allowed=command.allowed,
+        reason=command.reason,
+        key=command.key,
+        always=command.always,
+    )
+
+
+def _admit_resume(state: SessionState, command: ResumeRun) -> SessionEvent | Recorded:
+    run = state.run
+    if run is None or state.configuration is None or (run.parked and not command.asked):
+        return Recorded(0)
+    needed = {call.name for call in running_calls(state.turn)}
+    return RunResumed(
+        run=run.id,
+        code=state.configuration.code,
+        fingerprint=state.configuration.fingerprint,
+        tools=tuple(sorted(needed.intersection(command.tools))),
+        asked=command.asked,
+        in_order=command.in_order,
+        waited=command.waited,
+    )
+
+
+def _admit_context(state: SessionState, command: RecordContext) -> SessionEvent | Recorded:
+    if command.after != state.summarised:
+        return Recorded(state.summarised)
+    run = state.run
+    if run is None or not _awaits_model(state, command.run, command.turn, command.asked):
+        return ModelInterrupted(turn=command.turn, usage=command.usage, asked=command.asked)
+    fault = summary_fault(state.messages, run.latest_input, command.replaced, command.summary)
+    if fault is not None:
+        raise CommandRejected(f"a summary cannot stand there: {fault}")
+    return ContextPrepared(
+        run=command.run,
+        replaced=command.replaced,
+        summary=command.summary,
+        usage=command.usage,
+        model=command.model,
+        request=command.request,
+    )
+
+
+def _admit_response(state: SessionState, command: RecordModelResponse) -> SessionEvent | Recorded:
+    if not _awaits_model(state, command.run, command.turn, command.asked):
+        return ModelInterrupted(turn=command.turn, content=command.content, usage=command.usage, asked=command.asked)
+    version = state.version + 1
+    index = 0
+    content: list[AnswerContent] = []
+    for block in without_blanks(command.content):
+        if type(block) is ToolUseBlock:
+            content.append(
+                ToolUseBlock(
+                    id=ToolCallId(f"call_{version}_{index}"),
+                    name=block.name,
+                    input=block.input,
+                    provider_id=block.provider_id,
+                    malformed_input=block.malformed_input,
+                    provider_data=block.provider_data,
+                )
+            )
+            index += 1
+        else:
+            content.append(block)
+    if index != len(command.verdicts):
+        raise CommandRejected(f"an answer with {index} tool calls came with {len(command.verdicts)} verdicts")
+    if index and command.rejected:
+        raise CommandRejected(f"an answer with {index} tool calls cannot be rejected as a whole; its calls can")
+    return ModelResponded(
+        run=command.run,
+        turn=command.turn,
+        content=tuple(content),
+        stop_reason=command.stop_reason,
+        usage=command.usage,
+        model=command.model,
+        request=command.request,
+        verdicts=command.verdicts,
+        rejected=command.rejected if command.rejected.strip() or not command.rejected else REJECTED_TEXT,
+    )
+
+
+def _awaits_model(state: SessionState, run: str, turn: int, asked: int) -> bool:
+    """Tell whether what came of a model call is waited for; a call that is made again has another `asked`."""
+    current = state.run
+    if current is None or current.id != run or current.phase != "model":
+        return False
+    return current.turns == turn and asked in (0, current.asked)
+
+
+def _admit_tool_result(state: SessionState, command: RecordToolResult) -> SessionEvent | Recorded:
+    call = find_call(state, command.call)
+    content = without_blanks(command.content)
+    if call is None or call.result is not None:
+        if call is None and not _was_called(state, command.call):
+            raise CommandRejected(f"{command.call} is no call of this session; its result belongs elsewhere")
+        return ToolResultLate(call=command.call, content=content, kind=command.kind)
+    if not call.started:
+        raise CommandRejected(f"{command.call} has a result and was never started")
+    if command.kind is None:
+        return ToolCallCompleted(
+            call=command.call, content=content, ends_run=command.ends_run, original=command.original
+        )
+    return ToolCallFailed(
+        call=command.call,
+        kind=command.kind,
+        content=content or (TextBlock(text=FAILED_TEXT),),
+        started=True,
+        broken=command.broken,
+        original=command.original,
+    )
+
+
+def _was_called(state: SessionState, call: ToolCallId) -> bool:
+    """Tell whether the session made `call`; a result is late by a few messages, so the end is looked at first."""
+    if (cleared := CALL_ID.fullmatch(call)) is not None and int(cleared[2]) < state.cleared_calls.get(cleared[1], 0):
+        return True
+    return any(use.id == call for message in reversed(state.messages) for use in tool_uses(message.content))

@@ -1,0 +1,212 @@
+"""What a session can be told: callers' commands, and the results of its effects.
+
+`admit` turns each into the stimulus that it becomes, or refuses it. Commands are never logged; the stimulus is.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+from refold.events.core.content import AnswerContent, ErrorKind, Message, ResultContent, UserContent
+from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
+from refold.events.model.configuration import AgentConfiguration
+from refold.events.model.messages import RequestReference, StopReason, Usage
+from refold.events.session.events import Verdict
+
+
+class OpenSession(msgspec.Struct, frozen=True, kw_only=True):
+    """Begin the session; an open one is left as it is."""
+
+    session: SessionId
+    agent: AgentId
+    graph_entities: int | None = None
+
+
+class Configure(msgspec.Struct, frozen=True, kw_only=True):
+    """Tell the session what is in force now; nothing is recorded where nothing differs."""
+
+    configuration: AgentConfiguration
+
+
+class ImportHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """Put messages of another system at the end of the history of a session without an open run."""
+
+    messages: tuple[Message, ...]
+    key: str | None = None
+
+
+class ClearHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """Show no earlier message to a model any more; not while a run is under way."""
+
+    key: str | None = None
+
+
+class SendInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Accept an input; its run begins when those before it have ended."""
+
+    content: tuple[UserContent, ...]
+    key: str | None = None
+    """Idempotency key: the same key with the same content is one input; with another content it is refused."""
+    cancelled: bool = False
+    """The caller's token is cancelled already."""
+    due_at: int | None = None
+    """Accept it for this time, in microseconds since the epoch; None = at once."""
+    now: bool = False
+    """Join the run under way before its next model call; where there is none it is an ordinary input."""
+    stepwise: bool = False
+    """Its run takes one turn, and each further one only when `AllowTurn` says so."""
+    original: tuple[UserContent, ...] = ()
+    """What was given, where middleware changed it; the key is of that."""
+
+
+class AllowTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """Let a run that goes step by step take its next turn."""
+
+    run: RunId | None = None
+    """None = the run under way."""
+
+
+class CancelRun(msgspec.Struct, frozen=True, kw_only=True):
+    """End a run as cancelled. A run that has ended stays as it is."""
+
+    run: RunId | None = None
+    """The run under way, or that of a queued input; None = the run under way, if there is one."""
+    reason: str | None = None
+    key: str | None = None
+
+
+class DecideApproval(msgspec.Struct, frozen=True, kw_only=True):
+    """Allow or deny a call that waits for approval."""
+
+    call: ToolCallId
+    allowed: bool
+    reason: str = ""
+    """What the model is told where the call is denied."""
+    key: str | None = None
+    always: bool = False
+    """Allow every later call of the same action in this session too."""
+
+
+class ResumeRun(msgspec.Struct, frozen=True, kw_only=True):
+    """Let the open run go on in this process."""
+
+    tools: tuple[str, ...] = ()
+    """Names of the tools that exist here."""
+    asked: bool = False
+    """Somebody asked for it, so that a parked run goes on too."""
+    in_order: bool = False
+    """The runtime before had ended in order."""
+    waited: bool = False
+    """All that the run did was to wait for runs of its child sessions."""
+
+
+class RecordContext(msgspec.Struct, frozen=True, kw_only=True):
+    """A summary stands for the beginning of the history, made for a model call that is waited for."""
+
+    run: RunId
+    turn: int
+    asked: int
+    """Version of the event that wants the model call."""
+    after: int
+    """Version of the last summary that its maker knew of; 0 = there was none."""
+    replaced: int
+    """How many of the oldest messages it stands for."""
+    summary: tuple[Message, ...]
+    usage: Usage = Usage()
+    model: str | None = None
+    request: RequestReference | None = None
+
+
+class RecordModelResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """The model answered. The calls in `content` have placeholder ids, which `admit` replaces."""
+
+    run: RunId
+    turn: int
+    content: tuple[AnswerContent, ...]
+    stop_reason: StopReason
+    usage: Usage
+    request: RequestReference
+    asked: int = 0
+    """Version of the event that wanted the model call; 0 = that of the turn, whichever attempt it is."""
+    model: str | None = None
+    verdicts: tuple[Verdict, ...] = ()
+    rejected: str = ""
+    """Why it cannot be used, in words for the model; only for an answer without tool calls."""
+
+
+class RecordModelInterruption(msgspec.Struct, frozen=True, kw_only=True):
+    """An answer was cut while it was streamed: what had come of it by then."""
+
+    turn: int
+    asked: int
+    """Version of the event that wanted the model call."""
+    content: tuple[AnswerContent, ...] = ()
+    usage: Usage = Usage()
+
+
+class RecordModelFailure(msgspec.Struct, frozen=True, kw_only=True):
+    """The model call failed."""
+
+    run: RunId
+    turn: int
+    kind: str
+    message: str
+    status: int | None = None
+    retryable: bool = False
+    retry_after_s: float | None = None
+    request: RequestReference | None = None
+    asked: int = 0
+    """Version of the event that wanted the model call; 0 = that of the turn, whichever attempt it is."""
+
+
+class RecordToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool returned or failed."""
+
+    call: ToolCallId
+    content: tuple[ResultContent, ...]
+    kind: ErrorKind | None = None
+    """None = it returned."""
+    ends_run: bool = False
+    """The tool ends the run as completed, with this as its answer."""
+    broken: bool = False
+    """It is not the tool that failed, but what carries it out."""
+    original: tuple[ResultContent, ...] | None = None
+    """What the tool gave, where middleware changed it."""
+
+
+class RecordCallWaiting(msgspec.Struct, frozen=True, kw_only=True):
+    """The session that carries out a call waits for a person and does nothing else, or goes on again."""
+
+    call: ToolCallId
+    waits: bool
+
+
+class RecordTimer(msgspec.Struct, frozen=True, kw_only=True):
+    """A wait that the session asked for is over."""
+
+    timer: str
+    """The effect key of the wait."""
+
+
+SessionCommand: TypeAlias = (
+    OpenSession
+    | Configure
+    | ImportHistory
+    | ClearHistory
+    | SendInput
+    | AllowTurn
+    | CancelRun
+    | DecideApproval
+    | ResumeRun
+    | RecordContext
+    | RecordModelResponse
+    | RecordModelInterruption
+    | RecordModelFailure
+    | RecordToolResult
+    | RecordTimer
+    | RecordCallWaiting
+)
+"""Anything that a session can be told."""
+
+MAY_RUN = (SendInput, ImportHistory, AllowTurn, DecideApproval, ResumeRun)
+"""Commands of which a run may come, or by which it goes on."""

@@ -1,0 +1,53 @@
+"""The session as one core: what the shell, replay, `refold check` and a simulator run.
+
+Its parts: `state` (what is true), `admit` (`admit`), `evolve` (`evolve`),
+`session_decisions` (`react`, `pending`), `events` and `commands`.
+"""
+
+from collections.abc import Iterable
+from typing import get_args
+
+from refold.events.core.codec import NEWER_REFOLD, EventCodec
+from refold.events.core.contract import evolve_all
+from refold.events.session.admit import admit
+from refold.events.session.events import SessionEvent
+from refold.events.session.evolve import evolve
+from refold.events.session.react import pending, react
+from refold.events.session.state import SessionState
+
+SESSION_KIND = "session"
+"""Kind of a session's address and stream."""
+
+
+SESSION_CODEC: EventCodec[SessionEvent] = EventCodec(get_args(SessionEvent), unknown=NEWER_REFOLD)
+"""Encodes and decodes every session event."""
+
+
+class SessionCore:
+    """The four pure functions of a session."""
+
+    def initial(self) -> SessionState:
+        """Return the state before the first event."""
+        return SessionState()
+
+    def version(self, state: SessionState) -> int:
+        """Return how many events `state` has evolved through."""
+        return state.version
+
+    # The functions themselves: a method around `evolve` would cost each event of a fold one more call.
+    admit = staticmethod(admit)
+    evolve = staticmethod(evolve)
+    react = staticmethod(react)
+    pending = staticmethod(pending)
+
+
+SESSION_CORE = SessionCore()
+
+
+def fold(events: Iterable[SessionEvent], state: SessionState | None = None) -> SessionState:
+    """Return a session's state after `events`, from the beginning or from `state`, which is used up.
+
+    Raises:
+        LogFormatError: an event contradicts those before it.
+    """
+    return evolve_all(SESSION_CORE, events, state)

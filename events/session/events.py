@@ -1,0 +1,428 @@
+"""Everything that can have happened to a session.
+
+Read DESIGN's order of one run as: InputQueued, RunStarted, then per turn ModelRequested, ModelResponded,
+ToolCallStarted and one result for each call, and exactly one of RunCompleted, RunFailed, RunCancelled.
+
+The rule: a recorded shape never changes. A field is added with a default; anything else is a new version of the
+tag with an upcaster (`refold.events.core.codec`). Tags are written out, never derived from a class name.
+
+What people and user code may say about a tool call before it runs.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from refold.events.core.cleaning import clean_text
+from refold.events.core.content import AnswerContent, ErrorKind, JsonObject, Message, ResultContent, UserContent
+from refold.events.core.event import Event
+from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
+from refold.events.model.configuration import AgentConfiguration, CodeIdentity, EffectClass, Tier
+from refold.events.model.messages import RequestReference, StopReason, Usage
+
+RunFailureKind = Literal[
+    "max_turns",
+    "provider",
+    "empty_answers",
+    "truncated_answers",
+    "tool_execution",
+    "run_timeout",
+    "budget",
+    "agent_loop",
+]
+"""Why a run ended as failed."""
+
+
+class SessionOpened(Event, frozen=True, kw_only=True, tag="session.opened.v1"):
+    """The session exists from here on; always its first event."""
+
+    session: SessionId
+    agent: AgentId
+    graph_entities: int | None = None
+    """How many entities the agent's graph had then; None = it had none, or that was not known."""
+
+
+class AgentConfigured(Event, frozen=True, kw_only=True, tag="session.agent_configured.v1"):
+    """Another configuration, or other code, is in force from here on.
+
+    A stimulus of its own, in the transaction of the message that found the difference: what the deployment runs
+    today is a fact from outside, which `react` must be told.
+    """
+
+    configuration: AgentConfiguration
+
+
+class HistoryImported(Event, frozen=True, kw_only=True, tag="session.history_imported.v1"):
+    """Messages of another system were put at the end of the history."""
+
+    messages: tuple[Message, ...]
+    """As they enter the history: with call ids of ours, and every call answered but those of the last message."""
+    key: str | None = None
+    digest: str = ""
+    """Of the messages as they were given, for the key."""
+
+
+class HistoryCleared(Event, frozen=True, kw_only=True, tag="session.history_cleared.v1"):
+    """The conversation begins anew: no earlier message is shown to a model any more. The events stay."""
+
+    key: str | None = None
+
+
+class InputQueued(Event, frozen=True, kw_only=True, tag="session.input_queued.v1"):
+    """An input was accepted; its run is `run_<version of the event that accepted it>`."""
+
+    content: tuple[UserContent, ...]
+    key: str | None = None
+    """The caller's idempotency key."""
+    cancelled: bool = False
+    """Its token was cancelled before it was accepted: its run makes no model call."""
+    scheduled: int = 0
+    """Version of the TimerSet that accepted it for a later time; 0 = this event accepted it."""
+    joins: RunId | None = None
+    """The run under way, which it joins before the next model call; None = it has a run of its own."""
+    stepwise: bool = False
+    """Its run takes one turn, and each further one only when somebody allows it."""
+    original: tuple[UserContent, ...] = ()
+    """What was given, where middleware changed it; the key is of that."""
+
+
+class TurnAllowed(Event, frozen=True, kw_only=True, tag="session.turn_allowed.v1"):
+    """A run that goes step by step may take its next turn."""
+
+    run: RunId
+    turn: int
+
+
+class RunStarted(Event, frozen=True, kw_only=True, tag="session.run_started.v1"):
+    """The oldest queued input became the run."""
+
+    run: RunId
+    input: int
+    """Version of its InputQueued."""
+    code: CodeIdentity
+    fingerprint: str
+    """Of the configuration in force."""
+
+
+class ContextPrepared(Event, frozen=True, kw_only=True, tag="session.context_prepared.v1"):
+    """A summary that a model made stands for the beginning of the history from here on."""
+
+    run: RunId
+    replaced: int
+    """How many of the oldest messages the summary stands for."""
+    summary: tuple[Message, ...]
+    """What stands for them: a user's message with the summary, and the latest input itself, where it was one of them.
+    """
+    usage: Usage = Usage()
+    """Of making the summary."""
+    model: str | None = None
+    """The model that made it, where the provider says."""
+    request: RequestReference | None = None
+    """What that model was asked."""
+
+
+class ModelRequested(Event, frozen=True, kw_only=True, tag="session.model_requested.v1"):
+    """A model call is wanted."""
+
+    run: RunId
+    turn: int
+    """From 1 in each run."""
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was found about one proposed tool call before it was recorded."""
+
+    verdict: Literal["allow", "ask", "deny", "invalid_arguments", "not_found", "broken"] = "allow"
+    """`broken`: finding it out failed, so that nothing is known about the call but that it must not run."""
+    reason: str = ""
+    """What the model is told where the call does not run."""
+    action: str = ""
+    """What somebody allows who allows such calls always; empty = the tool's name."""
+
+
+class ModelResponded(Event, frozen=True, kw_only=True, tag="session.model_responded.v1"):
+    """The model's complete answer."""
+
+    run: RunId
+    turn: int
+    content: tuple[AnswerContent, ...]
+    """Without empty blocks; the calls in it have the ids `call_<version of this event>_<index>`."""
+    stop_reason: StopReason
+    usage: Usage = Usage()
+    model: str | None = None
+    request: RequestReference
+    verdicts: tuple[Verdict, ...] = ()
+    """One for each tool call in `content`, in order."""
+    rejected: str = ""
+    """Why the answer, which calls no tool, cannot be used; the model is told so and asked again."""
+
+
+class ModelInterrupted(Event, frozen=True, kw_only=True, tag="session.model_interrupted.v1"):
+    """What had been streamed when an answer was cut: evidence and tokens paid, never history."""
+
+    turn: int
+    content: tuple[AnswerContent, ...] = ()
+    """The call ids in it are ours in form only: such a call was never made."""
+    usage: Usage = Usage()
+    asked: int = 0
+    """Version of the event that wanted the model call."""
+
+
+class ModelFailed(Event, frozen=True, kw_only=True, tag="session.model_failed.v1"):
+    """The model call failed."""
+
+    run: RunId
+    turn: int
+    kind: str
+    """`ProviderErrorKind`, or `agent_loop` where our own or a user's code around the call failed."""
+    message: str
+    status: int | None = None
+    retryable: bool = False
+    retry_after_s: float | None = None
+    request: RequestReference | None = None
+
+
+class RetryScheduled(Event, frozen=True, kw_only=True, tag="session.retry_scheduled.v1"):
+    """The failed model call is made again later."""
+
+    run: RunId
+    turn: int
+    attempt: int
+    """How many attempts have failed."""
+    due_at: int
+    """Microseconds since the epoch."""
+
+
+class ToolApprovalRequested(Event, frozen=True, kw_only=True, tag="session.tool_approval_requested.v1"):
+    """A call waits for somebody's decision. What is shown here is exactly what executes."""
+
+    run: RunId
+    call: ToolCallId
+    tool: str
+    input: JsonObject
+    reason: str = ""
+    action: str = ""
+    """What somebody allows who allows such calls always."""
+    expires_at: int | None = None
+    """When it counts as denied, in microseconds since the epoch; None = never."""
+
+
+class ToolApprovalDecided(Event, frozen=True, kw_only=True, tag="session.tool_approval_decided.v1"):
+    """Somebody decided about a call."""
+
+    call: ToolCallId
+    allowed: bool
+    reason: str = ""
+    key: str | None = None
+    always: bool = False
+    """From here on calls of the same action need no approval in this session."""
+
+
+class ToolCallStarted(Event, frozen=True, kw_only=True, tag="session.tool_call_started.v1"):
+    """The tool's body may have begun; durable before it does."""
+
+    run: RunId
+    call: ToolCallId
+
+
+class ToolCallCompleted(Event, frozen=True, kw_only=True, tag="session.tool_call_completed.v1"):
+    """The tool returned."""
+
+    call: ToolCallId
+    content: tuple[ResultContent, ...]
+    ends_run: bool = False
+    """The tool ended the run as completed; this is its answer."""
+    original: tuple[ResultContent, ...] | None = None
+    """What the tool gave, where middleware changed it."""
+
+
+class ToolCallFailed(Event, frozen=True, kw_only=True, tag="session.tool_call_failed.v1"):
+    """The call is answered with an error: the tool's own, or one that we make up."""
+
+    call: ToolCallId
+    kind: ErrorKind
+    content: tuple[ResultContent, ...]
+    started: bool = False
+    """Whether the body may have begun."""
+    broken: bool = False
+    """It is not the tool that failed, but what carries it out."""
+    original: tuple[ResultContent, ...] | None = None
+    """What the tool gave, where middleware changed it."""
+
+
+class ToolResultLate(Event, frozen=True, kw_only=True, tag="session.tool_result_late.v1"):
+    """A result that came after its call was answered: evidence, never history."""
+
+    call: ToolCallId
+    content: tuple[ResultContent, ...]
+    kind: ErrorKind | None = None
+    """None = the tool returned."""
+
+
+class ToolCallWaiting(Event, frozen=True, kw_only=True, tag="session.tool_call_waiting.v1"):
+    """A call that another session carries out does nothing but wait for a person there, or goes on again."""
+
+    call: ToolCallId
+    waits: bool
+
+
+class CancelRequested(Event, frozen=True, kw_only=True, tag="session.cancel_requested.v1"):
+    """A run, or an input whose run has not begun, is to end as cancelled."""
+
+    run: RunId
+    reason: str | None = None
+    key: str | None = None
+
+
+class RunResumed(Event, frozen=True, kw_only=True, tag="session.run_resumed.v1"):
+    """A run that was open when its runtime ended goes on in a new one."""
+
+    run: RunId
+    code: CodeIdentity
+    fingerprint: str
+    tools: tuple[str, ...] = ()
+    """Names of the tools that exist now and that started, unanswered calls need."""
+    asked: bool = False
+    """Somebody asked for it, so that earlier fruitless resumes are forgiven."""
+    in_order: bool = False
+    """The runtime before had ended in order, as in a deploy, so that this is not the trace of a crash."""
+    waited: bool = False
+    """All that it did was to wait for the runs of its child sessions, which count for themselves what they lost."""
+
+
+class RunParked(Event, frozen=True, kw_only=True, tag="session.run_parked.v1"):
+    """The run does nothing until somebody resumes or cancels it."""
+
+    run: RunId
+    reason: str
+
+
+class TimerSet(Event, frozen=True, kw_only=True, tag="session.timer_set.v1"):
+    """An input was accepted for a later time; its run is `run_<version of this event>`."""
+
+    timer: str
+    """The effect key of the wait."""
+    due_at: int
+    """Microseconds since the epoch."""
+    content: tuple[UserContent, ...] = ()
+    key: str | None = None
+    """The caller's idempotency key."""
+    original: tuple[UserContent, ...] = ()
+    """What was given, where middleware changed it; the key is of that."""
+
+
+class TimerFired(Event, frozen=True, kw_only=True, tag="session.timer_fired.v1"):
+    """A time that the session waited for has come."""
+
+    timer: str
+    """The effect key of the wait."""
+
+
+class RunCompleted(Event, frozen=True, kw_only=True, tag="session.run_completed.v1"):
+    """The run ended with an answer: the last one of the model, or that of a tool that ended the run."""
+
+    run: RunId
+
+
+class RunFailed(Event, frozen=True, kw_only=True, tag="session.run_failed.v1"):
+    """The run ended without an answer."""
+
+    run: RunId
+    kind: RunFailureKind
+    message: str
+
+
+class RunCancelled(Event, frozen=True, kw_only=True, tag="session.run_cancelled.v1"):
+    """The run ended because somebody cancelled it."""
+
+    run: RunId
+
+
+SessionEvent: TypeAlias = (
+    SessionOpened
+    | AgentConfigured
+    | HistoryImported
+    | HistoryCleared
+    | InputQueued
+    | RunStarted
+    | TurnAllowed
+    | ContextPrepared
+    | ModelRequested
+    | ModelResponded
+    | ModelInterrupted
+    | ModelFailed
+    | RetryScheduled
+    | ToolApprovalRequested
+    | ToolApprovalDecided
+    | ToolCallStarted
+    | ToolCallCompleted
+    | ToolCallFailed
+    | ToolResultLate
+    | ToolCallWaiting
+    | CancelRequested
+    | RunResumed
+    | RunParked
+    | TimerSet
+    | TimerFired
+    | RunCompleted
+    | RunFailed
+    | RunCancelled
+)
+"""Any event of a session's stream."""
+
+TerminalEvent: TypeAlias = RunCompleted | RunFailed | RunCancelled
+"""How a run ends."""
+
+
+REASON_CHARACTERS_MAX = 10_000
+"""A reason is cut after so many characters before it is recorded."""
+
+
+class Allow(msgspec.Struct, frozen=True):
+    """The call may run."""
+
+    always: bool = False
+    """Said of an approval: later calls of the same action need none in this session."""
+
+
+class Deny(msgspec.Struct, frozen=True):
+    """The call does not run."""
+
+    reason: str = ""
+    """What the model is told."""
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Somebody has to allow the call first."""
+
+    reason: str = ""
+    """What that person is told."""
+
+
+Judgement: TypeAlias = Allow | Deny | Ask
+"""What a policy says: `Allow` leaves it to the tool's tier whether somebody has to approve."""
+
+Decision: TypeAlias = Allow | Deny
+"""What an approval handler says."""
+
+
+class ProposedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call that a model asks for, as a policy sees it: what is shown here is what would run."""
+
+    session: SessionId
+    run: RunId
+    turn: int
+    tool: str
+    input: JsonObject
+    """The arguments, a copy of the policy's own."""
+    tier: Tier
+    effect: EffectClass
+
+
+def recorded_reason(reason: object) -> str:
+    """Return a reason as it is recorded: valid text that no reader, and no event, is too small for; it never raises."""
+    try:
+        said = "" if reason is None else str.__str__(str(reason))
+    except Exception as error:  # noqa: BLE001 - `__str__` is user code, and what the reason is given for must not fail.
+        said = f"(a reason that cannot be had: {type(error).__name__})"
+    return clean_text(said[:REASON_CHARACTERS_MAX])

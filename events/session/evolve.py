@@ -1,0 +1,435 @@
+"""`evolve`: what is true of a session after one more event.
+
+Read `refold.events.session.state` first. The rule: `evolve` decides nothing and never fails on an event that the
+session's own decisions made; events that contradict each other (an edited log) raise, and `refold check` says where.
+"""
+
+from bisect import insort
+from collections.abc import Callable
+from typing import Any, Literal
+
+from refold.events.core.content import Message, TextBlock, tool_uses
+from refold.events.model.spending import Usage, cost_of, price_of
+from refold.events.session.events import (
+    AgentConfigured,
+    CancelRequested,
+    ContextPrepared,
+    HistoryCleared,
+    HistoryImported,
+    InputQueued,
+    ModelFailed,
+    ModelInterrupted,
+    ModelRequested,
+    ModelResponded,
+    RetryScheduled,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunFailureKind,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    SessionEvent,
+    SessionOpened,
+    TimerFired,
+    TimerSet,
+    ToolApprovalDecided,
+    ToolApprovalRequested,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallWaiting,
+    ToolResultLate,
+    TurnAllowed,
+    Verdict,
+)
+from refold.events.session.evolve_calls import (
+    approval_decided,
+    approval_requested,
+    call_completed,
+    call_failed,
+    call_started,
+    call_waiting,
+    note_breakage,
+    result_late,
+    texts_of,
+    turn_of,
+)
+from refold.events.session.state import (
+    CALL_ID,
+    Ending,
+    FinishedRun,
+    KeyRecord,
+    QueuedInput,
+    Run,
+    ScheduledInput,
+    SessionState,
+    awaits_person,
+    budget_spent,
+    content_digest,
+    deadline_key,
+    retry_key,
+    run_of_input,
+    says_something,
+)
+
+
+def _opened(state: SessionState, event: SessionOpened) -> None:
+    state.session = event.session
+    state.agent = event.agent
+
+
+def _configured(state: SessionState, event: AgentConfigured) -> None:
+    state.configuration = event.configuration
+    state.configured = state.version
+    state.policies = {policy.name: policy for policy in event.configuration.tools}
+
+
+def _imported(state: SessionState, event: HistoryImported) -> None:
+    state.messages.extend(event.messages)
+    if event.key is not None:
+        state.keys[event.key] = KeyRecord("import", event.digest, state.version)
+    last = event.messages[-1] if event.messages else None
+    if last is not None and last.role == "assistant" and (uses := tool_uses(last.content)):
+        state.turn = turn_of(state, uses, (Verdict(),) * len(uses))
+        for call in state.turn.calls:
+            call.lost = True
+
+
+def _cleared(state: SessionState, event: HistoryCleared) -> None:
+    _remember_calls(state, state.messages)
+    state.messages = []
+    state.cleared = state.version
+    if event.key is not None:
+        state.keys[event.key] = KeyRecord("clear", "", state.version)
+
+
+def _remember_calls(state: SessionState, messages: list[Message]) -> None:
+    """Keep account of the calls in messages that are not shown any more."""
+    for message in messages:
+        for use in tool_uses(message.content):
+            if (made := CALL_ID.fullmatch(use.id)) is not None:
+                state.cleared_calls[made[1]] = max(state.cleared_calls.get(made[1], 0), int(made[2]) + 1)
+
+
+def _timer_set(state: SessionState, event: TimerSet) -> None:
+    scheduled = ScheduledInput(event.due_at, state.version, event.timer, event.content, event.key)
+    insort(state.scheduled, scheduled, key=lambda entry: (entry.due_at, entry.version))
+    if event.key is not None:
+        digest = content_digest(event.original or event.content)
+        state.keys[event.key] = KeyRecord("send", digest, state.version, run_of_input(state.version))
+
+
+def _input_queued(state: SessionState, event: InputQueued) -> None:
+    run = event.joins or run_of_input(event.scheduled or state.version)
+    queued = QueuedInput(state.version, run, Message("user", event.content), event.key, event.cancelled, event.stepwise)
+    if event.key is not None and not event.scheduled:
+        cancelled = state.version if event.cancelled else 0
+        digest = content_digest(event.original or event.content)
+        state.keys[event.key] = KeyRecord("send", digest, state.version, run, cancelled=cancelled)
+    if event.scheduled:
+        state.due = None
+    if event.joins is None:
+        state.queue.append(queued)
+        return
+    joined = _open_run(state)
+    joined.joining.append(queued)
+    if event.key is not None:
+        joined.keys.append(event.key)
+
+
+def _run_started(state: SessionState, event: RunStarted) -> None:
+    queued = state.queue.pop(0)
+    state.messages.append(queued.message)
+    run = Run(
+        id=event.run,
+        input=event.input,
+        started=state.version,
+        started_at=event.at,
+        latest_input=len(state.messages) - 1,
+    )
+    if queued.key is not None:
+        run.keys.append(queued.key)
+    if queued.stepwise:
+        run.turns_allowed = 1
+    if queued.cancelled:
+        run.phase, run.ending = "ending", Ending("cancelled")
+    state.run = run
+
+
+def _turn_allowed(state: SessionState, event: TurnAllowed) -> None:
+    _open_run(state).turns_allowed = event.turn
+
+
+def _context_prepared(state: SessionState, event: ContextPrepared) -> None:
+    run = _open_run(state)
+    replaced = state.messages[: event.replaced]
+    _remember_calls(state, replaced)
+    if run.latest_input >= event.replaced:
+        run.latest_input += len(event.summary) - event.replaced
+    else:  # It stands as it was among the messages that replace it.
+        kept = replaced[run.latest_input]
+        run.latest_input = next((place for place, message in enumerate(event.summary) if message == kept), 0)
+    state.messages = [*event.summary, *state.messages[event.replaced :]]
+    state.summarised = state.version
+    _spend(state, event.usage, event.model)
+    spent = budget_spent(state, run)
+    if spent is not None:
+        run.phase, run.ending = "ending", Ending("failed", "budget", spent)
+
+
+def _model_requested(state: SessionState, event: ModelRequested) -> None:
+    run = _open_run(state)
+    run.phase, run.turns, run.asked = "model", event.turn, state.version
+    run.failures.clear()
+    _join(state, run)
+
+
+def _join(state: SessionState, run: Run) -> None:
+    """Put the inputs that join a run into the history, behind all that it holds."""
+    if run.joining:
+        state.messages.extend(queued.message for queued in run.joining)
+        run.latest_input = len(state.messages) - 1
+        run.joining.clear()
+
+
+def _model_responded(state: SessionState, event: ModelResponded) -> None:
+    run = _open_run(state)
+    _spend(state, event.usage, event.model)
+    run.resumes = 0
+    run.stop_reason = event.stop_reason
+    uses = tool_uses(event.content)
+    if event.rejected:
+        _rejected(state, run, event)
+        return
+    run.rejected_answers = 0
+    if uses:
+        truncated = event.stop_reason == "max_tokens"
+        run.truncated_answers = run.truncated_answers + 1 if truncated else 0
+        run.phase = "tools"
+        state.turn = turn_of(state, uses, event.verdicts, truncated)
+        broken = next((verdict for verdict in event.verdicts if verdict.verdict == "broken"), None)
+        if broken is not None and not truncated:
+            note_breakage(state, broken.reason)
+        run.tool_calls += 0 if truncated else len(uses)
+        spent = budget_spent(state, run)
+        if spent is not None:
+            run.phase, run.ending = "ending", Ending("failed", "budget", spent)
+    elif event.stop_reason == "pause_turn":
+        run.phase = "ready"
+    elif says_something(event.content):
+        run.phase, run.final = "answered", texts_of(event.content)
+    else:
+        run.phase = "ready"
+        run.empty_answers += 1
+        return
+    run.empty_answers = 0
+    if event.content:
+        state.messages.append(Message("assistant", event.content))
+
+
+def _rejected(state: SessionState, run: Run, event: ModelResponded) -> None:
+    """Put an answer that cannot be used into the history, and what the model is told of it."""
+    run.phase = "ready"
+    run.empty_answers = 0
+    run.rejected_answers += 1
+    run.rejection = event.rejected
+    if event.content:
+        state.messages.append(Message("assistant", event.content))
+    state.messages.append(Message("user", (TextBlock(text=event.rejected),)))
+
+
+def _model_interrupted(state: SessionState, event: ModelInterrupted) -> None:
+    run = state.run
+    if run is not None and run.phase == "model" and run.asked == event.asked:
+        _spend(state, event.usage)
+    else:
+        # Its run is over; what it cost is nothing of the run under way now.
+        state.usage = state.usage + event.usage
+        state.cost += _cost(state, event.usage, None)
+
+
+def _model_failed(state: SessionState, event: ModelFailed) -> None:
+    run = _open_run(state)
+    run.failures[event.kind] = run.failures.get(event.kind, 0) + 1
+    run.phase = "ending"
+    run.ending = Ending("failed", "agent_loop" if event.kind == "agent_loop" else "provider", event.message)
+
+
+def _retry_scheduled(state: SessionState, event: RetryScheduled) -> None:
+    run = _open_run(state)
+    run.phase, run.ending, run.retry_at = "waiting", None, event.due_at
+
+
+def _cancel_requested(state: SessionState, event: CancelRequested) -> None:
+    if event.key is not None:
+        state.keys[event.key] = KeyRecord("cancel", content_digest(event.run), state.version)
+    run = state.run
+    if run is not None and run.id == event.run:
+        run.phase, run.ending = "ending", Ending("cancelled")
+        return
+    for queued in state.queue:
+        if queued.run == event.run:
+            queued.cancelled = True
+            _note_cancelled(state, queued.key)
+    for place, scheduled in enumerate(state.scheduled):
+        if run_of_input(scheduled.version) == event.run:
+            del state.scheduled[place]
+            _note_cancelled(state, scheduled.key)
+            return
+
+
+def _note_cancelled(state: SessionState, key: str | None) -> None:
+    if key is not None:
+        state.keys[key].cancelled = state.version
+
+
+def _run_resumed(state: SessionState, event: RunResumed) -> None:
+    run = _open_run(state)
+    run.parked = False
+    running = state.turn.running if state.turn is not None else {}
+    if event.asked:
+        run.resumes, run.turns_allowed = 0, None
+    elif not event.in_order and not event.waited and (running or run.phase == "model"):
+        run.resumes += 1  # A wait, for a person or a time, has killed no process.
+    for call in (state.turn.calls[state.turn.index[name]] for name in running) if state.turn is not None else ():
+        call.lost = call.policy.effect == "once" or call.name not in event.tools
+
+
+def _run_parked(state: SessionState, event: RunParked) -> None:
+    _open_run(state).parked = True
+
+
+def _timer_fired(state: SessionState, event: TimerFired) -> None:
+    if state.scheduled and state.scheduled[0].timer == event.timer:
+        state.due = state.scheduled.pop(0)
+        return
+    run = state.run
+    if run is None:
+        return
+    if event.timer == retry_key(run) and run.phase == "waiting":
+        run.phase, run.asked = "model", state.version
+        _join(state, run)
+    elif event.timer == deadline_key(run):
+        run.phase, run.ending = (
+            "ending",
+            Ending("failed", "run_timeout", "The run took longer than run_timeout_s allows."),
+        )
+
+
+def _run_completed(state: SessionState, event: RunCompleted) -> None:
+    _finish(state, "completed")
+
+
+def _run_failed(state: SessionState, event: RunFailed) -> None:
+    _finish(state, "failed", event.kind, event.message)
+
+
+def _run_cancelled(state: SessionState, event: RunCancelled) -> None:
+    _finish(state, "cancelled")
+
+
+def _finish(
+    state: SessionState,
+    outcome: Literal["completed", "failed", "cancelled"],
+    kind: RunFailureKind | None = None,
+    message: str = "",
+) -> None:
+    run = _open_run(state)
+    _join(state, run)
+    state.last_run = FinishedRun(
+        run=run.id,
+        outcome=outcome,
+        final=run.final if outcome == "completed" else (),
+        stop_reason=run.stop_reason,
+        usage=run.usage,
+        cost=run.cost,
+        turns=run.turns,
+        kind=kind,
+        message=message,
+        version=state.version,
+    )
+    for key in run.keys:
+        record = state.keys[key]
+        record.terminal, record.finished = state.version, state.last_run
+    state.run = None
+
+
+def _spend(state: SessionState, usage: Usage, model: str | None = None) -> None:
+    cost = _cost(state, usage, model)
+    state.usage = state.usage + usage
+    state.cost += cost
+    if state.run is not None:
+        state.run.usage = state.run.usage + usage
+        state.run.cost += cost
+
+
+def _cost(state: SessionState, usage: Usage, model: str | None) -> float:
+    """Return what tokens cost, of the model that answered, or of the one that was asked where no price has its name."""
+    configuration = state.configuration
+    if configuration is None or not configuration.prices:
+        return 0.0
+    answered = price_of(model, configuration.prices) if model is not None else None
+    return cost_of(usage, answered or price_of(configuration.model, configuration.prices))
+
+
+def _open_run(state: SessionState) -> Run:
+    run = state.run
+    assert run is not None, f"version {state.version} belongs to a run and none is open"
+    return run
+
+
+FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
+    SessionOpened: _opened,
+    AgentConfigured: _configured,
+    HistoryImported: _imported,
+    HistoryCleared: _cleared,
+    InputQueued: _input_queued,
+    RunStarted: _run_started,
+    TurnAllowed: _turn_allowed,
+    ContextPrepared: _context_prepared,
+    ModelRequested: _model_requested,
+    ModelResponded: _model_responded,
+    ModelInterrupted: _model_interrupted,
+    ModelFailed: _model_failed,
+    RetryScheduled: _retry_scheduled,
+    ToolApprovalRequested: approval_requested,
+    ToolApprovalDecided: approval_decided,
+    ToolCallStarted: call_started,
+    ToolCallCompleted: call_completed,
+    ToolCallFailed: call_failed,
+    ToolResultLate: result_late,
+    ToolCallWaiting: call_waiting,
+    CancelRequested: _cancel_requested,
+    RunResumed: _run_resumed,
+    RunParked: _run_parked,
+    TimerSet: _timer_set,
+    TimerFired: _timer_fired,
+    RunCompleted: _run_completed,
+    RunFailed: _run_failed,
+    RunCancelled: _run_cancelled,
+}
+"""What each event changes; a test says that none is missing."""
+
+
+def evolve(state: SessionState, event: SessionEvent) -> SessionState:
+    """Fold `event` into `state`, which is changed and returned.
+
+    Dispatch is by a table and not by `match`: a fold of 10,000 events is one and a half times as fast.
+    """
+    state.version += 1
+    state.at = event.at
+    FOLDERS[type(event)](state, event)
+    if state.run is not None:
+        _note_wait(state.run, state)
+    return state
+
+
+def _note_wait(run: Run, state: SessionState) -> None:
+    """Keep account of how long the run has waited for a person."""
+    if awaits_person(run, state.turn):
+        if run.waiting_since is None:
+            run.waiting_since = state.at
+    elif run.waiting_since is not None:
+        run.waited_us += state.at - run.waiting_since
+        run.waiting_since = None

@@ -1,0 +1,193 @@
+"""How the events of tool calls change a session's turn under way.
+
+Part of `refold.events.session.evolve`, which says what holds for both. The places that a turn keeps move forward with
+its calls, so that no event walks over all calls of a long answer.
+"""
+
+from refold.events.core.content import (
+    Block,
+    StoredBlock,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    text_of,
+)
+from refold.events.core.ids import ToolCallId
+from refold.events.model.configuration import ToolPolicy
+from refold.events.session.events import (
+    ToolApprovalDecided,
+    ToolApprovalRequested,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallWaiting,
+    ToolResultLate,
+    Verdict,
+)
+from refold.events.session.state import (
+    Call,
+    Ending,
+    KeyRecord,
+    SessionState,
+    Turn,
+    action_of,
+    decision_digest,
+    needs_approval,
+    needs_verdict,
+    results_message,
+)
+
+
+def turn_of(
+    state: SessionState, uses: list[ToolUseBlock], verdicts: tuple[Verdict, ...], truncated: bool = False
+) -> Turn:
+    """Return the turn that an answer with calls begins."""
+    calls = [
+        Call(use.id, use.name, use.input, state.policies.get(use.name) or ToolPolicy(use.name), verdict)
+        for use, verdict in zip(uses, verdicts, strict=True)
+    ]
+    turn = Turn(
+        calls=calls,
+        index={call.id: place for place, call in enumerate(calls)},
+        truncated=truncated,
+        open=len(calls),
+    )
+    if state.allowed_actions and not truncated:
+        for call in calls:
+            if needs_approval(call) and action_of(call) in state.allowed_actions:
+                call.approval = "allowed"
+    _advance_places(turn)
+    return turn
+
+
+def approval_requested(state: SessionState, event: ToolApprovalRequested) -> None:
+    """Note that a call waits for somebody."""
+    turn = _turn(state)
+    place = turn.index[event.call]
+    call = turn.calls[place]
+    call.approval, call.lost = "requested", False
+    call.requested_at, call.expires_at = state.at, event.expires_at
+    turn.running.pop(call.id, None)
+    turn.waiting.pop(call.id, None)
+    turn.awaiting[call.id] = state.version
+    turn.next_start = min(turn.next_start, place)
+    _advance_places(turn)
+
+
+def approval_decided(state: SessionState, event: ToolApprovalDecided) -> None:
+    """Note what somebody decided, and whether it holds for later calls too."""
+    turn = _turn(state)
+    call = turn.calls[turn.index[event.call]]
+    call.approval = "allowed" if event.allowed else "denied"
+    call.approval_reason = event.reason
+    turn.awaiting.pop(call.id, None)
+    if event.always:
+        state.allowed_actions.setdefault(action_of(call), state.version)
+    if event.key is not None:
+        digest = decision_digest(event.call, event.allowed, event.always)
+        state.keys[event.key] = KeyRecord("decide", digest, state.version)
+
+
+def call_started(state: SessionState, event: ToolCallStarted) -> None:
+    """Note that a body may be running."""
+    turn = _turn(state)
+    turn.calls[turn.index[event.call]].started = True
+    turn.running[event.call] = state.version
+    _advance_places(turn)
+
+
+def call_completed(state: SessionState, event: ToolCallCompleted) -> None:
+    """Answer a call with what its tool returned."""
+    run = state.run
+    if run is not None:
+        run.resumes = 0
+        if event.ends_run and not run.finishing:
+            run.finishing, run.final, run.stop_reason = True, texts_of(event.content), "end_turn"
+    _answer(state, event.call, ToolResultBlock(tool_use_id=event.call, content=event.content))
+
+
+def call_failed(state: SessionState, event: ToolCallFailed) -> None:
+    """Answer a call with an error."""
+    if event.kind in ("transient", "permanent") and state.run is not None:
+        state.run.resumes = 0
+    if event.broken:
+        note_breakage(state, text_of(event.content))
+    result = ToolResultBlock(tool_use_id=event.call, content=event.content, is_error=True, kind=event.kind)
+    _answer(state, event.call, result)
+
+
+def call_waiting(state: SessionState, event: ToolCallWaiting) -> None:
+    """Note whether a call's work waits for a person."""
+    turn = _turn(state)
+    if event.waits:
+        turn.waiting[event.call] = None
+    else:
+        turn.waiting.pop(event.call, None)
+
+
+def result_late(state: SessionState, event: ToolResultLate) -> None:
+    """Evidence about a call that was answered: nothing in the state depends on it."""
+
+
+def _answer(state: SessionState, call: ToolCallId, result: ToolResultBlock) -> None:
+    turn = _turn(state)
+    answered = turn.calls[turn.index[call]]
+    assert answered.result is None, f"version {state.version} answers {call} again"
+    answered.result = result
+    turn.running.pop(call, None)
+    turn.waiting.pop(call, None)
+    turn.awaiting.pop(call, None)
+    turn.open -= 1
+    _advance_places(turn)
+    if turn.open:
+        return
+    state.messages.append(results_message(turn))
+    state.turn = None
+    run = state.run
+    if run is None:
+        return
+    if not turn.broken:
+        run.breakages = 0
+    if run.phase == "tools":
+        run.phase = "answered" if run.finishing else "ready"
+
+
+def note_breakage(state: SessionState, message: str) -> None:
+    """Count a turn in which carrying out calls broke, and have the run end where that was once too often."""
+    run, turn, configuration = state.run, state.turn, state.configuration
+    if run is None or turn is None or configuration is None or turn.broken:
+        return
+    turn.broken = True
+    run.breakages += 1
+    if configuration.error_recovery == "stop" or run.breakages > configuration.recoveries_max:
+        run.phase, run.ending = "ending", Ending("failed", "tool_execution", message)
+
+
+def _advance_places(turn: Turn) -> None:
+    """Move the turn's places over what is settled, so that deciding what comes next never walks all calls."""
+    calls, running, count = turn.calls, turn.running, len(turn.calls)
+    place = turn.first_open
+    while place < count and calls[place].result is not None:
+        place += 1
+    turn.first_open = place
+    place = turn.checked
+    while place < count and not needs_verdict(calls[place], turn):
+        place += 1
+    turn.checked = place
+    place = turn.next_start
+    while place < count and (calls[place].id in running or calls[place].result is not None):
+        place += 1
+    turn.next_start = place
+
+
+def texts_of(content: tuple[Block, ...]) -> tuple[TextBlock | StoredBlock, ...]:
+    """Return the blocks of `content` that hold text."""
+    return tuple(
+        block for block in content if type(block) is TextBlock or (type(block) is StoredBlock and block.holds == "text")
+    )
+
+
+def _turn(state: SessionState) -> Turn:
+    turn = state.turn
+    assert turn is not None, f"version {state.version} is about a tool call and none is open"
+    return turn

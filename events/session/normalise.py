@@ -1,0 +1,286 @@
+"""Messages of another system, made into a history that this session can go on with.
+
+What is certain is put right: calls get ids of ours, so that no two in the session share one, blank texts go, results
+move to the front of their message, and a call that the next message does not answer gets a result that says so. What
+would need a guess is refused, with the place of the message. Calls of the very last message stay open: the session
+closes them by events of its own.
+
+A provider's response, made into what is recorded of it.
+
+Text is cleaned, empty blocks are dropped, arguments are brought to a JSON object where their meaning is certain, and
+every tool call gets a verdict. What a call finally holds here is what an approval shows and what executes.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from refold.events.core.cleaning import Unrecordable, clean_json, clean_text
+from refold.events.core.content import (
+    CRASHED_IMPORT_TEXT,
+    AnswerContent,
+    Block,
+    ImageBlock,
+    JsonObject,
+    Message,
+    ProviderBlock,
+    StoredBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    error_result,
+    is_json_object,
+    without_blanks,
+)
+from refold.events.core.errors import CommandRejected
+from refold.events.core.ids import PayloadHash, ToolCallId
+from refold.events.model.messages import ModelResponse, ToolUse
+from refold.events.model.payloads import spill
+from refold.events.session.events import Verdict
+
+UNEXPLAINED_TEXT = "The tool failed."
+"""The result of an imported call that failed and said nothing; providers refuse an error result without text."""
+
+
+def imported_messages(messages: Sequence[Message], version: int, *, first: bool) -> tuple[Message, ...]:
+    """Return `messages` as they enter the history.
+
+    Args:
+        messages: the given history, oldest first; its calls and results are paired by id within neighbours.
+        version: of the event that will hold it; calls get the ids `call_<version>_<index>`.
+        first: whether the session's history begins with it.
+
+    Raises:
+        CommandRejected: nothing is left to import, or a message cannot stand where it stands; names it (`messages[3]`).
+    """
+    imported: list[Message] = []
+    open_calls: list[tuple[str, ToolCallId]] = []
+    calls = 0
+    for place, message in enumerate(messages):
+        content = without_blanks(message.content)
+        if message.role == "user":
+            content = _user_content(content, open_calls, place)
+            open_calls = []
+        elif content:
+            if open_calls:
+                imported.append(Message("user", tuple(_interrupted(call) for _, call in open_calls)))
+            content, open_calls = _answer_content(content, f"call_{version}_", calls, place)
+            calls += len(open_calls)
+        if content:
+            imported.append(Message(message.role, content))
+    if not imported:
+        raise CommandRejected("there is nothing to import: no message has any content")
+    if first and imported[0].role != "user":
+        raise CommandRejected("messages[0] must be a user's, since a history begins with one")
+    return tuple(imported)
+
+
+def _answer_content(
+    content: tuple[Block, ...], prefix: str, calls: int, place: int
+) -> tuple[tuple[Block, ...], list[tuple[str, ToolCallId]]]:
+    """Return an assistant's blocks with ids of ours, and each call's given id with ours."""
+    blocks: list[Block] = []
+    open_calls: list[tuple[str, ToolCallId]] = []
+    for block in content:
+        if type(block) is ToolResultBlock:
+            raise CommandRejected(f"messages[{place}] is the assistant's and holds a tool result; results are a user's")
+        if type(block) is not ToolUseBlock:
+            blocks.append(block)
+            continue
+        ours = ToolCallId(f"{prefix}{calls + len(open_calls)}")
+        open_calls.append((block.id, ours))
+        blocks.append(
+            ToolUseBlock(
+                id=ours,
+                name=block.name,
+                input=block.input,
+                provider_id=block.provider_id or block.id,
+                malformed_input=block.malformed_input,
+                provider_data=block.provider_data,
+            )
+        )
+    return tuple(blocks), open_calls
+
+
+def _user_content(
+    content: tuple[Block, ...], open_calls: list[tuple[str, ToolCallId]], place: int
+) -> tuple[Block, ...]:
+    """Return a user's blocks: one result for each open call, in the order of the calls, then everything else.
+
+    Where a provider repeats ids, its results belong to the calls in their order.
+    """
+    given: dict[str, list[ToolResultBlock]] = {}
+    others: list[Block] = []
+    for block in content:
+        if type(block) is ToolResultBlock:
+            given.setdefault(block.tool_use_id, []).append(block)
+        elif isinstance(block, ToolUseBlock | ThinkingBlock):
+            raise CommandRejected(f"messages[{place}] is a user's and holds what only an assistant says")
+        else:
+            others.append(block)
+    results: list[Block] = []
+    for theirs, ours in open_calls:
+        waiting = given.get(theirs)
+        results.append(_renamed(waiting.pop(0), ours) if waiting else _interrupted(ours))
+    for theirs, left in given.items():
+        if left:
+            raise CommandRejected(
+                f"messages[{place}] has a result for {theirs!r} that the message before it does not call, or calls "
+                "less often; remove it"
+            )
+    return (*results, *others)
+
+
+def _renamed(result: ToolResultBlock, call: ToolCallId) -> ToolResultBlock:
+    content = without_blanks(result.content)
+    if result.is_error and not content:
+        content = (TextBlock(text=UNEXPLAINED_TEXT),)
+    kind = (result.kind or "permanent") if result.is_error else None
+    return ToolResultBlock(tool_use_id=call, content=content, is_error=result.is_error, kind=kind)
+
+
+def _interrupted(call: ToolCallId) -> ToolResultBlock:
+    return error_result(call, "crashed", CRASHED_IMPORT_TEXT)
+
+
+ARGUMENTS_BYTES_MAX = 256 * 1024
+"""Largest JSON of one call's arguments."""
+
+NAME_CHARACTERS_MAX = 256
+"""A model's tool name is cut after so many characters; no tool has a longer one."""
+
+MALFORMED_SHOWN = 500
+"""How many characters of unusable arguments are kept as evidence."""
+
+CheckCall = Callable[[str, JsonObject], tuple[JsonObject, Verdict]]
+"""Given a tool's name and arguments, returns the arguments to record (repaired where certain) and the verdict."""
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What is recorded of a response."""
+
+    content: tuple[AnswerContent, ...]
+    verdicts: tuple[Verdict, ...]
+    payloads: dict[PayloadHash, bytes]
+
+
+def recorded_answer(response: ModelResponse, check: CheckCall) -> Answer:
+    """Return what is recorded of `response`, large blocks spilled to payloads."""
+    content: list[AnswerContent] = []
+    verdicts: list[Verdict] = []
+    for block in response.content:
+        if isinstance(block, ToolUse):
+            use, verdict = _recorded_call(block, check)
+            content.append(use)
+            verdicts.append(verdict)
+        elif isinstance(block, ToolUseBlock):
+            given = ToolUse(name=block.name, input=block.input, id=block.provider_id, provider_data=block.provider_data)
+            use, verdict = _recorded_call(given, check)
+            content.append(use)
+            verdicts.append(verdict)
+        elif (cleaned := _cleaned(block)) is not None:
+            content.append(cleaned)
+    kept, payloads = spill(content)
+    return Answer(content=kept, verdicts=tuple(verdicts), payloads=payloads)
+
+
+def _cleaned(block: TextBlock | ImageBlock | ThinkingBlock | ProviderBlock | StoredBlock) -> AnswerContent | None:
+    """Return a block that can be recorded and sent again, or None for one that is empty."""
+    match block:
+        case TextBlock(text=text, provider_data=data):
+            return TextBlock(text=clean_text(text), provider_data=cleaned_data(data)) if text.strip() else None
+        case ThinkingBlock(thinking=thinking, signature=signature, provider_data=data):
+            if not thinking and not signature and not data:
+                return None
+            signed = clean_text(signature) if signature is not None else None
+            return ThinkingBlock(thinking=clean_text(thinking), signature=signed, provider_data=cleaned_data(data))
+        case ProviderBlock(provider=provider, data=data):
+            return ProviderBlock(provider=clean_text(provider), data=cleaned_data(data) or {})
+        case _:
+            return block
+
+
+def cleaned_data(data: JsonObject | None) -> JsonObject | None:
+    """Return a copy of what a provider wants back, clean.
+
+    Raises:
+        Unrecordable: it is not JSON.
+    """
+    if not data:
+        return None
+    cleaned = clean_json(data)
+    assert is_json_object(cleaned)
+    return cleaned
+
+
+def _recorded_call(use: ToolUse, check: CheckCall) -> tuple[ToolUseBlock, Verdict]:
+    name = clean_text(use.name)[:NAME_CHARACTERS_MAX]
+    provider_id = clean_text(use.id)[:NAME_CHARACTERS_MAX] if use.id is not None else None
+    data = cleaned_data(use.provider_data)
+    try:
+        arguments = _arguments(use.input)
+    except Unrecordable as error:
+        reason = f"The arguments of {name} cannot be used: {error}. Give one JSON object that fits the tool's schema."
+        return (
+            ToolUseBlock(
+                id=ToolCallId(""),
+                name=name,
+                input={},
+                provider_id=provider_id,
+                malformed_input=_shown(use.input),
+                provider_data=data,
+            ),
+            Verdict(verdict="invalid_arguments", reason=reason),
+        )
+    checked, verdict = check(name, arguments)
+    block = ToolUseBlock(id=ToolCallId(""), name=name, input=checked, provider_id=provider_id, provider_data=data)
+    return block, verdict
+
+
+def _arguments(given: object) -> JsonObject:
+    """Return arguments as a JSON object; none at all (empty or blank text, null) are an empty one.
+
+    Raises:
+        Unrecordable: they are not a JSON object, or cannot be recorded.
+    """
+    value = given
+    if isinstance(value, str | bytes):
+        if not value.strip():
+            return {}
+        try:
+            value = msgspec.json.decode(value if isinstance(value, bytes) else clean_text(value))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise Unrecordable("$", f"is not valid JSON ({error!s:.100})") from None
+    if value is None:
+        return {}
+    if not is_json_object(value):
+        raise Unrecordable("$", f"is {_json_type(value)}, not an object")
+    cleaned = clean_json(value)
+    assert is_json_object(cleaned)
+    size = len(msgspec.json.encode(cleaned))
+    if size > ARGUMENTS_BYTES_MAX:
+        raise Unrecordable("$", f"has {size:,} bytes; at most {ARGUMENTS_BYTES_MAX:,} are accepted")
+    return cleaned
+
+
+def _json_type(value: object) -> Literal["an array", "text", "a boolean", "a number", "something else"]:
+    if isinstance(value, list | tuple):
+        return "an array"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, bool):
+        return "a boolean"
+    return "a number" if isinstance(value, int | float) else "something else"
+
+
+def _shown(given: object) -> str:
+    if isinstance(given, bytes):
+        return given[:MALFORMED_SHOWN].decode(errors="replace")
+    if isinstance(given, str):
+        return clean_text(given[:MALFORMED_SHOWN])
+    try:
+        return clean_text(repr(given)[:MALFORMED_SHOWN])
+    except (RecursionError, ValueError):
+        return f"({type(given).__name__} that cannot be shown)"

@@ -1,0 +1,440 @@
+"""What a session decides: `react` and `pending`.
+
+Read `refold.events.session.state` first, and `refold.events.core.contract` for what the functions are. `react` takes
+one small step at a time: `_next` looks at the state and names the one event that follows, and `plan` asks again after
+it, so no decision is ever taken from a state that is out of date. The rule protected here: a run ends exactly once, and
+never before each of its calls has exactly one result.
+"""
+
+from itertools import islice
+from typing import ClassVar, assert_never
+
+from refold.events.core.content import (
+    CANCELLED_TEXT,
+    CRASHED_IMPORT_TEXT,
+    CRASHED_TEXT,
+    ErrorKind,
+    JsonObject,
+    TextBlock,
+)
+from refold.events.core.contract import Effect, Wait, WaitUntil
+from refold.events.core.ids import ToolCallId
+from refold.events.model.retry import attempts_counted, retry_delay_us
+from refold.events.session.events import (
+    AgentConfigured,
+    HistoryCleared,
+    HistoryImported,
+    InputQueued,
+    ModelFailed,
+    ModelInterrupted,
+    ModelRequested,
+    RetryScheduled,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    SessionEvent,
+    SessionOpened,
+    TimerFired,
+    TimerSet,
+    ToolApprovalDecided,
+    ToolApprovalRequested,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallWaiting,
+    ToolResultLate,
+)
+from refold.events.session.state import (
+    Call,
+    Run,
+    SessionState,
+    Turn,
+    action_of,
+    approval_key,
+    awaits_person,
+    awaits_step,
+    budget_spent,
+    calls_awaiting_approval,
+    deadline_key,
+    expiry_key,
+    find_call,
+    reason_to_ask,
+    resume_key,
+    retry_key,
+    running_calls,
+)
+
+EMPTY_ANSWERS_MAX = 2
+"""How often in a row an empty answer is asked again."""
+
+TRUNCATED_ANSWERS_MAX = 2
+"""How often in a row an answer that was cut inside its tool calls is asked again."""
+
+TRUNCATED_TEXT = (
+    "The answer was cut off at the token limit, so no call of it was run. Answer again with fewer or shorter calls."
+)
+DENIED_TEXT = "Denied: the call was not run."
+INVALID_ARGUMENTS_TEXT = "The arguments do not fit the tool, so the call was not run."
+NOT_FOUND_TEXT = "There is no tool of that name, so nothing was run."
+
+EXPIRED_TEXT = "Denied: nobody allowed the call in time, so it was not run."
+ENDED_TEXT = "The run was ended by another call of the same answer, so this one was not run."
+ABANDONED_TEXT = "The run failed before the call was answered."
+BROKEN_TEXT = "The call could not be carried out, so it was not run. Try again with fewer or simpler calls."
+
+CALLS_RUNNING_MAX = 100
+"""Most calls of one answer that run beside each other, or are put to somebody; the next follows when one has ended."""
+
+
+class CallModel(Effect, frozen=True, kw_only=True):
+    """Ask the model for its next answer."""
+
+    turn: int
+
+
+class AskPerson(Effect, frozen=True, kw_only=True):
+    """Have somebody allow or deny a call."""
+
+    idle: ClassVar[bool] = True
+
+    call: ToolCallId
+    tool: str
+    input: JsonObject
+    reason: str
+    action: str
+    requested_at: int
+    expires_at: int | None
+
+
+class RunTool(Effect, frozen=True, kw_only=True):
+    """Run the body of a tool."""
+
+    call: ToolCallId
+    name: str
+    input: JsonObject
+
+
+SessionEffect = CallModel | RunTool | AskPerson | Wait | WaitUntil
+
+
+def react(state: SessionState, event: SessionEvent) -> list[SessionEvent]:
+    """Return what follows from `event`, which `state` already includes, oldest first."""
+    match event:
+        case (
+            SessionOpened()
+            | AgentConfigured()
+            | HistoryCleared()
+            | TimerSet()
+            | ModelInterrupted()
+            | ToolResultLate()
+            | ToolCallWaiting()
+            | ModelRequested()
+        ):
+            return []
+        case ToolApprovalDecided(allowed=False):
+            return [_denied(state, event.call, "denied", _said(event.reason, DENIED_TEXT))]
+        case ToolApprovalDecided(always=True):
+            return _allowed_as_well(state, event) or _next(state)
+        case TimerFired(timer=timer) if (expired := _expired(state, timer)) is not None:
+            return [_denied(state, expired, "denied", EXPIRED_TEXT)]
+        case ModelFailed() if (retry := _retry(state, event)) is not None:
+            return [retry]
+        case RunResumed() if state.run is not None and state.configuration is not None:
+            run = state.run
+            if run.resumes > state.configuration.resumes_max:
+                times = run.resumes - 1
+                return [RunParked(run=run.id, reason=f"resumed {times} times without progress; resume or cancel it")]
+            return _close_lost(state) or _next(state)
+        case HistoryImported():
+            return _close_lost(state)
+        case _:
+            return _next(state)
+
+
+def _denied(state: SessionState, call_id: ToolCallId, kind: ErrorKind, text: str) -> SessionEvent:
+    call = find_call(state, call_id)
+    if call is not None and call.started:  # It was denied another run; what became of the first one nobody knows.
+        return _failed(call_id, "crashed", CRASHED_TEXT, started=True)
+    return _failed(call_id, kind, text, started=False)
+
+
+def _allowed_as_well(state: SessionState, event: ToolApprovalDecided) -> list[SessionEvent]:
+    """Return the decisions about the other calls that wait and are of the action that was allowed always.
+
+    Not about those that a crash interrupted: whether they run again is asked for each by itself.
+    """
+    decided = find_call(state, event.call)
+    if decided is None:
+        return []
+    return [
+        ToolApprovalDecided(call=call.id, allowed=True, reason=event.reason)
+        for call in calls_awaiting_approval(state)
+        if action_of(call) == action_of(decided) and not call.started
+    ]
+
+
+def _expired(state: SessionState, timer: str) -> ToolCallId | None:
+    """Return the call whose time for a decision is over."""
+    awaiting = state.turn.awaiting if state.turn is not None else {}
+    return next((call for call, requested in awaiting.items() if expiry_key(requested) == timer), None)
+
+
+def _retry(state: SessionState, event: ModelFailed) -> SessionEvent | None:
+    """Return that the failed model call is made again, where it may be."""
+    run, configuration = state.run, state.configuration
+    policy = configuration.retry if configuration is not None else None
+    if run is None or policy is None or not event.retryable or budget_spent(state, run) is not None:
+        return None
+    counted = attempts_counted(policy, run.failures, event.kind)
+    if counted is None:
+        return None
+    pause_us = retry_delay_us(policy, counted, event.retry_after_s, f"{state.session}:{run.id}:{run.turns}")
+    attempt = sum(run.failures.values())
+    return RetryScheduled(run=run.id, turn=run.turns, attempt=attempt, due_at=event.at + pause_us)
+
+
+def _close_lost(state: SessionState) -> list[SessionEvent]:
+    """Return what becomes of the calls that a crash interrupted and that are not simply run again."""
+    turn = state.turn
+    if turn is None:
+        return []
+    return [_closed_lost(state, call) for call in turn.calls[turn.first_open :] if call.lost and call.result is None]
+
+
+def _closed_lost(state: SessionState, call: Call) -> SessionEvent:
+    run = state.run
+    if run is None:
+        return _failed(call.id, "crashed", CRASHED_IMPORT_TEXT, started=False)
+    if call.approval == "allowed" and call.policy.effect == "once" and not run.finishing:
+        return _ask(state, run, call, CRASHED_TEXT)
+    return _failed(call.id, "crashed", CRASHED_TEXT, started=True)
+
+
+def _ask(state: SessionState, run: Run, call: Call, reason: str) -> SessionEvent:
+    """Return that somebody is asked to allow a call."""
+    configuration = state.configuration
+    expiry_s = configuration.approval_expiry_s if configuration is not None else None
+    return ToolApprovalRequested(
+        run=run.id,
+        call=call.id,
+        tool=call.name,
+        input=call.input,
+        reason=reason,
+        action=call.verdict.action,
+        expires_at=state.at + round(expiry_s * 1_000_000) if expiry_s is not None else None,
+    )
+
+
+def _next(state: SessionState) -> list[SessionEvent]:
+    """Return the one event that follows now, or none where the session waits for something."""
+    due = state.due
+    if due is not None:
+        return [InputQueued(content=due.content, key=due.key, scheduled=due.version)]
+    run = state.run
+    if run is None:
+        return _start_next_run(state) if state.turn is None else []
+    if run.phase == "ending":
+        return [_end(state, run)]
+    if run.parked:
+        return []
+    if run.phase == "answered" and not _goes_on(state, run):
+        return [RunCompleted(run=run.id)]
+    if run.phase == "tools" and state.turn is not None:
+        return _next_call(state, run, state.turn)
+    if run.phase in ("ready", "answered"):
+        return _next_turn(state, run)
+    return []
+
+
+def _goes_on(state: SessionState, run: Run) -> bool:
+    """Tell whether a run that has its answer takes another turn, since an input has joined it."""
+    assert state.configuration is not None
+    if run.turns >= state.configuration.max_turns or budget_spent(state, run) is not None:
+        return False
+    return bool(run.joining) and not run.finishing
+
+
+def _start_next_run(state: SessionState) -> list[SessionEvent]:
+    configuration = state.configuration
+    if not state.queue or configuration is None:
+        return []
+    queued = state.queue[0]
+    return [
+        RunStarted(run=queued.run, input=queued.version, code=configuration.code, fingerprint=configuration.fingerprint)
+    ]
+
+
+def _end(state: SessionState, run: Run) -> SessionEvent:
+    """Close the first open call of a run that is ending, or end the run when none is left."""
+    ending = run.ending
+    assert ending is not None
+    turn = state.turn
+    if turn is not None:
+        call = turn.calls[turn.first_open]
+        if ending.outcome == "cancelled":
+            return _failed(call.id, "cancelled", CANCELLED_TEXT, started=call.started)
+        kind: ErrorKind = "timeout"
+        if ending.kind in ("tool_execution", "budget"):
+            kind = "crashed" if call.started else "denied"
+        return _failed(call.id, kind, _said(ending.message, ABANDONED_TEXT), started=call.started)
+    if ending.outcome == "cancelled":
+        return RunCancelled(run=run.id)
+    assert ending.kind is not None
+    return RunFailed(run=run.id, kind=ending.kind, message=ending.message)
+
+
+def _next_turn(state: SessionState, run: Run) -> list[SessionEvent]:
+    if (failure := _no_further_turn(state, run)) is not None:
+        return [failure]
+    if run.turns_allowed is not None and run.turns >= run.turns_allowed:
+        return []
+    return [ModelRequested(run=run.id, turn=run.turns + 1)]
+
+
+def _no_further_turn(state: SessionState, run: Run) -> SessionEvent | None:
+    configuration = state.configuration
+    assert configuration is not None
+    if run.empty_answers > EMPTY_ANSWERS_MAX:
+        return RunFailed(
+            run=run.id,
+            kind="empty_answers",
+            message=f"The model gave {run.empty_answers} empty answers in a row.",
+        )
+    if run.truncated_answers > TRUNCATED_ANSWERS_MAX:
+        return RunFailed(
+            run=run.id,
+            kind="truncated_answers",
+            message=f"The model's answer was cut inside its tool calls {run.truncated_answers} times in a row.",
+        )
+    if run.rejected_answers > configuration.rejections_max:
+        return RunFailed(
+            run=run.id,
+            kind="agent_loop",
+            message=f"AgentLoopError: {run.rejected_answers} answers in a row could not be used. {run.rejection}",
+        )
+    spent = budget_spent(state, run)
+    if spent is not None:
+        return RunFailed(run=run.id, kind="budget", message=spent)
+    if run.turns >= configuration.max_turns:
+        return RunFailed(
+            run=run.id,
+            kind="max_turns",
+            message=f"Max turns ({configuration.max_turns}) reached, stopping forcibly",
+        )
+    return None
+
+
+def _next_call(state: SessionState, run: Run, turn: Turn) -> list[SessionEvent]:
+    if run.finishing:
+        unstarted = turn.calls[turn.next_start : turn.next_start + 1]
+        return [_denied(state, call.id, "denied", ENDED_TEXT) for call in unstarted]
+    if turn.checked < len(turn.calls):
+        return [_settle_verdict(state, run, turn, turn.calls[turn.checked])]
+    if turn.next_start < len(turn.calls) and _may_start(turn):
+        return [ToolCallStarted(run=run.id, call=turn.calls[turn.next_start].id)]
+    return []
+
+
+def _settle_verdict(state: SessionState, run: Run, turn: Turn, call: Call) -> SessionEvent:
+    if turn.truncated:
+        return _failed(call.id, "truncated", TRUNCATED_TEXT, started=False)
+    match call.verdict.verdict:
+        case "deny":
+            return _failed(call.id, "denied", _said(call.verdict.reason, DENIED_TEXT), started=False)
+        case "invalid_arguments":
+            text = _said(call.verdict.reason, INVALID_ARGUMENTS_TEXT)
+            return _failed(call.id, "invalid_arguments", text, started=False)
+        case "not_found":
+            return _failed(call.id, "not_found", _said(call.verdict.reason, NOT_FOUND_TEXT), started=False)
+        case "broken":
+            return _failed(call.id, "denied", BROKEN_TEXT, started=False)
+        case "allow" | "ask":
+            return _ask(state, run, call, call.verdict.reason)
+        case _:
+            assert_never(call.verdict.verdict)
+
+
+def _may_start(turn: Turn) -> bool:
+    """Tell whether the next call may start: observing calls run beside each other, all others alone and in order."""
+    call = turn.calls[turn.next_start]
+    if call.approval == "requested" or len(turn.running) >= CALLS_RUNNING_MAX:
+        return False
+    if turn.first_open == turn.next_start:
+        return True
+    return call.policy.tier == "observe" and turn.calls[turn.first_open].policy.tier == "observe"
+
+
+def _said(reason: str, otherwise: str) -> str:
+    return reason if reason.strip() else otherwise
+
+
+def _failed(call: ToolCallId, kind: ErrorKind, text: str, *, started: bool) -> ToolCallFailed:
+    return ToolCallFailed(call=call, kind=kind, content=(TextBlock(text=text),), started=started)
+
+
+def pending(state: SessionState) -> list[SessionEffect]:
+    """Return the work that should be in flight, in a fixed order."""
+    effects: list[SessionEffect] = []
+    if state.scheduled:
+        first = state.scheduled[0]
+        effects.append(
+            WaitUntil(key=first.timer, causation=first.version, correlation=first.version, due_at=first.due_at)
+        )
+    run = state.run
+    if run is None:
+        return effects
+    if run.parked or awaits_step(run):
+        effects.append(Wait(key=resume_key(run), causation=run.started, correlation=run.input))
+    if run.parked:
+        return effects
+    limit = state.configuration.run_timeout_s if state.configuration is not None else None
+    if limit is not None and not awaits_person(run, state.turn):
+        due_at = run.started_at + run.waited_us + round(limit * 1_000_000)
+        effects.append(
+            WaitUntil(key=deadline_key(run), causation=run.started, correlation=run.input, due_at=due_at, pause=True)
+        )
+    if run.phase == "model":
+        effects.append(CallModel(key=f"model:{run.asked}", causation=run.asked, correlation=run.input, turn=run.turns))
+    elif run.phase == "waiting":
+        effects.append(
+            WaitUntil(key=retry_key(run), causation=run.asked, correlation=run.input, due_at=run.retry_at, pause=True)
+        )
+    if state.turn is not None:
+        effects.extend(_run_tool(run, state.turn, call) for call in running_calls(state.turn))
+        for call_id, requested in islice(state.turn.awaiting.items(), CALLS_RUNNING_MAX):
+            effects.extend(_await_decision(run, state.turn.calls[state.turn.index[call_id]], requested))
+    return effects
+
+
+def _await_decision(run: Run, call: Call, requested: int) -> list[SessionEffect]:
+    asking = AskPerson(
+        key=approval_key(requested),
+        causation=requested,
+        correlation=run.input,
+        call=call.id,
+        tool=call.name,
+        input=call.input,
+        reason=reason_to_ask(call),
+        action=call.verdict.action,
+        requested_at=call.requested_at,
+        expires_at=call.expires_at,
+    )
+    if call.expires_at is None:
+        return [asking]
+    expiry = WaitUntil(
+        key=expiry_key(requested), causation=requested, correlation=run.input, due_at=call.expires_at, pause=True
+    )
+    return [asking, expiry]
+
+
+def _run_tool(run: Run, turn: Turn, call: Call) -> RunTool:
+    return RunTool(
+        key=f"tool:{call.id}",
+        causation=turn.running[call.id],
+        correlation=run.input,
+        call=call.id,
+        name=call.name,
+        input=call.input,
+    )

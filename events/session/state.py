@@ -1,0 +1,401 @@
+"""What is true of a session: the shapes of its state, and the questions that are asked of it.
+
+The state is owned by one actor. `refold.events.session.evolve` changes it in place, event by event, and
+`refold.events.session.react` reads it. Messages are only ever added to the end of the list of messages, so
+that a request can share it without a copy; what replaces the history is a new list.
+"""
+
+import hashlib
+import re
+from typing import Literal
+
+import msgspec
+
+from refold.events.core.content import (
+    CRASHED_TEXT,
+    STILL_OPEN_TEXT,
+    Block,
+    Message,
+    StoredBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    UserContent,
+    error_result,
+)
+from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
+from refold.events.model.configuration import AgentConfiguration, ToolPolicy
+from refold.events.model.messages import StopReason
+from refold.events.model.spending import Usage, overspent
+from refold.events.session.events import RunFailureKind, Verdict
+
+Phase = Literal["ready", "model", "tools", "answered", "waiting", "ending"]
+"""What a run is doing.
+
+`ready`: its next turn can begin. `model`: a model call is in flight. `tools`: calls are open. `answered`: the
+final answer is there. `waiting`: a failed model call is made again later. `ending`: it is being cancelled or
+failed; its open calls are closed first.
+"""
+
+
+CALL_ID = re.compile(r"call_(0|[1-9][0-9]*)_(0|[1-9][0-9]{0,8})")
+"""The id of a call: the version of the event that made it, and its place among the calls of that event."""
+
+
+class QueuedInput(msgspec.Struct):
+    """An accepted input that no model has been shown yet."""
+
+    version: int
+    """Of its InputQueued."""
+    run: RunId
+    message: Message
+    key: str | None = None
+    cancelled: bool = False
+    stepwise: bool = False
+
+
+class ScheduledInput(msgspec.Struct):
+    """An input that was accepted for a later time."""
+
+    due_at: int
+    version: int
+    """Of its TimerSet."""
+    timer: str
+    content: tuple[UserContent, ...]
+    key: str | None = None
+
+
+class Call(msgspec.Struct):
+    """One tool call of the turn under way."""
+
+    id: ToolCallId
+    name: str
+    input: dict[str, object]
+    policy: ToolPolicy
+    verdict: Verdict
+    approval: Literal["", "requested", "allowed", "denied"] = ""
+    approval_reason: str = ""
+    requested_at: int = 0
+    """When that was last asked for, in microseconds since the epoch."""
+    expires_at: int | None = None
+    """When it counts as denied, if nobody decides."""
+    started: bool = False
+    """Its body may have begun, in this process or before a crash."""
+    lost: bool = False
+    """A crash interrupted it and it is not simply run again."""
+    result: ToolResultBlock | None = None
+
+
+class Turn(msgspec.Struct):
+    """The calls of the last answer, while not all of them are answered."""
+
+    calls: list[Call]
+    index: dict[ToolCallId, int]
+    truncated: bool = False
+    """The answer was cut: none of its calls runs."""
+    open: int = 0
+    """How many calls are unanswered."""
+    checked: int = 0
+    """Calls before this place have been refused or put to approval as their verdict demands."""
+    running: dict[ToolCallId, int] = {}
+    """The calls whose bodies may be running, in the order of their start, with the version of ToolCallStarted."""
+    awaiting: dict[ToolCallId, int] = {}
+    """The calls that somebody has to allow or deny, oldest first, with the version of ToolApprovalRequested."""
+    waiting: dict[ToolCallId, None] = {}
+    """Of those that run, the calls whose work does nothing but wait for a person."""
+    broken: bool = False
+    """Carrying out its calls broke."""
+    next_start: int = 0
+    """Calls before this place are running or answered."""
+    first_open: int = 0
+    """Calls before this place are answered."""
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """Why a run is being ended."""
+
+    outcome: Literal["cancelled", "failed"]
+    kind: RunFailureKind | None = None
+    message: str = ""
+    """Also what the model is told of calls that are closed for it."""
+
+
+class Run(msgspec.Struct):
+    """The run under way."""
+
+    id: RunId
+    input: int
+    """Version of its InputQueued."""
+    started: int
+    """Version of its RunStarted."""
+    started_at: int
+    phase: Phase = "ready"
+    keys: list[str] = []
+    """Of its inputs."""
+    latest_input: int = 0
+    """Place of the latest of them in the history."""
+    joining: list[QueuedInput] = []
+    """Inputs that join it before its next model call."""
+    turns: int = 0
+    turns_allowed: int | None = None
+    """How many turns it may take until somebody allows more; None = as many as it wants."""
+    asked: int = 0
+    """Version of the event that wants the model call in flight."""
+    failures: dict[str, int] = {}
+    """Failed attempts of the present turn, by kind of error."""
+    retry_at: int = 0
+    empty_answers: int = 0
+    """In a row."""
+    truncated_answers: int = 0
+    """In a row."""
+    rejected_answers: int = 0
+    """In a row."""
+    rejection: str = ""
+    """Why the last of them could not be used."""
+    tool_calls: int = 0
+    """That the model has asked for."""
+    resumes: int = 0
+    """How often work in flight was lost since the last progress."""
+    parked: bool = False
+    """Nothing goes on until somebody resumes or cancels it."""
+    breakages: int = 0
+    """Turns in a row in which carrying out calls broke."""
+    finishing: bool = False
+    """A tool ended it; calls that have not begun do not run."""
+    waiting_since: int | None = None
+    """Since when it waits for a person and nothing else; None = it does not."""
+    waited_us: int = 0
+    """How long it has waited for a person before that."""
+    ending: Ending | None = None
+    usage: Usage = Usage()
+    cost: float = 0.0
+    """What that costs, as far as prices are known."""
+    final: tuple[TextBlock | StoredBlock, ...] = ()
+    """Text of the final answer."""
+    stop_reason: StopReason = "end_turn"
+    """Of the last answer."""
+
+
+class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """How the last run ended."""
+
+    run: RunId
+    outcome: Literal["completed", "failed", "cancelled"]
+    final: tuple[TextBlock | StoredBlock, ...]
+    """Text of the final answer; empty unless completed."""
+    stop_reason: StopReason
+    usage: Usage
+    cost: float = 0.0
+    turns: int
+    kind: RunFailureKind | None = None
+    message: str = ""
+    version: int = 0
+    """Of its terminal event."""
+
+
+KeyedCommand = Literal["send", "cancel", "decide", "import", "clear"]
+"""Commands that take an idempotency key."""
+
+
+class KeyRecord(msgspec.Struct):
+    """What a command with a key became."""
+
+    command: KeyedCommand
+    digest: str
+    version: int
+    """Of the stimulus."""
+    run: RunId | None = None
+    """The run of an input."""
+    terminal: int = 0
+    """Version of the terminal event of its run; 0 = not ended, or the command starts no run."""
+    finished: FinishedRun | None = None
+    """How that run ended."""
+    cancelled: int = 0
+    """Version of the event that cancelled it before its run began; 0 = none did."""
+
+
+class SessionState(msgspec.Struct):
+    """All that a session's events add up to."""
+
+    version: int = 0
+    at: int = 0
+    session: SessionId | None = None
+    agent: AgentId | None = None
+    configuration: AgentConfiguration | None = None
+    configured: int = 0
+    """Version of the AgentConfigured in force."""
+    policies: dict[str, ToolPolicy] = {}
+    messages: list[Message] = []
+    """The history without results of the turn under way."""
+    turn: Turn | None = None
+    queue: list[QueuedInput] = []
+    run: Run | None = None
+    last_run: FinishedRun | None = None
+    keys: dict[str, KeyRecord] = {}
+    usage: Usage = Usage()
+    cost: float = 0.0
+    """What that costs, as far as prices are known."""
+    scheduled: list[ScheduledInput] = []
+    """In the order in which they are due."""
+    due: ScheduledInput | None = None
+    """One whose time has come, until it is queued in the same batch."""
+    allowed_actions: dict[str, int] = {}
+    """Actions that somebody allowed always, with the version of the decision."""
+    cleared: int = 0
+    """Version of the last HistoryCleared."""
+    summarised: int = 0
+    """Version of the last ContextPrepared."""
+    cleared_calls: dict[str, int] = {}
+    """How many calls the answers made that are not shown any more, by the version of the answer."""
+
+
+def history(state: SessionState) -> list[Message]:
+    """Return the balanced history as a model would be shown it now: open calls get a result that says so."""
+    messages = list(state.messages)
+    if state.turn is not None:
+        messages.append(results_message(state.turn))
+    return messages
+
+
+def budget_spent(state: SessionState, run: Run) -> str | None:
+    """Return which limit of its budget a run has reached, in words; None = none, or it has no budget."""
+    budget = state.configuration.budget if state.configuration is not None else None
+    return overspent(budget, run.usage, run.cost, run.tool_calls)
+
+
+def results_message(turn: Turn) -> Message:
+    """Return the message that answers the calls of `turn`, in the order of the calls."""
+    results = [call.result or error_result(call.id, "transient", STILL_OPEN_TEXT) for call in turn.calls]
+    return Message("user", tuple(results))
+
+
+def find_call(state: SessionState, call: ToolCallId) -> Call | None:
+    """Return the call of the turn under way, or None if it has no such call."""
+    turn = state.turn
+    if turn is None or call not in turn.index:
+        return None
+    return turn.calls[turn.index[call]]
+
+
+def running_calls(turn: Turn | None) -> list[Call]:
+    """Return the calls whose bodies may be running, in the order of their start."""
+    return [turn.calls[turn.index[call]] for call in turn.running] if turn is not None else []
+
+
+def content_digest(content: object) -> str:
+    """Return the digest under which a keyed command's content is remembered."""
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:32]
+
+
+def decision_digest(call: ToolCallId, allowed: bool, always: bool) -> str:
+    """Return the digest under which a keyed decision is remembered."""
+    return content_digest((call, allowed, always) if always else (call, allowed))
+
+
+def needs_approval(call: Call) -> bool:
+    """Tell whether somebody has to allow a call before it may run."""
+    return call.verdict.verdict == "ask" or (call.verdict.verdict == "allow" and call.policy.tier == "confirm")
+
+
+def needs_verdict(call: Call, turn: Turn) -> bool:
+    """Tell whether a call must still be refused, or put to somebody's approval, before any may start."""
+    if call.result is not None:
+        return False
+    if turn.truncated or call.verdict.verdict not in ("allow", "ask"):
+        return True
+    return not call.approval and needs_approval(call)
+
+
+def reason_to_ask(call: Call) -> str:
+    """Return what somebody is told who is to allow a call: what asked for that, or that a crash interrupted it."""
+    return CRASHED_TEXT if call.started else call.verdict.reason
+
+
+def action_of(call: Call) -> str:
+    """Return what somebody allows who allows such calls always."""
+    return call.verdict.action or call.name
+
+
+def deadline_key(run: Run) -> str:
+    """Return the effect key of the wait for the run's end of time."""
+    return f"deadline:{run.id}"
+
+
+def retry_key(run: Run) -> str:
+    """Return the effect key of the wait before the failed model call is made again; each attempt has its own."""
+    return f"retry:{run.asked}"
+
+
+def resume_key(run: Run) -> str:
+    """Return the effect key of the wait for somebody who lets a run go on."""
+    return f"resume:{run.id}"
+
+
+def approval_key(requested: int) -> str:
+    """Return the effect key of the wait for a decision that was requested at a version."""
+    return f"approval:{requested}"
+
+
+def expiry_key(requested: int) -> str:
+    """Return the effect key of the wait for the end of the time for such a decision."""
+    return f"expiry:{requested}"
+
+
+def input_key(scheduled: int) -> str:
+    """Return the effect key of the wait for the time of an input that was scheduled at a version."""
+    return f"input:{scheduled}"
+
+
+WORK_KEYS = ("model:", "tool:", "retry:")
+"""Beginnings of the keys of effects that are work or a pause in it, and no wait for a person or an input's time."""
+
+
+def is_work(key: str) -> bool:
+    """Tell whether an effect is work, given its key; the end of a run's time comes with work or alone."""
+    return key.startswith(WORK_KEYS)
+
+
+def is_scheduled(key: str) -> bool:
+    """Tell whether an effect is the wait for the time of an input, given its key."""
+    return key.startswith("input:")
+
+
+def run_of_input(version: int) -> RunId:
+    """Return the run of the input that was accepted at `version`."""
+    return RunId(f"run_{version}")
+
+
+def says_something(content: tuple[Block, ...]) -> bool:
+    """Tell whether an answer without tool calls has anything in it for its reader."""
+    return any(
+        bool(block.text.strip()) if type(block) is TextBlock else type(block) is not ThinkingBlock for block in content
+    )
+
+
+def calls_awaiting_approval(state: SessionState) -> list[Call]:
+    """Return the calls that somebody has to allow or deny, in the order in which that was asked for."""
+    turn = state.turn
+    return [turn.calls[turn.index[call]] for call in turn.awaiting] if turn is not None else []
+
+
+def awaits_step(run: Run) -> bool:
+    """Tell whether a run, between two batches, waits for somebody who allows its next turn."""
+    return run.turns_allowed is not None and not run.parked and run.phase in ("ready", "answered")
+
+
+def is_interrupted(state: SessionState) -> bool:
+    """Tell whether a run did something, or was about to, when its process ended."""
+    run = state.run
+    return run is not None and (run.phase in ("model", "waiting") or bool(state.turn and state.turn.running))
+
+
+def awaits_person(run: Run, turn: Turn | None) -> bool:
+    """Tell whether a run does nothing but wait for somebody: to resume it, to allow a turn, to decide about a call.
+
+    A call counts whose work waits so in another session.
+    """
+    if run.parked or awaits_step(run):
+        return True
+    if turn is None or not (turn.awaiting or turn.waiting):
+        return False
+    return turn.running.keys() <= turn.waiting.keys()

@@ -1,0 +1,4 @@
+"""Projections of recorded events: steps, statistics, metrics.
+
+Read `steps` first.
+"""

@@ -1,0 +1,395 @@
+"""Metrics as a projection: figures folded from the events of all streams of a log.
+
+Start at `count`, which takes one stored event. The rules: every figure follows from events alone, so that those of any
+past moment can be had again; an event changes figures by what its own stream says, so that the order in which streams
+follow one another makes no difference; and what this version cannot read is counted by its name and hinders nothing.
+Memory is taken for open runs and open calls, and for sessions of agents other than the log's first one.
+"""
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from refold.events.core.codec import EventCodec, tag_of
+from refold.events.core.content import Block, tool_uses
+from refold.events.core.errors import LogFormatError
+from refold.events.core.event import Event
+from refold.events.core.ids import StreamName, kind_and_identifier
+from refold.events.core.records import StoredEvent
+from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, ActorFailed, RuntimeClosed, RuntimeStarted
+from refold.events.kinds.tool import TOOL_CODEC, TOOL_KIND, ToolCallAbandoned
+from refold.events.model.spending import Usage
+from refold.events.session.core import SESSION_CODEC, SESSION_KIND
+from refold.events.session.events import (
+    AgentConfigured,
+    ContextPrepared,
+    HistoryImported,
+    InputQueued,
+    ModelFailed,
+    ModelInterrupted,
+    ModelRequested,
+    ModelResponded,
+    RetryScheduled,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    SessionOpened,
+    ToolApprovalDecided,
+    ToolApprovalRequested,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolResultLate,
+)
+from refold.events.views.metrics_counts import (
+    NOT_FOUND,
+    AgentCounts,
+    LiveCounts,
+    ModelCounts,
+    Rates,
+    ToolCounts,
+    rates_of,
+    spent,
+)
+from refold.events.views.metrics_snapshot import MetricsSnapshot
+
+CUT_SHORT_MAX = 10_000
+"""Of at most so many sessions, the latest, it is remembered that half an answer may follow."""
+
+SPENDING = frozenset({*Usage.__struct_fields__, "cost_nano"})
+"""What is counted of an event for the model is also counted for the agent and for all."""
+
+DAMAGED = "(damaged)"
+"""Stands for the type of an event in which none can be read."""
+
+
+class OpenSession(msgspec.Struct):
+    """What must be remembered of a session in which something goes on."""
+
+    run: bool = False
+    """Whether a run is open."""
+    calls: dict[str, str] = {}
+    """The tool of each call that has no result yet."""
+    fingerprint: str = ""
+    """Of the configuration in force, while a run is open."""
+    asks: bool = False
+    """Whether a model call is wanted."""
+
+
+class MetricsState(msgspec.Struct):
+    """Figures up to one position, and what is needed to count on from there."""
+
+    position: int = 0
+    at: int = 0
+    totals: dict[str, int] = {}
+    """By the names of `MetricsSnapshot`."""
+    tools: dict[str, dict[str, int]] = {}
+    """Of each tool, by the names of `ToolCounts`."""
+    failure_kinds: dict[str, dict[str, int]] = {}
+    """Of each tool, by error kind."""
+    agents: dict[str, dict[str, int]] = {}
+    """Of each agent, by the names of `AgentCounts`."""
+    run_failure_kinds: dict[str, int] = {}
+    events: dict[str, int] = {}
+    unreadable_events: dict[str, int] = {}
+    open_sessions: dict[str, OpenSession] = {}
+    first_agent: str = ""
+    other_agents: dict[str, str] = {}
+    """The agent of each session that is not one of the first agent."""
+    models: dict[str, dict[str, int]] = {}
+    """Of each model, by the names of `ModelCounts`."""
+    rates: dict[str, Rates] = {}
+    """By the fingerprint of the configuration."""
+    cut_short: dict[str, str] = {}
+    """Of sessions whose last run ended while a model call was wanted, that fingerprint: half an answer may follow."""
+
+
+def count(state: MetricsState, stored: StoredEvent) -> MetricsState:
+    """Count one stored event, the next of its stream, into `state`, which is changed and returned."""
+    state.position, state.at = stored.position, stored.at
+    codec = _CODECS.get(stored.stream.partition("/")[0])
+    if codec is None:
+        _add(state.events, tag_of(stored.data) or DAMAGED)
+        return state
+    try:
+        event = codec.decode(stored)
+    except LogFormatError:
+        tag = tag_of(stored.data) or DAMAGED
+        _add(state.events, tag)
+        _add(state.unreadable_events, tag)
+        return state
+    return evolve(state, stored.stream, event)
+
+
+def count_all(state: MetricsState, stored: Iterable[StoredEvent]) -> MetricsState:
+    """Count stored events, oldest first, into `state`, which is changed and returned."""
+    for event in stored:
+        count(state, event)
+    return state
+
+
+def evolve(state: MetricsState, stream: StreamName, event: Event) -> MetricsState:
+    """Fold one event of one stream into `state`, which is changed and returned."""
+    kind = type(event)
+    _add(state.events, str(kind.__struct_config__.tag))
+    folder = FOLDERS.get(kind)
+    if folder is not None:
+        folder(state, stream, event)
+    return state
+
+
+def snapshot(state: MetricsState, live: LiveCounts | None = None) -> MetricsSnapshot:
+    """Return the figures, which share nothing with `state`, and those of a runtime that are not in its log."""
+    totals: dict[str, Any] = dict(state.totals)
+    return MetricsSnapshot(
+        position=state.position,
+        at=state.at,
+        active_sessions=sum(session.run for session in state.open_sessions.values()),
+        run_failure_kinds=_in_order(state.run_failure_kinds),
+        tools={
+            name: ToolCounts(**figures, failure_kinds=_in_order(state.failure_kinds.get(name, {})))
+            for name, figures in _in_order(state.tools).items()
+        },
+        agents={name: AgentCounts(**figures) for name, figures in _in_order(state.agents).items()},
+        models={name: ModelCounts(**figures) for name, figures in _in_order(state.models).items()},
+        events=_in_order(state.events),
+        unreadable_events=_in_order(state.unreadable_events),
+        live=live,
+        **totals,
+    )
+
+
+def _in_order(figures: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(sorted(figures.items()))
+
+
+def _add(figures: dict[str, int], name: str, number: int = 1) -> None:
+    figures[name] = figures.get(name, 0) + number
+
+
+def _add_tool(state: MetricsState, tool: str, figure: str, number: int = 1) -> None:
+    _add(state.tools.setdefault(tool, {}), figure, number)
+
+
+def _add_agent(state: MetricsState, stream: str, figure: str, number: int = 1) -> None:
+    agent = state.other_agents.get(stream, state.first_agent)
+    _add(state.agents.setdefault(agent, {}), figure, number)
+
+
+def _add_both(state: MetricsState, stream: str, figure: str, number: int = 1) -> None:
+    """Count for all agents and for that of the session."""
+    _add(state.totals, figure, number)
+    _add_agent(state, stream, figure, number)
+
+
+def _open(state: MetricsState, stream: str) -> OpenSession:
+    session = state.open_sessions.get(stream)
+    if session is None:
+        session = state.open_sessions[stream] = OpenSession()
+    return session
+
+
+def _forget_if_idle(state: MetricsState, stream: str) -> None:
+    session = state.open_sessions.get(stream)
+    if session is not None and not session.run and not session.calls:
+        del state.open_sessions[stream]
+
+
+def _spend(state: MetricsState, stream: str, event: Event) -> None:
+    """Count what an event says of a model call, for the model, for the agent and for all."""
+    session = state.open_sessions.get(stream)
+    fingerprint = session.fingerprint if session is not None else ""
+    counted = spent(event, state.rates.get(fingerprint or state.cut_short.get(stream, "")))
+    if counted is None:
+        return
+    figures = state.models.setdefault(counted.model, {})
+    for figure, number in counted.figures.items():
+        _add(figures, figure, number)
+        if figure in SPENDING:
+            _add_both(state, stream, figure, number)
+
+
+def _model_failed(state: MetricsState, stream: str, event: ModelFailed) -> None:
+    _add(state.totals, "model_failures")
+    _open(state, stream).asks = False
+    _spend(state, stream, event)
+    _forget_if_idle(state, stream)
+
+
+def _retry_scheduled(state: MetricsState, stream: str, event: RetryScheduled) -> None:
+    _add(state.totals, "model_retries")
+    _spend(state, stream, event)
+
+
+def _model_requested(state: MetricsState, stream: str, event: ModelRequested) -> None:
+    _add(state.totals, "model_requests")
+    _open(state, stream).asks = True
+
+
+# Sessions
+
+
+def _session_opened(state: MetricsState, stream: str, event: SessionOpened) -> None:
+    state.first_agent = state.first_agent or event.agent
+    if event.agent != state.first_agent:
+        state.other_agents[stream] = event.agent
+    _add_both(state, stream, "sessions")
+
+
+def _history_imported(state: MetricsState, stream: str, event: HistoryImported) -> None:
+    last = event.messages[-1] if event.messages else None
+    if last is not None and last.role == "assistant":
+        _propose(state, stream, last.content, frozenset[str]())
+
+
+def _agent_configured(state: MetricsState, stream: str, event: AgentConfigured) -> None:
+    state.rates[event.configuration.fingerprint] = rates_of(event.configuration)
+    if (session := state.open_sessions.get(stream)) is not None and session.run:
+        session.fingerprint = event.configuration.fingerprint
+
+
+def _run_started(state: MetricsState, stream: str, event: RunStarted) -> None:
+    _add_both(state, stream, "runs_started")
+    session = _open(state, stream)
+    session.run, session.fingerprint, session.asks = True, event.fingerprint, False
+    state.cut_short.pop(stream, None)
+
+
+def _run_resumed(state: MetricsState, stream: str, event: RunResumed) -> None:
+    _add(state.totals, "runs_resumed")
+    _open(state, stream).fingerprint = event.fingerprint
+
+
+def _run_ended(state: MetricsState, stream: str, event: RunCompleted | RunFailed | RunCancelled) -> None:
+    _add_both(state, stream, _ENDINGS[type(event)])
+    if isinstance(event, RunFailed):
+        _add(state.run_failure_kinds, event.kind)
+    session = _open(state, stream)
+    if session.asks:
+        state.cut_short[stream] = session.fingerprint
+        if len(state.cut_short) > CUT_SHORT_MAX:
+            del state.cut_short[next(iter(state.cut_short))]
+    session.run, session.fingerprint, session.asks = False, "", False
+    _forget_if_idle(state, stream)
+
+
+def _model_responded(state: MetricsState, stream: str, event: ModelResponded) -> None:
+    _add_both(state, stream, "steps")
+    _open(state, stream).asks = False
+    _spend(state, stream, event)
+    _forget_if_idle(state, stream)
+    if recalls := len(event.request.recalled):
+        _add(state.totals, "recalls", recalls)
+    uses = tool_uses(event.content)
+    if uses:
+        unknown = {use.id for use, given in zip(uses, event.verdicts, strict=False) if given.verdict == "not_found"}
+        _propose(state, stream, event.content, unknown)
+
+
+def _propose(state: MetricsState, stream: str, content: tuple[Block, ...], unknown: Container[str]) -> None:
+    for use in tool_uses(content):
+        tool = NOT_FOUND if use.id in unknown else use.name
+        _open(state, stream).calls[use.id] = tool
+        _add_tool(state, tool, "calls")
+        _add_agent(state, stream, "tool_calls")
+
+
+def _model_interrupted(state: MetricsState, stream: str, event: ModelInterrupted) -> None:
+    _add(state.totals, "model_interruptions")
+    _spend(state, stream, event)
+
+
+def _context_prepared(state: MetricsState, stream: str, event: ContextPrepared) -> None:
+    _add(state.totals, "compactions")
+    _spend(state, stream, event)
+
+
+def _approval_decided(state: MetricsState, stream: str, event: ToolApprovalDecided) -> None:
+    _add(state.totals, "approvals_allowed" if event.allowed else "approvals_denied")
+
+
+def _call_started(state: MetricsState, stream: str, event: ToolCallStarted) -> None:
+    _add_tool(state, _open(state, stream).calls.get(event.call, NOT_FOUND), "started")
+
+
+def _call_completed(state: MetricsState, stream: str, event: ToolCallCompleted) -> None:
+    _add_tool(state, _open(state, stream).calls.pop(event.call, NOT_FOUND), "successes")
+    _forget_if_idle(state, stream)
+
+
+def _call_failed(state: MetricsState, stream: str, event: ToolCallFailed) -> None:
+    tool = _open(state, stream).calls.pop(event.call, NOT_FOUND)
+    _add_tool(state, tool, "failures")
+    _add(state.failure_kinds.setdefault(tool, {}), event.kind)
+    _add_agent(state, stream, "tool_failures")
+    _forget_if_idle(state, stream)
+
+
+# Tools and the runtime
+
+
+def _call_abandoned(state: MetricsState, stream: str, event: ToolCallAbandoned) -> None:
+    _add_tool(state, kind_and_identifier(stream)[1], "abandoned")
+
+
+def _actor_failed(state: MetricsState, stream: str, event: ActorFailed) -> None:
+    _add(state.totals, "actor_failures")
+    if event.stopped:
+        _add(state.totals, "actors_stopped")
+
+
+def _counted_as(figure: str) -> Callable[[MetricsState, str, Event], None]:
+    """Return what counts an event under one name and does nothing else."""
+
+    def fold(state: MetricsState, stream: str, event: Event) -> None:
+        _add(state.totals, figure)
+
+    return fold
+
+
+_ENDINGS: Mapping[type, str] = {
+    RunCompleted: "runs_completed",
+    RunFailed: "runs_failed",
+    RunCancelled: "runs_cancelled",
+}
+
+FOLDERS: Mapping[type, Callable[[MetricsState, Any, Any], None]] = {
+    SessionOpened: _session_opened,
+    HistoryImported: _history_imported,
+    InputQueued: _counted_as("inputs"),
+    RunStarted: _run_started,
+    AgentConfigured: _agent_configured,
+    RunResumed: _run_resumed,
+    RunParked: _counted_as("runs_parked"),
+    RunCompleted: _run_ended,
+    RunFailed: _run_ended,
+    RunCancelled: _run_ended,
+    ContextPrepared: _context_prepared,
+    ModelRequested: _model_requested,
+    ModelResponded: _model_responded,
+    ModelInterrupted: _model_interrupted,
+    ModelFailed: _model_failed,
+    RetryScheduled: _retry_scheduled,
+    ToolApprovalRequested: _counted_as("approvals_requested"),
+    ToolApprovalDecided: _approval_decided,
+    ToolCallStarted: _call_started,
+    ToolCallCompleted: _call_completed,
+    ToolCallFailed: _call_failed,
+    ToolResultLate: _counted_as("late_results"),
+    ToolCallAbandoned: _call_abandoned,
+    RuntimeStarted: _counted_as("runtimes_started"),
+    RuntimeClosed: _counted_as("runtimes_closed"),
+    ActorFailed: _actor_failed,
+}
+"""What each event changes; those that are not here are counted by their type only."""
+
+_CODECS: Mapping[str, EventCodec[Any]] = {
+    SESSION_KIND: SESSION_CODEC,
+    TOOL_KIND: TOOL_CODEC,
+    kind_and_identifier(RUNTIME_STREAM)[0]: RUNTIME_CODEC,
+}
+"""What the streams are read with of which more is counted than the types of their events."""

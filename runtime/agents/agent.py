@@ -1,0 +1,314 @@
+"""The description of an agent: what a runtime runs and what `module:attribute` names in the command.
+
+What a user gives as a provider, looked at before anything begins.
+
+The rule: what cannot answer is refused where it is given, and not at the first model call.
+
+How an application's approval handler is asked: async ones on the loop, plain ones in a thread of their own pool.
+"""
+
+import asyncio
+import inspect
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
+
+import msgspec
+
+from refold.actors.agent.approval import AskHandler
+from refold.actors.calls.middleware import Hooks, Middleware
+from refold.actors.calls.policy import Offer, Policy
+from refold.actors.calls.protocols import Provider
+from refold.actors.calls.recall import PromptText, Recall, Recalling
+from refold.actors.calls.results import DEFAULT_RESULT_LIMIT
+from refold.actors.thread_pool import ThreadPool
+from refold.agents.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_skills
+from refold.agents.subagent import SUBAGENT_SILENCE_S, SubagentTool, Task, subagent
+from refold.events.core.errors import ConfigError
+from refold.events.core.ids import SessionId, checked_identifier
+from refold.events.kinds.episodic import MEMORY_KIND
+from refold.events.kinds.semantic import KNOWLEDGE_KIND
+from refold.events.kinds.working_memory import WORKING_KIND
+from refold.events.model.configuration import AgentConfig, Tier
+from refold.events.model.context_window import ContextWindow
+from refold.events.session.events import Decision, ToolApprovalRequested
+from refold.memory.graph import GraphStore
+from refold.memory.stream_object import StreamObject, stream_objects_of
+from refold.options import RuntimeOptions
+from refold.sessions.structured_output import output_schema, with_output
+from refold.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from refold.memory.semantic import SemanticStore
+
+
+def checked_provider(given: object) -> Provider:
+    """Return a provider.
+
+    Raises:
+        ConfigError: it is a class, or has no async method `complete`.
+    """
+    complete = getattr(given, "complete", None)
+    if isinstance(given, type) and callable(complete):
+        raise ConfigError(f"a provider is an instance, and this is the class {given.__name__}: call it")
+    name = type(given).__name__
+    if not callable(complete):
+        raise ConfigError(f"a provider has an async method `complete`, and {name} has none")
+    if _is_plain(complete):
+        raise ConfigError(f"a provider's `complete` is awaited, and that of {name} is a plain one; write `async def`")
+    return cast("Provider", given)
+
+
+def _is_plain(function: Callable[..., object]) -> bool:
+    """Tell whether a call certainly gives no awaitable.
+
+    A function that says it returns an awaitable is believed, and so is one that wraps an async one. Whether a lambda
+    hands on another's coroutine cannot be seen.
+    """
+    if not (inspect.isfunction(function) or inspect.ismethod(function)):
+        return False
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(inspect.unwrap(function)):
+        return False
+    if inspect.isasyncgenfunction(function):
+        return True
+    annotated: Any = getattr(function, "__annotations__", {}).get("return")
+    believed = any(word in str(annotated) for word in ("Awaitable", "Coroutine", "Future", "Task"))
+    return not believed and function.__name__ != "<lambda>"
+
+
+ApprovalHandler: TypeAlias = Callable[[SessionId, ToolApprovalRequested], Decision | Awaitable[Decision | None] | None]
+"""Decides about a call that waits: `Allow()`, `Allow(always=True)`, `Deny(reason)`, or None, which leaves it to a later
+`Session.decide`. Plain functions run in a thread and may block; what a handler raises is logged and decides nothing.
+"""
+
+
+def asking(handler: ApprovalHandler | None, pool: ThreadPool) -> AskHandler | None:
+    """Return how the handler is asked, or None if there is none."""
+    if handler is None:
+        return None
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+        return cast("AskHandler", handler)
+
+    async def ask(session: SessionId, request: ToolApprovalRequested) -> object:
+        work = pool.submit(lambda: handler(session, request), name=f"{session}/{request.call}")
+        try:
+            answer = await work
+        except asyncio.CancelledError:
+            work.abandon()
+            raise
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return ask
+
+
+class Agent(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that makes an agent, and nothing that runs.
+
+    Raises:
+        ConfigError: the name cannot be one, or holds a slash; or something is no provider, or no function, that
+            must be one.
+    """
+
+    config: AgentConfig
+    provider: Provider
+    """What answers its requests."""
+    tools: Sequence[Tool[..., object]] = ()
+    name: str = "agent"
+    """Its AgentId."""
+    approval: ApprovalHandler | None = None
+    """Is asked about calls that wait for approval; None = they wait for `Session.decide` or `refold approve`."""
+    policy: Policy | None = None
+    """Judges each call that a model asks for, before anybody approves; a failing policy breaks the call."""
+    offer: Offer | None = None
+    """Says which tools a model is offered in a session; None = all."""
+    output_type: type[object] | None = None
+    """What a final answer must be, as JSON: a msgspec Struct, a dataclass, a TypedDict; None = any text. The model is
+    told its schema; read an answer with `RunResult.parsed`."""
+    context: ContextWindow | None = None
+    """Says which part of a long history the model is shown, such as a `TokenWindow`; None = all of it."""
+    middleware: Sequence[Middleware] = ()
+    """Is called around what people say, what the model is asked and answers, and each tool's body, in this order."""
+    memory: Recall | None = None
+    """Of episodes: those that match the latest input enter each request, as far as the configuration allows."""
+    working_memory: PromptText | None = None
+    """What it holds stands behind the system prompt of each request."""
+    graph: GraphStore | None = None
+    """What it knows of entities and their relationships."""
+    semantic: "SemanticStore | None" = None
+    """What it knows."""
+    objects: Sequence[StreamObject[Any, Any, Any]] = ()
+    """What else lives on the runtime's log, such as circuit breakers."""
+    skills: Sequence[Skill] = ()
+    """Instructions that its model reads when a task needs them, with the tool `load_skill`."""
+    skill_prompter: SkillPrompter | None = None
+    """Says how skills enter the system prompt; None = names and descriptions are listed."""
+
+    def __post_init__(self) -> None:
+        if "/" in checked_identifier(self.name, "agent name"):
+            raise ConfigError(f"the agent name {self.name!r} holds a slash; use a name without one")
+        checked_provider(self.provider)
+        for field in ("approval", "policy", "offer", "skill_prompter"):
+            given = getattr(self, field)
+            if given is not None and not callable(given):
+                raise ConfigError(f"Agent.{field} must be a function, not {type(given).__name__}")
+        if self.offer is not None and inspect.iscoroutinefunction(self.offer):
+            raise ConfigError("Agent.offer must be a plain function that returns quickly, not an async one")
+        if self.context is not None and not callable(getattr(self.context, "kept", None)):
+            raise ConfigError(f"Agent.context must be a ContextWindow, not {type(self.context).__name__}")
+        for each in self.middleware:
+            if not isinstance(each, Middleware):
+                raise ConfigError(f"Agent.middleware must hold Middleware only, not {type(each).__name__}")
+        if self.output_type is not None:
+            output_schema(self.output_type)
+        self._check_stores()
+        check_streams(self.stream_objects())
+        checked_skills(self.skills)
+        if self.config.protocol == "react":
+            self._check_names_of_actions()
+
+    def as_tool(
+        self,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        task: Task | None = None,
+        tier: Tier = "act",
+        timeout_s: float = SUBAGENT_SILENCE_S,
+        display_name: str = "",
+        result_limit: int | None = DEFAULT_RESULT_LIMIT,
+    ) -> SubagentTool[..., object]:
+        """Return a tool by which other agents have tasks carried out by this one; see `refold.agents.subagent.subagent`.
+
+        Raises:
+            ConfigError: something of it cannot work; names the tool.
+        """
+        return subagent(
+            self,
+            name=name,
+            description=description,
+            task=task,
+            tier=tier,
+            timeout_s=timeout_s,
+            display_name=display_name,
+            result_limit=result_limit,
+        )
+
+    def _check_stores(self) -> None:
+        for field, kind in (("memory", MEMORY_KIND), ("semantic", KNOWLEDGE_KIND), ("working_memory", WORKING_KIND)):
+            given: object = getattr(self, field)
+            its_kind: object = getattr(given, "kind", None)
+            of_the_log = isinstance(given, StreamObject) or field == "semantic"
+            if given is not None and of_the_log and its_kind != kind:
+                raise ConfigError(f"Agent.{field} must be a store of the kind {kind!r}, not {given!r:.80}")
+        for field, method in (("memory", "look"), ("memory", "note_recalled"), ("working_memory", "prompt_text")):
+            given = getattr(self, field)
+            if given is not None and not callable(getattr(given, method, None)):
+                raise ConfigError(f"Agent.{field} must have a method {method}, which {type(given).__name__} has not")
+
+    def stream_objects(
+        self, tools: Iterable[Tool[..., object]] | None = None
+    ) -> tuple[StreamObject[Any, Any, Any], ...]:
+        """Return all of it that lives on the log, each once: its objects, and those of its provider and its tools.
+
+        Args:
+            tools: those that it has now; None = those that it was given.
+        """
+        stores = (self.memory, self.semantic, self.working_memory, self.graph)
+        own: list[StreamObject[Any, Any, Any]] = [item for item in stores if isinstance(item, StreamObject)]
+        every = (*own, *self.objects, *stream_objects_of(self.provider, *(self.tools if tools is None else tools)))
+        return tuple({id(living): living for living in every}.values())
+
+    def hooks(self) -> Hooks | None:
+        """Return its middleware, if it has any."""
+        return Hooks(self.middleware) if self.middleware else None
+
+    def recalling(self) -> Recalling | None:
+        """Return what asks its memories, if it has any."""
+        if self.memory is None and self.working_memory is None:
+            return None
+        return Recalling(self.memory, self.working_memory)
+
+    def _check_names_of_actions(self) -> None:
+        from refold.react.action import is_reserved
+
+        for item in self.tools:
+            name = item.name if isinstance(item, Tool) else getattr(item, "__name__", "")
+            if is_reserved(name):
+                raise ConfigError(
+                    f"in ReAct text no tool can be named {name!r}, which says there is no action, or the final answer; "
+                    "give it another name with @tool(name=…)"
+                )
+
+    def all_tools(self) -> tuple[Tool[..., object], ...]:
+        """Return its tools, with the one that reads skills where it has some."""
+        return (*self.tools, skill_tool(self.skills)) if self.skills else tuple(self.tools)
+
+    def answering(self) -> Provider:
+        """Return what answers its requests, in the protocol of its configuration."""
+        if self.config.protocol == "native":
+            return self.provider
+        from refold.providers.react import in_protocol
+
+        return in_protocol(self.provider, self.config.protocol)
+
+    def told_config(self) -> AgentConfig:
+        """Return the configuration with all that the model is told of the agent."""
+        config = with_skills(self.config, self.skills, self.skill_prompter)
+        return config if self.output_type is None else with_output(config, self.output_type)
+
+
+def check_streams(objects: Sequence[StreamObject[Any, Any, Any]]) -> None:
+    """Return if each of the objects is a stream of its own.
+
+    Raises:
+        ConfigError: two are one.
+    """
+    for stream, count in Counter(living.stream for living in objects).items():
+        if count > 1:
+            raise ConfigError(f"{count} objects of the agent are the stream {stream}; give each a name of its own")
+
+
+class AgentParts(TypedDict, total=False):
+    """The rest of an `Agent`, beside its configuration and its provider; see there."""
+
+    tools: Sequence[Tool[..., object]]
+    name: str
+    approval: ApprovalHandler | None
+    policy: Policy | None
+    offer: Offer | None
+    output_type: type[object] | None
+    context: ContextWindow | None
+    middleware: Sequence[Middleware]
+    memory: Recall | None
+    working_memory: PromptText | None
+    graph: GraphStore | None
+    semantic: "SemanticStore | None"
+    objects: Sequence[StreamObject[Any, Any, Any]]
+    skills: Sequence[Skill]
+    skill_prompter: SkillPrompter | None
+
+
+def parts_and_rest(given: Mapping[str, object]) -> tuple[AgentParts, RuntimeOptions]:
+    """Return the parts of an agent out of keyword arguments, and the others."""
+    parts = {name: value for name, value in given.items() if name in AgentParts.__annotations__}
+    rest = {name: value for name, value in given.items() if name not in parts}
+    return cast("AgentParts", parts), cast("RuntimeOptions", rest)
+
+
+def agent_of(given: AgentConfig | Agent | None, provider: Provider | None, parts: AgentParts) -> Agent:
+    """Return the agent that a runtime is given, whole or in parts.
+
+    Raises:
+        ConfigError: something is missing, of the wrong kind, or given twice.
+    """
+    if isinstance(given, Agent):
+        if provider is not None or parts:
+            names = ", ".join(sorted(parts)) or "provider"
+            raise ConfigError(f"an Agent is whole: give it {names} itself, and none beside it")
+        return given
+    if not isinstance(given, AgentConfig):
+        raise ConfigError(f"AgentRuntime needs an AgentConfig or an Agent first, not {type(given).__name__}")
+    if provider is None:
+        raise ConfigError("AgentRuntime needs a provider; for tests, ScriptedProvider plays a script")
+    whole: AgentParts = {**parts, "tools": tuple(parts.get("tools", ()))}
+    return Agent(config=given, provider=provider, **whole)

@@ -1,0 +1,81 @@
+"""Tools whose bodies run between the hooks of middleware; see `refold.actors.calls.middleware`."""
+
+import copy
+
+from refold.actors.calls.middleware import CallRefused, HookContext, Hooks, ToolCall
+from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit, failure, result_blocks
+from refold.actors.calls.tool_context import ToolContext
+from refold.actors.thread_pool import ThreadPool
+from refold.agents.agent import Agent
+from refold.events.core.content import JsonObject, ToolResultBlock, text_of
+from refold.events.core.errors import AgentLoopError, ToolError
+from refold.events.model.payloads import spill
+from refold.tools.registry import ToolRegistry
+
+
+def tools_of(agent: Agent, hooks: Hooks | None, pool: ThreadPool) -> ToolRegistry:
+    """Return the tools of an agent, whose plain functions run in `pool`."""
+    return ToolRegistry(agent.all_tools(), pool=pool) if hooks is None else HookedTools(agent, hooks, pool)
+
+
+class HookedTools(ToolRegistry):
+    """A registry that asks middleware before each body, and shows it what comes of it.
+
+    Args:
+        agent: whose tools they are.
+        hooks: its middleware.
+        pool: where plain functions run.
+    """
+
+    def __init__(self, agent: Agent, hooks: Hooks, pool: ThreadPool) -> None:
+        super().__init__(agent.all_tools(), pool=pool)
+        self._hooks = hooks
+
+    async def run(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
+        """Run a tool's body between the hooks, and return what is to be the result.
+
+        Raises:
+            CallRefused: middleware keeps the call away, or failed on it.
+            AgentLoopError: middleware failed on the result.
+            Exception: whatever the body raised.
+        """
+        where = HookContext(session=context.session, call=context.call)
+        await self._hooks.tool_call(where, ToolCall(tool=name, input=copy.deepcopy(arguments)))
+        try:
+            value = await self._value(name, arguments, context)
+        except (AgentLoopError, CallRefused):
+            raise
+        except Exception as error:
+            await self._after_failure(where, context, error)
+            raise
+        given = value if isinstance(value, WithLimit) else WithLimit(value, DEFAULT_RESULT_LIMIT)
+        before = tuple(result_blocks(given.value if context.finished is None else context.finished))
+        result = ToolResultBlock(tool_use_id=context.call, content=before)
+        changed = await self._hooks.tool_result(where, result)
+        if changed is result:
+            return value
+        context.original = spill(before)
+        if changed.is_error:
+            raise ToolError(text_of(changed.content), kind="transient" if changed.kind == "transient" else "permanent")
+        if context.finished is not None:
+            context.finished = text_of(changed.content)
+        return WithLimit(changed.content or None, given.limit)
+
+    async def _value(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
+        """Return what the body returned, or raise what it raised."""
+        return await super().run(name, arguments, context)
+
+    async def _after_failure(self, where: HookContext, context: ToolContext[object], error: Exception) -> None:
+        """Show middleware the failure of a body.
+
+        Raises:
+            ToolError: it is told in other words.
+        """
+        content, kind = failure(error)
+        result = ToolResultBlock(tool_use_id=context.call, content=content, is_error=True, kind=kind)
+        changed = await self._hooks.tool_result(where, result)
+        if changed is not result:
+            context.original = (content, {})
+            raise ToolError(
+                text_of(changed.content) or text_of(content), kind="transient" if kind == "transient" else "permanent"
+            ) from error

@@ -1,0 +1,205 @@
+"""How a subagent's tool has its work done: one run in the call's child session, awaited to its end.
+
+Read `refold.actors.agent.subsession` for how a child is linked to its parent. The rules: the call's id is the key of
+the child's input, so that a call that is run again finds the run that it began; the child is cancelled with its call,
+and the call ends when the child's work has ended; and a runtime that closes leaves both open.
+"""
+
+import asyncio
+import logging
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from refold.actors.agent.messages import ForAcceptedWork, InsistOnCancel
+from refold.actors.agent.subsession import ChildInput, child_session
+from refold.actors.calls.results import CallFailed
+from refold.actors.calls.tool_context import CallingTool, ToolContext
+from refold.actors.effects import EffectsInFlight
+from refold.actors.event_sourced import RECORD_RETRY_S
+from refold.actors.folded_actor import Performed
+from refold.actors.kernel.errors import ActorStopped, AskTimeout
+from refold.agents.agent import Agent
+from refold.events.core.content import ErrorKind
+from refold.events.core.errors import BackpressureShed, CommandRejected, LogFormatError, PersistenceError, ToolError
+from refold.events.core.ids import AgentId, PayloadHash, stream_name
+from refold.events.session.commands import CancelRun, RecordCallWaiting, SendInput, SessionCommand
+from refold.events.session.core import SESSION_KIND
+from refold.sessions.access import SessionAccess, input_content
+from refold.sessions.outcome import Cancelled, Failed, RunResult
+from refold.sessions.run_handle import Sent
+
+if TYPE_CHECKING:
+    from refold.agent_runtime import AgentRuntime
+
+log = logging.getLogger("refold.subagent")
+
+KINDS: dict[str, ErrorKind] = {"provider": "transient", "run_timeout": "timeout"}
+"""What the failures of a child's run are as results of its parent's call; all others are permanent."""
+
+
+class ChildAccess(SessionAccess):
+    """Takes the input of a call to its child session."""
+
+    def __init__(self, runtime: "AgentRuntime", agent: AgentId, calling: CallingTool) -> None:
+        super().__init__(runtime, child_session(calling.session, calling.call))
+        self._agent = agent
+        self._calling = calling
+
+    async def ask(self, command: SessionCommand, payloads: dict[PayloadHash, bytes] | None = None) -> Performed:
+        """Do as `SessionAccess.ask`; an input begins the session where there is none."""
+        if not isinstance(command, SendInput):
+            return await super().ask(command, payloads)
+        self.runtime.require_open()
+        calling = self._calling
+        message = ChildInput(
+            command=command,
+            payloads=payloads or {},
+            agent=self._agent,
+            started=calling.started,
+            correlation=calling.correlation,
+            ancestors=(calling.session, *calling.ancestors),
+        )
+        performed: Performed = await self.runtime.system.ref(self.stream).ask(message, block=False)
+        return performed
+
+    def cancel_surely(self, command: CancelRun) -> None:
+        """Have a run cancelled; its log names what cancelled the call."""
+        cause = self._calling.ended_by()
+        self._insist(InsistOnCancel(command, cause=cause, correlation=self._calling.correlation))
+
+
+class WaitForPerson:
+    """Has a session told when the work of a call of it waits for a person, and when it goes on.
+
+    Args:
+        runtime: where the session lives.
+        calling: whose call it is.
+    """
+
+    def __init__(self, runtime: "AgentRuntime", calling: CallingTool) -> None:
+        self._runtime = runtime
+        self._calling = calling
+        self._waits = False
+        self._told: bool | None = None
+        self._changed = asyncio.Event()
+
+    def see(self, waits: bool) -> None:
+        """Take note of whether it waits now."""
+        self._waits = waits
+        if waits != self._told:
+            self._changed.set()
+
+    async def tell(self) -> None:
+        """Tell it, for ever; what the log refuses is told again later."""
+        session = self._runtime.system.ref(stream_name(SESSION_KIND, self._calling.session))
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            waits = self._waits
+            if waits == self._told:
+                continue
+            try:
+                await session.ask(ForAcceptedWork(RecordCallWaiting(call=self._calling.call, waits=waits)), block=False)
+                self._told = waits
+            except (PersistenceError, AskTimeout) as error:
+                log.warning("%s is not told whether %s waits: %s", session.address, self._calling.call, error)
+                await self._runtime.system.clock.sleep(RECORD_RETRY_S)
+                self._changed.set()
+            except ActorStopped:
+                return
+
+
+class SubagentRuns:
+    """Runs the other agents of a runtime for the calls of tools.
+
+    Args:
+        runtime: whose sessions they are.
+        in_flight: the effects that run in this process.
+    """
+
+    def __init__(self, runtime: "AgentRuntime", in_flight: EffectsInFlight) -> None:
+        self._runtime = runtime
+        self._in_flight = in_flight
+
+    async def answer(self, agent: str, task: str, context: ToolContext[object], calling: CallingTool) -> object:
+        """Do as `refold.actors.calls.protocols.Subagents` says."""
+        found = self._runtime.agents.get(agent)
+        if found is None:
+            raise ToolError(
+                f"The agent {agent} is not one of this runtime, so nothing was run: its tool was registered later."
+            )
+        depth_max = self._runtime.options.subagent_depth_max
+        if len(calling.ancestors) >= depth_max:
+            raise CallFailed(
+                f"Not run: subagents may begin others {depth_max} levels deep, and this one would be one level deeper. "
+                "Do the task without it.",
+                result_kind="denied",
+            )
+        try:
+            result = await self._result(AgentId(agent), task, context, calling)
+        except BackpressureShed as error:
+            raise CallFailed(f"The agent {agent} has too much to do: {error}", result_kind="shed") from error
+        except CommandRejected as error:
+            raise ToolError(f"The agent {agent} does not take the task: {error}") from error
+        if isinstance(result.outcome, Cancelled):
+            context.cancel.raise_if_cancelled()  # With its call; else by somebody else.
+        return _answer_in(result, found)
+
+    async def _result(self, agent: AgentId, task: str, context: ToolContext[object], calling: CallingTool) -> RunResult:
+        runtime = self._runtime
+        content, payloads = input_content(task)
+        cancel = context.cancel
+        access = ChildAccess(runtime, agent, calling)
+        pause_s = RECORD_RETRY_S
+        waiting = WaitForPerson(runtime, calling)
+        telling = asyncio.get_running_loop().create_task(waiting.tell(), name=f"waits {access.session}")
+        with (
+            _until_the_end(telling),
+            runtime.hub.watch_model(access.session, calling.listen),
+            runtime.hub.watch_person(access.session, waiting.see),
+            self._in_flight.only_waiting(stream_name(SESSION_KIND, calling.session), f"tool:{calling.call}"),
+        ):
+            while True:
+                command = SendInput(content=content, key=calling.call, cancelled=cancel.cancelled)
+                try:
+                    sent = Sent(access, command, payloads, cancel)
+                    await sent.over()
+                    return sent.result()
+                except LogFormatError:
+                    raise
+                except (PersistenceError, AskTimeout) as error:  # The input may be in the log; its key will tell.
+                    log.warning("%s waits: %s", access.stream, error)
+                    await runtime.system.clock.sleep(pause_s)
+                    pause_s = min(2 * pause_s, 32 * RECORD_RETRY_S)
+                except ActorStopped as error:
+                    if not runtime.is_closing:
+                        text = f"The session {access.session} of the agent {agent} has failed for good: {error}"
+                        raise CallFailed(text, result_kind="crashed") from error
+                    # The call stays open, as after a crash, once this actor has stopped and cancelled this task.
+                    await asyncio.get_running_loop().create_future()
+
+
+@contextmanager
+def _until_the_end(task: "asyncio.Task[None]") -> Generator[None, None, None]:
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def _answer_in(result: RunResult, agent: Agent) -> object:
+    """Return the answer of a run.
+
+    Raises:
+        ToolError: it has none.
+    """
+    match result.outcome:
+        case Failed(error=error):
+            kind = KINDS.get(error.kind, "permanent")
+            raise CallFailed(f"The agent {agent.name} failed ({error.kind}): {error}", result_kind=kind)
+        case Cancelled():
+            text = f"The run of the agent {agent.name} was cancelled before it had an answer."
+            raise CallFailed(text, result_kind="cancelled")
+        case _:
+            return result.text if agent.output_type is None else result.parsed(agent.output_type)

@@ -1,0 +1,93 @@
+"""The `refold` command: every subcommand is registered here, and lives in a module of `refold.commands`.
+
+Modules that a command needs are imported when it runs, so that `refold --help` is quick.
+"""
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from io import TextIOWrapper
+from typing import Annotated, cast
+
+import typer
+
+from refold.commands.demo import demo
+from refold.commands.execution import EXIT_CODES_HELP
+from refold.commands.look.check import check
+from refold.commands.look.export import export
+from refold.commands.look.import_log import import_log
+from refold.commands.look.metrics import metrics
+from refold.commands.look.replay import replay
+from refold.commands.look.sessions import sessions
+from refold.commands.look.show import show
+from refold.commands.look.stats import stats
+from refold.commands.look.tail import tail
+from refold.commands.run.chat import chat
+from refold.commands.run.resume import resume
+from refold.commands.run.run import run
+from refold.commands.steer.approve import approve
+from refold.commands.steer.cancel import cancel
+from refold.commands.steer.send import send
+from refold.version import VERSION
+
+app = typer.Typer(
+    name="refold",
+    help="Run agents on a log, look into it, do it again with today's code, check it, and rehearse faults.",
+    epilog=EXIT_CODES_HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for command in (
+    demo,
+    run,
+    resume,
+    chat,
+    send,
+    approve,
+    cancel,
+    sessions,
+    show,
+    tail,
+    stats,
+    metrics,
+    replay,
+    check,
+    export,
+):
+    app.command(epilog=EXIT_CODES_HELP)(command)
+app.command("import", epilog=EXIT_CODES_HELP)(import_log)
+
+
+def _command(module: str, name: str) -> Callable[..., None]:
+    """Return a command that stands to the right of the runtime, which is found by its name and never imported here."""
+    return cast("Callable[..., None]", getattr(import_module(module), name))
+
+
+app.command(epilog=EXIT_CODES_HELP)(_command("refold.scenarios.command.command", "simulate"))
+
+
+def _write_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"refold {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def refold(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and leave.", callback=_write_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Run agents on a log, look into it, do it again with today's code, check it, and rehearse faults."""
+
+
+def main() -> None:
+    """Run the command with the process's arguments, and leave with its exit code."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # What the terminal's encoding lacks is shown as a question mark.
+        sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportUnknownMemberType]
+    app()

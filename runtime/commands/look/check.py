@@ -1,0 +1,75 @@
+"""`refold check LOG`: is a log whole, unedited and possible?"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, KindOption, LogArgument, run_command
+from refold.commands.output import console, counted, one_line, write_json, write_paragraph
+
+if TYPE_CHECKING:
+    from refold.inspection.check import CheckReport
+
+
+def check(log: LogArgument, kind: KindOption = None, as_json: JsonOption = False) -> None:
+    """Check that a log is whole and unedited.
+
+    Exits 1 if it is not, and names every problem. Versions have no gaps, batches are whole, times do not go back,
+    every event decodes, the chain of digests is intact, every payload is there and hashes to its name, the list of
+    streams agrees with the events, and the events of each session could have happened (INV0 to INV4). Events of your
+    own kinds of actors are decoded and folded (INV6) where --kind names their core. Exits 2 where no
+    stream of the log is of a kind that --kind names.
+
+    JSON: {log, streams, batches, events, payloads, not_decoded: [{kind, streams}], kinds_without_streams,
+    problems_found, problems: [{kind, stream, version, position, message}]}.
+    """
+    run_command(_check(log, kind or [], as_json))
+
+
+async def _check(log: Path, kinds: list[str], as_json: bool) -> int:
+    from refold.inspection.check import check_log
+
+    if kinds:
+        from refold.agents.loading import load_kinds
+
+        given = load_kinds(kinds)
+        await _require_kinds(log, given)
+        report = await check_log(log, kinds=given)
+    else:
+        report = await check_log(log)
+    if as_json:
+        write_json(report)
+    else:
+        _write_report(report)
+    return EXIT_OK if report.sound else EXIT_FOUND
+
+
+async def _require_kinds(log: Path, kinds: Iterable[str]) -> None:
+    from refold.events.core.errors import PersistenceError
+    from refold.inspection.log_reading import require_kinds
+
+    try:
+        await require_kinds(log, kinds)
+    except PersistenceError:
+        return  # Where streams cannot be listed is for the check itself to say.
+
+
+def _write_report(report: "CheckReport") -> None:
+    to = console()
+    for problem in report.problems:
+        write_paragraph(to, f"{problem.kind}  {one_line(str(problem))}", style="red")
+    if report.problems_found > len(report.problems):
+        write_paragraph(to, f"… and {report.problems_found - len(report.problems):,} more", style="red")
+    for left_out in report.not_decoded:
+        streams = counted(left_out.streams, "stream")
+        write_paragraph(to, f"not decoded: kind {left_out.kind!r} ({streams}); versions and chain were checked")
+    counts = ", ".join(
+        (
+            counted(report.streams, "stream"),
+            counted(report.batches, "batch"),
+            counted(report.events, "event"),
+            counted(report.payloads, "payload"),
+        )
+    )
+    verdict = "sound" if report.sound else counted(report.problems_found, "problem")
+    write_paragraph(to, f"{verdict}: {counts} checked", style="bold" if report.sound else "bold red")

@@ -1,0 +1,54 @@
+"""`refold export LOG`: a log as JSON Lines."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from refold.commands.execution import EXIT_OK, LogArgument, run_command
+
+
+def export(
+    log: LogArgument,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write this new file, not stdout.", show_default=False),
+    ] = None,
+    session: Annotated[
+        list[str] | None,
+        typer.Option("--session", metavar="SESSION", help="Only this session; may be repeated.", show_default=False),
+    ] = None,
+    stream: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--stream",
+            metavar="STREAM",
+            help="Only this stream, of any kind, such as book/ACME; may be repeated, and given beside --session.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write a log as JSON Lines, of which `refold import` makes the same log again.
+
+    Nothing is lost: events, positions, versions, times, chains, payloads. The same log gives the same bytes. A runtime
+    may go on writing it: what it appends meanwhile is left out. With --session or --stream only those are written,
+    at the positions that they have and with the payloads that they refer to, and the header says so. FILE appears when
+    it is complete; one that is there already is refused.
+
+    JSON: {line: refold.log, format, export, ...}, then {line: payload, hash, text | base64}, then {line: batch,
+    position, stream, version, at, correlation, causation, pending, events, chain}, then {line: end, batches, events,
+    payloads, sha256}; one object per line. Times are microseconds since the epoch.
+    """
+    run_command(_export(log, output, session, stream))
+
+
+async def _export(log: Path, output: Path | None, sessions: list[str] | None, streams: list[str] | None) -> int:
+    from refold.inspection.export import export_log, export_to_file
+
+    if output is not None:
+        await export_to_file(log, output, sessions=sessions or None, streams=streams or None)
+    else:
+        await export_log(
+            log, lambda lines: typer.echo(lines, nl=False), sessions=sessions or None, streams=streams or None
+        )
+    return EXIT_OK

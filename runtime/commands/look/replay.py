@@ -1,0 +1,208 @@
+"""`refold replay LOG`: a log done again with today's code."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, KindOption, LogArgument, run_command
+from refold.commands.output import console, counted, one_line, write_json, write_paragraph
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from refold.agents.agent import Agent
+    from refold.inspection.core_replay import Divergence
+    from refold.inspection.kinds import GivenKind
+    from refold.replay.log_replay import Level, ReplayReport
+
+
+LINE_CHARACTERS = 2_000
+"""After so many characters the line that names a divergence is cut; both sides are shown whole below it."""
+
+
+class LevelName(StrEnum):
+    """How much is done again."""
+
+    FOLD = "fold"
+    CORE = "core"
+    DECIDE = "decide"
+
+
+_LEVELS: "dict[LevelName, Level]" = {
+    LevelName.FOLD: "fold",
+    LevelName.CORE: "core",
+    LevelName.DECIDE: "decide",
+}
+
+
+def replay(
+    log: LogArgument,
+    session: Annotated[
+        str | None, typer.Argument(metavar="SESSION", help="Only this session.", show_default=False)
+    ] = None,
+    level: Annotated[
+        LevelName | None,
+        typer.Option(
+            help="fold: the state only. core: every decision, compared with the recorded one. decide: also what of "
+            "--agent decides, in shadow. [default: decide with --agent, else core]",
+            show_default=False,
+        ),
+    ] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="AGENT", help="module:attribute of the agent that decides.", show_default=False),
+    ] = None,
+    kind: KindOption = None,
+    stream: Annotated[
+        str | None, typer.Option(metavar="STREAM", help="Only this stream, such as book/ACME.", show_default=False)
+    ] = None,
+    at: Annotated[
+        int | None,
+        typer.Option("--at", metavar="N", help="Show the state of --stream after version N.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Do a log again with today's code.
+
+    Exits 1 at a divergence, and shows both sides; and if nothing was replayed, since today's code knows none of the
+    kinds of streams in the log. Exits 2 where no stream of the log is of a kind that --kind names. At level core the
+    events that follow from every recorded stimulus and the effects in flight after it are decided again and compared
+    with the recorded ones, field by field: evolve, react and pending. What admit decided is the stimulus; commands
+    are not recorded, so a change of admit alone shows nowhere. No model and no tool runs, and of your code only the
+    cores that --kind names.
+
+    At level decide, what of --agent decides is run in shadow on what its sessions and those of its subagents recorded:
+    configuration, prompt, tool schemas, offer, recall, context window, middleware, argument checks, policy, output
+    type. No provider, tool or network can be called. What could not be compared is counted, with why; exits 1, too, if
+    nothing was. Other streams are decided again as at level core.
+
+    JSON: {log, level, streams, batches, events, not_replayed: [{kind, streams}], kinds_without_streams, core_version,
+    other_core_versions, diverged, divergences: [{stream, version, batch, position, differs, difference: {path, left,
+    right}, recorded, now, core_version}], compared: [{what, compared, differ, not_compared: [{why, times, first}]}],
+    other_agents}; the first divergence of each stream, at level decide of each kind of comparison in it, in order of
+    position. With --at: {stream, version, state}.
+    """
+    if at is not None:
+        run_command(_state(log, stream, kind or [], at, as_json))
+    run_command(_replay(log, session, stream, kind or [], level, agent, as_json))
+
+
+async def _replay(
+    log: Path,
+    session: str | None,
+    stream: str | None,
+    kinds: list[str],
+    level: LevelName | None,
+    agent: str | None,
+    as_json: bool,
+) -> int:
+    from refold.inspection.log_reading import require_kinds
+    from refold.replay.log_replay import replay as replay_log
+
+    given = _loaded(kinds)
+    await require_kinds(log, given)
+    report = await replay_log(
+        log,
+        level=_LEVELS[level] if level is not None else None,
+        session=session,
+        stream=stream,
+        kinds=given,
+        agent=_loaded_agent(agent) if agent is not None else None,
+    )
+    if as_json:
+        write_json(report)
+    else:
+        _write_report(report)
+    return EXIT_FOUND if report.divergence is not None or report.nothing_replayed else EXIT_OK
+
+
+async def _state(log: Path, stream: str | None, kinds: list[str], at: int, as_json: bool) -> int:
+    from refold.events.core.errors import ConfigError
+    from refold.inspection.kinds import StreamKind
+    from refold.replay.log_replay import state_at
+
+    kind = (stream or "").partition("/")[0]
+    core = _loaded(kinds).get(kind)
+    if stream is None or core is None or isinstance(core, StreamKind):
+        raise ConfigError("--at needs a --stream and the --kind of it; `refold show --at` shows a session")
+    state = await state_at(log, stream, core, version=at)
+    if as_json:
+        write_json({"stream": stream, "version": at, "state": state})
+    else:
+        write_paragraph(console(), f"{one_line(stream)} after version {at}:", style="bold")
+        write_paragraph(console(), _json_lines(state), indent=2)
+    return EXIT_OK
+
+
+def _loaded_agent(name: str) -> "Agent":
+    from refold.agents.loading import load_agent
+
+    return load_agent(name)
+
+
+def _loaded(kinds: list[str]) -> "dict[str, GivenKind]":
+    if not kinds:
+        return {}
+    from refold.agents.loading import load_kinds
+
+    return load_kinds(kinds)
+
+
+def _write_report(report: "ReplayReport") -> None:
+    to = console()
+    if report.divergence is not None:
+        _write_divergence(to, report.divergence)
+    for other in report.divergences[1:]:
+        write_paragraph(to, f"also {one_line(str(other), LINE_CHARACTERS)}", style="red")
+    if report.diverged > len(report.divergences):
+        write_paragraph(to, f"… and {report.diverged - len(report.divergences):,} more", style="red")
+    for left_out in report.not_replayed:
+        write_paragraph(to, f"not replayed: kind {left_out.kind!r} ({counted(left_out.streams, 'stream')})")
+    if report.other_core_versions:
+        versions = ", ".join(map(str, report.other_core_versions))
+        write_paragraph(
+            to,
+            f"recorded in part by core version {versions}, today's is {report.core_version}: what they decided "
+            "differently by intent shows as a divergence",
+        )
+    _write_compared(to, report)
+    done = "folded" if report.level == "fold" else "decided again and compared"
+    counts = ", ".join(
+        (counted(report.streams, "stream"), counted(report.batches, "batch"), counted(report.events, "event"))
+    )
+    if report.nothing_replayed:
+        write_paragraph(to, f"level {report.level}: nothing was replayed", style="bold red")
+        return
+    verdict = f"divergence in {counted(report.diverged, 'stream')}" if report.diverged else "no divergence"
+    write_paragraph(
+        to, f"level {report.level}: {verdict}: {counts} {done}", style="bold red" if report.diverged else "bold"
+    )
+
+
+def _write_compared(to: "Console", report: "ReplayReport") -> None:
+    for name, count in report.other_agents.items():
+        write_paragraph(to, f"not replayed: {counted(count, 'session')} of the agent {one_line(name)!r}")
+    for each in report.compared:
+        line = f"{each.what}: {each.compared:,} compared, {each.differ:,} differ"
+        write_paragraph(to, line, style="red" if each.differ else "")
+        for missed in each.not_compared:
+            write_paragraph(
+                to, f"{missed.times:,} not compared, first {one_line(missed.first)}: {one_line(missed.why)}", indent=2
+            )
+
+
+def _write_divergence(to: "Console", divergence: "Divergence") -> None:
+    write_paragraph(to, one_line(str(divergence), LINE_CHARACTERS), style="bold red")
+    write_paragraph(to, f"at position {divergence.position}, in the batch of version {divergence.batch}")
+    for name, side in (("recorded", divergence.recorded), ("now", divergence.now)):
+        write_paragraph(to, f"{name}:", style="bold")
+        write_paragraph(to, _json_lines(side), indent=2)
+
+
+def _json_lines(side: object) -> str:
+    if side is msgspec.UNSET:
+        return "(nothing)"
+    return msgspec.json.format(msgspec.json.encode(side), indent=2).decode()

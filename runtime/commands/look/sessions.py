@@ -1,0 +1,58 @@
+"""`refold sessions LOG`: the sessions in a log."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.output import cell, console, table, write_json, write_table
+from refold.inspection.summaries import time_words
+
+if TYPE_CHECKING:
+    from refold.inspection.session_view import ListedSession
+
+
+def sessions(log: LogArgument, as_json: JsonOption = False) -> None:
+    """List the sessions of a log.
+
+    They stand in order of their names. The status is how the last run ended (completed, failed, cancelled), or: idle,
+    no run yet; open, a run has work in flight, or will have once a runtime takes the log up; waiting, for an
+    approval or its next step; parked, until somebody decides; damaged, see `refold check`.
+
+    One that a call of a subagent began is listed with the session of that call, its parent.
+
+    JSON: {log, sessions: [{session, status, version, began_at, at, first_input, pending, parent}]}; times are
+    microseconds since the epoch.
+    """
+    run_command(_sessions(log, as_json))
+
+
+async def _sessions(log: Path, as_json: bool) -> int:
+    from refold.inspection.log_reading import opened
+    from refold.inspection.session_view import list_sessions
+
+    async with opened(log) as store:
+        listed = await list_sessions(store)
+        if as_json:
+            write_json({"log": store.name, "sessions": listed})
+        else:
+            _write_table(listed)
+    return EXIT_OK
+
+
+def _write_table(listed: "list[ListedSession]") -> None:
+    to = console()
+    if not listed:
+        to.print("the log has no sessions")
+        return
+    with_parents = any(session.parent for session in listed)
+    rows = table("SESSION", *(["PARENT"] if with_parents else []), "STATUS", "#EVENTS", "LAST EVENT", "FIRST INPUT")
+    for session in listed:
+        rows.add_row(
+            cell(session.session, 40),
+            *([cell(session.parent or "", 40)] if with_parents else []),
+            session.status,
+            f"{session.version:,}",
+            time_words(session.at) if session.at else "",
+            cell(session.first_input),
+        )
+    write_table(to, rows)

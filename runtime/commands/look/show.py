@@ -1,0 +1,160 @@
+"""`refold show LOG SESSION`: one session, as a conversation or as its events; or a stream of another kind."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.output import cell, console, table, write_json, write_table
+from refold.inspection.summaries import time_words
+
+if TYPE_CHECKING:
+    from refold.events.core.records import StreamHead
+    from refold.stores.event_store import EventStore
+
+SUMMARY_CHARACTERS = 100
+"""After so many characters the summary of an event is cut."""
+
+REQUEST_CHARACTERS = 2_000
+"""After so many characters a part of a request is cut; `--json` gives it whole."""
+
+
+def show(
+    log: LogArgument,
+    session: Annotated[
+        str,
+        typer.Argument(metavar="SESSION", help="The session's name, or that of another stream.", show_default=False),
+    ],
+    events: Annotated[bool, typer.Option("--events", help="Show its events instead of the conversation.")] = False,
+    at: Annotated[
+        int | None, typer.Option("--at", metavar="N", help="As it was after version N.", show_default=False)
+    ] = None,
+    request: Annotated[
+        int | None,
+        typer.Option("--request", metavar="N", help="Show the exact request behind version N.", show_default=False),
+    ] = None,
+    payload: Annotated[
+        str | None,
+        typer.Option(
+            "--payload", metavar="HASH", help="Write content that the log keeps by its hash.", show_default=False
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one session as a conversation, or what happened to something else, such as breaker/NAME.
+
+    Who said what, tool calls with their results, how runs ended, and what is in flight; of a stream of another kind its
+    events. Where a result was cut, it says under which hash the log keeps all of it; --payload writes that, byte for
+    byte: a text, or an image's file.
+
+    JSON: {session, parent, agent, model, status, version, last_version, at, usage, run, queue: [{run, content,
+    due_at}], pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With
+    --events: {session, version, last_version, events: [{stream, version, position, time, event, batch, correlation,
+    causation}]}; of another stream the same with stream in place of session. With --request: {session, version,
+    request: {model, system_prompt, messages, tools, ...}, recalled, prepared}. Times are microseconds since the epoch.
+    """
+    if request is not None:
+        run_command(_request(log, session, request, as_json))
+        return
+    if payload is not None:
+        run_command(_payload(log, session, payload))
+    run_command(_show(log, session, at, events, as_json))
+
+
+async def _show(log: Path, name: str, at: int | None, events: bool, as_json: bool) -> int:
+    from refold.inspection.log_reading import opened, other_stream
+
+    async with opened(log) as store:
+        head = await other_stream(store, name)
+        if head is not None:
+            return await _stream(store, head, at, as_json)
+    return await (_events(log, name, at, as_json) if events else _conversation(log, name, at, as_json))
+
+
+async def _stream(store: "EventStore", head: "StreamHead", at: int | None, as_json: bool) -> int:
+    from refold.inspection.session_view import checked_version
+    from refold.inspection.tail import Following
+
+    version = checked_version(head, at)
+    following = Following(store)
+    stored = await store.read_stream(head.stream, limit=version)
+    shown = [await following.read(event) for event in stored if event.version <= version]
+    if as_json:
+        write_json({"stream": head.stream, "version": version, "last_version": head.version, "events": shown})
+        return EXIT_OK
+    rows = table("#VERSION", "TIME", "TYPE", "SUMMARY")
+    for item in shown:
+        words = cell(item.words, SUMMARY_CHARACTERS)
+        rows.add_row(str(item.version), time_words(item.time), cell(item.type, SUMMARY_CHARACTERS), words)
+    write_table(console(), rows)
+    return EXIT_OK
+
+
+async def _payload(log: Path, session: str, name: str) -> int:
+    from refold.inspection.log_reading import opened, session_head
+    from refold.sessions.reads import content_by_hash
+
+    async with opened(log) as store:
+        head = await session_head(store, session)
+        content = await content_by_hash(store, head.stream, name)
+    typer.echo(content, nl=False)
+    return EXIT_OK
+
+
+async def _conversation(log: Path, session: str, at: int | None, as_json: bool) -> int:
+    from refold.commands.run.conversation import write_conversation
+    from refold.inspection.log_reading import opened
+    from refold.inspection.session_view import view_session
+
+    async with opened(log) as store:
+        view = await view_session(store, session, at=at)
+    if as_json:
+        write_json(view)
+    else:
+        write_conversation(console(), view)
+    return EXIT_OK
+
+
+async def _request(log: Path, session: str, version: int, as_json: bool) -> int:
+    from refold.inspection.request_view import recorded_request
+    from refold.inspection.summaries import content_words
+
+    recorded = await recorded_request(log, session, version)
+    if as_json:
+        write_json(recorded)
+        return EXIT_OK
+    asked = recorded.request
+    limit = f", at most {asked.max_tokens:,} tokens" if asked.max_tokens is not None else ""
+    rows = table("ROLE", "CONTENT")
+    rows.add_row("model", cell(f"{asked.model}{limit}"))
+    rows.add_row("tools", cell(", ".join(spec.name for spec in asked.tools) or "(none)"))
+    rows.add_row("system", cell(asked.system_prompt, REQUEST_CHARACTERS))
+    for message in asked.messages:
+        rows.add_row(message.role, cell(content_words(message.content), REQUEST_CHARACTERS))
+    write_table(console(), rows)
+    return EXIT_OK
+
+
+async def _events(log: Path, session: str, at: int | None, as_json: bool) -> int:
+    from refold.events.session.core import SESSION_CODEC
+    from refold.inspection.log_reading import opened, session_head
+    from refold.inspection.session_view import checked_version
+    from refold.inspection.summaries import event_words
+
+    async with opened(log) as store:
+        head = await session_head(store, session)
+        version = checked_version(head, at)
+        stored = await store.read_stream(head.stream, limit=version)
+    recorded = SESSION_CODEC.recorded(event for event in stored if event.version <= version)
+    if as_json:
+        document = {"session": session, "version": version, "last_version": head.version, "events": recorded}
+        write_json(document)
+        return EXIT_OK
+    rows = table("#VERSION", "TIME", "TYPE", "SUMMARY")
+    for item in recorded:
+        tag = str(type(item.event).__struct_config__.tag)
+        words = cell(event_words(item.event), SUMMARY_CHARACTERS)
+        rows.add_row(str(item.version), time_words(item.time), tag.removeprefix("session."), words)
+    write_table(console(), rows)
+    return EXIT_OK

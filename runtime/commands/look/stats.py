@@ -1,0 +1,150 @@
+"""`refold stats LOG [SESSION]`: what sessions thought, did and saw, and how they went."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+import typer
+
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.look.metrics import cost_words, models_table
+from refold.commands.output import cell, console, counted, one_line, table, write_json, write_paragraph, write_table
+from refold.inspection.summaries import duration_words
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from refold.metrics import SessionStatistics, Step
+
+TEXT_CHARACTERS = 300
+"""After so many characters a thought, an action or an observation is cut."""
+
+DERIVED = ("thoughts", "actions", "observations")
+
+
+def stats(
+    log: LogArgument,
+    session: Annotated[
+        str | None, typer.Argument(metavar="SESSION", help="One session; without, all.", show_default=False)
+    ] = None,
+    at: Annotated[
+        int | None,
+        typer.Option("--at", metavar="N", help="As it was after version N of the session.", show_default=False),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the steps of a session: what was thought, done and seen; or how all sessions of a log went.
+
+    JSON: {session, version, steps: [{run, turn, thought, actions: [{call, tool, input, observation, kind, ended_at}],
+    answer, rejected, started_at, answered_at, ended_at, failed}], inputs, runs_started, runs_completed, runs_failed,
+    runs_cancelled, final_answer, duration_s, usage, memory_hits, models: {NAME: {calls, ..., cost_nano}}, cost,
+    thoughts, actions, observations, tool_calls, failed_tool_calls, successful_steps}; the last three are numbers.
+    Without SESSION {log, sessions: [{session, version, steps, ...}]}, where `steps` is a number too and texts are left
+    out, and a session that cannot be read has {session, error}. Times are microseconds since the epoch.
+    """
+    if session is None and at is not None:
+        raise typer.BadParameter("--at is a version of one session; name the session")
+    run_command(_session(log, session, at, as_json) if session is not None else _sessions(log, as_json))
+
+
+async def _session(log: Path, session: str, at: int | None, as_json: bool) -> int:
+    from refold.metrics import read_statistics
+
+    statistics = await read_statistics(log, session, at=at)
+    if as_json:
+        texts = {name: list(getattr(statistics, name)) for name in DERIVED}
+        steps = [_step_document(step) for step in statistics.steps]
+        write_json({"session": session, **_figures(statistics), "steps": steps, **texts})
+    else:
+        _write(console(), statistics)
+    return EXIT_OK
+
+
+async def _sessions(log: Path, as_json: bool) -> int:
+    from refold.events.core.errors import LogFormatError
+    from refold.inspection.log_reading import Streams, opened
+    from refold.metrics import read_statistics
+
+    documents: list[dict[str, object]] = []
+    rows = table("SESSION", "#RUNS", "#STEPS", "#CALLS", "#FAILED", "#TOKENS IN", "#TOKENS OUT", "#COST", "OPEN FOR")
+    async with opened(log) as store:
+        async for head in Streams(store, prefix="session/"):
+            session = head.stream.removeprefix("session/")
+            try:
+                statistics = await read_statistics(store, session)
+            except LogFormatError as error:
+                documents.append({"session": session, "error": str(error)})
+                rows.add_row(cell(session, 40), *[""] * 7, "damaged; `refold check` says where")
+            else:
+                documents.append({"session": session, **_figures(statistics)})
+                rows.add_row(cell(session, 40), *_cells(statistics))
+        if as_json:
+            write_json({"log": store.name, "sessions": documents})
+        elif documents:
+            write_table(console(), rows)
+        else:
+            console().print("the log has no sessions")
+    return EXIT_OK
+
+
+def _figures(statistics: "SessionStatistics") -> dict[str, object]:
+    """Return what can be said of a session without its texts."""
+    fields = {name: getattr(statistics, name) for name in statistics.__struct_fields__ if name != "append_errors"}
+    numbers = ("steps", "tool_calls", "failed_tool_calls", "successful_steps")
+    return {**fields, "cost": statistics.cost, **{name: len(getattr(statistics, name)) for name in numbers}}
+
+
+def _step_document(step: "Step") -> dict[str, object]:
+    return {**msgspec.structs.asdict(step), "ended_at": step.ended_at, "failed": step.failed}
+
+
+def _cells(statistics: "SessionStatistics") -> list[str]:
+    usage = statistics.usage
+    figures = (
+        statistics.runs_started,
+        len(statistics.steps),
+        len(statistics.tool_calls),
+        len(statistics.failed_tool_calls),
+        usage.input_tokens,
+        usage.output_tokens,
+    )
+    return [
+        *(f"{figure:,}" for figure in figures),
+        cost_words(statistics.cost),
+        duration_words(int(statistics.duration_s * 1_000_000)),
+    ]
+
+
+def _write(to: "Console", statistics: "SessionStatistics") -> None:
+    from refold.inspection.summaries import usage_words
+
+    for step in statistics.steps:
+        _write_step(to, step)
+    runs = (
+        f"{counted(statistics.runs_started, 'run')}: {statistics.runs_completed:,} completed, "
+        f"{statistics.runs_failed:,} failed, {statistics.runs_cancelled:,} cancelled; "
+        f"open for {duration_words(int(statistics.duration_s * 1_000_000))}"
+    )
+    calls = f"{counted(len(statistics.tool_calls), 'tool call')}, {len(statistics.failed_tool_calls):,} failed"
+    write_paragraph(to, runs, style="bold")
+    write_paragraph(to, f"{counted(len(statistics.steps), 'step')}, {calls}; {usage_words(statistics.usage)}")
+    if statistics.cost or len(statistics.models) > 1:
+        write_table(to, models_table(statistics.models))
+    if statistics.final_answer is not None:
+        write_paragraph(to, f"answer: {one_line(statistics.final_answer, TEXT_CHARACTERS)}")
+
+
+def _write_step(to: "Console", step: "Step") -> None:
+    took = "" if step.duration_s is None else f"  {duration_words(int(step.duration_s * 1_000_000))}"
+    write_paragraph(to, f"{step.run} turn {step.turn}{took}", style="bold")
+    if step.thought:
+        write_paragraph(to, f"thought: {one_line(step.thought, TEXT_CHARACTERS)}", indent=2)
+    for action in step.actions:
+        write_paragraph(to, f"action: {one_line(action.text, TEXT_CHARACTERS)}", indent=2)
+        seen = "(none yet)" if action.observation is None else one_line(action.observation, TEXT_CHARACTERS)
+        failed = f" ({action.kind})" if action.kind is not None else ""
+        write_paragraph(to, f"observation{failed}: {seen}", indent=2)
+    if step.answer:
+        write_paragraph(to, f"answer: {one_line(step.answer, TEXT_CHARACTERS)}", indent=2)
+    if step.rejected:
+        write_paragraph(to, f"rejected: {one_line(step.rejected, TEXT_CHARACTERS)}", indent=2)

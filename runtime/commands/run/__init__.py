@@ -1,0 +1,4 @@
+"""Commands that run an agent: run, resume, chat.
+
+Read `run` first.
+"""

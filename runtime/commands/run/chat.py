@@ -1,0 +1,422 @@
+"""`refold chat [AGENT]`: a conversation in the terminal, durable from its first event.
+
+Read `refold.commands.run.chat_session` for the other side, which has the event loop in a thread of its own: this thread
+waits for the person. The rules: Ctrl-C never ends more than what it is pressed at, a reading or a run; and however the
+command ends, the log says where the conversation stands.
+
+Where the lines of a chat come from: a person at a terminal, or a pipe.
+
+The rule: whoever reads blocks this thread and no event loop, so that Ctrl-C, which is raised here, ends the reading.
+"""
+
+import os
+import shlex
+import signal
+import sys
+from contextlib import suppress
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from refold.commands.execution import (
+    EXIT_FOUND,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_TERMINATED,
+    run_blocking_command,
+    tell_result,
+)
+from refold.commands.output import console, counted, one_line
+from refold.commands.run.provider_options import (
+    AllowHttpOption,
+    BaseUrlOption,
+    MaxTokensOption,
+    ModelChoice,
+    ModelOption,
+    ProviderOption,
+    ReactOption,
+    SystemOption,
+    chosen_agent,
+)
+from refold.commands.run.watching import signals_handled, tell
+from refold.commands.steer.delivery import approve_line, tell_error
+
+if TYPE_CHECKING:
+    from refold.commands.run.chat_session import ChatSession, Ended, WaitingCall
+    from refold.events.session.events import ToolApprovalRequested
+    from refold.sync.loop_thread import LoopThread
+
+CONTINUES: Final = "\\"
+"""At the end of a line that a person writes, it says that the next one belongs to it."""
+
+
+class Lines:
+    """Lines of stdin; at a terminal with a prompt, and with editing and a history where stdout is one too."""
+
+    def __init__(self) -> None:
+        self.from_terminal = sys.stdin is not None and sys.stdin.isatty()
+        """Whether a person writes them."""
+        self._is_edited = self.from_terminal and sys.stdout.isatty()
+        if isinstance(sys.stdin, TextIOWrapper):
+            # What is no text in the terminal's encoding is shown as such, instead of ending the conversation.
+            sys.stdin.reconfigure(errors="replace")  # pyright: ignore[reportUnknownMemberType]
+        if self._is_edited:
+            with suppress(ImportError):  # Not every Python has it; without it the terminal itself edits lines.
+                import readline  # noqa: F401  # pyright: ignore[reportUnusedImport] - From now on `input` uses it.
+
+    def message(self, prompt: str, more: str) -> str | None:
+        """Return the next message, without the end of its line; None = there are no more.
+
+        A person writes one of several lines by ending each but the last with a backslash, or pastes them.
+
+        Args:
+            prompt: stands before it.
+            more: stands before its other lines.
+        """
+        parts: list[str] = []
+        while True:
+            part = self.line(more if parts else prompt)
+            if part is None:
+                return "\n".join(parts) if parts else None
+            if not self.from_terminal or not part.endswith(CONTINUES):
+                return "\n".join([*parts, part])
+            parts.append(part.removesuffix(CONTINUES))
+
+    def line(self, prompt: str) -> str | None:
+        """Return the next line, without its end; None = there are no more."""
+        if self._is_edited:
+            try:
+                return input(prompt)
+            except EOFError:
+                typer.echo()
+                return None
+        if self.from_terminal:
+            typer.echo(prompt, nl=False, err=True)
+        line = sys.stdin.readline() if sys.stdin is not None else ""
+        if line:
+            return line.rstrip("\r\n")
+        if self.from_terminal:
+            typer.echo(err=True)
+        return None
+
+
+PROMPT: Final = "> "
+MORE: Final = "| "
+"""Stands before the further lines of a message."""
+
+COMMANDS: Final = {
+    "/help": "show this",
+    "/history": "show the conversation so far",
+    "/session": "say which session this is, and how to come back to it",
+    "/cancel": "end a run that is open, such as a parked one",
+    "/quit": "leave; Ctrl-D does too",
+}
+HELP: Final = "\n".join(
+    [
+        *(f"{name:10}{words}" for name, words in COMMANDS.items()),
+        "A line that ends with a backslash goes on in the next one. Ctrl-C cancels the run under way.",
+    ]
+)
+
+
+def chat(
+    agent: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="AGENT",
+            help="module:attribute of an Agent or of a function that makes one; with a --provider it may be left out.",
+            show_default=False,
+        ),
+    ] = None,
+    provider: ProviderOption = None,
+    model: ModelOption = None,
+    base_url: BaseUrlOption = None,
+    allow_http: AllowHttpOption = False,
+    system: SystemOption = None,
+    max_tokens: MaxTokensOption = None,
+    react: ReactOption = False,
+    log: Annotated[Path, typer.Option("--log", metavar="PATH", help="The log; made where there is none.")] = Path(
+        "refold.db"
+    ),
+    session: Annotated[
+        str | None,
+        typer.Option("--session", metavar="ID", help="The session; default: a new one.", show_default=False),
+    ] = None,
+) -> None:
+    """Talk with an agent, or with a model of a provider, in the terminal.
+
+    Answers are written as they come where the agent's configuration streams, and those of a bare --provider do; tool
+    calls are shown on stderr. Where a call waits for approval and the agent has no handler for that, you are asked.
+    Ctrl-C cancels the run under way, a second one leaves at once; at the prompt, two leave. Ctrl-D or /quit leaves,
+    /help tells what else there is. With the same --session the conversation goes on, and a run that was left open goes
+    on first.
+
+    Without a terminal, each line of the input is sent, without a prompt; a call that waits for approval ends it.
+
+    Exits 1, without a terminal, if a run failed or waits for somebody; 130 if two Ctrl-C left; 143 if SIGTERM did.
+    """
+    choice = ModelChoice(
+        provider=provider,
+        model=model,
+        base_url=base_url,
+        allow_http=allow_http,
+        system=system,
+        max_tokens=max_tokens,
+        react=react,
+    )
+    run_blocking_command(lambda: _chat(agent, choice, log, session))
+
+
+def _chat(name: str | None, choice: ModelChoice, log: Path, session_id: str | None) -> int:
+    from refold.commands.run.chat_session import ChatSession
+    from refold.sync.loop_thread import LoopThread
+
+    session = ChatSession(chosen_agent(name, choice), log, session_id)
+    thread = LoopThread(session, name="refold-chat", patience_s=PATIENCE_S)
+    talk = Talk(session, thread, Lines())
+    with signals_handled({signal.SIGINT: talk.interrupted, signal.SIGTERM: talk.terminated}):
+        try:
+            thread.start()
+            try:
+                code = talk.run()
+            finally:
+                thread.stop()
+        except Terminated:
+            code = EXIT_TERMINATED
+    if code == EXIT_TERMINATED and talk.is_under_way:
+        tell_error("SIGTERM; the run is left open")
+    return code
+
+
+PATIENCE_S: Final = 20.0
+"""How long the runtime may take to close: more than its graces together."""
+
+
+class Terminated(BaseException):
+    """SIGTERM came; nobody but the command itself catches it."""
+
+
+class Talk:
+    """What is said on this side, line by line."""
+
+    def __init__(self, session: "ChatSession", thread: "LoopThread", lines: Lines) -> None:
+        self.is_under_way = False
+        """Whether something that was begun has not ended."""
+        self._session = session
+        self._thread = thread
+        self._lines = lines
+        self._is_reading = False
+        self._is_cancelled = False
+        """Whether what is under way was cancelled."""
+        self._code = EXIT_OK
+
+    def run(self) -> int:
+        """Talk to the end, and return the exit code."""
+        self._tell_session()
+        goes_on = self._take_turn(None)
+        was_interrupted = False
+        while goes_on:
+            try:
+                text = self._read(PROMPT, MORE)
+            except KeyboardInterrupt:
+                if was_interrupted or not self._lines.from_terminal:
+                    return EXIT_INTERRUPTED
+                was_interrupted = True
+                typer.echo(err=True)
+                tell("Ctrl-C again leaves, as Ctrl-D and /quit do")
+                continue
+            was_interrupted = False
+            if text is None or text.strip() == "/quit":
+                break
+            if text.strip() and not self._obeys(text.strip()):
+                goes_on = self._take_turn(text)
+        return EXIT_OK if self._lines.from_terminal else self._code
+
+    def interrupted(self) -> None:
+        """Take Ctrl-C.
+
+        Raises:
+            KeyboardInterrupt: it is not for a run.
+        """
+        if self._is_reading or not self.is_under_way:
+            raise KeyboardInterrupt
+        if self._is_cancelled:
+            os._exit(EXIT_INTERRUPTED)
+        self._cancel()
+
+    def terminated(self) -> None:
+        """Take SIGTERM; the next one ends the process.
+
+        Raises:
+            Terminated: always.
+        """
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        tell("closing; SIGTERM again leaves at once")
+        raise Terminated
+
+    def _cancel(self) -> None:
+        self._is_cancelled = True
+        tell("cancelling; Ctrl-C again leaves at once")
+        self._thread.begin(self._session.cancel)
+
+    def _read(self, prompt: str, more: str | None = None) -> str | None:
+        """Return what the person, or the pipe, says next.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C instead.
+        """
+        try:
+            self._is_reading = True
+            return self._lines.line(prompt) if more is None else self._lines.message(prompt, more)
+        finally:
+            self._is_reading = False
+
+    def _take_turn(self, text: str | None) -> bool:
+        """Send a text, or only let a run go on that is open; tell if there may be another turn."""
+        from refold.commands.run.chat_session import Broken, Ended, Idle, Parked
+
+        self._is_cancelled = False
+        self.is_under_way = True
+        self._thread.run(lambda: self._session.begin(text))
+        goes_on = True
+        while True:
+            match self._thread.run(self._session.next):
+                case Ended() as ended:
+                    self._tell_end(ended)
+                case Parked(run=run, reason=reason):
+                    self._code = EXIT_FOUND
+                    goes_on = self._lines.from_terminal
+                    then = "; it goes on before your next message, and /cancel ends it" if goes_on else ""
+                    tell_error(f"{run} is parked: {reason}{then}")
+                case Broken(error=error):
+                    self._tell_broken(error)
+                    break
+                case Idle():
+                    break
+                case waiting:
+                    if not self._decided(waiting):
+                        return False
+        self.is_under_way = False
+        return goes_on and (self._lines.from_terminal or not self._is_cancelled)
+
+    def _tell_end(self, ended: "Ended") -> None:
+        from refold.sessions.outcome import Completed
+
+        result = ended.result
+        if not isinstance(result.outcome, Completed):
+            self._code = tell_result(result, False)
+            return
+        if not ended.written:
+            tell_result(result, False)
+        if result.stop_reason == "max_tokens":
+            tell("the answer was cut at its length limit")
+
+    def _tell_broken(self, error: BaseException) -> None:
+        """Say why nothing came of an input, and go on where the next one may fare better.
+
+        Raises:
+            BaseException: it will not.
+        """
+        from refold.events.core.errors import BackpressureShed, CommandRejected, LogFormatError, PersistenceError
+
+        if not isinstance(error, CommandRejected | BackpressureShed | PersistenceError) or isinstance(
+            error, LogFormatError
+        ):
+            raise error
+        self._code = EXIT_FOUND
+        tell_error(str(error))
+
+    def _decided(self, waiting: "WaitingCall") -> bool:
+        """Have a call decided that waits for approval; tell if the talk goes on."""
+        from refold.events.core.errors import CommandRejected
+        from refold.inspection.summaries import call_words
+
+        if self._is_cancelled or not self._thread.run(lambda: self._session.waits(waiting)):
+            return True
+        request = waiting.request
+        words = one_line(call_words(request.tool, request.input))
+        if waiting.session != self._session.id:
+            words = f"{words} of {one_line(waiting.session)}"
+        if not self._lines.from_terminal:
+            tell_error(f"{words} waits for approval as {request.call}; the run is left open")
+            typer.echo(approve_line(self._session.log, waiting.session, request.call), err=True)
+            self._code = EXIT_FOUND
+            return False
+        try:
+            answer = self._ask(request, words)
+        except KeyboardInterrupt:
+            typer.echo(err=True)
+            self._cancel()
+            return True
+        if answer is None:
+            tell(f"{words} waits for approval as {request.call}; the run is left open")
+            return False
+        allow, always, reason = answer
+        try:
+            self._thread.run(lambda: self._session.decide(waiting, allow=allow, always=always, reason=reason))
+        except CommandRejected as error:  # Another process was quicker, or the time to decide is over.
+            tell_error(str(error))
+        return True
+
+    def _ask(self, request: "ToolApprovalRequested", words: str) -> tuple[bool, bool, str] | None:
+        """Return whether a call may run, whether always, and why not; None = nobody is here any more.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C instead.
+        """
+        why = f" ({one_line(request.reason)})" if request.reason else ""
+        means = f"; always means {one_line(request.action)}" if request.action else ""
+        tell(f"{words} waits for approval{why}{means}")
+        while (answer := self._read("allow it? [y/n/always] ")) is not None:
+            match answer.strip().lower():
+                case "y" | "yes":
+                    return True, False, ""
+                case "a" | "always":
+                    return True, True, ""
+                case "n" | "no":
+                    reason = self._read("why not? (for the model; may be empty) ")
+                    return None if reason is None else (False, False, reason.strip())
+                case _:
+                    continue
+        return None
+
+    def _obeys(self, text: str) -> bool:
+        """Do what a command says; tell if the text was one."""
+        match text:
+            case "/help":
+                typer.echo(HELP, err=True)
+            case "/history":
+                self._write_history()
+            case "/session":
+                self._tell_session(how_to_return=True)
+            case "/cancel":
+                if not self._thread.run(self._session.cancel_open_run):
+                    tell("no run is open")
+            case _ if self._lines.from_terminal and text.startswith("/") and text[1:].isalpha():
+                tell_error(f"there is no {text}; /help tells what there is")
+            case _:
+                return False
+        return True
+
+    def _write_history(self) -> None:
+        from refold.commands.run.conversation import write_conversation
+        from refold.events.core.errors import ConfigError
+
+        try:
+            view = self._thread.run(self._session.view)
+        except ConfigError:
+            tell("nothing has been said yet")
+            return
+        write_conversation(console(), view)
+
+    def _tell_session(self, *, how_to_return: bool = False) -> None:
+        session, log = shlex.quote(self._session.id), shlex.quote(str(self._session.log))
+        before = f", {counted(self._session.messages, 'message')} before" if self._session.messages else ""
+        words = f"session {session} in {log} with {self._session.agent.config.model}{before}"
+        if how_to_return:
+            words += f"; to come back: --log {log} --session {session}"
+        elif self._lines.from_terminal:
+            words += "; /help tells what there is"
+        tell(words)

@@ -1,0 +1,100 @@
+"""A session's view as text: what `refold show` writes."""
+
+from typing import TYPE_CHECKING, assert_never
+
+from refold.commands.output import counted, one_line, write_paragraph
+from refold.events.core.content import ThinkingBlock
+from refold.inspection.session_view import SessionView
+from refold.inspection.summaries import block_words, call_words, content_words, duration_words, time_words, usage_words
+from refold.inspection.transcript import CallEntry, Ended, Noted, Said
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def write_conversation(to: "Console", view: SessionView) -> None:
+    """Write a session: what it is, its conversation, and what is in flight."""
+    who = " · ".join(one_line(str(word)) for word in (view.session, view.agent, view.model) if word)
+    write_paragraph(to, who, style="bold")
+    if view.parent is not None:
+        write_paragraph(to, f"a subagent's session, begun by a call in {one_line(str(view.parent))}")
+    part = "" if view.version == view.last_version else f" of {view.last_version:,}"
+    write_paragraph(
+        to, f"{view.status} · version {view.version:,}{part} · {time_words(view.at)} · {usage_words(view.usage)}"
+    )
+    for entry in view.transcript:
+        match entry:
+            case Said():
+                _write_said(to, entry)
+            case Noted():
+                _write_line(to, f"  ~ {one_line(entry.what)}", entry.version, "yellow")
+            case Ended():
+                _write_ended(to, entry)
+            case _:
+                assert_never(entry)
+    _write_present(to, view)
+
+
+def _write_line(to: "Console", line: str, version: int, style: str) -> None:
+    write_paragraph(to, f"{line}  @{version}", style=style)
+
+
+def _write_said(to: "Console", said: Said) -> None:
+    write_paragraph(to, "")
+    words = [said.role, time_words(said.at)]
+    if said.imported:
+        words.append("imported")
+    if said.usage is not None and (said.usage.input_tokens or said.usage.output_tokens):
+        words.append(usage_words(said.usage))
+    if said.stop_reason not in (None, "end_turn", "tool_use"):
+        words.append(f"stopped: {said.stop_reason}")
+    _write_line(to, " · ".join(words), said.version, "bold cyan" if said.role == "user" else "bold green")
+    for block in said.content:
+        thinking = isinstance(block, ThinkingBlock)
+        write_paragraph(to, block_words(block), indent=4 if thinking else 2, style="dim" if thinking else "")
+    if not said.content and not said.calls:
+        write_paragraph(to, "(empty)", indent=2, style="dim")
+    for call in said.calls:
+        _write_call(to, call)
+
+
+def _write_call(to: "Console", call: CallEntry) -> None:
+    arguments = f"{call.tool}({call.malformed_input})" if call.malformed_input is not None else None
+    took = f"  ({duration_words(call.ended_at - call.started_at)})" if call.started_at and call.ended_at else ""
+    write_paragraph(to, f"-> {arguments or call_words(call.tool, call.input)}{took}", indent=2, style="magenta")
+    if call.approval:
+        reason = f": {call.approval_reason}" if call.approval_reason else ""
+        write_paragraph(to, f"approval {call.approval}{reason}", indent=5, style="yellow")
+    if call.ended_at:
+        failed = f"{call.kind}: " if call.kind is not None else ""
+        words = "\n".join(block_words(block) for block in call.result) or "(empty)"
+        write_paragraph(to, f"{failed}{words}", indent=5, style="red" if call.kind is not None else "")
+    else:
+        write_paragraph(to, "started, no result yet" if call.started_at else "no result yet", indent=5, style="yellow")
+
+
+def _write_ended(to: "Console", ended: Ended) -> None:
+    why = f" ({ended.kind}): {one_line(ended.message)}" if ended.kind is not None else ""
+    took = duration_words(max(ended.at - ended.started_at, 0))
+    turns = counted(ended.turns, "turn")
+    line = f"  {ended.run} {ended.outcome}{why} · {turns} · {took} · {usage_words(ended.usage)}"
+    style = {"completed": "dim", "failed": "bold red", "cancelled": "yellow"}[ended.outcome]
+    _write_line(to, line, ended.version, style)
+
+
+def _write_present(to: "Console", view: SessionView) -> None:
+    """Write what has not ended: the open run, waiting inputs, effects in flight."""
+    if view.run is None and not view.queue and not view.pending:
+        return
+    write_paragraph(to, "")
+    if view.run is not None:
+        state = "parked" if view.run.parked else view.run.phase
+        line = f"{view.run.run} is open ({state}) since {time_words(view.run.started_at)}, turn {view.run.turns}"
+        write_paragraph(to, line, style="bold")
+    for call in view.waiting_calls:
+        write_paragraph(to, f"waits for approval: {call.call} · {one_line(call.what)}", indent=2)
+    for effect in view.pending:
+        write_paragraph(to, f"in flight: {effect.key} · {one_line(effect.what)}", indent=2)
+    for waiting in view.queue:
+        when = f" · for {time_words(waiting.due_at)}" if waiting.due_at is not None else ""
+        write_paragraph(to, f"waiting: {waiting.run}{when} · {one_line(content_words(waiting.content))}", indent=2)

@@ -1,0 +1,185 @@
+"""Options that choose a model: `--provider`, `--model` and what belongs to them, for the commands that run agents.
+
+The rule: a key comes from the environment and from nowhere else. As an option it would stand in lists of processes and
+in a shell's history.
+"""
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+
+if TYPE_CHECKING:
+    from refold.agents.agent import Agent
+    from refold.events.model.configuration import AgentConfig
+    from refold.providers.http.provider import HttpProvider
+
+
+class ProviderName(StrEnum):
+    """Whose API is spoken."""
+
+    ANTHROPIC = "anthropic"
+    OPENAI = "openai"
+
+
+ProviderOption = Annotated[
+    ProviderName | None,
+    typer.Option(
+        "--provider",
+        help="The API to speak, Anthropic's or OpenAI's, to their owners or to a --base-url. The key is that of the "
+        "environment variable ANTHROPIC_API_KEY or OPENAI_API_KEY.",
+        show_default=False,
+    ),
+]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="NAME", help="The model; with an AGENT alone, instead of its own.", show_default=False
+    ),
+]
+BaseUrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--base-url",
+        metavar="URL",
+        help="Where a compatible server is, such as http://localhost:11434/v1.",
+        show_default=False,
+    ),
+]
+AllowHttpOption = Annotated[
+    bool,
+    typer.Option("--allow-http", help="Let key and conversation go unencrypted to a --base-url on another machine."),
+]
+SystemOption = Annotated[
+    str | None,
+    typer.Option(
+        "--system", metavar="TEXT", help="The system prompt; with an AGENT, instead of its own.", show_default=False
+    ),
+]
+MaxTokensOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-tokens", metavar="N", min=1, help="Most tokens of one answer of the model.", show_default=False
+    ),
+]
+ReactOption = Annotated[
+    bool, typer.Option("--react", help="Ask for tools in text (ReAct), for models without tool calls.")
+]
+
+_KEY_VARIABLES: Final = {
+    ProviderName.ANTHROPIC: ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
+    ProviderName.OPENAI: ("OPENAI_API_KEY",),
+}
+_URL_VARIABLES: Final = {ProviderName.ANTHROPIC: "ANTHROPIC_BASE_URL", ProviderName.OPENAI: "OPENAI_BASE_URL"}
+
+
+class ModelChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options say; None or False = nothing."""
+
+    provider: ProviderName | None = None
+    model: str | None = None
+    base_url: str | None = None
+    allow_http: bool = False
+    system: str | None = None
+    max_tokens: int | None = None
+    react: bool = False
+
+    def words(self, name: str | None) -> list[str]:
+        """Return the words of a command line that say the same, and which agent is meant, if one is."""
+        options = {
+            "--provider": self.provider,
+            "--model": self.model,
+            "--base-url": self.base_url,
+            "--system": self.system,
+            "--max-tokens": self.max_tokens,
+        }
+        words = [] if name is None else [name]
+        words += [f"{option}={value}" for option, value in options.items() if value is not None]
+        return words + ["--allow-http"] * self.allow_http + ["--react"] * self.react
+
+
+def chosen_agent(name: str | None, choice: ModelChoice) -> "Agent":
+    """Return the agent to run: the named one as far as no option says otherwise, or one without tools.
+
+    Args:
+        name: `module:attribute`; None = none is named.
+        choice: what the options say.
+
+    Raises:
+        ConfigError: the options do not fit together, there is no key, or the agent cannot be loaded.
+    """
+    from refold.agents.agent import Agent
+    from refold.agents.loading import load_agent
+    from refold.events.model.configuration import AgentConfig
+    from refold.events.model.retry import RetryPolicy
+
+    _check(name, choice)
+    if name is not None:
+        agent = load_agent(name)
+        provider = _provider(choice) if choice.provider is not None else agent.provider
+        return msgspec.structs.replace(agent, config=_with(choice, agent.config), provider=provider)
+    config = _with(choice, AgentConfig(model=choice.model or "", streaming=True, retry=RetryPolicy()))
+    return Agent(config=config, provider=_provider(choice))
+
+
+@asynccontextmanager
+async def connections_closed(agent: "Agent") -> AsyncGenerator[None]:
+    """Close what connections the providers of an agent and its subagents have on this loop when the block ends."""
+    from refold.agents.subagent import with_subagents
+
+    try:
+        yield
+    finally:
+        for provider in {id(found.provider): found.provider for found in with_subagents(agent)}.values():
+            close = getattr(provider, "aclose", None)
+            if close is not None:
+                await close()
+
+
+def _check(name: str | None, choice: ModelChoice) -> None:
+    from refold.events.core.errors import ConfigError
+
+    if choice.provider is not None and choice.model is None:
+        raise ConfigError(f"--provider {choice.provider} needs a --model, such as its documentation names")
+    if choice.provider is None:
+        for option, given in (("--base-url", choice.base_url is not None), ("--allow-http", choice.allow_http)):
+            if given:
+                raise ConfigError(f"{option} needs a --provider: anthropic or openai, whichever API the server speaks")
+        if name is None:
+            what = "--model alone names no provider: " if choice.model is not None else "there is no agent: "
+            raise ConfigError(f"{what}name an AGENT (module:attribute), or a --provider with a --model")
+    if choice.allow_http and choice.base_url is None:
+        raise ConfigError("--allow-http needs a --base-url")
+
+
+def _with(choice: ModelChoice, config: "AgentConfig") -> "AgentConfig":
+    changes: dict[str, object] = {
+        "model": choice.model,
+        "system_prompt": choice.system,
+        "max_tokens": choice.max_tokens,
+        "protocol": "react" if choice.react else None,
+    }
+    return msgspec.structs.replace(config, **{name: value for name, value in changes.items() if value is not None})
+
+
+def _provider(choice: ModelChoice) -> "HttpProvider":
+    from refold.events.core.errors import ConfigError
+    from refold.providers import AnthropicProvider, OpenAIProvider
+
+    assert choice.provider is not None
+    variables, url_variable = _KEY_VARIABLES[choice.provider], _URL_VARIABLES[choice.provider]
+    its_owner = choice.base_url is None and not os.environ.get(url_variable, "").strip()
+    if its_owner and not any(os.environ.get(variable, "").strip() for variable in variables):
+        raise ConfigError(
+            f"--provider {choice.provider} needs a key: set the environment variable {variables[0]}, or name a server "
+            "that wants none with --base-url"
+        )
+    kind = AnthropicProvider if choice.provider is ProviderName.ANTHROPIC else OpenAIProvider
+    try:
+        return kind(base_url=choice.base_url, allow_http=choice.allow_http)
+    except ConfigError as error:
+        raise ConfigError(f"--provider {choice.provider}: {error}") from error

@@ -1,0 +1,91 @@
+"""`refold approve LOG [SESSION [CALL]]`: a call that waits for somebody is allowed or denied, or all are listed."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.output import cell, console, write_json, write_paragraph
+from refold.commands.steer.delivery import KeyOption, TimeoutOption, approve_line, given, tell
+
+if TYPE_CHECKING:
+    from refold.remote.client import AwaitedDecision
+    from refold.remote.protocol import Decide
+
+CALL_CHARACTERS = 200
+"""After so many characters the words of a call are cut in a list."""
+
+
+def approve(
+    log: LogArgument,
+    session: Annotated[
+        str | None, typer.Argument(metavar="SESSION", help="The session's name.", show_default=False)
+    ] = None,
+    call: Annotated[
+        str | None, typer.Argument(metavar="CALL", help="The call's id, as the list shows it.", show_default=False)
+    ] = None,
+    deny: Annotated[bool, typer.Option("--deny", help="Deny the call instead.")] = False,
+    always: Annotated[
+        bool, typer.Option("--always", help="Allow later calls of the same action in the session too.")
+    ] = False,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="What the model is told where the call is denied.")
+    ] = "",
+    key: KeyOption = None,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Allow a call that waits for approval, or deny it; without CALL, list what waits.
+
+    The runtime that owns the log does it. Where none does, a denial is recorded directly; a call that is allowed is
+    begun by the next runtime that owns the log, since a call that has begun and has no runtime is one that a crash
+    interrupted.
+
+    Exits 1 if the call does not wait for approval, as where somebody else was quicker; 3 if the runtime that owns the
+    log does not take the command in time; it stays in the inbox then.
+
+    JSON: {log, session, key, outcome: done | queued, version, new, run}. Of a list: {log, waiting: [{session, run,
+    call, tool, what, reason, decided}]}; decided: whether a decision waits in the inbox for a runtime.
+    """
+    if session is None or call is None:
+        if deny or always or reason or key is not None:
+            raise typer.BadParameter("name the SESSION and the CALL to decide about; `refold approve LOG` lists them")
+        run_command(_list(log, session, as_json))
+    from refold.events.core.ids import ToolCallId
+    from refold.remote.protocol import Decide
+
+    if deny and always:
+        raise typer.BadParameter("only an allowance can hold for always; leave out --deny or --always")
+    decision = Decide(call=ToolCallId(call), allow=not deny, reason=reason, always=always)
+    run_command(_decide(log, session, decision, key, timeout, as_json))
+
+
+async def _decide(log: Path, session: str, decision: "Decide", key: str | None, timeout_s: float, as_json: bool) -> int:
+    what = await given(log, session, decision, key, timeout_s)
+    return tell(log, what, f"{decision.call} is {'allowed' if decision.allow else 'denied'}", as_json)
+
+
+async def _list(log: Path, session: str | None, as_json: bool) -> int:
+    from refold.remote.client import awaited_decisions
+
+    waiting = await awaited_decisions(log, session, below=True)
+    if as_json:
+        write_json({"log": str(log), "waiting": waiting})
+        return EXIT_OK
+    to = console()
+    if not waiting:
+        write_paragraph(to, "no call waits for approval")
+    for decision in waiting:
+        _write(log, decision)
+    return EXIT_OK
+
+
+def _write(log: Path, decision: "AwaitedDecision") -> None:
+    to = console()
+    why = f" ({cell(decision.reason, CALL_CHARACTERS)})" if decision.reason else ""
+    write_paragraph(to, f"{cell(decision.session)}: {cell(decision.what, CALL_CHARACTERS)}{why}", style="bold")
+    if decision.decided:
+        write_paragraph(to, f"{decision.call} is decided; a runtime that owns the log will go on", indent=2)
+    else:
+        write_paragraph(to, approve_line(log, decision.session, decision.call), indent=2)

@@ -1,0 +1,56 @@
+"""`refold cancel LOG SESSION`: a run ends as cancelled."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from refold.commands.execution import JsonOption, LogArgument, run_command
+from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, given, tell
+
+
+def cancel(
+    log: LogArgument,
+    session: SessionArgument,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="RUN",
+            help="This run, also one that waits; default: the one under way.",
+            show_default=False,
+        ),
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.", show_default=False)
+    ] = None,
+    key: KeyOption = None,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """End a run of a session as cancelled.
+
+    The runtime that owns the log does it; where none does, the log is changed directly. Calls that are open are
+    answered with `Cancelled by user`. A run that has ended stays as it is, and that is no error.
+
+    Exits 3 if the runtime that owns the log does not take the command in time; it stays in the inbox then.
+
+    JSON: {log, session, key, outcome: done | queued, version, new, run}; version 0 = there was nothing to cancel.
+    """
+    run_command(_cancel(log, session, run, reason, key, timeout, as_json))
+
+
+async def _cancel(
+    log: Path, session: str, run: str | None, reason: str | None, key: str | None, timeout_s: float, as_json: bool
+) -> int:
+    from refold.events.core.ids import RunId
+    from refold.remote.protocol import Cancel, Done
+
+    command = Cancel(run=RunId(run) if run is not None else None, reason=reason)
+    what = await given(log, session, command, key, timeout_s)
+    outcome = what.outcome
+    if isinstance(outcome, Done) and outcome.version == 0:
+        words = f"{run} is not under way" if run is not None else "no run is under way"
+        return tell(log, what, f"{words}; nothing was cancelled", as_json, goes_on=False)
+    ended = outcome.run if isinstance(outcome, Done) and outcome.run is not None else "the run"
+    return tell(log, what, f"{ended} is cancelled", as_json, goes_on=False)

@@ -1,0 +1,103 @@
+"""How the commands that change a session are given, and how it is told what came of them."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from refold.commands.execution import EXIT_FOUND, EXIT_LOG_IN_USE, EXIT_OK
+from refold.commands.output import console, one_line, write_json, write_paragraph
+
+if TYPE_CHECKING:
+    from refold.remote.client import Given
+    from refold.remote.protocol import InboxCommand
+
+SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="The session's name.", show_default=False)]
+KeyOption = Annotated[
+    str | None,
+    typer.Option("--key", metavar="KEY", help="The same key in a session is the same command.", show_default=False),
+]
+TimeoutOption = Annotated[
+    float,
+    typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait for the runtime that owns the log."),
+]
+
+
+async def given(
+    log: Path, session: str, command: "InboxCommand", key: str | None, timeout_s: float, *, may_begin: bool = False
+) -> "Given":
+    """Give a command to the runtime that owns the log, or to the log itself; it may begin its session."""
+    from refold.remote.client import give
+
+    return await give(log, session, command, key=key, timeout_s=timeout_s, may_begin=may_begin)
+
+
+def tell(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: bool = True) -> int:
+    """Write what came of a command, and return the exit code.
+
+    Args:
+        log: as it was named.
+        what: came of it.
+        words: what has happened if it is done.
+        as_json: whether a program reads it.
+        goes_on: whether there is work to be done after it. Where no runtime is there to do it, the command that does
+            is written to stderr.
+    """
+    from refold.remote.protocol import Done, Refused
+
+    outcome = what.outcome
+    if isinstance(outcome, Refused):
+        tell_error(outcome.message)
+        return EXIT_FOUND
+    if outcome is None and what.owner is not None:
+        by = f"process {what.owner.pid or '(unknown)'} on host {what.owner.host or '(unknown)'}"
+        again = f"the same command with --key {shlex.quote(what.key)} tells what came of it"
+        tell_error(f"{log} is in use by {by}, which did not take the command in time; it stays in the inbox; {again}")
+        return EXIT_LOG_IN_USE
+    if as_json:
+        write_json(
+            {
+                "log": str(log),
+                "session": what.session,
+                "key": what.key,
+                "outcome": "done" if outcome is not None else "queued",
+                "version": outcome.version if isinstance(outcome, Done) else None,
+                "new": outcome.new if isinstance(outcome, Done) else True,
+                "run": outcome.run if isinstance(outcome, Done) else None,
+            }
+        )
+    elif outcome is None:
+        write_paragraph(console(), f"{words} as soon as a runtime owns the log: it waits in the inbox")
+        typer.echo(resume_line(log, what.session), err=True)
+    elif what.directly and goes_on:
+        write_paragraph(console(), f"{words}; no runtime owns the log, so the run goes on when one does")
+        typer.echo(resume_line(log, what.session), err=True)
+    else:
+        write_paragraph(console(), words)
+    return EXIT_OK
+
+
+def approve_line(log: Path, session: str, call: str) -> str:
+    """Return the command that lets a call run, ready for a shell."""
+    words = [str(log), session, call]
+    options = ["--"] if any(word.startswith("-") for word in words) else []
+    return " ".join(["refold", "approve", *options, *map(shlex.quote, words)])
+
+
+def resume_line(log: Path, session: str, agent: Sequence[str] = ()) -> str:
+    """Return the command that lets the open run of a session go on, ready for a shell.
+
+    Args:
+        log: as it was named.
+        session: its name.
+        agent: the words that say which agent; none = not known.
+    """
+    words = [f"--log={log}", f"--session={session}"]
+    return " ".join(["refold", "resume", *map(shlex.quote, agent or ["AGENT"]), *map(shlex.quote, words)])
+
+
+def tell_error(words: str) -> None:
+    """Write an error, which is one line on stderr."""
+    typer.echo(f"refold: {one_line(words)}", err=True)

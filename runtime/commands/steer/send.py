@@ -1,0 +1,83 @@
+"""`refold send LOG SESSION TEXT`: an input for a session that is in the log."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from refold.commands.execution import (
+    EXIT_FOUND,
+    EXIT_OK,
+    JsonOption,
+    LogArgument,
+    run_command,
+    tell_result,
+    write_result,
+)
+from refold.commands.steer.delivery import (
+    KeyOption,
+    SessionArgument,
+    TimeoutOption,
+    approve_line,
+    given,
+    tell,
+    tell_error,
+)
+
+
+def send(
+    log: LogArgument,
+    session: SessionArgument,
+    text: Annotated[
+        str, typer.Argument(metavar="TEXT", help="What to send; - reads it from stdin.", show_default=False)
+    ],
+    new: Annotated[bool, typer.Option("--new", help="Begin the session if the log has none of that name.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for the end of the run, and write its answer.")] = False,
+    key: KeyOption = None,
+    timeout: TimeoutOption = 10.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Send an input to a session, and leave the run to the runtime that owns the log.
+
+    Where no runtime owns the log, the input is recorded directly, and its run goes on when one does. The session must
+    be there; `refold run` begins one, and so does --new: with the agent of the runtime that owns the log, or of the
+    next one that does.
+
+    Exits 3 if the runtime that owns the log does not take the command in time; it stays in the inbox then. With --wait
+    exits 1 if the run failed, waits for somebody, or no runtime owns the log, now or any more, and 130 if it was
+    cancelled.
+
+    JSON: {log, session, key, outcome: done | queued, version, new, run}; with --wait as that of `refold run`.
+    """
+    run_command(_send(log, session, text, new, wait, key, timeout, as_json))
+
+
+async def _send(
+    log: Path, session: str, text: str, new: bool, wait: bool, key: str | None, timeout_s: float, as_json: bool
+) -> int:
+    from refold.remote.protocol import Done, Send
+
+    content = sys.stdin.read() if text == "-" else text
+    what = await given(log, session, Send(text=content), key, timeout_s, may_begin=new)
+    if not (wait and isinstance(what.outcome, Done) and what.outcome.run is not None):
+        run = what.outcome.run if isinstance(what.outcome, Done) else None
+        code = tell(log, what, f"the input is recorded as {run}" if run else "the input is recorded", as_json)
+        return EXIT_FOUND if wait and code == EXIT_OK else code  # It waits for a runtime, so there is no answer.
+    return await _follow(log, session, what.outcome.run, as_json, owned=not what.directly)
+
+
+async def _follow(log: Path, session: str, run: str, as_json: bool, *, owned: bool) -> int:
+    from refold.actors.kernel.clock import SystemClock
+    from refold.events.core.ids import RunId, SessionId
+    from refold.remote.follow import Stuck, follow_run
+
+    result = await follow_run(log, SessionId(session), RunId(run), SystemClock(), owned=owned)
+    if isinstance(result, Stuck):
+        tell_error(result.why)
+        for call in result.calls:
+            typer.echo(approve_line(log, session, call), err=True)
+        return EXIT_FOUND
+    if as_json:
+        write_result(log, session, result)
+    return tell_result(result, as_json)

@@ -1,0 +1,234 @@
+"""One stream, done again with today's code: folded, or decided anew and compared with what was recorded.
+
+Read `refold.events.core.contract` first. The rule: nothing here decides by itself. Each recorded stimulus goes through
+the same `replan` that the live shell uses, from the state that the batches before it led to, and what comes out must be
+what the log holds: the same consequences, and the same effects in flight.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+from traceback import walk_tb
+from typing import Generic, Literal, Never, Protocol, TypeVar
+
+import msgspec
+
+from refold.events.core.codec import EventCodec
+from refold.events.core.content import Json
+from refold.events.core.contract import Core, evolve_all, replan
+from refold.events.core.difference import NOTHING, Difference, first_difference, json_of
+from refold.events.core.errors import CoreFailed, LogFormatError, RefoldError
+from refold.events.core.event import Event
+from refold.events.core.ids import StreamName, event_ref
+from refold.events.core.records import StoredEvent
+from refold.events.session.events import AgentConfigured
+
+S = TypeVar("S")
+E = TypeVar("E", bound=Event)
+
+CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RefoldError)
+"""What today's code raises on a batch that it has no meaning for."""
+
+Differs = Literal[
+    "consequence",
+    "missing",
+    "extra",
+    "pending",
+    "failure",
+    "input",
+    "recall",
+    "request",
+    "summary",
+    "answer",
+    "call",
+    "result",
+]
+"""How today's code and a recorded batch differ.
+
+`consequence`: another event, or another field. `missing`: recorded, and not decided now. `extra`: decided now, and not
+recorded. `pending`: other effects in flight after the batch. `failure`: today's code fails on it. The others are of
+level `decide`; see `refold.replay.report`.
+"""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
+    """The first place where today's code does not do what a stream recorded."""
+
+    stream: StreamName
+    version: int
+    """Of the event that differs; where an event is `extra`, the version that it would have."""
+    batch: int
+    """Version of the stimulus that was fed to today's code."""
+    position: int
+    """Of that stimulus."""
+    differs: Differs
+    difference: Difference
+    """Its path begins at the batch: `consequences[1].turn`, `pending[0]`; left is recorded, right is now."""
+    recorded: Json = NOTHING
+    """The whole event, or all pending keys, as recorded; left out where nothing was."""
+    now: Json = NOTHING
+    """The same as decided now; of a failure, the error's text, and where in the code it was raised."""
+    core_version: int | None = None
+    """`CORE_VERSION` of the code that recorded it, where the stream says."""
+
+    def __str__(self) -> str:
+        place = event_ref(self.stream, self.version)
+        match self.differs:
+            case "failure":
+                return f"{place}: failure: {self.now}"
+            case "missing" | "extra":
+                return f"{place}: {self.differs}: {self.difference}"
+            case _:  # The path begins with that word.
+                return f"{place}: {self.difference}"
+
+
+class StreamReplay(Protocol):
+    """Takes the batches of one stream, oldest first. After a divergence it is of no more use."""
+
+    core_version: int | None
+    """`CORE_VERSION` of the code that recorded what was taken so far, where the stream says."""
+
+    def fold(self, batch: Sequence[StoredEvent]) -> Divergence | None:
+        """Evolve the state through a batch; return where today's fold fails on it, if it does.
+
+        Raises:
+            LogFormatError: an event cannot be decoded, or the batch has no beginning.
+        """
+        ...
+
+    def decide(self, batch: Sequence[StoredEvent]) -> Divergence | None:
+        """Decide again what follows from a batch's stimulus; return the first difference, if there is one.
+
+        Raises:
+            LogFormatError: an event cannot be decoded, or the batch has no beginning.
+        """
+        ...
+
+
+class CoreReplay(Generic[S, E]):
+    """The `StreamReplay` of a stream that has a core.
+
+    Args:
+        stream: its name.
+        core: the four functions that decide it.
+        codec: reads its events.
+    """
+
+    def __init__(self, stream: StreamName, core: Core[S, Never, E], codec: EventCodec[E]) -> None:
+        self._stream = stream
+        self._core = core
+        self._codec = codec
+        self._state = core.initial()
+        self.core_version: int | None = None
+
+    def fold(self, batch: Sequence[StoredEvent]) -> Divergence | None:
+        recorded = self._decoded(batch)
+        for index, event in enumerate(recorded, start=-1):
+            try:
+                self._state = evolve_all(self._core, (event,), self._state)
+            except LogFormatError as error:
+                return self._failure(batch, index, event, error)
+        return None
+
+    def decide(self, batch: Sequence[StoredEvent]) -> Divergence | None:
+        recorded = self._decoded(batch)
+        try:
+            plan = replan(self._core, self._state, recorded[0], recorded[0].at)
+            pending = tuple(effect.key for effect in self._core.pending(plan.state))
+        except CODE_ERRORS as error:
+            return self._failure(batch, -1, recorded[0], error)
+        self._state = plan.state
+        return self._in_consequences(batch, recorded[1:], plan.events[1:]) or self._in_pending(batch, pending)
+
+    def _decoded(self, batch: Sequence[StoredEvent]) -> list[E]:
+        first = batch[0]
+        if first.version != first.batch:
+            place = event_ref(self._stream, first.version)
+            raise LogFormatError(
+                f"event {place} belongs to the batch of version {first.batch}, which does not begin there; "
+                "`refold check` says what else is wrong with the log"
+            )
+        events = self._codec.decode_all(batch)
+        for event in events:
+            if isinstance(event, AgentConfigured):
+                self.core_version = event.configuration.code.core
+        return events
+
+    def _in_consequences(
+        self, batch: Sequence[StoredEvent], recorded: Sequence[E], now: Sequence[E]
+    ) -> Divergence | None:
+        for index in range(max(len(recorded), len(now))):
+            path = f"consequences[{index}]"
+            if index >= len(now):
+                whole = json_of(recorded[index])
+                return self._divergence(batch, index, "missing", Difference(path=path, left=whole), recorded=whole)
+            if index >= len(recorded):
+                whole = json_of(now[index])
+                return self._divergence(batch, index, "extra", Difference(path=path, right=whole), now=whole)
+            difference = _difference(recorded[index], now[index], path)
+            if difference is not None:
+                left, right = json_of(recorded[index]), json_of(now[index])
+                return self._divergence(batch, index, "consequence", difference, recorded=left, now=right)
+        return None
+
+    def _in_pending(self, batch: Sequence[StoredEvent], now: tuple[str, ...]) -> Divergence | None:
+        recorded = batch[0].pending or ()
+        difference = first_difference(recorded, now, "pending")
+        if difference is None:
+            return None
+        left, right = json_of(recorded), json_of(now)
+        return self._divergence(batch, len(batch) - 2, "pending", difference, recorded=left, now=right)
+
+    def _failure(self, batch: Sequence[StoredEvent], index: int, event: E, error: Exception) -> Divergence:
+        refused = isinstance(error, RefoldError) and not isinstance(error, CoreFailed)
+        text = str(error) if refused else _words_of_fault(error)
+        left = json_of(event)
+        difference = Difference(path="stimulus" if index < 0 else f"consequences[{index}]", left=left, right=text)
+        return self._divergence(batch, index, "failure", difference, recorded=left, now=text)
+
+    def _divergence(
+        self,
+        batch: Sequence[StoredEvent],
+        consequence: int,
+        differs: Differs,
+        difference: Difference,
+        *,
+        recorded: Json = NOTHING,
+        now: Json = NOTHING,
+    ) -> Divergence:
+        """Return the divergence at one consequence of a batch, counted from 0; -1 is the stimulus."""
+        return Divergence(
+            stream=self._stream,
+            version=batch[0].version + 1 + consequence,
+            batch=batch[0].version,
+            position=batch[0].position,
+            differs=differs,
+            difference=difference,
+            recorded=recorded,
+            now=now,
+            core_version=self.core_version,
+        )
+
+
+def _words_of_fault(error: BaseException) -> str:
+    """Return an error's type and text, with the innermost line that is not in Python's own library.
+
+    Of a user's core the text says on what it failed, and the line is its own.
+    """
+    if isinstance(error, CoreFailed):
+        words, error = str(error), error.__cause__ or error
+    else:
+        words = f"{type(error).__name__}: {error}"
+    lines = [
+        f" ({os.path.basename(frame.f_code.co_filename)}:{line})"
+        for frame, line in walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).partition(".")[0] not in sys.stdlib_module_names
+    ]
+    return words + lines[-1] if lines else words
+
+
+def _difference(recorded: Event, now: Event, path: str) -> Difference | None:
+    """Return where two events differ first; the same JSON is the quick answer, and nearly always the answer."""
+    return None if _encode(recorded) == _encode(now) else first_difference(recorded, now, path)

@@ -1,0 +1,132 @@
+"""`export_log`: a log as JSON Lines, whole or some of its streams, to any writer or to a new file.
+
+Read `refold.stores.jsonl.export` for what is written. The rule it protects: an export of some streams holds all
+payloads that they refer to and, of sessions, no others, and a file appears when it is complete.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+from collections.abc import Callable, Collection, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import cast
+
+from refold.events.core.errors import ConfigError, PersistenceError
+from refold.events.core.ids import PayloadHash, StreamName
+from refold.events.model.payloads import referenced_payloads
+from refold.events.session.core import SESSION_CODEC, SESSION_KIND
+from refold.inspection.log_reading import Batches, ReadableLog, kind_of, opened, session_head, stream_head
+from refold.stores.event_store import EventStore, WholeLog
+from refold.stores.jsonl.export import exported_lines
+from refold.stores.jsonl.file import sync_folder
+from refold.stores.sqlite.file import absolute
+
+_BYTES_PER_WRITE = 256 * 1024
+
+_NAMES = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+
+
+async def export_log(
+    log: ReadableLog,
+    write: Callable[[bytes], object],
+    *,
+    sessions: Sequence[str] | None = None,
+    streams: Sequence[str] | None = None,
+) -> None:
+    """Write a log as JSON Lines; what is appended to it meanwhile is left out.
+
+    Args:
+        log: path of the file, or an open store, which stays open.
+        write: is given the bytes, in pieces of some lines each.
+        sessions: only these, and `streams`, in an export that says so.
+        streams: only these, named `"<kind>/<id>"`, and `sessions`; None for both = all streams.
+
+    Raises:
+        ConfigError: there is no such session or stream, or a store of yours does not list its payloads.
+        LogFormatError: the log is damaged, or an event of a session cannot be decoded.
+        PersistenceError: the log cannot be read.
+    """
+    async with opened(log) as store:
+        if not hasattr(store, "list_payloads"):
+            raise ConfigError(
+                f"the store {store.name} cannot be exported: it lacks the methods of refold.stores.event_store.WholeLog"
+            )
+        only: set[StreamName] | None = None
+        payloads: Collection[PayloadHash] | None = None
+        if sessions is not None or streams is not None:
+            only = {(await session_head(store, session)).stream for session in sessions or ()}
+            only |= {(await stream_head(store, stream)).stream for stream in streams or ()}
+            payloads = await _payloads_of(store, only)
+        pieces: list[bytes] = []
+        size = 0
+        async with aclosing(exported_lines(cast("WholeLog", store), streams=only, payloads=payloads)) as lines:
+            async for line in lines:
+                pieces.append(line)
+                size += len(line)
+                if size >= _BYTES_PER_WRITE:
+                    write(b"".join(pieces))
+                    pieces, size = [], 0
+        write(b"".join(pieces))
+
+
+async def export_to_file(
+    log: ReadableLog,
+    path: str | os.PathLike[str],
+    *,
+    sessions: Sequence[str] | None = None,
+    streams: Sequence[str] | None = None,
+) -> None:
+    """Write a log as JSON Lines into a new file with mode 0600, which appears when it is complete and durable.
+
+    Raises:
+        ConfigError: the file is there already; or as `export_log`.
+        LogFormatError: as `export_log`.
+        PersistenceError: the log cannot be read, or the file cannot be written.
+    """
+    target = absolute(path)
+    unfinished = target.with_name(target.name + ".exporting")
+    _require_nothing(target)
+    try:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise PersistenceError(
+            f"{unfinished} is there: another export writes the same file, or one was killed; remove it in that case"
+        ) from None
+    except OSError as error:
+        raise PersistenceError(f"{target} cannot be written: {error.strerror}") from error
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            await export_log(log, file.write, sessions=sessions, streams=streams)
+            file.flush()
+            await asyncio.to_thread(os.fsync, descriptor)
+        _require_nothing(target)
+        unfinished.rename(target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise PersistenceError(f"{target} cannot be written: {error.strerror}") from error
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            unfinished.unlink()
+
+
+def _require_nothing(target: Path) -> None:
+    if os.path.lexists(target):
+        raise ConfigError(f"{target} is there already; name another file, or remove it first")
+
+
+async def _payloads_of(store: EventStore, streams: Collection[StreamName]) -> set[PayloadHash]:
+    """Return the names of the payloads that streams refer to; memory for each of them.
+
+    What the events of a user's own kind say is not known here: whatever looks like such a name counts as one.
+    """
+    found: set[PayloadHash] = set()
+    for stream in streams:
+        async for batch in Batches(store, stream):
+            if kind_of(stream) != SESSION_KIND:
+                found.update(PayloadHash(name.decode()) for event in batch for name in _NAMES.findall(event.data))
+                continue
+            for event in SESSION_CODEC.decode_all(batch):
+                found.update(referenced_payloads(event))
+    return found

@@ -1,0 +1,208 @@
+"""Reading a log from outside: opening it, and going through its streams and batches page by page.
+
+What replay, `check_log` and the command share. The rule: a log of any size is read in pages, and nothing here writes
+to it, so a log that another process is writing can be read at any time.
+"""
+
+import difflib
+import os
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from typing import Self
+
+from refold.events.core.errors import ConfigError
+from refold.events.core.ids import StreamName, kind_and_identifier, stream_name
+from refold.events.core.records import StoredEvent, StreamHead
+from refold.stores.event_store import EventStore
+
+EVENTS_PER_PAGE = 500
+STREAMS_PER_PAGE = 1_000
+
+NAMES_COMPARED_MAX = 10_000
+"""So many sessions are looked at for names like one that does not exist."""
+
+ReadableLog = str | os.PathLike[str] | EventStore
+"""A log as callers name it: the path of its file, or an open store."""
+
+
+@asynccontextmanager
+async def opened(log: ReadableLog) -> AsyncGenerator[EventStore, None]:
+    """Give the store of `log`: a file is opened for reading only and closed afterwards, a store is left open.
+
+    A file whose name ends in `.jsonl` is a log in JSON Lines, every other one an SQLite log.
+
+    Raises:
+        LogFormatError: the file is not a log, is damaged, or comes from a newer Refold.
+        PersistenceError: the file is missing or cannot be read.
+    """
+    if not isinstance(log, str | os.PathLike):
+        yield log
+        return
+    from refold.stores.opening import open_log
+
+    async with await open_log(log, read_only=True) as store:
+        yield store
+
+
+class Batches:
+    """The batches of one stream, oldest first, read page by page as they are asked for.
+
+    Neighbours with the same `batch` are one batch; whether its first event is there is for the reader to look at.
+    """
+
+    def __init__(self, store: EventStore, stream: str) -> None:
+        self._store = store
+        self._stream = stream
+        self._page: deque[StoredEvent] = deque()
+        self._version = 0
+        self._complete = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[StoredEvent]:
+        batch: list[StoredEvent] = []
+        while True:
+            while self._page:
+                if batch and self._page[0].batch != batch[0].batch:
+                    return batch
+                batch.append(self._page.popleft())
+            if not await self._turn_page():
+                break
+        if not batch:
+            raise StopAsyncIteration
+        return batch
+
+    async def _turn_page(self) -> bool:
+        if self._complete:
+            return False
+        page = await self._store.read_stream(self._stream, after_version=self._version, limit=EVENTS_PER_PAGE)
+        self._complete = len(page) < EVENTS_PER_PAGE
+        self._page.extend(page)
+        if page:
+            self._version = page[-1].version
+        return bool(page)
+
+
+class Streams:
+    """The ends of a log's streams in order of their names, read page by page as they are asked for."""
+
+    def __init__(self, store: EventStore, *, prefix: str = "") -> None:
+        self._store = store
+        self._prefix = prefix
+        self._page: deque[StreamHead] = deque()
+        self._after = ""
+        self._complete = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StreamHead:
+        if not self._page and not self._complete:
+            page = await self._store.list_streams(prefix=self._prefix, after=self._after, limit=STREAMS_PER_PAGE)
+            self._complete = len(page) < STREAMS_PER_PAGE
+            self._page.extend(page)
+        if not self._page:
+            raise StopAsyncIteration
+        head = self._page.popleft()
+        self._after = head.stream
+        return head
+
+
+def kind_of(stream: str) -> str:
+    """Return what stands before the first slash of a stream's name; all of it where there is none."""
+    return stream.partition("/")[0]
+
+
+async def session_head(store: EventStore, session: str) -> StreamHead:
+    """Return the end of a session's stream.
+
+    Raises:
+        ConfigError: the log has no such session; names those that are spelled alike.
+    """
+    stream = stream_name("session", session)
+    head = await store.head(stream) if _can_be_a_name(session) else None
+    if head is not None:
+        return head
+    if await _is_stream(store, session):
+        raise ConfigError(
+            f"no session {session!r} in {store.name}, but a stream of that name: `refold tail` and `refold export` "
+            f"take it as --stream {session}"
+        )
+    prefix = stream_name("session", "")
+    heads = await store.list_streams(prefix=prefix, limit=NAMES_COMPARED_MAX)
+    alike = difflib.get_close_matches(session, [head.stream.removeprefix(prefix) for head in heads])
+    if alike:
+        advice = f"did you mean {' or '.join(repr(name) for name in alike)}?"
+    else:
+        advice = "the log has no sessions" if not heads else "`refold sessions` lists those that there are"
+    raise ConfigError(f"no session {session!r} in {store.name}; {advice}")
+
+
+async def stream_head(store: EventStore, stream: str) -> StreamHead:
+    """Return the end of a stream.
+
+    Raises:
+        ConfigError: the log has no such stream; names those that are spelled alike.
+    """
+    head = await store.head(stream_name(*kind_and_identifier(stream))) if _can_be_a_name(stream) else None
+    if head is not None:
+        return head
+    heads = await store.list_streams(prefix=f"{kind_of(stream)}/", limit=NAMES_COMPARED_MAX)
+    alike = difflib.get_close_matches(stream, [head.stream for head in heads])
+    advice = f"; did you mean {' or '.join(repr(name) for name in alike)}?" if alike else ""
+    raise ConfigError(f"no stream {stream!r} in {store.name}{advice}")
+
+
+async def other_stream(store: EventStore, name: str) -> StreamHead | None:
+    """Return the end of the stream `name`, such as `breaker/openai`, where no session has that name; else None."""
+    if not _can_be_a_name(name) or await store.head(stream_name("session", name)) is not None:
+        return None
+    return await store.head(StreamName(name)) if await _is_stream(store, name) else None
+
+
+async def _is_stream(store: EventStore, name: str) -> bool:
+    kind, slash, identifier = name.partition("/")
+    return (
+        bool(kind and slash and identifier) and _can_be_a_name(name) and await store.head(StreamName(name)) is not None
+    )
+
+
+async def kinds_without_streams(store: EventStore, kinds: Iterable[str]) -> tuple[str, ...]:
+    """Return those of `kinds` that no stream of the log has, in order."""
+    return tuple(
+        [
+            kind
+            for kind in sorted(kinds)
+            if not (_can_be_a_name(kind) and await store.list_streams(prefix=f"{kind}/", limit=1))
+        ]
+    )
+
+
+async def require_kinds(log: ReadableLog, kinds: Iterable[str]) -> None:
+    """See that a log has streams of every kind in `kinds`.
+
+    Raises:
+        ConfigError: of one it has none; names those that it has.
+        LogFormatError: the file is not a log, is damaged, or comes from a newer Refold.
+        PersistenceError: the file is missing or cannot be read.
+    """
+    async with opened(log) as store:
+        for kind in await kinds_without_streams(store, kinds):
+            heads = await store.list_streams(limit=NAMES_COMPARED_MAX)
+            there = sorted({kind_of(head.stream) for head in heads})
+            if alike := difflib.get_close_matches(kind, there):
+                advice = f"did you mean {' or '.join(map(repr, alike))}?"
+            else:
+                advice = f"its kinds: {', '.join(there)}" if there else "it is empty"
+            raise ConfigError(f"no stream of {store.name} is of the kind {kind!r}; {advice}")
+
+
+def _can_be_a_name(text: str) -> bool:
+    """Tell whether a store can look for `text`; bytes of an argument that are not Unicode arrive as surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,279 @@
+"""Events, blocks and effects in a few words each, for lists and transcripts that people read.
+
+Nothing here is read by a machine, and nothing is made safe for a terminal: that is for whoever shows it.
+
+What was done to a request, in words for people who read a log.
+
+Times and durations in microseconds, as people read them.
+"""
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from refold.events.core.content import (
+    Block,
+    ImageBlock,
+    JsonObject,
+    ProviderBlock,
+    StoredBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
+from refold.events.core.contract import Effect, Wait, WaitUntil
+from refold.events.core.event import Event
+from refold.events.kinds.breaker import BreakerConfigured, CircuitClosed, CircuitOpened, ProbeBegun, ProbeReleased
+from refold.events.model.messages import Prepared, RequestReference, Usage
+from refold.events.session.events import (
+    AgentConfigured,
+    CancelRequested,
+    ContextPrepared,
+    HistoryCleared,
+    HistoryImported,
+    InputQueued,
+    ModelFailed,
+    ModelInterrupted,
+    ModelRequested,
+    ModelResponded,
+    RetryScheduled,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunParked,
+    RunResumed,
+    RunStarted,
+    SessionOpened,
+    TimerFired,
+    TimerSet,
+    ToolApprovalDecided,
+    ToolApprovalRequested,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+    ToolCallWaiting,
+    ToolResultLate,
+    TurnAllowed,
+)
+from refold.events.session.react import AskPerson, CallModel, RunTool
+
+
+def request_words(reference: RequestReference | None) -> list[str]:
+    """Return what was done to a request before it was sent, a line each; none for a plain one.
+
+    Of what is kept as a payload it only says that.
+    """
+    if not isinstance(reference, RequestReference):
+        return []
+    lines: list[str] = []
+    if reference.recalled:
+        lines.append(f"{_counted(len(reference.recalled), 'remembered item')} entered the request")
+    if reference.prepared_payload is not None:
+        lines.append(f"what else was done to the request is payload {reference.prepared_payload[:12]}")
+    if reference.prepared is not None:
+        lines += _prepared_words(reference.prepared, reference.messages)
+    return lines
+
+
+def _prepared_words(prepared: Prepared, messages: int) -> list[str]:
+    lines: list[str] = []
+    if prepared.kept is not None:
+        kept = sum(end - first for first, end in prepared.kept)
+        lines.append(f"the model was shown {kept} of {_counted(messages, 'message')}")
+    if any(addition.source == "working_memory" for addition in prepared.added):
+        lines.append("the working memory stood behind the system prompt")
+    if (changes := prepared.rewritten) is not None:
+        fields = [name.replace("_", " ") for name in changes.__struct_fields__ if getattr(changes, name) is not None]
+        lines.append(f"middleware changed the request: {', '.join(fields)}")
+    if prepared.answer is not None:
+        lines.append("middleware changed the answer")
+    return [*lines, *prepared.notes]
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def time_words(at: int) -> str:
+    """Return a time in microseconds since the epoch as `2026-07-01 12:00:00.000Z`."""
+    try:
+        moment = datetime.fromtimestamp(at // 1_000_000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{at} µs"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{at % 1_000_000 // 1000:03}Z"
+
+
+def duration_words(microseconds: int) -> str:
+    """Return how long something took: `340 ms`, `1.2 s`, `5 min 3 s`."""
+    seconds = microseconds / 1e6
+    if seconds < 1:
+        return f"{microseconds / 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds // 60):,} min {int(seconds % 60)} s"
+
+
+def event_words(event: Event) -> str:
+    """Return what `event` says, without its type and time."""
+    return _run_words(event) or _call_words(event) or _breaker_words(event) or _other_words(event)
+
+
+def _run_words(event: Event) -> str:
+    match event:
+        case InputQueued(content=content):
+            return content_words(content) + _input_words(event)
+        case TimerSet(due_at=due_at, content=content):
+            return f"{content_words(content)} (for {time_words(due_at)})"
+        case TimerFired(timer=timer):
+            return f"the time of {timer} has come"
+        case TurnAllowed(run=run, turn=turn):
+            return f"{run} may take turn {turn}"
+        case RunStarted(run=run) | RunCompleted(run=run) | RunCancelled(run=run):
+            return run
+        case ModelRequested(run=run, turn=turn):
+            return f"{run}, turn {turn}"
+        case ModelResponded(content=content, rejected=rejected) if rejected:
+            return f"{content_words(content) or '(empty)'} (rejected: {rejected})"
+        case ModelResponded(content=content, stop_reason=stop_reason, request=request):
+            words = content_words(content) or "(empty)"
+            words = words if stop_reason in ("end_turn", "tool_use") else f"{words} ({stop_reason})"
+            done = "; ".join(request_words(request))
+            return f"{words} ({done})" if done else words
+        case ModelInterrupted(turn=turn, content=content):
+            return f"the answer of turn {turn} was cut after: {content_words(content) or '(nothing)'}"
+        case ModelFailed(kind=kind, message=message, status=status):
+            return f"the model call failed ({kind}{f', HTTP {status}' if status is not None else ''}): {message}"
+        case RetryScheduled(attempt=attempt, due_at=due_at):
+            return f"after {attempt} failed attempts, the model is asked again in {max(due_at - event.at, 0) / 1e6:g} s"
+        case RunFailed(run=run, kind=kind, message=message):
+            return f"{run} ({kind}): {message}"
+        case RunResumed(run=run, asked=asked):
+            return f"{run} was resumed{' because somebody asked for it' if asked else ''}"
+        case RunParked(run=run, reason=reason):
+            return f"{run} was parked: {reason}"
+        case CancelRequested(run=run, reason=reason):
+            return f"{run} is to end as cancelled{f': {reason}' if reason else ''}"
+        case _:
+            return ""
+
+
+def _input_words(event: InputQueued) -> str:
+    if event.cancelled:
+        return " (cancelled before it was accepted)"
+    if event.joins is not None:
+        return f" (joins {event.joins})"
+    return " (one turn at a time)" if event.stepwise else ""
+
+
+def _call_words(event: Event) -> str:
+    match event:
+        case ToolApprovalRequested(call=call, tool=tool, input=arguments, expires_at=expires_at):
+            until = f" (until {time_words(expires_at)})" if expires_at is not None else ""
+            return f"{call} {call_words(tool, arguments)}{until}"
+        case ToolApprovalDecided(call=call, allowed=allowed, reason=reason, always=always):
+            words = f"{call} {'allowed' if allowed else 'denied'}{' always' if always else ''}"
+            return f"{words}: {reason}" if reason else words
+        case ToolCallStarted(call=call):
+            return call
+        case ToolCallCompleted(call=call, content=content, ends_run=ends_run):
+            return f"{call}: {content_words(content)}{' (ends the run)' if ends_run else ''}"
+        case ToolCallFailed(call=call, kind=kind, content=content):
+            return f"{call} ({kind}): {content_words(content)}"
+        case ToolCallWaiting(call=call, waits=waits):
+            return f"{call} {'waits for a person' if waits else 'goes on'}"
+        case ToolResultLate(call=call, kind=kind, content=content):
+            return f"{call} had ended when this came{f' ({kind})' if kind else ''}: {content_words(content)}"
+        case _:
+            return ""
+
+
+def _breaker_words(event: Event) -> str:
+    match event:
+        case BreakerConfigured(threshold=threshold, recovery_us=recovery_us, probe_us=probe_us):
+            times = f"for {recovery_us / 1e6:g} s; a probe has {probe_us / 1e6:g} s"
+            return f"opens after {threshold} failure{'s' if threshold != 1 else ''} in a row, {times}"
+        case CircuitOpened(failures=failures, error=error):
+            return f"after {failures} failure{'s' if failures != 1 else ''} in a row: {error}"
+        case ProbeBegun(probe=probe):
+            return f"probe {probe} is let through"
+        case ProbeReleased(probe=probe):
+            return f"probe {probe} was cancelled"
+        case CircuitClosed():
+            return "a probe succeeded"
+        case _:
+            return ""
+
+
+def _other_words(event: Event) -> str:
+    match event:
+        case SessionOpened(session=session, agent=agent, graph_entities=entities):
+            return f"{session} with {agent}" + (
+                f", whose graph has {entities} entities" if entities is not None else ""
+            )
+        case AgentConfigured(configuration=configuration):
+            tools = ", ".join(policy.name for policy in configuration.tools) or "no tools"
+            return f"{configuration.agent}: {configuration.model}; {tools}"
+        case HistoryImported(messages=messages):
+            return f"{len(messages)} message{'s' if len(messages) != 1 else ''}"
+        case HistoryCleared():
+            return "the conversation begins anew"
+        case ContextPrepared(replaced=replaced):
+            return f"a summary stands for the oldest {replaced} messages"
+        case _:
+            fields = {name: getattr(event, name) for name in event.__struct_fields__ if name != "at"}
+            return msgspec.json.encode(fields).decode()
+
+
+def call_words(tool: str, arguments: JsonObject) -> str:
+    """Return a tool call as code: `weather(city="Lisbon", days=1)`."""
+    shown = (f"{name}={msgspec.json.encode(value).decode()}" for name, value in arguments.items())
+    return f"{tool}({', '.join(shown)})"
+
+
+def content_words(content: tuple[Block, ...]) -> str:
+    """Return what stands in `content`, block by block, without reasoning."""
+    return " ".join(words for block in content if type(block) is not ThinkingBlock and (words := block_words(block)))
+
+
+def block_words(block: Block) -> str:
+    """Return a block's text, or what kind of thing it is."""
+    match block:
+        case TextBlock(text=text):
+            return text
+        case ThinkingBlock(thinking=thinking):
+            return thinking
+        case ImageBlock(media_type=media_type, data=data):
+            return f"[{media_type} of {len(data):,} bytes]"
+        case ProviderBlock(provider=provider, data=data):
+            return f"[{data.get('type', 'block')} of {provider}]"
+        case StoredBlock(hash=name, bytes=size, holds=holds):
+            return block.shown or f"[{holds} of {size:,} bytes, payload {name[:12]}]"
+        case ToolUseBlock(name=tool, input=arguments, malformed_input=None):
+            return call_words(tool, arguments)
+        case ToolUseBlock(name=tool, malformed_input=malformed):
+            return f"{tool}({malformed})"
+        case _:
+            return content_words(block.content)
+
+
+def effect_words(effect: Effect) -> str:
+    """Return what work an effect is."""
+    match effect:
+        case CallModel(turn=turn):
+            return f"model call of turn {turn}"
+        case RunTool(name=name, input=arguments):
+            return call_words(name, arguments)
+        case AskPerson(tool=tool, input=arguments):
+            return f"somebody's decision about {call_words(tool, arguments)}"
+        case Wait() if type(effect) is Wait:
+            return "somebody who lets the run go on"
+        case WaitUntil(due_at=due_at):
+            return f"wait until {time_words(due_at)}"
+        case _:
+            return effect.key
+
+
+def usage_words(usage: Usage) -> str:
+    """Return counted tokens: `120 tokens in, 30 out`."""
+    cached = f" ({usage.cache_read_tokens:,} cached)" if usage.cache_read_tokens else ""
+    return f"{usage.input_tokens:,} tokens in{cached}, {usage.output_tokens:,} out"

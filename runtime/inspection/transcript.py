@@ -1,0 +1,249 @@
+"""A session as a conversation: who said what, with each tool call's result beside the call.
+
+A pure projection of a session's events. Start at `Transcript`; what it holds is `Entry`. The rule: everything that
+happened and that a reader of the conversation would want to know is in one of the entries, in the order of the log.
+"""
+
+from collections.abc import Iterable
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from refold.events.core.content import (
+    Block,
+    ErrorKind,
+    JsonObject,
+    Message,
+    ResultContent,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from refold.events.core.ids import RunId, ToolCallId
+from refold.events.model.messages import StopReason, Usage
+from refold.events.session.events import (
+    AgentConfigured,
+    ContextPrepared,
+    HistoryImported,
+    InputQueued,
+    ModelRequested,
+    ModelResponded,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunFailureKind,
+    RunStarted,
+    SessionEvent,
+    SessionOpened,
+    TerminalEvent,
+    ToolApprovalDecided,
+    ToolApprovalRequested,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+)
+from refold.events.session.state import run_of_input
+from refold.inspection.summaries import content_words, event_words, request_words
+
+
+class CallEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A tool call and what became of it."""
+
+    call: ToolCallId
+    tool: str
+    input: JsonObject
+    malformed_input: str | None = None
+    """The beginning of what the model gave as arguments, where that was not a JSON object."""
+    approval: Literal["", "requested", "allowed", "denied"] = ""
+    approval_reason: str = ""
+    started_at: int = 0
+    """Microseconds since the epoch; 0 = its body was not started."""
+    ended_at: int = 0
+    """Likewise; 0 = it has no result yet."""
+    result: tuple[ResultContent, ...] = ()
+    kind: ErrorKind | None = None
+    """Why it has no ordinary result."""
+
+
+class Said(msgspec.Struct, kw_only=True, omit_defaults=True, tag="said"):
+    """Somebody said something."""
+
+    version: int
+    at: int
+    """Microseconds since the epoch, UTC; so are the other times."""
+    role: Literal["user", "assistant"]
+    content: tuple[Block, ...]
+    """Without tool calls and results."""
+    calls: list[CallEntry] = []
+    run: RunId | None = None
+    usage: Usage | None = None
+    stop_reason: StopReason | None = None
+    imported: bool = False
+    """It came from the history of another system."""
+
+
+class Noted(msgspec.Struct, kw_only=True, omit_defaults=True, tag="noted"):
+    """Something else happened that explains what was said."""
+
+    version: int
+    at: int
+    what: str
+    """In words."""
+
+
+class Ended(msgspec.Struct, kw_only=True, omit_defaults=True, tag="ended"):
+    """A run ended."""
+
+    version: int
+    at: int
+    run: RunId
+    outcome: Literal["completed", "failed", "cancelled"]
+    kind: RunFailureKind | None = None
+    message: str = ""
+    started_at: int
+    turns: int
+    usage: Usage
+
+
+Entry: TypeAlias = Said | Noted | Ended
+"""One part of a transcript."""
+
+
+class Transcript:
+    """Turns events into entries, one event at a time."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        """So far, in the order of the log."""
+        self._version = 0
+        self._configured = False
+        self._calls: dict[ToolCallId, CallEntry] = {}
+        self._started_at = 0
+        self._turns = 0
+        self._usage = Usage()
+
+    def add_all(self, events: Iterable[SessionEvent]) -> None:
+        """Take the next events of the session, from its first one on."""
+        for event in events:
+            self._version += 1
+            self._add(event)
+
+    def _add(self, event: SessionEvent) -> None:
+        match event:
+            case SessionOpened():
+                return
+            case ModelRequested(turn=turn):
+                self._turns = turn
+            case AgentConfigured() if not self._configured:
+                self._configured = True
+            case RunStarted():
+                self._started_at, self._turns, self._usage = event.at, 0, Usage()
+            case InputQueued(content=content, joins=joins, scheduled=scheduled):
+                self._said(event, Message("user", content), run=joins or run_of_input(scheduled or self._version))
+                if event.original:
+                    self._noted(event, f"middleware changed the input, which was: {content_words(event.original)}")
+            case HistoryImported(messages=messages):
+                for message in messages:
+                    self._said(event, message, imported=True)
+            case ModelResponded():
+                self._usage += event.usage
+                for line in request_words(event.request):
+                    self._noted(event, line)
+                self._said(event, Message("assistant", event.content), run=event.run, answer=event)
+                if event.rejected:
+                    self._noted(event, f"the answer cannot be used, and the model is told: {event.rejected}")
+            case ContextPrepared():
+                self._usage += event.usage
+                self._noted(event)
+                for message in event.summary[:1]:
+                    self._noted(event, content_words(message.content))
+            case RunCompleted() | RunFailed() | RunCancelled():
+                self._ended(event)
+            case ToolApprovalRequested() | ToolApprovalDecided() | ToolCallStarted():
+                self._called(event)
+            case ToolCallCompleted() | ToolCallFailed():
+                self._answered(event)
+            case _:
+                self._noted(event)
+
+    def _said(
+        self,
+        event: SessionEvent,
+        message: Message,
+        *,
+        run: RunId | None = None,
+        answer: ModelResponded | None = None,
+        imported: bool = False,
+    ) -> None:
+        calls = [self._proposed(block) for block in message.content if isinstance(block, ToolUseBlock)]
+        for block in message.content:
+            if isinstance(block, ToolResultBlock) and (call := self._calls.get(block.tool_use_id)) is not None:
+                call.ended_at, call.result, call.kind = event.at, block.content, block.kind
+        said = tuple(block for block in message.content if not isinstance(block, ToolUseBlock | ToolResultBlock))
+        if not said and not calls and message.content:
+            return  # Results only; they stand beside their calls.
+        self.entries.append(
+            Said(
+                version=self._version,
+                at=event.at,
+                role=message.role,
+                content=said,
+                calls=calls,
+                run=run,
+                usage=answer.usage if answer is not None else None,
+                stop_reason=answer.stop_reason if answer is not None else None,
+                imported=imported,
+            )
+        )
+
+    def _proposed(self, use: ToolUseBlock) -> CallEntry:
+        call = CallEntry(call=use.id, tool=use.name, input=use.input, malformed_input=use.malformed_input)
+        self._calls[use.id] = call
+        return call
+
+    def _called(self, event: ToolApprovalRequested | ToolApprovalDecided | ToolCallStarted) -> None:
+        call = self._calls.get(event.call)
+        if call is None:
+            self._noted(event)
+            return
+        match event:
+            case ToolApprovalRequested():
+                call.approval, call.approval_reason, call.started_at = "requested", event.reason, 0
+            case ToolApprovalDecided():
+                call.approval, call.approval_reason = "allowed" if event.allowed else "denied", event.reason
+            case ToolCallStarted():
+                call.started_at = event.at
+
+    def _answered(self, event: ToolCallCompleted | ToolCallFailed) -> None:
+        call = self._calls.get(event.call)
+        if call is None:
+            self._noted(event)
+            return
+        call.ended_at, call.result = event.at, event.content
+        if event.original is not None:
+            was = content_words(event.original) or "(nothing)"
+            self._noted(event, f"middleware changed the result of {event.call}, which was: {was}")
+        call.kind = event.kind if isinstance(event, ToolCallFailed) else None
+
+    def _noted(self, event: SessionEvent, what: str | None = None) -> None:
+        words = event_words(event) if what is None else what
+        self.entries.append(Noted(version=self._version, at=event.at, what=words))
+
+    def _ended(self, event: TerminalEvent) -> None:
+        outcomes: dict[type, Literal["completed", "failed", "cancelled"]] = {
+            RunCompleted: "completed",
+            RunFailed: "failed",
+            RunCancelled: "cancelled",
+        }
+        self.entries.append(
+            Ended(
+                version=self._version,
+                at=event.at,
+                run=event.run,
+                outcome=outcomes[type(event)],
+                kind=event.kind if isinstance(event, RunFailed) else None,
+                message=event.message if isinstance(event, RunFailed) else "",
+                started_at=self._started_at,
+                turns=self._turns,
+                usage=self._usage,
+            )
+        )

@@ -1,0 +1,35 @@
+"""Work in a thread of its own, for what would keep the loop from everything else."""
+
+import sys
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from typing import TypeVar
+
+from refold.actors.kernel.future import ActorFuture, has_threads
+
+R = TypeVar("R")
+
+
+def in_thread(call: Callable[[], R], name: str) -> ActorFuture[R]:
+    """Return what `call` returns, or raises, in a daemon thread; at once, on a loop that has none."""
+    future: ActorFuture[R] = ActorFuture()
+
+    def settle() -> None:
+        try:
+            future.settle(call())
+        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+            future.settle(error=error)
+
+    if has_threads():
+        threading.Thread(target=settle, name=name, daemon=True).start()
+    else:
+        settle()
+    return future
+
+
+async def loaded(*modules: str) -> None:
+    """Import modules that take long, such as those that need numpy, unless they are there."""
+    missing = [module for module in modules if module not in sys.modules]
+    if missing:
+        await in_thread(lambda: [import_module(module) for module in missing], f"importing {missing[0]}")

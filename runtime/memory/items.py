@@ -1,0 +1,199 @@
+"""What is given to a store many at a time: `await memory.add_episodes([NewEpisode("agent", "Anna prefers tea"), …])`.
+
+Each has the arguments of the method that adds one, with the same meaning.
+
+What stores of memories give back: frozen, and nothing in them can change.
+
+Texts as callers give them, by which something is kept or found: the same text finds what was kept under it.
+
+The words of what a semantic store knows, derived from the folded state and no part of it. Needs numpy.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import msgspec
+import numpy as np
+
+from refold.actors.hosted import ITEMS_PER_STEP, Steps
+from refold.events.core.cleaning import clean_text
+from refold.events.core.errors import AgentMemoryError, CommandRejected
+from refold.events.core.ids import MemoryId
+from refold.events.kinds.indexing import words_of
+from refold.events.kinds.semantic import Knowledge, Known
+from refold.memory.indexes.words import WordIndex, best
+
+if TYPE_CHECKING:
+    from refold.memory.embedding import Vector
+
+G = TypeVar("G")
+C = TypeVar("C")
+
+
+class NewEpisode(msgspec.Struct, frozen=True):
+    """An episode for `EpisodicStore.add_episodes`; see `EpisodicStore.add_episode`."""
+
+    agent: str
+    content: str
+    importance: float = 0.5
+    """From 0 to 1, both included."""
+    tags: tuple[str, ...] = ()
+
+
+class NewEntry(msgspec.Struct, frozen=True):
+    """An entry for `SemanticStore.put_many`; see `SemanticStore.put`."""
+
+    key: str
+    value: str
+    tags: tuple[str, ...] = ()
+    embedding: "Vector | None" = None
+    """Finite numbers, not all of them zero; None = the store's `embed` makes it of the value, where it has one."""
+
+
+def commands_of(items: Iterable[G], kind: type[G], command: Callable[[G, int], C], called: str) -> list[C]:
+    """Return the command for each item.
+
+    Args:
+        items: what a caller gave.
+        kind: what each of them must be.
+        command: makes one of an item and its place.
+        called: what the items are to the caller.
+
+    Raises:
+        AgentMemoryError: one of them cannot be one; as whatever `command` raised that is a CommandRejected. Names it.
+    """
+    if isinstance(items, str | bytes) or not isinstance(items, Iterable):
+        raise AgentMemoryError(f"{called} must be several {kind.__name__}, not {items!r:.80}")
+    commands: list[C] = []
+    for place, item in enumerate(items):
+        if not isinstance(item, kind):
+            raise AgentMemoryError(f"{called}[{place}] must be a {kind.__name__}, not {item!r:.80}")
+        try:
+            commands.append(command(item, place))
+        except CommandRejected as error:
+            error.name_item(f"{called}[{place}]")
+            raise
+    return commands
+
+
+class Recalled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An episode as an `EpisodicStore` found it at some moment."""
+
+    id: MemoryId
+    agent: str
+    content: str
+    score: float
+    """By which it was ranked among those that share as many words with the query; see `RecallPolicy`."""
+    importance: float
+    """What was left of its importance at that moment; see `DecayPolicy`."""
+    given_importance: float
+    """Its importance as it was given, 0 to 1."""
+    tags: tuple[str, ...] = ()
+    added_at: int
+    """Microseconds since the epoch, UTC."""
+    recalls: int = 0
+    """How often it was recalled before."""
+    shared_words: int = 0
+    """How many words it shares with the query; 0 = it does not match, and nothing did, or there was no query."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+class KnownEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a `SemanticStore` knows under one key."""
+
+    key: str
+    value: str
+    tags: tuple[str, ...] = ()
+    embedding: bytes | None = None
+    """Its numbers as float32, little-endian: `numpy.frombuffer(entry.embedding, "<f4")`; None = it has none."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+class SimilarEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a `SemanticStore` found to be similar."""
+
+    key: str
+    value: str
+    score: float
+    """The cosine of the angle between the two embeddings, -1 to 1."""
+    tags: tuple[str, ...] = ()
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+def given_text(text: object, what: str) -> str:
+    """Return `text` as it is recorded: see `clean_text`.
+
+    Args:
+        text: what a caller gave.
+        what: what errors call it, such as `the name of an agent`.
+
+    Raises:
+        AgentMemoryError: it is no text.
+    """
+    if not isinstance(text, str):
+        raise AgentMemoryError(f"{what} must be a text, not {text!r:.80}")
+    return clean_text(text)
+
+
+GONE_MIN = 1_024
+"""Rows of entries that are gone or replaced are kept until there are more than this, and more than of the others."""
+
+
+class EntryWords:
+    """The entries by row; one whose value is replaced gets a new row. `made` makes it.
+
+    Args:
+        state: whose entries they will be.
+    """
+
+    def __init__(self, state: Knowledge) -> None:
+        self._changes = state.changes
+        self._entries = state.entries
+        self._seen = state.changes.count
+        self._names: list[str] = []
+        self._row_of: dict[str, int] = {}
+        self._words = WordIndex()
+
+    @classmethod
+    def made(cls, state: Knowledge) -> "Steps[EntryWords]":
+        """Return the words of all that is known."""
+        words = cls(state)
+        for place, (name, known) in enumerate(state.entries.items(), 1):
+            words._add(name, known)
+            if not place % ITEMS_PER_STEP:
+                yield
+        return words
+
+    def follow(self, state: Knowledge) -> bool:
+        """Take in what has changed in the state; returns whether that is known, else another index must be made."""
+        if state.changes is not self._changes or state.entries is not self._entries:
+            return False
+        changed = state.changes.since(self._seen)
+        if changed is None or len(self._names) - len(self._row_of) > max(GONE_MIN, len(self._row_of)):
+            return False
+        self._seen = state.changes.count
+        for name in changed:
+            self._row_of.pop(name, None)
+            known = self._entries.get(name)
+            if known is not None:
+                self._add(name, known)
+        return True
+
+    def matching(self, query: str, count: int) -> list[str]:
+        """Return the keys of the `count` entries that share most words with `query`, of several the first inserted."""
+        shared = self._words.shared(words_of(query), len(self._names))
+        there = [row for row in np.flatnonzero(shared).tolist() if self._row_of.get(self._names[row]) == row]
+        rows = np.array(there, dtype=np.int64)
+        earlier = np.array([-self._entries[self._names[row]].number for row in there], dtype=np.float64)
+        return [self._names[row] for row in rows[best(shared[rows], earlier, count)].tolist()]
+
+    def _add(self, name: str, known: Known) -> None:
+        row = self._row_of[name] = len(self._names)
+        self._names.append(name)
+        self._words.add(row, words_of(" ".join((name, known.value, *known.tags))))

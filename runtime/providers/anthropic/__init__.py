@@ -1,0 +1,4 @@
+"""The wire of Anthropic's Messages API.
+
+Read `provider` first.
+"""

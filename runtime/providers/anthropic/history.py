@@ -1,0 +1,315 @@
+"""A history as the Messages API accepts it: merged, balanced, without what is empty or another provider's.
+
+The histories that Refold keeps are balanced already (`refold.events.model.history_rules`), so of them little is
+changed. An imported history, or a request made by hand, may be anything: it is repaired where its meaning is certain
+and refused where it is not, because a request that the API refuses would be refused again on every later turn. What the
+API asks for, by its own words in the API reference ("Messages", "Handle tool calls", "Thinking",
+platform.claude.com/docs) and in the errors that it gives:
+
+- the first message is a user's; consecutive messages of one role are one message;
+- no content is empty, no text is blank, and a final assistant message does not end with white space;
+- each `tool_use` is answered in the very next message, by results that come first in it; ids do not repeat; an error
+  result says something, and nothing but text;
+- each call of a tool that the server runs has its result, unless the server is still at it;
+- thinking blocks have their signature, and no assistant message ends with one.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from refold.events.core.content import (
+    Block,
+    ImageBlock,
+    JsonObject,
+    Message,
+    ProviderBlock,
+    ResultContent,
+    StoredBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    is_json_object,
+)
+from refold.events.core.errors import ProviderError
+from refold.events.core.ids import ToolCallId
+
+NAME = "anthropic"
+"""The provider's name: the key of `provider_data` and the owner of its `ProviderBlock`s."""
+
+OPENING_TEXT = "(The conversation begins here.)"
+"""What a user says first in a history that begins with an assistant's message."""
+
+NO_RESULT_TEXT = "No result of this call is known; it may or may not have run."
+"""The result of a call that has none in the history."""
+
+EMPTY_ERROR_TEXT = "The tool failed and said nothing."
+"""What an error result says that has no content."""
+
+IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+"""Media types of the images that the API reads ("Vision", platform.claude.com/docs)."""
+
+
+def refused(reason: str) -> ProviderError:
+    """Return the error for a request that cannot be expressed; nothing was sent."""
+    return ProviderError(f"the request cannot be sent to the Messages API: {reason}", kind="invalid_request")
+
+
+def sendable(messages: Sequence[Message]) -> list[Message]:
+    """Return `messages` in a form that the API accepts, roles alternating, the first a user's.
+
+    Raises:
+        ProviderError: there is nothing to send, or the meaning is not certain; of kind `invalid_request`.
+    """
+    groups = _merged(
+        Message(message.role, _kept(message, f"message {place}")) for place, message in enumerate(messages)
+    )
+    groups = _merged(_balanced(groups))
+    groups = _merged(_with_paired_server_calls(groups))  # Behind what balancing adds, which may end the last turn.
+    groups = _merged(Message(group.role, _without_last_thoughts(group)) for group in groups)
+    if not groups:
+        raise refused("no message holds anything that can be sent")
+    if groups[-1].role == "assistant":
+        if messages[-1].role == "user":
+            raise refused("the last message holds nothing that can be sent")
+        groups[-1] = _without_last_space(groups[-1])
+    if groups[0].role == "assistant":
+        groups.insert(0, Message("user", (TextBlock(text=OPENING_TEXT),)))
+    return groups
+
+
+def _merged(messages: Iterable[Message]) -> list[Message]:
+    """Return `messages` without the empty ones, neighbours of one role joined."""
+    contents: list[tuple[str, list[Block]]] = []
+    for message in messages:
+        if not message.content:
+            continue
+        if contents and contents[-1][0] == message.role:
+            contents[-1][1].extend(message.content)
+        else:
+            contents.append((message.role, list(message.content)))
+    return [Message("assistant" if role == "assistant" else "user", tuple(content)) for role, content in contents]
+
+
+def _kept(message: Message, place: str) -> tuple[Block, ...]:
+    kept: list[Block] = []
+    for block in message.content:
+        if isinstance(block, StoredBlock):
+            raise refused(f"{place} holds a stored block whose payload was not loaded")
+        if isinstance(block, ToolUseBlock) and message.role == "user":
+            raise refused(f"{place} is a user's and holds a tool call")
+        if isinstance(block, ToolResultBlock):
+            content = _kept_result(block, place)
+            kept.append(block if content == block.content else msgspec.structs.replace(block, content=content))
+        elif isinstance(block, ImageBlock):
+            kept.append(_image(block) if message.role == "user" else TextBlock(text="(The assistant gave an image.)"))
+        elif not _left_out(block, message.role):
+            kept.append(block)
+    return tuple(kept)
+
+
+def _left_out(block: Block, role: str) -> bool:
+    match block:
+        case TextBlock(text=text):
+            return not text.strip()
+        case ThinkingBlock(signature=signature, provider_data=data):
+            return role == "user" or not signature or (bool(data) and NAME not in (data or {}))
+        case ProviderBlock(provider=provider, data=data):
+            return provider != NAME or not data
+        case _:
+            return False
+
+
+def _kept_result(result: ToolResultBlock, place: str) -> tuple[ResultContent, ...]:
+    kept: list[ResultContent] = []
+    for part in result.content:
+        if isinstance(part, StoredBlock):
+            raise refused(f"{place} holds a result with a stored block whose payload was not loaded")
+        if isinstance(part, ImageBlock):
+            kept.append(_image(part))
+        elif part.text.strip():
+            kept.append(part)
+    if result.is_error and not kept:
+        kept.append(TextBlock(text=EMPTY_ERROR_TEXT))
+    return tuple(kept)
+
+
+def _image(block: ImageBlock) -> ImageBlock | TextBlock:
+    """Return an image that the API reads, or a text that says what image could not be given."""
+    media_type = block.media_type.partition(";")[0].strip().lower().replace("image/jpg", "image/jpeg")
+    if not block.data or media_type not in IMAGE_TYPES:
+        return TextBlock(text=f"(An image of type {block.media_type[:100]!r} that cannot be shown.)")
+    return block if media_type == block.media_type else ImageBlock(media_type=media_type, data=block.data)
+
+
+def _with_paired_server_calls(groups: list[Message]) -> list[Message]:
+    """Return `groups` without the server's calls that have no result, and results that have no call before them.
+
+    A call that the server may still be at stays: one in the turn that the request continues.
+    """
+    if not any(isinstance(block, ProviderBlock) for group in groups for block in group.content):
+        return groups
+    answered = _answered_server_calls(groups)
+    last = max((place for place, group in enumerate(groups) if group.role == "assistant"), default=-1)
+    continued = all(isinstance(block, ToolResultBlock) for group in groups[last + 1 :] for block in group.content)
+    called: set[str | None] = set()
+    paired: list[Message] = []
+    for place, group in enumerate(groups):
+        kept: list[Block] = []
+        for block in group.content:
+            call, result = _server_call(block), _server_result(block)
+            if call is not None and call not in answered and not (continued and place == last):
+                continue
+            if result is not None and result not in called:
+                continue
+            called.add(call)
+            kept.append(block)
+        paired.append(Message(group.role, tuple(kept)))
+    return paired
+
+
+def _answered_server_calls(groups: list[Message]) -> set[str]:
+    """Return the server's calls that have a result somewhere behind them."""
+    called: set[str] = set()
+    answered: set[str] = set()
+    for block in (block for group in groups for block in group.content):
+        call, result = _server_call(block), _server_result(block)
+        if call is not None:
+            called.add(call)
+        if result is not None and result in called:
+            answered.add(result)
+    return answered
+
+
+def _server_call(block: Block) -> str | None:
+    if not isinstance(block, ProviderBlock) or not str(block.data.get("type")).endswith("tool_use"):
+        return None
+    return str(block.data.get("id"))
+
+
+def _server_result(block: Block) -> str | None:
+    if not isinstance(block, ProviderBlock) or not str(block.data.get("type")).endswith("tool_result"):
+        return None
+    return str(block.data.get("tool_use_id"))
+
+
+def _balanced(groups: list[Message]) -> list[Message]:
+    """Return `groups`, whose roles alternate, with each call answered in the very next message.
+
+    A result that stands further on is moved to its call, a call without one is answered with `NO_RESULT_TEXT`, a
+    result without a call is left out, and an id that was used before is replaced by another one.
+    """
+    waiting = _results_by_call(groups)
+    turns = _calls_by_id(groups)
+    used: set[str] = set(turns)
+    seen: set[str] = set()
+    balanced: list[Message] = []
+    results: list[ToolResultBlock] = []
+    for place, group in enumerate(groups):
+        others = [block for block in group.content if not isinstance(block, ToolResultBlock)]
+        if group.role == "user":
+            balanced.append(_answering(results, others))
+            results = []
+            continue
+        content: list[Block] = []
+        results = []
+        for block in others:
+            if isinstance(block, ToolUseBlock):
+                turns[block.id].popleft()
+                result = _result_of(block, place, turns[block.id], waiting.get(block.id, deque()))
+                call = ToolCallId(_unused(block.id, used)) if block.id in seen else block.id
+                seen.add(call)
+                used.add(call)
+                results.append(
+                    result if result.tool_use_id == call else msgspec.structs.replace(result, tool_use_id=call)
+                )
+                content.append(block if call == block.id else msgspec.structs.replace(block, id=call))
+            else:
+                content.append(block)
+        balanced.append(Message("assistant", tuple(content)))
+    if results:
+        balanced.append(_answering(results, []))
+    return balanced
+
+
+def _answering(results: Sequence[ToolResultBlock], others: Sequence[Block]) -> Message:
+    """Return a user's message with results first; what an error shows besides text stands behind them."""
+    content: list[Block] = []
+    shown: list[Block] = []
+    for result in results:
+        texts = tuple(part for part in result.content if isinstance(part, TextBlock))
+        if result.is_error and len(texts) < len(result.content):
+            shown.extend(part for part in result.content if not isinstance(part, TextBlock))
+            result = msgspec.structs.replace(result, content=texts or (TextBlock(text=EMPTY_ERROR_TEXT),))
+        content.append(result)
+    return Message("user", (*content, *shown, *others))
+
+
+def _results_by_call(groups: list[Message]) -> dict[str, deque[tuple[int, ToolResultBlock]]]:
+    waiting: dict[str, deque[tuple[int, ToolResultBlock]]] = {}
+    for place, group in enumerate(groups):
+        for block in group.content:
+            if isinstance(block, ToolResultBlock):
+                waiting.setdefault(block.tool_use_id, deque()).append((place, block))
+    return waiting
+
+
+def _calls_by_id(groups: list[Message]) -> dict[str, deque[int]]:
+    turns: dict[str, deque[int]] = {}
+    for place, group in enumerate(groups):
+        for block in group.content:
+            if isinstance(block, ToolUseBlock):
+                places = turns.setdefault(block.id, deque())
+                if places and places[-1] == place:
+                    raise refused(f"two calls of one answer share the id {block.id!r:.100}")
+                places.append(place)
+    return turns
+
+
+def _result_of(
+    call: ToolUseBlock, place: int, later: deque[int], waiting: deque[tuple[int, ToolResultBlock]]
+) -> ToolResultBlock:
+    """Return the first result at or behind `place`, and before the id is used again."""
+    while waiting and waiting[0][0] < place:
+        waiting.popleft()
+    if waiting and not (later and waiting[0][0] >= later[0]):
+        return waiting.popleft()[1]
+    return ToolResultBlock(
+        tool_use_id=call.id, content=(TextBlock(text=NO_RESULT_TEXT),), is_error=True, kind="permanent"
+    )
+
+
+def _unused(name: str, used: set[str]) -> str:
+    count = 2
+    while f"{name}-{count}" in used:
+        count += 1
+    return f"{name}-{count}"
+
+
+def is_thought(block: Block) -> bool:
+    """Return whether `block` is the model's reasoning, readable or not."""
+    if isinstance(block, ProviderBlock):
+        return block.data.get("type") in ("thinking", "redacted_thinking")
+    return isinstance(block, ThinkingBlock)
+
+
+def _without_last_thoughts(message: Message) -> tuple[Block, ...]:
+    content = list(message.content)
+    while message.role == "assistant" and content and is_thought(content[-1]):
+        content.pop()
+    return tuple(content)
+
+
+def _without_last_space(message: Message) -> Message:
+    last = message.content[-1]
+    if not isinstance(last, TextBlock):
+        return message
+    return Message(message.role, (*message.content[:-1], msgspec.structs.replace(last, text=last.text.rstrip())))
+
+
+def own_data(data: JsonObject | None) -> JsonObject:
+    """Return what `provider_data` holds for this provider, empty if nothing."""
+    found = (data or {}).get(NAME)
+    return dict(found) if is_json_object(found) else {}

@@ -1,0 +1,216 @@
+"""Anthropic, and every server that speaks its Messages API.
+
+    AnthropicProvider()                                                     # ANTHROPIC_API_KEY
+    AnthropicProvider(thinking="adaptive", max_tokens=64_000)
+    AnthropicProvider(server_tools=[{"type": "web_search_20260318", "name": "web_search", "max_uses": 3}])
+    AnthropicProvider(headers={"anthropic-beta": "context-1m-2025-08-07"}, cache="1h")
+    AnthropicProvider(base_url="http://localhost:11434")                    # Ollama; llama.cpp, vLLM likewise
+
+What is sent and how answers are read is in `provider`, the connection in `provider`.
+
+The wire format of Anthropic's Messages API: what `AnthropicProvider` says and understands, without a network.
+
+Read `wire_format` first: what a format has to do. `history` says which messages are sent and
+`request` how they are written; `anthropic_answer` and `stream` how answers are read, and
+`errors` what errors mean.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Literal, Unpack
+
+import httpx
+
+from refold.events.core.content import JsonObject
+from refold.events.core.errors import ConfigError, ProviderError
+from refold.events.model.messages import ModelRequest, ModelResponse
+from refold.providers.anthropic.answer import answer_in
+from refold.providers.anthropic.errors import failure_of
+from refold.providers.anthropic.history import NAME
+from refold.providers.anthropic.request import (
+    DEFAULT_MAX_TOKENS,
+    DEFAULT_VERSION,
+    STALE_THINKING_BETA,
+    AnthropicOptions,
+    encoded_request,
+    wire_name,
+)
+from refold.providers.anthropic.stream import AnthropicReader
+from refold.providers.http.provider import HttpProvider
+from refold.providers.http.secrets import Secret, key_from
+from refold.providers.http.settings import HttpOptions, checked_mapping
+from refold.providers.http.wire import WireRequest
+
+PATH = "/v1/messages"
+
+DEFAULT_OPTIONS = AnthropicOptions()
+
+
+class AnthropicFormat:
+    """Anthropic's Messages API as a `WireFormat`.
+
+    A tool whose name the API does not accept is given another one on the wire, and calls of it come back under its own
+    name. That name is learned from the requests, so the format that sent a request also reads the answer.
+
+    Args:
+        options: what shapes the requests.
+    """
+
+    name = NAME
+
+    def __init__(self, options: AnthropicOptions = DEFAULT_OPTIONS) -> None:
+        self.options = options
+        self._headers = {"anthropic-version": options.version}
+        if options.drop_stale_thinking:
+            self._headers["anthropic-beta"] = STALE_THINKING_BETA
+        self._our_names: dict[str, str] = {}
+
+    def request(self, request: ModelRequest, *, stream: bool) -> WireRequest:
+        """Return the HTTP request for a model call.
+
+        Raises:
+            ProviderError: the request cannot be expressed; of kind `invalid_request`, and nothing was sent.
+        """
+        body = encoded_request(request, self.options, stream=stream)
+        for tool in request.tools:
+            if (sent := wire_name(tool.name)) != tool.name:
+                self._our_names[sent] = tool.name
+        return WireRequest(path=PATH, headers=self._headers, body=body)
+
+    def answer(self, body: bytes) -> ModelResponse:
+        """Return the answer in the body of a complete response.
+
+        Raises:
+            ProviderError: it cannot be understood, or says that the call failed.
+        """
+        return answer_in(body, self._our_name)
+
+    def reader(self) -> AnthropicReader:
+        """Return what puts a streamed answer together."""
+        return AnthropicReader(self._our_name)
+
+    def failure(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+        """Return what an HTTP status other than 2xx says, classified."""
+        return failure_of(status, headers, body)
+
+    def _our_name(self, sent: str) -> str:
+        return self._our_names.get(sent, sent)
+
+
+BASE_URL = "https://api.anthropic.com"
+
+KEY_VARIABLE = "ANTHROPIC_API_KEY"
+TOKEN_VARIABLE = "ANTHROPIC_AUTH_TOKEN"  # noqa: S105  # The name of one.
+URL_VARIABLE = "ANTHROPIC_BASE_URL"
+
+
+class AnthropicProvider(HttpProvider):
+    """Answers model requests through the Messages API.
+
+    Connections are kept between calls; close them with `aclose`, or use `async with`. The log keeps for it, under the
+    name `anthropic`, what it wants back unchanged: signatures of thinking, citations, calls and results of its tools.
+
+    Args:
+        api_key: sent as `x-api-key`; None = that of the environment variable ANTHROPIC_API_KEY. A compatible server
+            may do without any.
+        auth_token: sent as `authorization: Bearer …` instead of a key, as some gateways want it; None = that of
+            ANTHROPIC_AUTH_TOKEN, where there is no key.
+        base_url: where `/v1/messages` is; None = ANTHROPIC_BASE_URL, or else Anthropic. A `/v1` at its end is left out.
+        version: of the API, the header `anthropic-version`.
+        max_tokens: most tokens of an answer where the agent's configuration names no limit, >= 1; a fixed budget of
+            `thinking` comes on top.
+        thinking: tokens of a fixed budget, >= 1024, for models up to Claude 4.6; `"adaptive"` where the model decides
+            how much it thinks; None = the model's default. A model that thinks has no temperature.
+        drop_stale_thinking: whether thinking that no longer fits what stands before it, after a compaction or with
+            another system prompt or other tools, is dropped instead of failing the request; for models from Claude
+            Opus 5.5 and Fable 5.1 on, which check it.
+        cache: whether to mark what the provider may keep of prompts (tools, system prompt, history), and for how long;
+            True = the provider's default, which is 5 minutes.
+        server_tools: tools that the provider runs itself, in its own words; their calls and results are part of the
+            answers.
+        extra_body: further fields of each request, such as `{"top_k": 40}`; they win over Refold's own.
+        environment: where the variables are looked up.
+        options: see `HttpOptions`: headers, timeouts, limits and more.
+
+    Raises:
+        ConfigError: Anthropic is asked without a key, or an argument cannot work.
+    """
+
+    def __init__(
+        self,
+        *,
+        api_key: str | Secret | None = None,
+        auth_token: str | Secret | None = None,
+        base_url: str | None = None,
+        version: str = DEFAULT_VERSION,
+        max_tokens: int = DEFAULT_MAX_TOKENS,
+        thinking: int | Literal["adaptive"] | None = None,
+        drop_stale_thinking: bool = False,
+        cache: bool | Literal["5m", "1h"] = True,
+        server_tools: Sequence[JsonObject] = (),
+        extra_body: JsonObject | None = None,
+        environment: Mapping[str, str] = os.environ,
+        **options: Unpack[HttpOptions],
+    ) -> None:
+        url = base_url if base_url is not None else environment.get(URL_VARIABLE, "").strip() or BASE_URL
+        wire_format = AnthropicFormat(
+            AnthropicOptions(
+                version=version,
+                max_tokens=max_tokens,
+                thinking=thinking,
+                drop_stale_thinking=drop_stale_thinking,
+                cache=cache,
+                server_tools=tuple(server_tools),
+                extra_body=extra_body or {},
+            )
+        )
+        if drop_stale_thinking and "headers" in options:
+            options["headers"] = _with_beta(checked_mapping(options["headers"]), STALE_THINKING_BETA)
+        key, bearer = _key(api_key, auth_token, environment, official=_is_official(url))
+        super().__init__(
+            wire_format,
+            base_url=_without_version(url) if isinstance(url, str) else url,
+            key=key,
+            key_header="authorization" if bearer else "x-api-key",
+            key_prefix="Bearer " if bearer else "",
+            **options,
+        )
+
+
+def _with_beta(headers: Mapping[str, str | Secret], beta: str) -> dict[str, str | Secret]:
+    """Return `headers` with a value more in `anthropic-beta`, if they have that header."""
+    return {
+        name: f"{value},{beta}" if name.lower() == "anthropic-beta" and isinstance(value, str) else value
+        for name, value in headers.items()
+    }
+
+
+def _without_version(url: str) -> str:
+    """Return a base URL without a `/v1` at the end of its path."""
+    path, mark, query = url.partition("?")
+    return path.rstrip("/").removesuffix("/v1") + mark + query
+
+
+def _is_official(url: str) -> bool:
+    """Return whether a URL is Anthropic's own; one that is none is refused later, by whoever uses it."""
+    try:
+        return f".{httpx.URL(url).host}".endswith((".anthropic.com", ".claude.com"))
+    except (httpx.InvalidURL, TypeError):
+        return False
+
+
+def _key(
+    api_key: str | Secret | None, auth_token: str | Secret | None, environment: Mapping[str, str], *, official: bool
+) -> tuple[Secret | None, bool]:
+    """Return the key, and whether it is a bearer's token."""
+    if api_key is not None and auth_token is not None:
+        raise ConfigError("AnthropicProvider takes an api_key or an auth_token, not both")
+    if api_key is not None:
+        return key_from(api_key, KEY_VARIABLE, environment), False
+    if auth_token is not None:
+        return key_from(auth_token, TOKEN_VARIABLE, environment), True
+    if environment.get(KEY_VARIABLE, "").strip():
+        return key_from(None, KEY_VARIABLE, environment), False
+    if environment.get(TOKEN_VARIABLE, "").strip():
+        return key_from(None, TOKEN_VARIABLE, environment), True
+    return (key_from(None, KEY_VARIABLE, environment) if official else None), False

@@ -1,0 +1,4 @@
+"""What providers over HTTP share: client, exchange with retries, server-sent events, secrets.
+
+Read `provider` first.
+"""

@@ -1,0 +1,155 @@
+"""What a provider's wire format has to say, apart from the network: pure functions over bytes and text.
+
+`refold.providers.http.provider` sends and receives; a format says what. Each provider's format is a module of its own,
+such as `provider`, and can be tested and read without a connection.
+
+JSON on the wire, for every provider: read as servers write it, leniently, and written strictly.
+
+A server that counts text in UTF-16 cuts an emoji in two and sends each half as an escape of its own, so halves are let
+in here and made whole or replaced where the text is complete.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Protocol, cast
+
+import msgspec
+
+from refold.events.core.cleaning import clean_text
+from refold.events.core.content import Json, JsonObject, is_json_array, is_json_object
+from refold.events.core.errors import ProviderError
+from refold.events.model.messages import Delta, ModelRequest, ModelResponse
+
+
+class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An HTTP request: always a POST of JSON."""
+
+    path: str
+    """Below the base URL, with a leading slash."""
+    headers: Mapping[str, str]
+    """Those of the format; authentication is added by whoever sends it."""
+    body: bytes
+
+
+class WireEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """One Server-Sent Event."""
+
+    event: str = "message"
+    data: str = ""
+
+
+class AnswerReader(Protocol):
+    """Puts one streamed answer together."""
+
+    def read(self, event: WireEvent) -> Sequence[Delta]:
+        """Take the next event, and return the pieces of the answer in it.
+
+        Raises:
+            ProviderError: the event says that the call failed, or cannot be understood.
+        """
+        ...
+
+    def finished(self) -> bool:
+        """Return whether the last event has come, so that nothing more needs to be read."""
+        ...
+
+    def answer(self) -> ModelResponse:
+        """Return the complete answer, the stream having ended.
+
+        Raises:
+            ProviderError: the answer is not complete; of kind `malformed`, and may be repeated.
+        """
+        ...
+
+
+class WireFormat(Protocol):
+    """One provider's requests, answers and errors on the wire."""
+
+    name: str
+    """Of the provider: the key of `provider_data` and the owner of a `ProviderBlock`."""
+
+    def request(self, request: ModelRequest, *, stream: bool) -> WireRequest:
+        """Return the HTTP request for a model call.
+
+        What the provider would refuse for its form alone (empty texts, orphaned results, names outside its pattern,
+        unpaired surrogates) is repaired where the meaning is certain.
+
+        Raises:
+            ProviderError: the request cannot be expressed; of kind `invalid_request`, and nothing was sent.
+        """
+        ...
+
+    def answer(self, body: bytes) -> ModelResponse:
+        """Return the answer in the body of a complete response.
+
+        Raises:
+            ProviderError: it cannot be understood, or says that the call failed.
+        """
+        ...
+
+    def reader(self) -> AnswerReader:
+        """Return what puts a streamed answer together."""
+        ...
+
+    def failure(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+        """Return what an HTTP status other than 2xx says, classified; its `retry_after_s` is left to the caller."""
+        ...
+
+
+def decoded(data: str | bytes) -> Json:
+    """Return the value of JSON text; lone surrogates are left in it.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        return cast("Json", msgspec.json.decode(data))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return _decoded_leniently(data)
+
+
+def _decoded_leniently(data: str | bytes) -> Json:
+    """As `decoded`, slower, also of halves of emojis, a byte order mark and NaN."""
+    try:
+        return cast("Json", json.loads(data))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def encoded(value: Json) -> bytes:
+    """Return the JSON of a request or of a part of it; what is not Unicode in it is replaced.
+
+    Raises:
+        ProviderError: it has no form in JSON; of kind `invalid_request`.
+    """
+    try:
+        try:
+            return msgspec.json.encode(value)
+        except UnicodeEncodeError:
+            return msgspec.json.encode(_cleaned(value))
+    except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise ProviderError(f"the request cannot be written as JSON: {error!s:.200}", kind="invalid_request") from None
+
+
+def _cleaned(value: Json) -> Json:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, tuple):
+        value = list(cast("tuple[Json, ...]", value))
+    if is_json_array(value):
+        return [_cleaned(item) for item in value]
+    if is_json_object(value):
+        return {clean_text(key) if isinstance(key, str) else key: _cleaned(item) for key, item in value.items()}
+    return value
+
+
+def text_field(value: JsonObject, key: str) -> str:
+    """Return the text under a key, or an empty one where there is none."""
+    text = value.get(key)
+    return text if isinstance(text, str) else ""
+
+
+def object_field(value: JsonObject, key: str) -> JsonObject:
+    """Return the object under a key, or an empty one where there is none."""
+    inner = value.get(key)
+    return inner if is_json_object(inner) else {}

@@ -1,0 +1,4 @@
+"""The wire of OpenAI's Chat Completions API.
+
+Read `provider` first.
+"""

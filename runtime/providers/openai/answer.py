@@ -1,0 +1,385 @@
+"""An answer of the Chat Completions API, put together from its deltas; a whole message is one delta.
+
+Sources: `openai.types.chat.chat_completion` and `chat_completion_chunk` (openai 3.57); for reasoning
+vllm-project/vllm#27755 (`reasoning`, before that `reasoning_content` as DeepSeek names it), OpenRouter's
+`reasoning_details` and ai.google.dev/gemini-api/docs/openai ("Thinking"); for usage also DeepSeek's and Moonshot's
+fields. The rules:
+
+- The order is reasoning, text, refusal, calls: the API tells no other.
+- Calls make an answer `tool_use` whatever the server says of it, since Gemini and others say `stop`. Only where it was
+  cut (`length`) is it `max_tokens`, and where it was filtered it is a `refusal`, whose calls are left out, as they may
+  have lost a part.
+- `stop`, an unknown reason and none at all end the turn. A server that broke off (`error`, `abort`,
+  `insufficient_system_resource`) failed.
+"""
+
+from collections.abc import Sequence
+
+from refold.events.core.cleaning import INTEGER_MAX, clean_text
+from refold.events.core.content import (
+    Json,
+    JsonObject,
+    ProviderBlock,
+    TextBlock,
+    ThinkingBlock,
+    is_json_array,
+    is_json_object,
+)
+from refold.events.core.errors import ProviderError
+from refold.events.model.messages import (
+    Delta,
+    ModelResponse,
+    ResponseContent,
+    StopReason,
+    TextDelta,
+    ThinkingDelta,
+    Usage,
+    UsageDelta,
+)
+from refold.providers.http.wire import decoded, object_field, text_field
+from refold.providers.openai.calls import CallAssembly, kept
+from refold.providers.openai.errors import failure_inside
+from refold.providers.openai.names import ToolNames
+
+_STOP_REASONS: dict[str, StopReason] = {
+    "stop": "end_turn",
+    "stop_sequence": "stop_sequence",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "tool_use": "tool_use",
+    "length": "max_tokens",
+    "max_tokens": "max_tokens",
+    "model_length": "max_tokens",
+    "content_filter": "refusal",
+    "refusal": "refusal",
+    "safety": "refusal",
+}
+"""By `finish_reason` in lower case; the official ones and their likes."""
+
+_BROKEN_OFF = ("error", "abort", "insufficient_system_resource")
+
+_REASONING_FIELDS = ("reasoning_content", "reasoning")
+"""Where both are given they say the same, so the first counts."""
+
+_THOUGHTS_BEGIN, _THOUGHTS_END = "<thought>", "</thought>"
+
+_GROWING_DETAILS = ("text", "summary", "data")
+
+
+class AnswerAssembly:
+    """Puts one answer together; takes time and room in proportion to what comes.
+
+    Args:
+        provider: the provider's name, for what only it understands.
+        names: the names under which tools were offered.
+    """
+
+    def __init__(self, provider: str, names: ToolNames) -> None:
+        self.finish_reason: str | None = None
+        """As the server said it; `length` and filters are not taken back by what comes behind them."""
+        self._provider = provider
+        self._text = _Text()
+        self._refusal = _Text()
+        self._thinking = _Text()
+        self._details = _Details()
+        self._thoughts_open = False
+        """Whether the last content was marked as thoughts."""
+        self._extra_content: JsonObject = {}
+        self._calls = CallAssembly(provider, names)
+        self._usage: Usage | None = None
+        self._model: str | None = None
+
+    @property
+    def said_something(self) -> bool:
+        """Whether anything of the answer's content has come."""
+        return any((self._text, self._refusal, self._thinking, self._details, self._extra_content, self.has_calls))
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a call has begun."""
+        return self._calls.have_begun
+
+    @property
+    def calls_are_whole(self) -> bool:
+        """Whether no call can be in want of more arguments."""
+        return self._calls.are_whole
+
+    def add(self, message: JsonObject, *, whole: bool = False) -> list[Delta]:
+        """Take a message or a delta of one, and return what is new.
+
+        Args:
+            message: as the server gave it; may lack any field.
+            whole: it is the whole message, so that each call in it is one of its own.
+        """
+        deltas = self._add_reasoning(message)
+        if self._take_extra_content(object_field(message, "extra_content")):
+            deltas += self._add_marked_thoughts(text_field(message, "content"))
+        else:
+            deltas += self._add_content(message.get("content"))
+        deltas += self._refusal.add(text_field(message, "refusal"), TextDelta)
+        calls = message.get("tool_calls")
+        if is_json_object(calls):
+            calls = [calls]
+        if not calls and (legacy := object_field(message, "function_call")):
+            calls = [{"index": -1, "function": legacy}]
+        if is_json_array(calls):
+            deltas += self._calls.add_whole(calls) if whole else self._calls.add(calls)
+        return deltas
+
+    def add_usage(self, value: Json) -> list[Delta]:
+        """Take what was counted so far; the last counts."""
+        usage = usage_of(value)
+        if usage is None or usage in (Usage(), self._usage):
+            return []
+        self._usage = usage
+        return [UsageDelta(usage)]
+
+    def note_model(self, value: Json) -> None:
+        """Take the name of the model that answers."""
+        if isinstance(value, str) and value:
+            self._model = value
+
+    def finish(self, reason: Json) -> None:
+        """Take a `finish_reason`; None says nothing.
+
+        Raises:
+            ProviderError: the server broke off; may be repeated.
+        """
+        if not isinstance(reason, str) or not reason:
+            return
+        word = reason.lower()
+        if word in _BROKEN_OFF:
+            raise failure_inside(self._provider, {"message": f"the answer broke off: {reason}", "code": word})
+        if _STOP_REASONS.get(self.finish_reason or "") not in ("max_tokens", "refusal"):
+            self.finish_reason = word
+
+    def answer(self) -> ModelResponse:
+        """Return the answer as it is now.
+
+        Raises:
+            ProviderError: a part of it cannot be kept; of kind `malformed`.
+        """
+        calls = self._calls.uses()
+        reason = self._stop_reason(bool(calls))
+        content: list[ResponseContent] = []
+        details = self._details.kept()
+        if self._thinking or details:
+            data: JsonObject | None = {self._provider: kept({"reasoning_details": details})} if details else None
+            content.append(ThinkingBlock(thinking=self._thinking.whole(), provider_data=data))
+        if self._extra_content:
+            content.append(ProviderBlock(provider=self._provider, data=kept({"extra_content": self._extra_content})))
+        content.extend(TextBlock(text=text) for text in (self._text.whole(), self._refusal.whole()) if text.strip())
+        if reason != "refusal":
+            content.extend(calls)
+        model = clean_text(self._model) if self._model else None
+        return ModelResponse(content=tuple(content), stop_reason=reason, usage=self._usage or Usage(), model=model)
+
+    def _stop_reason(self, calls: bool) -> StopReason:
+        reason = _STOP_REASONS.get(self.finish_reason or "stop", "end_turn")
+        if reason in ("max_tokens", "refusal"):
+            return reason
+        if calls:
+            return "tool_use"
+        if self._refusal:
+            return "refusal"
+        return "end_turn" if reason == "tool_use" else reason
+
+    def _add_reasoning(self, message: JsonObject) -> list[Delta]:
+        details = message.get("reasoning_details")
+        text = next((text for key in _REASONING_FIELDS if (text := text_field(message, key))), "")
+        if is_json_array(details) and (shown := self._details.add(details)):
+            text = text or shown
+        return self._thinking.add(text, ThinkingDelta)
+
+    def _take_extra_content(self, extra: JsonObject) -> bool:
+        """Keep what has to go back with the message, and return whether its content is marked as thoughts."""
+        thoughts = False
+        for vendor, value in extra.items():
+            if is_json_object(value):
+                thoughts = thoughts or value.get("thought") is True
+                value = {key: item for key, item in value.items() if key != "thought"}
+            if value:
+                self._extra_content[vendor] = value
+        return thoughts
+
+    def _add_marked_thoughts(self, content: str) -> list[Delta]:
+        """Take what Gemini marks as thoughts: in tags, whose end comes with the last of them or with the answer."""
+        if not self._thoughts_open:
+            content = content.removeprefix(_THOUGHTS_BEGIN)
+        thoughts, end, text = content.partition(_THOUGHTS_END)
+        self._thoughts_open = not end
+        return self._thinking.add(thoughts, ThinkingDelta) + self._text.add(text, TextDelta)
+
+    def _add_content(self, content: Json) -> list[Delta]:
+        if isinstance(content, str):
+            if self._thoughts_open and content:
+                self._thoughts_open = False
+                content = content.removeprefix(_THOUGHTS_END)
+            return self._text.add(content, TextDelta)
+        deltas: list[Delta] = []
+        for part in content if is_json_array(content) else ():
+            if isinstance(part, str):
+                deltas += self._text.add(part, TextDelta)
+            elif is_json_object(part):
+                deltas += self._text.add(text_field(part, "text"), TextDelta)
+                deltas += self._refusal.add(text_field(part, "refusal"), TextDelta)
+                deltas += self._thinking.add(_thoughts(part.get("thinking")), ThinkingDelta)
+        return deltas
+
+
+class _Text:
+    """Text that comes in pieces; half an emoji waits for its other half."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._held = ""
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces or self._held)
+
+    def add(self, piece: str, kind: type[TextDelta] | type[ThinkingDelta]) -> list[Delta]:
+        """Take a piece, and return what can be shown of it."""
+        piece = self._held + piece
+        self._held = piece[-1] if piece and "\ud800" <= piece[-1] <= "\udbff" else ""
+        shown = clean_text(piece[: len(piece) - len(self._held)])
+        if not shown:
+            return []
+        self._pieces.append(shown)
+        return [kind(shown)]
+
+    def whole(self) -> str:
+        return "".join(self._pieces) + clean_text(self._held)
+
+
+class _Details:
+    """OpenRouter's `reasoning_details`: in a stream, neighbours of one kind and place are pieces of one another."""
+
+    def __init__(self) -> None:
+        self._entries: list[JsonObject] = []
+        self._pieces: dict[str, list[str]] = {}
+        """Of the last entry."""
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    def add(self, values: Sequence[Json]) -> str:
+        """Take entries, and return what can be read of them."""
+        shown: list[str] = []
+        for value in values:
+            if not is_json_object(value):
+                continue
+            shown.append(text_field(value, "text") or text_field(value, "summary"))
+            last = self._entries[-1] if self._entries else None
+            if last is None or any(last.get(key) != value.get(key) for key in ("type", "index")):
+                self._close()
+                self._entries.append({})
+            self._entries[-1].update(
+                (key, item) for key, item in value.items() if item is not None and key not in _GROWING_DETAILS
+            )
+            for key in _GROWING_DETAILS:
+                if key in value:
+                    self._pieces.setdefault(key, []).append(text_field(value, key))
+        return "".join(shown)
+
+    def kept(self) -> list[Json]:
+        self._close()
+        return list(self._entries)
+
+    def _close(self) -> None:
+        if self._entries:
+            self._entries[-1].update((key, "".join(pieces)) for key, pieces in self._pieces.items())
+        self._pieces = {}
+
+
+def _thoughts(value: Json) -> str:
+    """Return the text of a `thinking` part, which Mistral gives as parts of its own."""
+    if isinstance(value, str):
+        return value
+    parts = value if is_json_array(value) else []
+    return "".join(text_field(part, "text") for part in parts if is_json_object(part))
+
+
+def usage_of(value: Json) -> Usage | None:
+    """Return the tokens of a `usage` object, None where it is none.
+
+    The API counts what was read from and written to its cache within the prompt; `Usage` keeps the three apart, as
+    Anthropic does, so that each is counted and paid once. Output is what the total holds besides the prompt, where that
+    is more than was said: xAI and Gemini leave reasoning out of `completion_tokens`.
+    """
+    if not is_json_object(value):
+        return None
+    details = object_field(value, "prompt_tokens_details")
+    prompt = _count(value, "prompt_tokens") or _count(value, "input_tokens")
+    completion = _count(value, "completion_tokens") or _count(value, "output_tokens")
+    cached = (
+        _count(details, "cached_tokens") or _count(value, "prompt_cache_hit_tokens") or _count(value, "cached_tokens")
+    )
+    cached = min(cached, prompt)
+    written = min(_count(details, "cache_write_tokens"), prompt - cached)
+    return Usage(
+        input_tokens=prompt - cached - written,
+        output_tokens=max(completion, _count(value, "total_tokens") - prompt),
+        cache_read_tokens=cached,
+        cache_creation_tokens=written,
+    )
+
+
+def _count(value: JsonObject, key: str) -> int:
+    count = value.get(key)
+    if isinstance(count, float) and count.is_integer():
+        count = int(count)
+    return count if type(count) is int and 0 <= count <= INTEGER_MAX else 0
+
+
+def complete_answer(body: bytes, provider: str, names: ToolNames) -> ModelResponse:
+    """Return the answer in the body of a response of status 200.
+
+    Raises:
+        ProviderError: it cannot be understood (of kind `malformed`, and may be repeated), or it says that the call
+            failed, as OpenRouter does inside a successful response.
+    """
+    try:
+        value = decoded(body)
+    except ValueError as error:
+        raise malformed(f"the body is not JSON ({error!s:.100})") from None
+    if not is_json_object(value):
+        raise malformed("the body is not a JSON object")
+    choice = first_choice(value)
+    raise_error_in(provider, value, choice)
+    message = choice.get("message") if choice is not None else None
+    if choice is None or not is_json_object(message):
+        raise malformed("it has no choice with a message")
+    assembly = AnswerAssembly(provider, names)
+    assembly.add(message, whole=True)
+    assembly.add_usage(value.get("usage"))
+    assembly.note_model(value.get("model"))
+    assembly.finish(choice.get("finish_reason"))
+    return assembly.answer()
+
+
+def first_choice(value: JsonObject) -> JsonObject | None:
+    """Return the choice of index 0, which is the only one that is asked for, or None."""
+    choices = value.get("choices")
+    if not is_json_array(choices):
+        return None
+    objects = [choice for choice in choices if is_json_object(choice)]
+    return next((choice for choice in objects if choice.get("index") in (0, None)), None)
+
+
+def raise_error_in(provider: str, value: JsonObject, choice: JsonObject | None) -> None:
+    """Do nothing unless a response of status 200 holds an error.
+
+    Raises:
+        ProviderError: it does.
+    """
+    if value.get("error"):
+        raise failure_inside(provider, value)
+    if choice is not None and choice.get("error"):
+        raise failure_inside(provider, choice)
+    if "choices" not in value and (value.get("object") == "error" or value.get("message") or value.get("detail")):
+        raise failure_inside(provider, value)
+
+
+def malformed(reason: str) -> ProviderError:
+    """Return the error for an answer that cannot be understood; it may be asked for again."""
+    return ProviderError(f"the answer cannot be understood: {reason}", kind="malformed", retryable=True)

@@ -1,0 +1,168 @@
+"""OpenAI, and every server that speaks its Chat Completions API.
+
+    OpenAIProvider()                                                   # OPENAI_API_KEY
+    OpenAIProvider(base_url="http://localhost:11434/v1")               # Ollama; vLLM, llama.cpp, LM Studio likewise
+    OpenAIProvider(api_key=key, base_url="https://openrouter.ai/api/v1", return_reasoning="reasoning_details")
+    OpenAIProvider(api_key=key, base_url="https://api.deepseek.com", return_reasoning="reasoning_content")
+
+What is sent and how answers are read is in `provider`, the connection in `provider`.
+
+The Chat Completions API and its compatible servers as a wire format: pure, without a connection.
+
+What is where: requests in `request`, whole answers in `openai_answer`, streams in `stream`, the calls in
+both in `calls`, errors in `errors`, names in `names`.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Literal, Unpack
+
+import httpx
+
+from refold.events.core.content import JsonObject
+from refold.events.core.errors import ProviderError
+from refold.events.model.messages import ModelRequest, ModelResponse
+from refold.providers.http.provider import HttpProvider
+from refold.providers.http.secrets import Secret, key_from
+from refold.providers.http.settings import HttpOptions, checked_mapping
+from refold.providers.http.wire import WireRequest, encoded
+from refold.providers.openai.answer import complete_answer
+from refold.providers.openai.errors import failure_of_status
+from refold.providers.openai.names import ToolNames
+from refold.providers.openai.request import (
+    STOP_SEQUENCES_MAX,
+    OpenAISettings,
+    ReturnedReasoning,
+    request_body,
+    tool_forms,
+)
+from refold.providers.openai.stream import OpenAIReader
+
+PATH = "/chat/completions"
+
+DEFAULT_SETTINGS = OpenAISettings()
+
+
+class OpenAIFormat:
+    """Writes requests, and reads answers and errors.
+
+    Args:
+        settings: how the server wants to be asked.
+    """
+
+    def __init__(self, settings: OpenAISettings = DEFAULT_SETTINGS) -> None:
+        self.name = settings.name
+        self.settings = settings
+        self._names = ToolNames()
+
+    def request(self, request: ModelRequest, *, stream: bool) -> WireRequest:
+        """Return the HTTP request for a model call.
+
+        Raises:
+            ProviderError: the request cannot be expressed; of kind `invalid_request`, and nothing was sent.
+        """
+        forms = tool_forms(request)
+        body = encoded(request_body(request, self.settings, forms, stream=stream))
+        self._names.remember({spec.name: forms[spec.name] for spec in request.tools})
+        accept = "text/event-stream" if stream else "application/json"
+        return WireRequest(path=PATH, headers={"content-type": "application/json", "accept": accept}, body=body)
+
+    def answer(self, body: bytes) -> ModelResponse:
+        """Return the answer in the body of a complete response.
+
+        Raises:
+            ProviderError: it cannot be understood, or says that the call failed.
+        """
+        return complete_answer(body, self.name, self._names)
+
+    def reader(self) -> OpenAIReader:
+        """Return what puts a streamed answer together."""
+        return OpenAIReader(self.name, self._names)
+
+    def failure(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
+        """Return what an HTTP status other than 2xx says, classified."""
+        return failure_of_status(self.name, status, headers, body)
+
+
+BASE_URL = "https://api.openai.com/v1"
+
+_OFFICIAL_HOSTS = (".openai.com", ".openai.azure.com")
+
+
+class OpenAIProvider(HttpProvider):
+    """Answers model requests through the Chat Completions API.
+
+    Connections are kept between calls; close them with `aclose`, or use `async with`.
+
+    Args:
+        api_key: None = that of the environment variable OPENAI_API_KEY; a compatible server may do without any.
+        base_url: where `/chat/completions` is; None = OPENAI_BASE_URL, or else OpenAI.
+        organization: sent as `OpenAI-Organization`; None = OPENAI_ORG_ID, which only OpenAI is told.
+        project: sent as `OpenAI-Project`; None = OPENAI_PROJECT_ID, which only OpenAI is told.
+        name: whose data the log keeps for it. Give servers that do not understand one another's data, such as
+            signatures of reasoning, different names.
+        max_tokens_field: carries `max_tokens`; None = `max_completion_tokens` for OpenAI, `max_tokens` for others.
+        include_usage: whether streams are asked for the tokens that they cost.
+        parallel_tool_calls: whether an answer may call several tools; None = the server's default.
+        reasoning_effort: such as `low`, for models that know it.
+        return_reasoning: the field in which the server wants earlier reasoning back; None = it does not.
+        extra_body: further fields of each request, such as `{"top_k": 40}`; they win over Refold's own.
+        environment: where the variables are looked up.
+        options: see `HttpOptions`: headers, timeouts, limits and more.
+
+    Raises:
+        ConfigError: OpenAI is asked without a key, or an argument cannot work.
+    """
+
+    def __init__(
+        self,
+        *,
+        api_key: str | Secret | None = None,
+        base_url: str | None = None,
+        organization: str | None = None,
+        project: str | None = None,
+        name: str = "openai",
+        max_tokens_field: Literal["max_completion_tokens", "max_tokens"] | None = None,
+        include_usage: bool = True,
+        parallel_tool_calls: bool | None = None,
+        reasoning_effort: str | None = None,
+        return_reasoning: ReturnedReasoning | None = None,
+        extra_body: JsonObject | None = None,
+        environment: Mapping[str, str] = os.environ,
+        **options: Unpack[HttpOptions],
+    ) -> None:
+        url = base_url if base_url is not None else environment.get("OPENAI_BASE_URL", "").strip() or BASE_URL
+        official = _is_official(url)
+        if official:
+            organization = organization or environment.get("OPENAI_ORG_ID", "").strip() or None
+            project = project or environment.get("OPENAI_PROJECT_ID", "").strip() or None
+        settings = OpenAISettings(
+            name=name,
+            max_tokens_field=max_tokens_field or ("max_completion_tokens" if official else "max_tokens"),
+            include_usage=include_usage,
+            parallel_tool_calls=parallel_tool_calls,
+            reasoning_effort=reasoning_effort,
+            return_reasoning=return_reasoning,
+            stop_sequences_max=STOP_SEQUENCES_MAX if official else None,
+            extra_body=extra_body or {},
+        )
+        accounts = {"openai-organization": organization, "openai-project": project}
+        ours = {header: value for header, value in accounts.items() if value is not None}
+        if ours:
+            options["headers"] = {**ours, **checked_mapping(options.get("headers", {}))}
+        super().__init__(OpenAIFormat(settings), base_url=url, key=_key(api_key, environment, official), **options)
+
+
+def _is_official(url: str) -> bool:
+    """Return whether a URL is OpenAI's own; one that is none is refused later, by whoever uses it."""
+    try:
+        host = httpx.URL(url).host
+    except (httpx.InvalidURL, TypeError):
+        return False
+    return f".{host}".endswith(_OFFICIAL_HOSTS)
+
+
+def _key(api_key: str | Secret | None, environment: Mapping[str, str], official: bool) -> Secret | None:
+    if api_key is None and not official and not environment.get("OPENAI_API_KEY", "").strip():
+        return None
+    return key_from(api_key, "OPENAI_API_KEY", environment)

@@ -1,0 +1,369 @@
+"""A model request as the body of a Chat Completions request.
+
+Sources: `openai.types.chat.completion_create_params` and the message params beside it (openai 3.57), and what
+compatible servers refuse of it. The rules:
+
+- Text alone goes as one string and not as an array of parts, which DeepSeek and others refuse (cline/cline#230); an
+  assistant message that only calls tools has the content null.
+- Tool messages follow their calls at once, in the order of the calls; they take text only, so images of results come
+  in the user message behind them.
+- Calls go out under our own ids, names and ids in the form that is accepted (`names`).
+- Histories of Refold are balanced already. Of any other, neighbours of one role are joined, a result is moved to its
+  call, a call without a result gets one that says so, a result without a call and what is blank is left out. Two calls
+  with one id in one answer are refused: which result is whose cannot be told.
+"""
+
+import base64
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NoReturn, TypeAlias, get_args
+
+import msgspec
+
+from refold.events.core.content import (
+    Block,
+    ImageBlock,
+    Json,
+    JsonObject,
+    Message,
+    ProviderBlock,
+    StoredBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    is_json_object,
+    tool_uses,
+    without_blanks,
+)
+from refold.events.core.errors import ConfigError, ProviderError
+from refold.events.model.configuration import ToolSpec
+from refold.events.model.messages import ModelRequest
+from refold.providers.http.wire import encoded, object_field
+from refold.providers.openai.names import CALL_ID_CHARACTERS_MAX, NAME_CHARACTERS_MAX, fitted
+
+NO_RESULT_TEXT = "No result of this call is known; it may or may not have run."
+"""The result of a call that has none in the history."""
+
+EMPTY_RESULT_TEXT = "(no output)"
+"""The text of a result without any, which some servers refuse."""
+
+ASSISTANT_IMAGE_TEXT = "(The assistant gave an image.)"
+"""Stands for an image in an assistant's message, which the API does not take back."""
+
+STOP_SEQUENCES_MAX = 4
+
+ReturnedReasoning: TypeAlias = Literal["reasoning_content", "reasoning", "reasoning_details"]
+"""The field in which a server wants earlier reasoning back.
+
+`reasoning_content`: DeepSeek's thinking mode, Kimi and others, which want it on every assistant message. `reasoning`:
+vLLM since 0.16, gpt-oss. `reasoning_details`: OpenRouter's signed or encrypted pieces, verbatim.
+"""
+
+_MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
+_MAX_TOKENS_FIELDS = ("max_completion_tokens", "max_tokens")
+_FIXED_FIELDS = ("model", "messages", "stream", "n")
+"""Without these an answer could not be read any more."""
+_OWN_FIELDS = ("role", "content", "tool_calls")
+
+
+class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server of the Chat Completions API wants to be asked.
+
+    Raises:
+        ConfigError: a setting is one that cannot work.
+    """
+
+    name: str = "openai"
+    """The provider's name: whose `ProviderBlock`s and `provider_data` go back to it."""
+    max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
+    """OpenAI's reasoning models refuse the second; most compatible servers know only the second."""
+    include_usage: bool = True
+    """Whether a stream is asked for the tokens that it cost; a few older servers refuse the field."""
+    parallel_tool_calls: bool | None = None
+    """Whether an answer may call several tools; None = the server's default. Sent only together with tools."""
+    reasoning_effort: str | None = None
+    """As the model knows it, such as `low`; None = not sent."""
+    return_reasoning: ReturnedReasoning | None = None
+    """None = reasoning is never sent back, as OpenAI wants it."""
+    stop_sequences_max: int | None = STOP_SEQUENCES_MAX
+    """Most accepted stop sequences; None = any number, as vLLM and llama.cpp take them."""
+    extra_body: JsonObject = msgspec.field(default_factory=dict[str, Json])
+    """Further fields of the body, over those that are written here."""
+
+    def __post_init__(self) -> None:
+        returned, effort = self.return_reasoning, self.reasoning_effort
+        bounds: tuple[tuple[str, bool, str], ...] = (
+            ("name", isinstance(self.name, str) and bool(self.name), "a name"),
+            ("max_tokens_field", self.max_tokens_field in _MAX_TOKENS_FIELDS, " or ".join(_MAX_TOKENS_FIELDS)),
+            ("include_usage", isinstance(self.include_usage, bool), "True or False"),
+            ("parallel_tool_calls", self.parallel_tool_calls in (None, True, False), "None, True or False"),
+            ("reasoning_effort", effort is None or (isinstance(effort, str) and bool(effort)), "None or a word"),
+            (
+                "return_reasoning",
+                returned is None or returned in get_args(ReturnedReasoning),
+                f"None or one of {', '.join(get_args(ReturnedReasoning))}",
+            ),
+        )
+        for field, good, wanted in bounds:
+            if not good:
+                raise ConfigError(f"OpenAIProvider: {field} must be {wanted}, not {getattr(self, field)!r:.80}")
+        if not is_json_object(self.extra_body):
+            raise ConfigError("OpenAIProvider: extra_body must be an object")
+        fixed = [field for field in _FIXED_FIELDS if field in self.extra_body]
+        if fixed:
+            raise ConfigError(f"extra_body may not set {', '.join(fixed)}: Refold writes that itself")
+
+
+def tool_forms(request: ModelRequest) -> dict[str, str]:
+    """Return the names on the wire of all tools that a request offers or that its history calls, by their own names.
+
+    Raises:
+        ProviderError: two different tools have one name; of kind `invalid_request`.
+    """
+    offered = [spec.name for spec in request.tools]
+    if len(set(offered)) < len(offered):
+        refuse("two of the tools have the same name")
+    called = [call.name for message in request.messages for call in tool_uses(message.content)]
+    return fitted([*offered, *called], NAME_CHARACTERS_MAX)
+
+
+def request_body(
+    request: ModelRequest, settings: OpenAISettings, forms: Mapping[str, str], *, stream: bool
+) -> JsonObject:
+    """Return the body of a request.
+
+    Args:
+        request: what is asked.
+        settings: how the server wants to be asked.
+        forms: names of tools on the wire, by their own names.
+        stream: whether the answer is to be streamed.
+
+    Raises:
+        ProviderError: the request cannot be expressed; of kind `invalid_request`.
+    """
+    body: JsonObject = {"model": request.model, "messages": chat_messages(request, settings, forms)}
+    if request.tools:
+        body["tools"] = [_tool(spec, forms[spec.name]) for spec in sorted(request.tools, key=lambda spec: spec.name)]
+        if settings.parallel_tool_calls is not None:
+            body["parallel_tool_calls"] = settings.parallel_tool_calls
+    if request.max_tokens is not None:
+        body[settings.max_tokens_field] = request.max_tokens
+    if request.temperature is not None:
+        body["temperature"] = request.temperature
+    if request.stop_sequences:
+        body["stop"] = _stop(request.stop_sequences, settings.stop_sequences_max)
+    if settings.reasoning_effort is not None:
+        body["reasoning_effort"] = settings.reasoning_effort
+    if stream:
+        body["stream"] = True
+        if settings.include_usage:
+            body["stream_options"] = {"include_usage": True}
+    return {**body, **settings.extra_body}
+
+
+def _stop(sequences: Sequence[str], most: int | None) -> list[Json]:
+    given = list(dict.fromkeys(sequences))
+    if most is not None and len(given) > most:
+        refuse(f"it has {len(given)} stop sequences and the API takes {most}; give fewer of them")
+    return list[Json](given)
+
+
+def _tool(spec: ToolSpec, form: str) -> Json:
+    function: JsonObject = {"name": form, "parameters": spec.input_schema}
+    if spec.description.strip():
+        function["description"] = spec.description
+    return {"type": "function", "function": function}
+
+
+def chat_messages(request: ModelRequest, settings: OpenAISettings, forms: Mapping[str, str]) -> list[Json]:
+    """Return the messages of a request.
+
+    Raises:
+        ProviderError: nothing is left to send, or the meaning is not certain; of kind `invalid_request`.
+    """
+    groups = _grouped(
+        Message(message.role, _kept(message, place, settings.name)) for place, message in enumerate(request.messages)
+    )
+    writer = _MessageWriter(settings, forms, _call_ids(groups))
+    results = _paired(groups)
+    for place, group in enumerate(groups):
+        if group.role == "user":
+            writer.write_user(group.content)
+        else:
+            calls = tool_uses(group.content)
+            writer.write_assistant(group.content, [(call, results.get((place, call.id))) for call in calls])
+    writer.close()
+    if not writer.messages:
+        refuse("no message holds anything that can be sent")
+    system: list[Json] = []
+    if request.system_prompt.strip():
+        system.append({"role": "system", "content": request.system_prompt})
+    return [*system, *writer.messages]
+
+
+def refuse(reason: str) -> NoReturn:
+    """Say that a request cannot be expressed.
+
+    Raises:
+        ProviderError: always; of kind `invalid_request`.
+    """
+    raise ProviderError(f"the request cannot be sent to the Chat Completions API: {reason}", kind="invalid_request")
+
+
+def _kept(message: Message, place: int, provider: str) -> tuple[Block, ...]:
+    kept: list[Block] = []
+    for block in without_blanks(message.content):
+        if isinstance(block, StoredBlock):
+            refuse(f"message {place} holds a stored block whose payload was not loaded")
+        if message.role == "user" and isinstance(block, ToolUseBlock):
+            refuse(f"message {place} is a user's and holds a tool call")
+        if message.role == "assistant" and isinstance(block, ImageBlock):
+            kept.append(TextBlock(text=ASSISTANT_IMAGE_TEXT))
+        elif not isinstance(block, ProviderBlock) or (message.role == "assistant" and block.provider == provider):
+            kept.append(block)
+    if all(isinstance(block, ThinkingBlock) for block in kept):  # An answer that only thought is none to a server.
+        return ()
+    return tuple(kept)
+
+
+def _grouped(messages: Iterable[Message]) -> list[Message]:
+    """Return `messages` without the empty ones, neighbours of one role joined."""
+    groups: list[tuple[Literal["user", "assistant"], list[Block]]] = []
+    for message in messages:
+        if not message.content:
+            continue
+        if groups and groups[-1][0] == message.role:
+            groups[-1][1].extend(message.content)
+        else:
+            groups.append((message.role, list(message.content)))
+    return [Message(role, tuple(content)) for role, content in groups]
+
+
+def _call_ids(groups: Sequence[Message]) -> dict[str, str]:
+    for group in groups:
+        calls = [call.id for call in tool_uses(group.content)]
+        if len(set(calls)) < len(calls):
+            refuse("two calls of one answer share an id")
+    return fitted((call.id for group in groups for call in tool_uses(group.content)), CALL_ID_CHARACTERS_MAX)
+
+
+def _paired(groups: Sequence[Message]) -> dict[tuple[int, str], ToolResultBlock]:
+    """Return the result of each call, by the place of its group and its id: the first behind it, wherever that is."""
+    called: dict[str, int] = {}
+    paired: dict[tuple[int, str], ToolResultBlock] = {}
+    for place, group in enumerate(groups):
+        called.update((call.id, place) for call in tool_uses(group.content))
+        for block in group.content:
+            if isinstance(block, ToolResultBlock) and block.tool_use_id in called:
+                paired.setdefault((called[block.tool_use_id], block.tool_use_id), block)
+    return paired
+
+
+class _MessageWriter:
+    """Writes groups of blocks as messages, in order."""
+
+    def __init__(self, settings: OpenAISettings, forms: Mapping[str, str], ids: Mapping[str, str]) -> None:
+        self.messages: list[Json] = []
+        self._settings = settings
+        self._forms = forms
+        self._ids = ids
+        self._images: list[Json] = []
+        """Of results, for the user message behind them."""
+
+    def write_user(self, content: Sequence[Block]) -> None:
+        parts: list[Json] = [*self._images]
+        texts: list[str] = []
+        for block in content:
+            if isinstance(block, TextBlock):
+                texts.append(block.text)
+                parts.append({"type": "text", "text": block.text})
+            elif isinstance(block, ImageBlock):
+                parts.append(_image(block))
+        self._images = []
+        if len(texts) == len(parts):
+            if texts:
+                self.messages.append({"role": "user", "content": "\n\n".join(texts)})
+        else:
+            self.messages.append({"role": "user", "content": parts})
+
+    def write_assistant(
+        self, content: Sequence[Block], answers: Sequence[tuple[ToolUseBlock, ToolResultBlock | None]]
+    ) -> None:
+        message: JsonObject = {"role": "assistant", "content": _assistant_content(content)}
+        calls: list[Json] = [self._call(call) for call, _ in answers]
+        if calls:
+            message["tool_calls"] = calls
+        elif message["content"] is None:
+            message["content"] = ""
+        self.messages.append({**message, **self._further_fields(content)})
+        for call, result in answers:
+            self._write_result(self._ids[call.id], result)
+
+    def close(self) -> None:
+        """Write what waits for a user message that does not come."""
+        self.write_user(())
+
+    def _further_fields(self, content: Sequence[Block]) -> JsonObject:
+        name, wanted = self._settings.name, self._settings.return_reasoning
+        fields: JsonObject = {}
+        thoughts: list[str] = []
+        for block in content:
+            if isinstance(block, ProviderBlock) and "type" not in block.data:
+                fields.update({key: value for key, value in block.data.items() if key not in _OWN_FIELDS})
+            elif isinstance(block, ThinkingBlock) and block.signature is None:  # A signed one is another provider's.
+                thoughts.append(block.thinking)
+                details = object_field(block.provider_data or {}, name).get("reasoning_details")
+                if wanted == "reasoning_details" and details is not None:
+                    fields["reasoning_details"] = details
+        if wanted == "reasoning_content" or (wanted == "reasoning" and thoughts):
+            fields[wanted] = "\n\n".join(thoughts)
+        return fields
+
+    def _call(self, call: ToolUseBlock) -> Json:
+        own = object_field(call.provider_data or {}, self._settings.name)
+        function: JsonObject = {"name": self._forms[call.name], "arguments": encoded(call.input).decode()}
+        further = own.get("function")
+        if is_json_object(further):
+            function = {**further, **function}
+        return {**own, "id": self._ids[call.id], "type": "function", "function": function}
+
+    def _write_result(self, call: str, result: ToolResultBlock | None) -> None:
+        texts: list[str] = []
+        images: list[Json] = []
+        for block in result.content if result is not None else (TextBlock(text=NO_RESULT_TEXT),):
+            if isinstance(block, TextBlock):
+                texts.append(block.text)
+            elif isinstance(block, ImageBlock):
+                images.append(_image(block))
+            else:
+                refuse(f"the result of {call} holds a stored block whose payload was not loaded")
+        text = "\n\n".join(text for text in texts if text.strip())
+        if images:
+            self._images.extend([{"type": "text", "text": f"Of the result of {call}:"}, *images])
+            text = text or "(The image follows.)"
+        text = text or EMPTY_RESULT_TEXT
+        if (result is None or result.is_error) and not text.lower().startswith("error"):
+            text = f"Error: {text}"
+        self.messages.append({"role": "tool", "tool_call_id": call, "content": text})
+
+
+def _assistant_content(content: Sequence[Block]) -> Json:
+    texts: list[str] = []
+    parts: list[Json] = []
+    for block in content:
+        if isinstance(block, TextBlock):
+            texts.append(block.text)
+            parts.append({"type": "text", "text": block.text})
+        elif isinstance(block, ProviderBlock) and "type" in block.data:
+            parts.append(block.data)
+    if len(parts) > len(texts):
+        return parts
+    return "".join(texts) if texts else None
+
+
+def _image(block: ImageBlock) -> Json:
+    if not _MEDIA_TYPE.fullmatch(block.media_type):
+        refuse(f"{block.media_type!r:.100} is no media type of an image")
+    url = f"data:{block.media_type};base64,{base64.b64encode(block.data).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}

@@ -1,0 +1,4 @@
+"""The ReAct protocol: thought, action and observation as text.
+
+Read `text` first.
+"""

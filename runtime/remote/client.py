@@ -1,0 +1,451 @@
+"""Giving a command to a log from outside of the runtime that owns it, if any does.
+
+The command goes into the inbox first, so that it is durable under its key; then whoever can perform it does: the
+runtime that owns the log, or this process, which owns the log for a moment where no runtime does. Both look into the
+same file, and only the owner performs, so there is no moment in which two do.
+
+Commands to a log that no runtime owns: they are recorded by whoever gives them, through the same pure core.
+
+A batch that would start a tool's body is not recorded here. ToolCallStarted says that the body may have begun, and the
+next runtime would find a call that a crash interrupted; so such a command waits in the inbox for a runtime that has
+the tools. It has been decided all the same: commands after it are decided as if it were in the log already, so that of
+two people who decide about one call the second one is told. A cancellation does not wait: it ends what has not begun.
+A session that is not in the log yet waits with all of its commands: only a runtime has an agent to begin it with.
+
+What waits for somebody's decision in a log, whoever owns it.
+
+Waiting for what comes of rows of an inbox: one look for all who wait in an event loop, however many they are.
+
+Every look asks the file system whether the file has changed, and opens it only then, or when some seconds have gone by.
+"""
+
+import asyncio
+import os
+import uuid
+from pathlib import Path
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from refold.actors.kernel.clock import Clock, SystemClock
+from refold.events.core.cleaning import clean_text
+from refold.events.core.contract import Plan, Recorded, evolve_all, plan
+from refold.events.core.errors import CommandRejected, ConfigError, LogInUse, PersistenceError
+from refold.events.core.ids import PayloadHash, RunId, SessionId, StreamName, ToolCallId, stream_name
+from refold.events.core.records import EncodedBatch
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
+from refold.events.session.events import SessionEvent, ToolCallStarted
+from refold.events.session.state import SessionState, calls_awaiting_approval, reason_to_ask
+from refold.inspection.log_reading import Batches, opened, session_head
+from refold.inspection.session_view import list_sessions
+from refold.inspection.summaries import call_words
+from refold.remote.protocol import (
+    Cancel,
+    Decide,
+    Inbox,
+    InboxCommand,
+    InboxEntry,
+    InboxOutcome,
+    Refused,
+    Send,
+    done,
+    key_in_session,
+    session_command,
+)
+from refold.sessions.reads import waiting_below
+from refold.stores.event_store import EventStore
+from refold.stores.opening import open_log
+from refold.stores.sqlite import file as sqlite_file
+from refold.stores.sqlite.file import absolute
+from refold.stores.sqlite.inbox import InboxSignature
+from refold.stores.sqlite.ownership import log_owner
+
+
+async def perform_directly(store: EventStore, inbox: Inbox, session: SessionId, clock: Clock) -> None:
+    """Perform a session's rows in order, as far as that can be done without a runtime; those that cannot, stay.
+
+    Args:
+        store: the log, owned by the caller.
+        inbox: of that log.
+        session: whose rows.
+        clock: what stamps events.
+
+    Raises:
+        PersistenceError: the log or the inbox cannot be read or written; a row that was recorded and not noted in the
+            inbox is found under its key the next time.
+    """
+    while await _Round(store, inbox, session, clock).perform():
+        pass
+
+
+class _Round:
+    """One pass over the rows of a session."""
+
+    def __init__(self, store: EventStore, inbox: Inbox, session: SessionId, clock: Clock) -> None:
+        self._store = store
+        self._inbox = inbox
+        self._session = session
+        self._stream: StreamName = stream_name(SESSION_KIND, session)
+        self._clock = clock
+        self._ahead = False
+        """The state is ahead of the log by commands that wait for a runtime."""
+
+    async def perform(self) -> bool:
+        """Perform what can be; return whether another pass may do more, after a cancellation overtook others."""
+        state = await self._durable_state()
+        if state.version == 0:
+            return False
+        for entry in await self._inbox.waiting(self._session):
+            if self._ahead and isinstance(entry.command, Cancel):
+                state = await self._durable_state()
+                self._ahead = False
+                await self._perform_one(state, entry)
+                return True
+            state = await self._perform_one(state, entry)
+        return False
+
+    async def _perform_one(self, state: SessionState, entry: InboxEntry) -> SessionState:
+        """Perform a row on `state`, which is used up, and return the state after it."""
+        if isinstance(entry.command, Refused) or entry.command is None:
+            await self._inbox.finish(entry, entry.command or Refused(message="the row holds no command"))
+            return state
+        version = state.version
+        outcome: InboxOutcome
+        try:
+            if state.configuration is None and isinstance(entry.command, Send):
+                raise CommandRejected(f"no agent has ever run in session {self._session!r}; begin with `refold run`")
+            command, payloads = session_command(entry.command, key_in_session(state.keys, entry.key))
+            planned = plan(SESSION_CORE, state, command, max(self._clock.now_us(), state.at))
+            if isinstance(planned, Recorded):
+                outcome = await done(self._store, self._session, entry.command, planned.version, new=False)
+            elif self._ahead or any(isinstance(event, ToolCallStarted) for event in planned.events):
+                self._ahead = True
+                return planned.state
+            else:
+                await self._append(planned, version, payloads)
+                state = planned.state
+                outcome = await done(self._store, self._session, entry.command, version + 1, new=True)
+        except CommandRejected as error:
+            outcome = Refused(message=str(error))
+            if state.version != version:  # It was decided, and cannot be encoded.
+                state = await self._durable_state()
+        await self._inbox.finish(entry, outcome)
+        return state
+
+    async def _append(
+        self, planned: Plan[SessionState, SessionEvent], version: int, payloads: dict[PayloadHash, bytes]
+    ) -> None:
+        batch = EncodedBatch(
+            stream=self._stream,
+            expected_version=version,
+            at=planned.events[0].at,
+            events=tuple(SESSION_CODEC.encode(event) for event in planned.events),
+            pending=tuple(effect.key for effect in SESSION_CORE.pending(planned.state)),
+        )
+        await self._store.append([batch], payloads)
+
+    async def _durable_state(self) -> SessionState:
+        stored = await self._store.read_stream(self._stream)
+        return evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(stored))
+
+
+POLL_S: Final = 0.1
+"""Seconds between two looks."""
+
+LOOK_ANYWAY_S: Final = 2.0
+"""After so long the file is opened though nothing seems to have changed: for clocks of file systems that are coarse."""
+
+_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Path, int], "OutcomeWatch"]] = WeakKeyDictionary()
+
+
+async def outcome_within(inbox: Inbox, entry: InboxEntry, seconds: float, clock: Clock) -> InboxOutcome | None:
+    """Return what came of a row, as soon as that is noted, or None where it is not in so many seconds.
+
+    Raises:
+        CommandRejected: the row is not there any more.
+        PersistenceError: the inbox cannot be read.
+    """
+    watches = _watches.setdefault(asyncio.get_running_loop(), {})
+    name = (inbox.file.path, id(clock))
+    watch = watches.get(name)
+    if watch is None:
+        watch = watches[name] = OutcomeWatch(inbox, clock)
+    try:
+        return await watch.outcome(entry, seconds)
+    finally:
+        if not watch.is_awaited and watches.get(name) is watch:
+            del watches[name]
+            watch.stop()
+
+
+class OutcomeWatch:
+    """Looks into one inbox as long as somebody waits, and tells who waits what came of their rows."""
+
+    def __init__(self, inbox: Inbox, clock: Clock) -> None:
+        self._inbox = inbox
+        self._clock = clock
+        self._waiting: dict[asyncio.Future[InboxOutcome | None], InboxEntry] = {}
+        self._looking = asyncio.get_running_loop().create_task(self._look(), name=f"watch of {inbox.file.path.name}")
+        self._seen: InboxSignature | None = None
+        self._again = True
+        self._looked_at_s = clock.monotonic_s()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._waiting)
+
+    def stop(self) -> None:
+        """Look no more; nobody waits."""
+        self._looking.cancel()
+
+    async def outcome(self, entry: InboxEntry, seconds: float) -> InboxOutcome | None:
+        """Return what came of a row, or None where that is not noted in so many seconds."""
+        future: asyncio.Future[InboxOutcome | None] = asyncio.get_running_loop().create_future()
+
+        def give_up() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        timer = self._clock.call_later(seconds, give_up)
+        self._waiting[future] = entry
+        self._again = True  # What it waits for may have been noted before the last look.
+        try:
+            return await future
+        finally:
+            timer.cancel()
+            del self._waiting[future]
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                if self._is_due():
+                    await self._tell()
+            except PersistenceError as error:
+                for future in self._waiting:
+                    if not future.done():
+                        future.set_exception(error)
+            await self._clock.sleep(POLL_S)
+
+    def _is_due(self) -> bool:
+        signature = self._inbox.file.signature()
+        changed = signature != self._seen
+        due = changed or self._again or self._clock.monotonic_s() - self._looked_at_s >= LOOK_ANYWAY_S
+        # Another write may have come in the same tick of the file system's clock: so it is opened once more.
+        self._again, self._seen = changed, signature
+        return due
+
+    async def _tell(self) -> None:
+        self._looked_at_s = self._clock.monotonic_s()
+        waiting = dict(self._waiting)
+        outcomes = await self._inbox.outcomes(list(waiting.values()))
+        for future, entry in waiting.items():
+            outcome = outcomes[entry.name]
+            if future.done() or outcome is None:
+                continue
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+
+TRY_TO_OWN_S: Final = 0.5
+"""After so long it is tried again whether the log can be owned, since its owner may have ended."""
+
+TIMEOUT_S: Final = 10.0
+"""How long to wait for a runtime to perform a command."""
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that is in the inbox, and what has come of it."""
+
+    session: SessionId
+    key: str
+    outcome: InboxOutcome | None
+    """None = it is not performed yet, and stays in the inbox."""
+    owner: LogInUse | None = None
+    """Where it is not performed: the runtime that did not do so in time; None = no runtime owns the log."""
+    directly: bool = False
+    """No runtime owned the log when it was tried to perform it without one."""
+
+
+async def give(
+    log: str | os.PathLike[str],
+    session: str,
+    command: InboxCommand,
+    *,
+    key: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+    clock: Clock | None = None,
+    may_begin: bool = False,
+    wait_for_runtime: bool = False,
+) -> Given:
+    """Give a command to the runtime that owns a log, or to the log itself where none does.
+
+    Args:
+        log: the path of a log's file.
+        session: a session that is in the log, or that an input which waits in the inbox will begin.
+        command: what it is to do.
+        key: idempotency key: the same key in a session is the same command, whoever performs it; None = a new one.
+        timeout_s: how long to wait for the runtime to perform it; afterwards it stays in the inbox.
+        clock: None = the machine's.
+        may_begin: the session need not be there; the next runtime that owns the log, or the one that does, begins it.
+        wait_for_runtime: where nobody but a runtime can perform the command and none owns the log, wait for one.
+
+    Raises:
+        ConfigError: there is no such session.
+        CommandRejected: the key was used for another command, or somebody took the command back.
+        PersistenceError: the log or its inbox cannot be used. The command is not in the inbox any more, unless a
+            runtime owns the log: then its key tells later what came of it.
+    """
+    clock = clock if clock is not None else SystemClock()
+    inbox = Inbox(sqlite_file.absolute(log), clock)
+    async with opened(log) as store:
+        if not may_begin:
+            await _require_session(store, inbox, session)
+    sqlite_file.look_at(sqlite_file.absolute(log))  # A symbolic link would have its inbox beside itself.
+    entry = await inbox.put(session, command, key if key is not None else uuid.uuid4().hex)
+    if entry.outcome is not None:
+        return Given(session=entry.session, key=entry.key, outcome=entry.outcome)
+    return await _performed(log, inbox, entry, timeout_s, clock, wait_for_runtime)
+
+
+async def _require_session(store: EventStore, inbox: Inbox, session: str) -> None:
+    """Raise ConfigError unless there is a session, or will be."""
+    try:
+        await session_head(store, session)
+    except ConfigError:
+        if not await inbox.file.waiting(clean_text(session)):
+            raise
+
+
+async def _performed(
+    log: str | os.PathLike[str],
+    inbox: Inbox,
+    entry: InboxEntry,
+    timeout_s: float,
+    clock: Clock,
+    wait_for_runtime: bool,
+) -> Given:
+    """Wait until the command is performed, by whoever comes to own the log."""
+    until_s = clock.monotonic_s() + timeout_s
+    owner: LogInUse | None = None
+    directly = False
+    while True:
+        if not directly:
+            try:
+                owner = _owner_of(log)
+                if owner is None:
+                    given = await _performed_here(log, inbox, entry, clock)
+                    if given.outcome is not None or not wait_for_runtime:
+                        return given
+                    directly = True  # Whoever performs it from now on is a runtime.
+            except LogInUse as error:
+                owner = error
+            except PersistenceError:
+                if entry.new:  # Nobody else owns the log, so nobody performs it meanwhile.
+                    await inbox.file.take_back(entry.name)
+                raise
+        left_s = until_s - clock.monotonic_s()
+        if left_s > 0:
+            outcome = await outcome_within(inbox, entry, left_s if directly else min(left_s, TRY_TO_OWN_S), clock)
+        else:
+            outcome = await inbox.outcome(entry)
+        if outcome is not None or not left_s > 0:
+            return Given(session=entry.session, key=entry.key, outcome=outcome, owner=owner, directly=directly)
+
+
+def _owner_of(log: str | os.PathLike[str]) -> LogInUse | None:
+    """Return who owns the log, where that is another process: one of this process may be gone with its loop."""
+    owner = log_owner(sqlite_file.absolute(log))
+    if owner is None or owner.pid == os.getpid():
+        return None
+    return LogInUse(str(log), pid=owner.pid, host=owner.host)
+
+
+async def _performed_here(log: str | os.PathLike[str], inbox: Inbox, entry: InboxEntry, clock: Clock) -> Given:
+    """Own the log for a moment, and perform what waits for the session.
+
+    Raises:
+        LogInUse: a runtime owns it.
+    """
+    async with await open_log(log, wait_for_log_s=0) as store:
+        await perform_directly(store, inbox, entry.session, clock)
+        outcome = await inbox.outcome(entry)
+        return Given(session=entry.session, key=entry.key, outcome=outcome, directly=True)
+
+
+class AwaitedDecision(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that somebody has to allow or deny."""
+
+    session: SessionId
+    run: RunId | None
+    call: ToolCallId
+    tool: str
+    what: str
+    """The tool and its arguments, as text."""
+    reason: str
+    """Why somebody is asked."""
+    decided: bool
+    """A decision waits in the inbox for a runtime."""
+
+
+async def awaited_decisions(
+    log: str | os.PathLike[str], session: str | None = None, *, below: bool = False
+) -> list[AwaitedDecision]:
+    """Return the calls of a log, or of one session, that wait for approval, in order of sessions and calls.
+
+    Args:
+        log: path of the log.
+        session: None = all.
+        below: also those that wait in the sessions that calls of `session` began, behind its own.
+
+    Raises:
+        ConfigError: there is no such session.
+        PersistenceError: the log or its inbox cannot be read.
+    """
+    inbox = Inbox(absolute(log), SystemClock())
+    found: list[AwaitedDecision] = []
+    async with opened(log) as store:
+        if session is not None:
+            await session_head(store, session)
+            names = [SessionId(session)]
+            if below:
+                names += [name async for name in waiting_below(store, SessionId(session))]
+        else:
+            # What has ended waits for nobody; what is open or parked may, beside other calls at work.
+            names = [
+                listed.session
+                for listed in await list_sessions(store)
+                if listed.status in ("open", "waiting", "parked")
+            ]
+        for name in names:
+            found += _of_session(name, await _state(store, name), await _decided(inbox, name))
+    return found
+
+
+async def _state(store: EventStore, session: SessionId) -> SessionState:
+    state = SESSION_CORE.initial()
+    async for batch in Batches(store, f"{SESSION_KIND}/{session}"):
+        state = evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(batch), state)
+    return state
+
+
+async def _decided(inbox: Inbox, session: SessionId) -> set[ToolCallId]:
+    return {entry.command.call for entry in await inbox.waiting(session) if isinstance(entry.command, Decide)}
+
+
+def _of_session(session: SessionId, state: SessionState, decided: set[ToolCallId]) -> list[AwaitedDecision]:
+    return [
+        AwaitedDecision(
+            session=session,
+            run=state.run.id if state.run is not None else None,
+            call=call.id,
+            tool=call.name,
+            what=call_words(call.name, call.input),
+            reason=reason_to_ask(call),
+            decided=call.id in decided,
+        )
+        for call in calls_awaiting_approval(state)
+    ]

@@ -1,0 +1,379 @@
+"""A log as a process sees it that does not own it: a worker of a web server beside the one that runs the agents.
+
+Read `refold.remote.protocol` first. What changes a session goes through the inbox to the runtime that owns the log,
+wherever that runs; what is looked at is read from the log. The rules: a connection never writes the log while a runtime
+owns it, keeps nothing open between calls, and needs no closing; and whoever waits is told why there is no end for now.
+"""
+
+import math
+import os
+import uuid
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from refold.actors.calls.conversation import own_copy
+from refold.actors.kernel.clock import Clock, SystemClock
+from refold.events.core.content import Message
+from refold.events.core.contract import evolve_all
+from refold.events.core.errors import CommandRejected, ConfigError
+from refold.events.core.ids import RunId, SessionId, ToolCallId, checked_identifier, kind_and_identifier, stream_name
+from refold.events.model.payloads import all_restored, stored_hashes
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
+from refold.events.session.events import recorded_reason
+from refold.events.session.state import history
+from refold.inspection.log_reading import Batches, Streams, opened
+from refold.remote.client import AwaitedDecision, Given, awaited_decisions, give
+from refold.remote.follow import POLL_S, follow_run
+from refold.remote.protocol import Cancel, Decide, Done, InboxCommand, Refused, send_command
+from refold.sessions.access import Input, checked_flag, checked_name
+from refold.sessions.notifications import Recorded
+from refold.sessions.outcome import RunResult
+from refold.sessions.reads import read_recorded
+from refold.stores.sqlite import file as sqlite_file
+from refold.stores.sqlite.ownership import LogOwner, log_owner
+
+if TYPE_CHECKING:
+    from refold.sync.connection import SyncConnection
+
+PATIENCE_S: Final = 10.0
+"""How long to wait for a runtime, where nothing else is said."""
+
+EVENTS_PAGE: Final = 1000
+"""How many events are read from the log at once."""
+
+
+class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
+    """An input that is accepted for good, and whose run has not ended when the wait for it did.
+
+    Sending the same input under the same `key` waits for the same run again.
+    """
+
+    session: SessionId
+    key: str
+    run: RunId | None
+    """Its run; None = the input waits in the inbox for a runtime."""
+    why: str
+    """What it waits for, in words."""
+    calls: tuple[ToolCallId, ...] = ()
+    """Calls of the session that wait for approval, where that is why."""
+
+
+def connect(log: str | os.PathLike[str], *, patience_s: float = PATIENCE_S, clock: Clock | None = None) -> "Connection":
+    """Return the way to a log that a runtime of another process, thread or event loop owns, or will own.
+
+    Nothing is opened or started, so that a connection may be made at any time, before a fork too, and held for ever.
+
+    Args:
+        log: the path of the log's file.
+        patience_s: how long a command waits for a runtime to perform it, and a caller for one to own the log.
+        clock: None = the machine's.
+
+    Raises:
+        ConfigError: that is the path of no file, or no number of seconds.
+    """
+    return Connection(log, patience_s=patience_s, clock=clock)
+
+
+class Connection:
+    """A log that somebody else owns; get it from `connect`.
+
+    Where no event loop runs, `with connect(log) as connection` gives a `SyncConnection`, on a loop of its own.
+    """
+
+    def __init__(
+        self, log: str | os.PathLike[str], *, patience_s: float = PATIENCE_S, clock: Clock | None = None
+    ) -> None:
+        if not isinstance(log, str | os.PathLike):
+            raise ConfigError(f"connect takes the path of a log's file, not {log!r:.60}; other processes see no store")
+        if os.fspath(log) == ":memory:":
+            raise ConfigError(
+                "a log in memory is its runtime's own and cannot be reached from elsewhere; give the runtime and "
+                "connect the path of a file"
+            )
+        sqlite_file.require_path(log)
+        self.log: Path = sqlite_file.absolute(log)
+        """The path of the log's file, absolute."""
+        self.patience_s = _checked_seconds(patience_s, "patience_s")
+        self.clock: Clock = clock if clock is not None else SystemClock()
+
+    def session(self, session_id: str | None = None) -> "ConnectedSession":
+        """Return a session, which may be in the log or not; its first input begins it.
+
+        Args:
+            session_id: any text of 1 to 512 UTF-8 bytes without NUL; None = a new id is made.
+
+        Raises:
+            ConfigError: the id cannot be one.
+        """
+        name = session_id if session_id is not None else str(uuid.uuid4())
+        return ConnectedSession(self, SessionId(checked_identifier(name, "session id")))
+
+    def __enter__(self) -> "SyncConnection":
+        from refold.sync.connection import SyncConnection
+
+        self._face = SyncConnection(self)
+        return self._face
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._face.close()
+
+    async def sessions(self) -> list[SessionId]:
+        """Return the ids of all sessions in the log, in code-point order.
+
+        Raises:
+            PersistenceError: the log is missing or cannot be read.
+        """
+        await self.wait_for_file()
+        async with opened(self.log) as store:
+            heads = [head async for head in Streams(store, prefix=f"{SESSION_KIND}/")]
+        return [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
+
+    async def approvals(self) -> list[AwaitedDecision]:
+        """Return the calls of all sessions that wait for somebody's decision, in order of sessions and calls.
+
+        Raises:
+            PersistenceError: the log or its inbox cannot be read.
+        """
+        await self.wait_for_file()
+        return await awaited_decisions(self.log)
+
+    def owner(self) -> LogOwner | None:
+        """Return the process that owns the log at this moment, or None if none does.
+
+        Raises:
+            PersistenceError: that cannot be told.
+        """
+        return log_owner(self.log)
+
+    async def wait_for_file(self) -> None:
+        """Return when the log's file is there, or no process is about to make it."""
+        until_s = self.clock.monotonic_s() + self.patience_s
+        while (
+            sqlite_file.look_at(self.log) == "missing"
+            and log_owner(self.log) is not None
+            and self.clock.monotonic_s() < until_s
+        ):
+            await self.clock.sleep(POLL_S)
+
+
+class ConnectedSession:
+    """One conversation in a log that somebody else owns; get it from `Connection.session`."""
+
+    def __init__(self, connection: Connection, session: SessionId) -> None:
+        self.id = session
+        self._connection = connection
+        self._stream = stream_name(SESSION_KIND, session)
+
+    async def send(
+        self, content: Input, *, key: str | None = None, wait_s: float | None = None
+    ) -> RunResult | Unfinished:
+        """Send an input through the log's owner, and return how its run ended.
+
+        The input is accepted for good as soon as it lies in the inbox, whatever becomes of this process or of the
+        owner. Cancelling the task that awaits this stops the wait and leaves the run alone; `cancel` ends it.
+
+        It is returned early, as `Unfinished`, when a call of the session waits for somebody's approval, when the run is
+        parked, or when no runtime has owned the log for as long as the connection has patience.
+
+        Args:
+            content: text or blocks; not empty.
+            key: idempotency key: the same key with the same content is the same run, whether it is sent here or by the
+                owner's `Session.send`; None = a new one.
+            wait_s: for how long to wait for the end of the run, 0 = only until the input is accepted; None = for as
+                long as it takes.
+
+        Raises:
+            CommandRejected: the input is empty or cannot be recorded, the key was used for something else, or the
+                owner refuses it, as where the session is one of another agent.
+            PersistenceError: the input could not be put into the inbox, or the log cannot be read.
+        """
+        connection = self._connection
+        clock = connection.clock
+        until_s = clock.monotonic_s() + (math.inf if wait_s is None else _checked_seconds(wait_s, "wait_s"))
+        given = await self._give(
+            send_command(content),
+            key,
+            patience_s=connection.patience_s if wait_s is None else min(connection.patience_s, wait_s),
+            may_begin=True,
+        )
+        if not isinstance(given.outcome, Done) or given.outcome.run is None:
+            return Unfinished(session=self.id, key=given.key, run=None, why=_why(given))
+        run = given.outcome.run
+        followed = await follow_run(
+            connection.log,
+            self.id,
+            run,
+            clock,
+            wait_s=until_s - clock.monotonic_s(),
+            ownerless_s=connection.patience_s,
+            owned=not given.directly,
+        )
+        if isinstance(followed, RunResult):
+            return followed
+        return Unfinished(session=self.id, key=given.key, run=run, why=followed.why, calls=followed.calls)
+
+    async def cancel(
+        self, *, run: RunId | str | None = None, key: str | None = None, reason: str | None = None
+    ) -> bool:
+        """End the run under way as cancelled; without one, nothing happens.
+
+        Args:
+            run: this run instead, which may be under way, queued or for a later time; one that has ended stays.
+            key: idempotency key.
+            reason: is recorded.
+
+        Returns:
+            Whether that is done; False = it waits in the inbox for a runtime.
+
+        Raises:
+            ConfigError: there is no such session.
+            PersistenceError: it could not be put into the inbox.
+        """
+        named = RunId(checked_name(run, "run")) if run is not None else None
+        why = recorded_reason(reason) if reason is not None else None
+        return (await self._give(Cancel(run=named, reason=why), key)).outcome is not None
+
+    async def decide(
+        self,
+        call: AwaitedDecision | ToolCallId | str,
+        *,
+        allow: bool,
+        reason: str = "",
+        always: bool = False,
+        key: str | None = None,
+    ) -> bool:
+        """Allow or deny a call that waits for approval.
+
+        Args:
+            call: one of `approvals`, which may be that of a child; or the id of one of this session's own.
+            allow: whether it may run.
+            reason: what the model is told where it may not.
+            always: allow, in this session, every later call of the same action too, and those that wait.
+            key: idempotency key.
+
+        Returns:
+            Whether that is done; False = it waits in the inbox for a runtime.
+
+        Raises:
+            CommandRejected: the call does not wait for approval.
+            ConfigError: there is no such session.
+            PersistenceError: it could not be put into the inbox.
+        """
+        if isinstance(call, AwaitedDecision):
+            whose = self._connection.session(call.session)
+            return await whose.decide(call.call, allow=allow, reason=reason, always=always, key=key)
+        decision = Decide(
+            call=ToolCallId(checked_name(call, "call")),
+            allow=checked_flag(allow, "allow"),
+            reason=recorded_reason(reason),
+            always=checked_flag(always, "always"),
+        )
+        return (await self._give(decision, key)).outcome is not None
+
+    async def approvals(self) -> list[AwaitedDecision]:
+        """Return the calls of the session that wait for somebody's decision, and those that its children wait for.
+
+        Raises:
+            ConfigError: the log has no such session.
+            PersistenceError: the log or its inbox cannot be read.
+        """
+        await self._connection.wait_for_file()
+        return await awaited_decisions(self._connection.log, self.id, below=True)
+
+    async def history(self) -> list[Message]:
+        """Return the balanced history as the model sees it; of a session that has not begun, none.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        await self._connection.wait_for_file()
+        state = SESSION_CORE.initial()
+        async with opened(self._connection.log) as store:
+            async for batch in Batches(store, self._stream):
+                state = evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(batch), state)
+            messages = history(state)
+            hashes = stored_hashes(messages)
+            payloads = await store.read_payloads(hashes) if hashes else {}
+        return [own_copy(message) for message in all_restored(messages, payloads)]
+
+    async def events(self, *, after_version: int = 0) -> AsyncGenerator[Recorded, None]:
+        """Yield the session's recorded events with a version greater than `after_version`, up to now.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        await self._connection.wait_for_file()
+        async with opened(self._connection.log) as store:
+            version = after_version
+            while page := await read_recorded(store, self._stream, after_version=version, limit=EVENTS_PAGE):
+                for recorded in page:
+                    yield recorded
+                version = page[-1].version
+
+    async def follow(self, *, after_version: int | None = None) -> AsyncGenerator[Recorded, None]:
+        """Yield the session's events as they become durable, each once and in order, until the reader leaves.
+
+        Pieces of answers are not logged, so that only the owner can follow those.
+
+        Args:
+            after_version: begin after this version, 0 for the beginning; None = from now on.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        await self._connection.wait_for_file()
+        async with opened(self._connection.log) as store:
+            version = after_version
+            if version is None:
+                head = await store.head(self._stream)
+                version = head.version if head is not None else 0
+            while True:
+                page = await read_recorded(store, self._stream, after_version=version, limit=EVENTS_PAGE)
+                for recorded in page:
+                    yield recorded
+                    version = recorded.version
+                if not page:
+                    await self._connection.clock.sleep(POLL_S)
+
+    async def _give(
+        self, command: InboxCommand, key: str | None, *, patience_s: float | None = None, may_begin: bool = False
+    ) -> Given:
+        """Give a command to the owner, and wait for it.
+
+        Raises:
+            CommandRejected: it was refused.
+        """
+        connection = self._connection
+        await connection.wait_for_file()
+        given = await give(
+            connection.log,
+            self.id,
+            command,
+            key=key,
+            timeout_s=connection.patience_s if patience_s is None else patience_s,
+            clock=connection.clock,
+            may_begin=may_begin,
+            wait_for_runtime=may_begin,
+        )
+        if isinstance(given.outcome, Refused):
+            raise CommandRejected(given.outcome.message)
+        return given
+
+
+def _why(given: Given) -> str:
+    if given.owner is None:
+        return "no runtime owns the log; the input waits in the inbox for one"
+    by = f"process {given.owner.pid or '(unknown)'} on host {given.owner.host or '(unknown)'}"
+    return f"{by} owns the log and has not taken the input yet; it waits in the inbox"
+
+
+def _checked_seconds(value: float, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ConfigError(f"{name} must be a number of seconds of at least 0, not {value!r:.60}")
+    return value

@@ -1,0 +1,218 @@
+"""The owner's side of the inbox: a runtime performs what other processes ask of it.
+
+Every poll looks at what the file system says of the file, and opens it only where that has changed, or some seconds
+have gone by. Each session with rows gets a task that performs them in order, so no session waits for another one. The
+rules: a row is noted as performed after it is in the log, under a key that tells the session if it comes again; what
+is wrong with a row costs that row only; what is wrong with the file is logged and counted, and costs the runtime
+nothing.
+"""
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from refold.actors.agent.messages import ForAcceptedWork
+from refold.actors.agent.session import ReadSession
+from refold.actors.agent.subsession import children_prefix
+from refold.actors.effects import WithPayloads
+from refold.actors.folded_actor import Performed
+from refold.actors.kernel.errors import ActorStopped, AskTimeout
+from refold.events.core.errors import AgentLoopError, CommandRejected, ConfigError, PersistenceError
+from refold.events.core.ids import SessionId, checked_identifier, stream_name
+from refold.events.session.commands import SendInput
+from refold.events.session.core import SESSION_KIND
+from refold.remote.protocol import (
+    Cancel,
+    Inbox,
+    InboxCommand,
+    InboxEntry,
+    InboxOutcome,
+    Refused,
+    Send,
+    done,
+    key_in_session,
+    session_command,
+)
+from refold.sessions.access import hooked_input
+from refold.stores.sqlite.file import absolute
+from refold.stores.sqlite.inbox import InboxSignature
+
+if TYPE_CHECKING:
+    from refold.agent_runtime import AgentRuntime
+
+log = logging.getLogger("refold.remote.protocol")
+
+LOOK_ANYWAY_S: Final = 5.0
+"""After so long the file is opened though nothing seems to have changed: for clocks of file systems that are coarse,
+and for rows that the log refused for a while."""
+
+
+def reader_of(runtime: "AgentRuntime") -> "InboxReader | None":
+    """Return the reader of a runtime's inbox, started, or None where its log is no file or its options say so."""
+    path, poll_s = runtime.options.log, runtime.options.inbox_poll_s
+    if not isinstance(path, str | os.PathLike) or path == ":memory:" or not poll_s:
+        return None
+    reader = InboxReader(runtime, absolute(path))
+    reader.start(poll_s)
+    return reader
+
+
+class InboxReader:
+    """Performs the rows of one log's inbox in the runtime that owns the log.
+
+    Args:
+        runtime: open, on this event loop.
+        log_path: the log's absolute path.
+        session: perform rows of this session and its children only, and leave the others to another runtime; None = of
+            all.
+    """
+
+    def __init__(self, runtime: "AgentRuntime", log_path: Path, *, session: str | None = None) -> None:
+        self.failures = 0
+        """How often the inbox could not be read or written, or a row broke something."""
+        self._runtime = runtime
+        self._clock = runtime.system.clock
+        self._inbox = Inbox(log_path, self._clock)
+        self._only = session
+        self._working: dict[str, asyncio.Task[None]] = {}
+        """Tasks by session."""
+        self._watching: asyncio.Task[None] | None = None
+        self._seen: InboxSignature | None = None
+        self._again = False
+        self._looked_at_s: float | None = None
+        self._complaint = ""
+
+    def start(self, poll_s: float) -> None:
+        """Look now, and then every `poll_s` seconds of the runtime's clock, until `stop`."""
+        self._watching = asyncio.get_running_loop().create_task(self._watch(poll_s), name="inbox")
+
+    async def stop(self) -> None:
+        """Begin nothing more, and return once nothing of it runs; what was not noted is found under its key later."""
+        tasks = [task for task in (self._watching, *self._working.values()) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def perform_waiting(self) -> None:
+        """Perform what waits now, and return when that is done."""
+        await self._look()
+        while self._working:
+            await asyncio.wait(list(self._working.values()))
+
+    async def _watch(self, poll_s: float) -> None:
+        while True:
+            try:
+                if self._is_due():
+                    await self._look()
+            except Exception as error:  # noqa: BLE001 - whatever is in that file must not end the runtime's ear
+                self._broke(error, "looking into the inbox")
+            await self._clock.sleep(poll_s)
+
+    def _is_due(self) -> bool:
+        """Tell whether the file has to be opened: it has changed since, or was just about to when it was last seen."""
+        try:
+            signature = self._inbox.file.signature()
+        except PersistenceError as error:
+            self._failed(error)
+            return False
+        now_s = self._clock.monotonic_s()
+        late = self._looked_at_s is None or now_s - self._looked_at_s >= LOOK_ANYWAY_S
+        changed = signature != self._seen
+        due = signature is not None and (changed or self._again or late)
+        # Another write may have come in the same tick of the file system's clock: so it is opened once more.
+        self._again = changed
+        self._seen = signature
+        return due
+
+    async def _look(self) -> None:
+        """Give each session with rows a task, unless it has one."""
+        self._looked_at_s = self._clock.monotonic_s()
+        try:
+            sessions = await self._inbox.file.sessions_waiting()
+        except PersistenceError as error:
+            self._failed(error)
+            return
+        self._complaint = ""
+        for session in sessions:
+            if session not in self._working and self._is_performed(session):
+                task = asyncio.get_running_loop().create_task(self._perform_all(session), name=f"inbox of {session}")
+                self._working[session] = task
+
+    def _is_performed(self, session: str) -> bool:
+        only = self._only
+        return only is None or session == only or session.startswith(children_prefix(only))
+
+    async def _perform_all(self, session: str) -> None:
+        """Perform the rows of a session in order; the first one that must wait lets those behind it wait."""
+        try:
+            while rows := await self._inbox.waiting(session):
+                for entry in rows:
+                    await self._inbox.finish(entry, await self._perform(entry))
+        except (PersistenceError, AskTimeout) as error:  # It is tried again: whether it is in the log, its key tells.
+            self._failed(error)
+        except ActorStopped as error:
+            log.info("commands to session %s wait for the next runtime: %s", session, error)
+        except Exception as error:  # noqa: BLE001 - the other sessions have tasks of their own, and go on
+            self._broke(error, f"the commands to session {session}")
+        finally:
+            del self._working[session]
+
+    async def _perform(self, entry: InboxEntry) -> InboxOutcome:
+        """Return what came of a row, once that is durable.
+
+        Raises:
+            PersistenceError: the log does not take it now.
+            AskTimeout: the session does not answer.
+            ActorStopped: the runtime closes.
+        """
+        if isinstance(entry.command, Refused) or entry.command is None:
+            return entry.command or Refused(message="the row holds no command")
+        try:
+            return await self._perform_command(entry.session, entry.command, entry.key)
+        except (PersistenceError, AskTimeout):
+            raise
+        except ActorStopped as error:
+            self._runtime.require_open()
+            return Refused(message=str(error))  # The session has failed for good.
+        except (AgentLoopError, CommandRejected, ConfigError) as error:
+            return Refused(message=str(error))
+        except Exception as error:  # noqa: BLE001 - one row must not stop the others, whatever it brings to light
+            self._broke(error, f"a command to session {entry.session}")
+            return Refused(message=f"it broke: {type(error).__name__}: {error!s:.200}")
+
+    async def _perform_command(self, session: SessionId, command: InboxCommand, key: str) -> InboxOutcome:
+        runtime = self._runtime
+        stream = stream_name(SESSION_KIND, checked_identifier(session, "session id"))
+        runtime.require_open()
+        if not isinstance(command, Send) and await runtime.store.head(stream) is None:
+            return Refused(message=f"the log has no session {session!r}")
+        ref = runtime.system.ref(stream)
+        question = ReadSession(lambda state: (state.agent, key_in_session(state.keys, key)))
+        agent, key = await ref.ask(ForAcceptedWork(question), block=False)  # Its sender has the row's receipt.
+        if agent is not None and agent not in runtime.agents and not isinstance(command, Cancel):
+            return Refused(
+                message=f"session {session!r} is one of agent {agent!r}, and the runtime that owns the log runs agent "
+                f"{runtime.agent.name!r}"
+            )
+        asked, payloads = session_command(command, key)
+        hooks = runtime.hooks_of(agent)
+        if isinstance(asked, SendInput) and hooks is not None:
+            asked, payloads = await hooked_input(hooks, session, asked, payloads)
+        accepted = ForAcceptedWork(WithPayloads(asked, payloads) if payloads else asked)
+        performed = await ref.ask(accepted, block=False)
+        assert isinstance(performed, Performed)
+        return await done(runtime.store, session, command, performed.version, performed.new)
+
+    def _broke(self, error: Exception, what: str) -> None:
+        self.failures += 1
+        log.error("the inbox of %s: %s broke", self._runtime.store.name, what, exc_info=error)
+
+    def _failed(self, error: Exception) -> None:
+        """Count an error, and log it if it is not the one that was logged last."""
+        self.failures += 1
+        if str(error) != self._complaint:
+            self._complaint = str(error)
+            log.warning("the inbox of %s: %s", self._runtime.store.name, error)

@@ -1,0 +1,274 @@
+"""Commands from other processes to the runtime that owns a log: what they say, and what comes of them.
+
+Only a log's owner writes it. Whoever else wants to approve a call, cancel a run or send an input writes a row into the
+file beside the log (`refold.stores.sqlite.inbox`) and waits for its outcome. `owner` is the owner's side,
+`client` that of everybody else, and `client` performs rows where no runtime owns the log. The rule: a row
+becomes a command of its session under the row's own key, so that performing it twice does nothing twice, and a request
+that is made again, of the owner or through the inbox, is the same command.
+"""
+
+from collections.abc import Container, Sequence
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+
+from refold.actors.kernel.clock import Clock
+from refold.events.core.cleaning import clean_text
+from refold.events.core.content import ImageBlock, TextBlock
+from refold.events.core.errors import CommandRejected
+from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, checked_identifier, stream_name
+from refold.events.session.commands import CancelRun, DecideApproval, SendInput
+from refold.events.session.core import SESSION_CODEC, SESSION_KIND
+from refold.events.session.events import CancelRequested, recorded_reason
+from refold.events.session.state import run_of_input
+from refold.sessions.access import Input, checked_key, input_blocks, input_content
+from refold.stores.event_store import EventStore
+from refold.stores.sqlite.inbox import InboxFile, InboxRow, RowName
+
+FORMER_PREFIX: Final = "inbox:"
+"""What stands before a row's key in sessions of logs whose Refold kept keys of rows apart from those of callers."""
+
+
+class Send(msgspec.Struct, frozen=True, kw_only=True, tag="send", forbid_unknown_fields=True, omit_defaults=True):
+    """Send an input; done when it is in the log, long before its run ends.
+
+    It may begin a session, which takes a runtime: only that has an agent.
+    """
+
+    text: str = ""
+    content: tuple[TextBlock | ImageBlock, ...] = ()
+    """Its blocks, where it is more than a text."""
+
+
+class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
+    """End a run as cancelled; done also where there is nothing to cancel."""
+
+    run: RunId | None = None
+    """The run under way or one that waits; None = the one under way."""
+    reason: str | None = None
+
+
+class Decide(msgspec.Struct, frozen=True, kw_only=True, tag="decide", forbid_unknown_fields=True):
+    """Allow or deny a call that waits for approval."""
+
+    call: ToolCallId
+    allow: bool
+    reason: str = ""
+    """What the model is told where it is denied."""
+    always: bool = False
+    """Allow every later call of the same action in the session too."""
+
+
+InboxCommand: TypeAlias = Send | Cancel | Decide
+"""What a row says. A field that this Refold does not know is refused, and never ignored."""
+
+
+class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
+    """The command is in the log."""
+
+    version: int
+    """Of the event that it became; 0 where there was nothing to do."""
+    new: bool = True
+    """False where the session had it under the same key already, or there was nothing to do."""
+    run: RunId | None = None
+    """Of an input: its run. Of a cancellation: the run that it ended."""
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
+    """Nothing was recorded, and nothing will be."""
+
+    message: str
+
+
+InboxOutcome: TypeAlias = Done | Refused
+"""What came of a row."""
+
+
+class InboxEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A row, understood."""
+
+    name: RowName
+    session: SessionId
+    key: str
+    command: InboxCommand | Refused | None
+    """None once it was performed; a refusal where it says nothing that can be performed."""
+    outcome: InboxOutcome | None
+    """None = not performed yet."""
+    new: bool = False
+    """It was put there just now."""
+
+
+_command_decoder: msgspec.json.Decoder[InboxCommand] = msgspec.json.Decoder(InboxCommand)
+_outcome_decoder: msgspec.json.Decoder[InboxOutcome] = msgspec.json.Decoder(InboxOutcome)
+
+
+class Inbox:
+    """The inbox of one log, which may not be there yet; for errors of its file see `InboxFile`.
+
+    Args:
+        log: the log's absolute path.
+        clock: what stamps rows.
+    """
+
+    def __init__(self, log: Path, clock: Clock) -> None:
+        self.file = InboxFile(log)
+        self._clock = clock
+
+    async def put(self, session: str, command: InboxCommand, key: str) -> InboxEntry:
+        """Put a command there, durably, or find what was put there under the same key.
+
+        Raises:
+            CommandRejected: the key was used for another command, or is none; or nobody could perform the command.
+            ConfigError: the session's name cannot be one.
+        """
+        if not key:
+            raise CommandRejected("a key is not empty; leave it out to have one made")
+        checked_key(key)
+        cleaned = _cleaned(command)
+        session_command(cleaned, key)
+        row, new = await self.file.add(
+            checked_identifier(session, "session id"),
+            clean_text(key),
+            msgspec.json.encode(cleaned),
+            self._clock.now_us(),
+        )
+        return _entry(row, new)
+
+    async def outcome(self, entry: InboxEntry) -> InboxOutcome | None:
+        """Return what came of a row, or None if it still waits.
+
+        Raises:
+            CommandRejected: the row is not there any more.
+        """
+        outcome = (await self.outcomes([entry]))[entry.name]
+        if isinstance(outcome, CommandRejected):
+            raise outcome
+        return outcome
+
+    async def outcomes(self, entries: Sequence[InboxEntry]) -> dict[RowName, InboxOutcome | CommandRejected | None]:
+        """Return what came of each of many rows, None where it still waits; an error where it is not there any more."""
+        rows = await self.file.rows([entry.name for entry in entries])
+        return {
+            entry.name: _entry(rows[entry.name]).outcome if entry.name in rows else self._gone(entry)
+            for entry in entries
+        }
+
+    def _gone(self, entry: InboxEntry) -> CommandRejected:
+        return CommandRejected(
+            f"the command with key {entry.key!r} is not in the inbox {self.file.path} any more: somebody took it back, "
+            "or removed the file"
+        )
+
+    async def waiting(self, session: str) -> list[InboxEntry]:
+        """Return the commands of a session that wait, oldest first; at most a hundred."""
+        return [_entry(row) for row in await self.file.waiting(session)]
+
+    async def finish(self, entry: InboxEntry, outcome: InboxOutcome) -> None:
+        """Note what came of a row."""
+        await self.file.finish(entry.name, msgspec.json.encode(outcome), self._clock.now_us())
+
+
+def session_command(
+    command: InboxCommand, key: str
+) -> tuple[SendInput | CancelRun | DecideApproval, dict[PayloadHash, bytes]]:
+    """Return what a row's command is to its session, and the payloads of what is large in it.
+
+    Raises:
+        CommandRejected: the input is empty, or cannot be recorded.
+    """
+    match command:
+        case Send():
+            content, payloads = input_content(_input_of(command))
+            return SendInput(content=content, key=key), payloads
+        case Cancel(run=run, reason=reason):
+            return CancelRun(run=run, reason=reason, key=key), {}
+        case Decide(call=call, allow=allow, reason=reason, always=always):
+            return DecideApproval(call=call, allowed=allow, reason=reason, always=always, key=key), {}
+
+
+def key_in_session(keys: Container[str], key: str) -> str:
+    """Return the key under which a session knows, or will know, a row's command.
+
+    Args:
+        keys: that the session knows.
+        key: of the row.
+    """
+    former = FORMER_PREFIX + key
+    return former if former in keys else key
+
+
+def send_command(content: Input) -> Send:
+    """Return the command that sends an input.
+
+    Raises:
+        CommandRejected: it is empty, or not text or blocks.
+    """
+    blocks = input_blocks(content)
+    if len(blocks) == 1 and isinstance(blocks[0], TextBlock):
+        return Send(text=blocks[0].text)
+    return Send(content=tuple(blocks))
+
+
+async def done(store: EventStore, session: SessionId, command: InboxCommand, version: int, new: bool) -> Done:
+    """Return the outcome of a command that became the event at `version`, or nothing at all where that is 0.
+
+    Raises:
+        PersistenceError: the log cannot be read.
+    """
+    run: RunId | None = None
+    if version and isinstance(command, Send):
+        run = run_of_input(version)
+    elif version and isinstance(command, Cancel):
+        stored = await store.read_stream(stream_name(SESSION_KIND, session), after_version=version - 1, limit=1)
+        events = SESSION_CODEC.decode_all(stored)
+        run = next((event.run for event in events if isinstance(event, CancelRequested)), None)
+    return Done(version=version, new=new, run=run)
+
+
+def _input_of(command: Send) -> Input:
+    return command.content or command.text
+
+
+def _cleaned(command: InboxCommand) -> InboxCommand:
+    """Return a command that can be encoded: arguments of a process may hold bytes that are no Unicode."""
+    match command:
+        case Send():
+            return send_command(_input_of(command))
+        case Cancel(run=run, reason=reason):
+            return Cancel(
+                run=RunId(clean_text(run)) if run is not None else None,
+                reason=recorded_reason(reason) if reason is not None else None,
+            )
+        case Decide(call=call):
+            return msgspec.structs.replace(
+                command, call=ToolCallId(clean_text(call)), reason=recorded_reason(command.reason)
+            )
+
+
+def _entry(row: InboxRow, new: bool = False) -> InboxEntry:
+    command: InboxCommand | Refused | None = None
+    if row.command is not None:
+        try:
+            command = _command_decoder.decode(row.command)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            command = Refused(message=f"that is no command which this Refold knows: {error!s:.200}")
+    elif row.outcome is None:
+        command = Refused(message="the row holds no command")
+    return InboxEntry(
+        name=row.name,
+        session=SessionId(row.session),
+        key=row.key,
+        command=command,
+        outcome=_outcome(row.outcome),
+        new=new,
+    )
+
+
+def _outcome(data: bytes | None) -> InboxOutcome | None:
+    if data is None:
+        return None
+    try:
+        return _outcome_decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        return Refused(message=f"it was performed, and what came of it cannot be read: {error!s:.200}")

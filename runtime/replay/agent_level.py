@@ -1,0 +1,383 @@
+"""Level `decide` of a replay: today's agent in shadow, on what a session recorded.
+
+Each recorded stimulus that user code had a hand in is done again by the very functions that did it: an input goes
+through middleware, a request is built of the recorded history with today's configuration, tools, offer, window and
+middleware, the model's own answer is judged by today's checks and policy, a tool's own result goes through middleware
+again, and the session's core decides under today's configuration. What comes out is compared with what is recorded.
+
+The rules: every comparison begins at the recorded state, so that one difference does not bring on all those after it,
+but for the core's decisions, which build on each other and are compared up to the first one that differs. Nothing is
+called but what decides (see `refold.tools.dry_run`), and what could not be done again is said.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from refold.actors.agent.compaction import Summarising
+from refold.actors.agent.subsession import parent_in
+from refold.actors.calls.conversation import Conversation
+from refold.actors.calls.middleware import HookContext
+from refold.actors.calls.recall import Remembered
+from refold.actors.calls.request import WantedRequest
+from refold.events.core.content import Json
+from refold.events.core.contract import evolve_all
+from refold.events.core.difference import NOTHING, first_difference, json_of
+from refold.events.core.ids import PayloadHash, RunId, SessionId, StreamName, event_ref, kind_and_identifier
+from refold.events.core.records import StoredEvent
+from refold.events.model.configuration import AgentConfiguration, ToolSpec
+from refold.events.model.context_window import Context
+from refold.events.model.messages import ModelRequest, Prepared, RequestReference
+from refold.events.model.request import applied, plain_request, prepared_of
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE
+from refold.events.session.events import (
+    AgentConfigured,
+    ContextPrepared,
+    InputQueued,
+    ModelFailed,
+    ModelResponded,
+    SessionEvent,
+    SessionOpened,
+    TimerSet,
+    ToolCallCompleted,
+    ToolCallFailed,
+)
+from refold.events.session.state import SessionState
+from refold.inspection.core_replay import CoreReplay, Divergence
+from refold.replay.agent_parts import (
+    Difference,
+    RequestPair,
+    answer_now,
+    in_recall,
+    in_requests,
+    in_summary,
+    input_now,
+    result_now,
+)
+from refold.replay.current_agent import PastRecalling, TodaysAgent, require_remembering
+from refold.replay.report import Tally, What
+from refold.stores.event_store import EventStore
+from refold.tools.dry_run import NotComparable, Shadow
+
+T = TypeVar("T")
+
+AFTER_A_DIFFERENCE = "it follows a decision that differs"
+
+MEMORY_FAILED = ("nothing was recalled", "the working memory was left out")
+"""How the notes begin that say that a memory could not be asked."""
+
+NOT_SUMMARISED = "the history was not summarised"
+
+
+class TodaysDecisions(CoreReplay[SessionState, SessionEvent]):
+    """Decides a session again as if today's configuration had been in force all along."""
+
+    def __init__(self, stream: StreamName, today: TodaysAgent) -> None:
+        super().__init__(stream, SESSION_CORE, SESSION_CODEC)
+        self._today = today
+
+    def _decoded(self, batch: Sequence[StoredEvent]) -> list[SessionEvent]:
+        return [self._todays(event) for event in super()._decoded(batch)]
+
+    def _todays(self, event: SessionEvent) -> SessionEvent:
+        if not isinstance(event, AgentConfigured):
+            return event
+        return msgspec.structs.replace(event, configuration=self._today.in_place_of(event.configuration))
+
+
+class SessionInShadow:
+    """Takes the batches of one session, oldest first.
+
+    Args:
+        stream: of the session.
+        today: its agent.
+        store: the log.
+        shadow: runs the agent's code.
+        tally: counts the comparisons.
+    """
+
+    def __init__(self, stream: StreamName, today: TodaysAgent, store: EventStore, shadow: Shadow, tally: Tally) -> None:
+        self._stream = stream
+        self._session = SessionId(kind_and_identifier(stream)[1])
+        self._today = today
+        self._store = store
+        self._shadow = shadow
+        self._tally = tally
+        self._state = SESSION_CORE.initial()
+        self._conversation = Conversation(store.read_payloads)
+        self._recalling = PastRecalling(store, today.agent)
+        self._decisions: TodaysDecisions | None = TodaysDecisions(stream, today)
+        self._configured: dict[int, AgentConfiguration] = {}
+        self._places: list[tuple[int, int]] = [(0, 0)]
+        """Position and time of each version."""
+        self._is_child = False
+        self._found: set[What] = set()
+        self.core_version: int | None = None
+
+    async def take(self, batch: Sequence[StoredEvent]) -> list[Divergence]:
+        """Do one batch again; return what differs in it, of each kind of comparison the first of the session.
+
+        Raises:
+            LogFormatError: an event cannot be decoded, or contradicts those before it.
+            PersistenceError: the log cannot be read.
+        """
+        events = SESSION_CODEC.decode_all(batch)
+        stimulus = events[0]
+        if isinstance(stimulus, SessionOpened):
+            self._is_child = parent_in(batch[0]) is not None
+        found = await self._user_code(batch, stimulus)
+        decided = self._decided(batch)
+        if decided is not None:
+            found.append(decided)
+        self._state = evolve_all(SESSION_CORE, events, self._state)
+        self._places += [(stored.position, stored.at) for stored in batch]
+        for version, event in enumerate(events, batch[0].version):
+            if isinstance(event, AgentConfigured):
+                self._configured[version] = event.configuration
+                self.core_version = event.configuration.code.core
+        return found
+
+    def _decided(self, batch: Sequence[StoredEvent]) -> Divergence | None:
+        if self._decisions is None:
+            self._tally.miss("decision", event_ref(self._stream, batch[0].version), AFTER_A_DIFFERENCE)
+            return None
+        divergence = self._decisions.decide(batch)
+        self._tally.add("decision", differs=divergence is not None)
+        if divergence is not None:
+            self._decisions = None
+        return divergence
+
+    async def _user_code(self, batch: Sequence[StoredEvent], stimulus: SessionEvent) -> list[Divergence]:
+        match stimulus:
+            case InputQueued(scheduled=0) | TimerSet():
+                return await self._input(batch, stimulus)
+            case ModelResponded(request=reference) | ModelFailed(request=reference) if reference is not None:
+                return await self._turn(batch, stimulus, reference)
+            case ContextPrepared(request=reference) if reference is not None:
+                return await self._summary(batch, stimulus, reference)
+            case ToolCallCompleted() | ToolCallFailed():
+                return await self._result(batch, stimulus)
+            case _:
+                return []
+
+    async def _done_again(
+        self, what: What, batch: Sequence[StoredEvent], work: Callable[[], Awaitable[T]], part: str = ""
+    ) -> T | None:
+        """Return what `work` does in shadow; None where it could not be done again, which is counted.
+
+        Args:
+            what: it is for.
+            batch: that it is about.
+            work: done again.
+            part: which part of it, where that is not the agent's code.
+        """
+
+        async def working() -> T:
+            return await work()
+
+        try:
+            return await self._shadow.answer(f"{self._today.agent.name} {what} {part}", working)
+        except NotComparable as error:
+            self._tally.miss(what, event_ref(self._stream, batch[0].version), str(error))
+        return None
+
+    def _compared(self, what: What, batch: Sequence[StoredEvent], found: Difference | None) -> list[Divergence]:
+        """Count a comparison, and return the first difference of its kind."""
+        self._tally.add(what, differs=found is not None)
+        if found is None or what in self._found or what == "decision":
+            return []
+        self._found.add(what)
+        return [
+            Divergence(
+                stream=self._stream,
+                version=batch[0].version,
+                batch=batch[0].version,
+                position=batch[0].position,
+                differs=what,
+                difference=found.difference,
+                recorded=found.recorded,
+                now=found.now,
+                core_version=self.core_version,
+            )
+        ]
+
+    def _in_events(
+        self, what: What, batch: Sequence[StoredEvent], recorded: SessionEvent, now: SessionEvent
+    ) -> list[Divergence]:
+        msgspec.structs.force_setattr(now, "at", recorded.at)
+        difference = first_difference(recorded, now, what)
+        found = Difference(difference, json_of(recorded), json_of(now)) if difference is not None else None
+        return self._compared(what, batch, found)
+
+    async def _input(self, batch: Sequence[StoredEvent], event: InputQueued | TimerSet) -> list[Divergence]:
+        if self._is_child:
+            return []  # A call's task, which goes through no middleware.
+        hooks = self._today.hooks
+        now = await self._done_again("input", batch, lambda: input_now(event, hooks, self._session, self._store))
+        return self._in_events("input", batch, event, now) if now is not None else []
+
+    async def _turn(
+        self, batch: Sequence[StoredEvent], event: ModelResponded | ModelFailed, reference: RequestReference
+    ) -> list[Divergence]:
+        pair = await self._done_again("request", batch, lambda: self._pair(event.run, event.turn, reference), "log")
+        if pair is None:
+            return []
+        found = await self._recall(batch, pair)
+        found += await self._no_summary(batch, pair)
+        now = await self._done_again("request", batch, lambda: self._request_now(pair))
+        if now is not None:
+            found += self._compared("request", batch, in_requests(pair.request, now, "request"))
+        if isinstance(event, ModelResponded):
+            offered = now.tools if now is not None else pair.request.tools
+            found += await self._answer(batch, event, pair, offered)
+        return found
+
+    async def _pair(self, run: RunId, turn: int, reference: RequestReference) -> RequestPair:
+        """Return the recorded request, and what is known of the one that is made today."""
+        configuration = self._configured.get(reference.configured)
+        state = self._state
+        if configuration is None or state.run is None:
+            raise NotComparable("the log does not say which configuration was in force")
+        messages, digest = await self._conversation.upto(state.messages, reference.messages)
+        if len(state.messages) < reference.messages or (reference.digest and digest != reference.digest):
+            raise NotComparable("the history is not the one that was sent; `refold check` says what is wrong")
+        prepared = await self._prepared(reference)
+        prompt, tools = await self._today.parts_of(configuration)
+        plain = plain_request(configuration, prompt, tools, messages, reference.offered)
+        wanted = WantedRequest(
+            session=self._session,
+            run=run,
+            turn=turn,
+            asked=state.run.asked,
+            summarised=state.summarised,
+            configured=reference.configured,
+            configuration=self._today.configuration,
+            source=state.messages,
+            length=reference.messages,
+            latest_input=state.run.latest_input,
+            conversation=self._conversation,
+        )
+        return RequestPair(request=applied(plain, prepared), reference=reference, prepared=prepared, wanted=wanted)
+
+    async def _prepared(self, reference: RequestReference) -> Prepared:
+        name: PayloadHash | None = reference.prepared_payload
+        return prepared_of(reference, await self._store.read_payloads([name]) if name is not None else {})
+
+    async def _recall(self, batch: Sequence[StoredEvent], pair: RequestPair) -> list[Divergence]:
+        recorded = Remembered(added=pair.prepared.added, recalled=pair.reference.recalled)
+        if not self._today.remembers and recorded == Remembered():
+            return []
+
+        async def remembered(position: int, at: int) -> Remembered | None:
+            require_remembering(self._recalling)
+            if any(note.startswith(MEMORY_FAILED) for note in pair.prepared.notes):
+                raise NotComparable("a memory could not be asked when it was recorded")
+            if not await self._recalling.go(position, at) and position != asked[0]:
+                return None
+            query = pair.wanted.source[pair.wanted.latest_input]
+            whole = (await self._conversation.upto(pair.wanted.source, pair.wanted.length))[0]
+            now = await self._recalling.remembered(
+                self._today.configuration, whole[pair.wanted.latest_input].text if query.content else ""
+            )
+            if now.notes:
+                raise NotComparable(now.notes[0])
+            return now
+
+        asked = self._places[pair.wanted.asked]
+        now = await self._done_again("recall", batch, lambda: remembered(*asked))
+        if now is None:
+            return []
+        difference = in_recall(recorded, now)
+        if difference is not None:  # A memory may have changed between the decision to ask and the question.
+            before_answer = (batch[0].position - 1, batch[0].at)
+            later = await self._done_again("recall", batch, lambda: remembered(*before_answer))
+            difference = in_recall(recorded, later) if later is not None else difference
+        return self._compared("recall", batch, difference)
+
+    async def _request_now(self, pair: RequestPair) -> ModelRequest:
+        self._today.given.recorded = Remembered(added=pair.prepared.added, recalled=pair.reference.recalled)
+        return (await self._today.requests.make(pair.wanted)).request
+
+    async def _context(self, pair: RequestPair) -> tuple[ModelRequest, Context]:
+        plain, _ = await self._today.requests.plain(pair.wanted)
+        return plain, Context(
+            system_prompt=plain.system_prompt,
+            messages=plain.messages,
+            tools=plain.tools,
+            latest_input=pair.wanted.latest_input,
+        )
+
+    async def _no_summary(self, batch: Sequence[StoredEvent], pair: RequestPair) -> list[Divergence]:
+        """Compare where a history was sent without being summarised first."""
+        window = self._today.agent.context
+        summarised = pair.wanted.summarised > pair.wanted.asked
+        failed = any(note.startswith(NOT_SUMMARISED) for note in pair.prepared.notes)
+        if not isinstance(window, Summarising) or summarised or failed:
+            return []
+
+        async def planned() -> tuple[int | None]:
+            plan = window.plan((await self._context(pair))[1])
+            return (plan.replaced if plan is not None else None,)
+
+        now = await self._done_again("summary", batch, planned)
+        return self._compared("summary", batch, in_summary(None, now[0])) if now is not None else []
+
+    async def _summary(
+        self, batch: Sequence[StoredEvent], event: ContextPrepared, reference: RequestReference
+    ) -> list[Divergence]:
+        window = self._today.agent.context
+        turn = self._state.run.turns if self._state.run is not None else 0
+        pair = await self._done_again("summary", batch, lambda: self._pair(event.run, turn, reference), "log")
+        if pair is None:
+            return []
+
+        async def asked() -> tuple[int | None, ModelRequest | None]:
+            if not isinstance(window, Summarising):
+                return None, None
+            plain, context = await self._context(pair)
+            plan = window.plan(context)
+            return (plan.replaced, window.request(plain, plan)) if plan is not None else (None, None)
+
+        now = await self._done_again("summary", batch, asked)
+        if now is None:
+            return []
+        replaced, request = now
+        difference = in_summary(event.replaced, replaced)
+        if difference is None and request is not None:
+            difference = in_requests(pair.request, request, "summary.request")
+        return self._compared("summary", batch, difference)
+
+    async def _answer(
+        self, batch: Sequence[StoredEvent], event: ModelResponded, pair: RequestPair, offered: Sequence[ToolSpec]
+    ) -> list[Divergence]:
+        where = HookContext(session=self._session, run=event.run, turn=event.turn)
+
+        async def judged() -> SessionEvent:
+            return await answer_now(event, pair.prepared.answer, self._state, where, self._today, offered, self._store)
+
+        now = await self._done_again("answer", batch, judged)
+        return self._in_events("answer", batch, event, now) if now is not None else []
+
+    async def _result(
+        self, batch: Sequence[StoredEvent], event: ToolCallCompleted | ToolCallFailed
+    ) -> list[Divergence]:
+        again = result_now(event, self._state, self._session, self._today, self._store)
+        if again is None:
+            return []
+        now = await self._done_again("call", batch, again)
+        if now is None:
+            return []
+        left, right = now.refused_then, now.refused
+        sides: tuple[Json, Json] = (NOTHING if left is None else left, NOTHING if right is None else right)
+        difference = first_difference((left,), (right,), "call")
+        found = None
+        if difference is not None:
+            named = msgspec.structs.replace(difference, path="call.refused", left=sides[0], right=sides[1])
+            found = Difference(named, {**now.call, "refused": left}, {**now.call, "refused": right})
+        divergences = self._compared("call", batch, found)
+        if now.missed is not None:
+            self._tally.miss("result", event_ref(self._stream, batch[0].version), now.missed)
+        elif now.event is not None:
+            divergences += self._in_events("result", batch, event, now.event)
+        return divergences

@@ -1,0 +1,339 @@
+"""Replay: a log, done again with today's code.
+
+    report = await replay("events.db")
+    report.raise_for_divergence()
+
+Level `fold` folds every stream: the state only. Level `core` feeds every recorded stimulus to today's `evolve`, `react`
+and `pending`, and compares the consequences and the effects in flight with the recorded ones. `admit` is not asked
+again: a stimulus is what it decided, and the commands that it decided about, or refused, are not in the log. No
+provider and no tool runs at any level, and at these two of a user's code only the cores that the caller names:
+`await replay("books.db", kinds={"book": OrderBook})`.
+
+Level `decide` takes an agent, `await replay("events.db", agent=agent)`, and runs what of it decides in shadow on what
+its sessions, and those of its subagents, recorded; see `refold.replay.agent_level`. All other streams are decided again
+as at level `core`.
+
+Read `refold.inspection.core_replay` for how one stream is compared, and `refold.inspection.kinds` for which
+streams can be. The rule: what was not replayed is said in the report.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import msgspec
+
+from refold.events.core.checked_core import CheckedCore
+from refold.events.core.errors import ConfigError, DivergenceError
+from refold.events.core.ids import StreamName
+from refold.events.core.pure_core import PureCore, S
+from refold.events.core.records import StoredEvent, StreamHead
+from refold.events.model.configuration import CORE_VERSION
+from refold.events.session.core import SESSION_CODEC, SESSION_KIND
+from refold.events.session.events import SessionOpened
+from refold.inspection.core_replay import Divergence
+from refold.inspection.kinds import GivenKind, StreamKind, kinds_with
+from refold.inspection.log_reading import (
+    Batches,
+    ReadableLog,
+    Streams,
+    kind_of,
+    kinds_without_streams,
+    opened,
+    session_head,
+    stream_head,
+)
+from refold.replay.report import Compared, Tally
+from refold.stores.event_store import EventStore
+from refold.stores.past_state import past_state
+from refold.tools.dry_run import ANSWER_S
+
+if TYPE_CHECKING:
+    from refold.agents.agent import Agent
+    from refold.replay.agent_level import SessionInShadow
+
+Level = Literal["fold", "core", "decide"]
+"""How much is done again."""
+
+DIVERGENCES_KEPT = 100
+"""Most divergences that a report holds; the others are only counted."""
+
+
+class NotReplayed(msgspec.Struct, frozen=True, kw_only=True):
+    """Streams that were left out, because neither this version of Refold nor the caller knows their kind."""
+
+    kind: str
+    streams: int
+
+
+class ReplayReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done again, and where today's code does not do what was recorded."""
+
+    log: str
+    level: Level
+    streams: int
+    """Replayed, to their ends or to their divergences."""
+    batches: int
+    """Folded, or decided again and compared."""
+    events: int
+    """In those batches."""
+    not_replayed: tuple[NotReplayed, ...] = ()
+    """In order of kind."""
+    kinds_without_streams: tuple[str, ...] = ()
+    """Kinds that the caller gave and no stream of the log has: mistyped, or of another log."""
+    core_version: int = CORE_VERSION
+    """Of today's code."""
+    other_core_versions: tuple[int, ...] = ()
+    """Of code that recorded some of the log, where it is not today's; its decisions may differ by intent."""
+    diverged: int = 0
+    """Streams that diverge."""
+    divergences: tuple[Divergence, ...] = ()
+    """The first of each stream that diverges, in order of position; at level `decide` the first of each kind of
+    comparison in it. At most `DIVERGENCES_KEPT`."""
+    compared: tuple[Compared, ...] = ()
+    """At level `decide`: what was compared, and what could not be."""
+    other_agents: dict[str, int] = {}
+    """At level `decide`: how many sessions of other agents were left out, by the agent's name."""
+
+    @property
+    def nothing_replayed(self) -> bool:
+        """Whether the log has streams, and today's code knows the kind of none; or no session of the agent."""
+        if self.other_agents and not self.compared:
+            return True
+        return self.streams == 0 and bool(self.not_replayed)
+
+    @property
+    def divergence(self) -> Divergence | None:
+        """The first divergence in the log, or None."""
+        return self.divergences[0] if self.divergences else None
+
+    def raise_for_divergence(self) -> None:
+        """Return if everything is as recorded.
+
+        Raises:
+            DivergenceError: it is not; the message names the first place with both sides.
+        """
+        if self.divergence is None:
+            return
+        more = f" (and {self.diverged - 1:,} more streams diverge)" if self.diverged > 1 else ""
+        raise DivergenceError(f"replaying {self.log} diverges at {self.divergence}{more}")
+
+
+async def replay(
+    log: ReadableLog,
+    *,
+    level: Level | None = None,
+    session: str | None = None,
+    stream: str | None = None,
+    kinds: Mapping[str, GivenKind] | None = None,
+    agent: "Agent | None" = None,
+    answer_s: float = ANSWER_S,
+) -> ReplayReport:
+    """Do a log again and return what was found; nothing is written.
+
+    Found is what `evolve`, `react` and `pending` do otherwise today. A change of `admit` alone is not: it would show
+    only in commands, which are not recorded.
+
+    Args:
+        log: path of the file, or an open store, which stays open. It may be in use.
+        level: how much is done again; None = `decide` where an agent is given, else `core`.
+        session: only this session; None = every stream.
+        stream: only this stream, such as `"book/ACME"`; None = every stream.
+        kinds: the cores of the application's own kinds of streams, by kind: `{"book": OrderBook}`.
+        agent: whose code is run in shadow at level `decide`; its subagents belong to it.
+        answer_s: how many seconds a piece of its code may take there, such as one pass through a hook, > 0.
+
+    Raises:
+        ConfigError: there is no such session, stream or level, a kind cannot work, or an agent is missing or too many.
+        LogFormatError: the file is no log, or an event in it cannot be decoded; `check_log` says what else is wrong.
+        PersistenceError: the log cannot be read.
+    """
+    level = _checked_level(level, agent)
+    if session is not None and stream is not None:
+        raise ConfigError("name a session or a stream, not both")
+    known = kinds_with(kinds)
+    async with opened(log) as store:
+        findings = _Findings()
+        agents = _AgentsInShadow(store, agent, answer_s, findings.tally) if agent is not None else None
+        if session is not None:
+            await _replay_stream(store, await session_head(store, session), known, level, findings, agents)
+        elif stream is not None:
+            await _replay_stream(store, await stream_head(store, stream), known, level, findings, agents)
+        else:
+            async for head in Streams(store):
+                await _replay_stream(store, head, known, level, findings, agents)
+        return findings.report(store.name, level, await kinds_without_streams(store, kinds or ()))
+
+
+def replay_sync(
+    log: ReadableLog,
+    *,
+    level: Level | None = None,
+    session: str | None = None,
+    stream: str | None = None,
+    kinds: Mapping[str, GivenKind] | None = None,
+    agent: "Agent | None" = None,
+    answer_s: float = ANSWER_S,
+) -> ReplayReport:
+    """Do as `replay` does, from code that runs no event loop.
+
+    Raises:
+        RuntimeError: an event loop is running; write `await replay(...)`.
+    """
+    return asyncio.run(
+        replay(log, level=level, session=session, stream=stream, kinds=kinds, agent=agent, answer_s=answer_s)
+    )
+
+
+async def state_at(
+    log: ReadableLog,
+    stream: str,
+    core: type[PureCore[S, Any, Any]] | PureCore[S, Any, Any],
+    *,
+    position: int | None = None,
+    version: int | None = None,
+) -> S:
+    """Return the state of an event-sourced actor as it was at a place of the log; nothing is written.
+
+    Args:
+        log: path of the file, or an open store, which stays open. It may be in use.
+        stream: the actor's address, such as `"book/ACME"`.
+        core: what folds its events.
+        position: the place in the log, included; None = its end.
+        version: the place in the stream, included; None = its end, 0 = before the first event.
+
+    Raises:
+        ConfigError: there is no such stream or place, or the core's types cannot work.
+        LogFormatError: the file is no log, or an event in it cannot be decoded or folded.
+        PersistenceError: the log cannot be read.
+    """
+    checked = CheckedCore(core)
+    async with opened(log) as store:
+        head = await stream_head(store, stream)
+        past = await past_state(store, head.stream, checked, checked.codec, position=position, version=version)
+        return past.state
+
+
+class _Findings:
+    """What a replay has found so far."""
+
+    def __init__(self) -> None:
+        self.streams = 0
+        self.batches = 0
+        self.events = 0
+        self.not_replayed: Counter[str] = Counter()
+        self.core_versions: set[int] = set()
+        self.diverged = 0
+        self.divergences: list[Divergence] = []
+        self.tally = Tally()
+        self.other_agents: Counter[str] = Counter()
+
+    def add(self, batch: Sequence[StoredEvent], core_version: int | None) -> None:
+        self.batches += 1
+        self.events += len(batch)
+        if core_version is not None:
+            self.core_versions.add(core_version)
+
+    def add_divergences(self, divergences: Sequence[Divergence]) -> None:
+        self.diverged += bool(divergences)
+        self.divergences += divergences
+        if len(self.divergences) > 2 * DIVERGENCES_KEPT:
+            self.divergences = _earliest(self.divergences)
+
+    def report(self, log: str, level: Level, kinds_without_streams: tuple[str, ...]) -> ReplayReport:
+        return ReplayReport(
+            log=log,
+            level=level,
+            streams=self.streams,
+            batches=self.batches,
+            events=self.events,
+            not_replayed=tuple(
+                NotReplayed(kind=kind, streams=count) for kind, count in sorted(self.not_replayed.items())
+            ),
+            kinds_without_streams=kinds_without_streams,
+            other_core_versions=tuple(sorted(self.core_versions - {CORE_VERSION})),
+            diverged=self.diverged,
+            divergences=tuple(_earliest(self.divergences)),
+            compared=self.tally.report(),
+            other_agents=dict(sorted(self.other_agents.items())),
+        )
+
+
+def _earliest(divergences: Iterable[Divergence]) -> list[Divergence]:
+    return sorted(divergences, key=lambda divergence: divergence.position)[:DIVERGENCES_KEPT]
+
+
+class _AgentsInShadow:
+    """An agent and its subagents, for a replay."""
+
+    def __init__(self, store: EventStore, agent: "Agent", answer_s: float, tally: Tally) -> None:
+        from refold.agents.subagent import with_subagents
+        from refold.replay.current_agent import TodaysAgent
+        from refold.tools.dry_run import Shadow
+
+        self._agents = {each.name: TodaysAgent(each, store) for each in with_subagents(agent)}
+        self._store = store
+        self._shadow = Shadow(answer_s)
+        self._tally = tally
+
+    def session(self, stream: StreamName, agent: str) -> "SessionInShadow | None":
+        """Return what does a session again; None where its agent is not one of these."""
+        from refold.replay.agent_level import SessionInShadow
+
+        today = self._agents.get(agent)
+        return SessionInShadow(stream, today, self._store, self._shadow, self._tally) if today is not None else None
+
+
+async def _replay_stream(
+    store: EventStore,
+    head: StreamHead,
+    kinds: Mapping[str, StreamKind],
+    level: Level,
+    findings: _Findings,
+    agents: _AgentsInShadow | None,
+) -> None:
+    kind = kinds.get(kind_of(head.stream))
+    if kind is None:
+        findings.not_replayed[kind_of(head.stream)] += 1
+        return
+    if agents is not None and kind_of(head.stream) == SESSION_KIND:
+        await _decide_session(store, head, findings, agents)
+        return
+    findings.streams += 1
+    stream_replay = kind.replay(head.stream)
+    async for batch in Batches(store, head.stream):
+        divergence = stream_replay.fold(batch) if level == "fold" else stream_replay.decide(batch)
+        findings.add(batch, stream_replay.core_version)
+        if divergence is not None:
+            findings.add_divergences([divergence])
+            return
+
+
+async def _decide_session(store: EventStore, head: StreamHead, findings: _Findings, agents: _AgentsInShadow) -> None:
+    again: SessionInShadow | None = None
+    divergences: list[Divergence] = []
+    async for batch in Batches(store, head.stream):
+        if again is None:
+            opened_by = SESSION_CODEC.decode(batch[0])
+            agent = opened_by.agent if isinstance(opened_by, SessionOpened) else ""
+            again = agents.session(head.stream, agent)
+            if again is None:
+                findings.other_agents[agent] += 1
+                return
+            findings.streams += 1
+        divergences += await again.take(batch)
+        findings.add(batch, again.core_version)
+    findings.add_divergences(divergences)
+
+
+def _checked_level(level: Level | None, agent: "Agent | None") -> Level:
+    if level is None:
+        return "core" if agent is None else "decide"
+    if level not in get_args(Level):
+        raise ConfigError(f'there is no replay level {level!r}; use "fold", "core" or "decide"')
+    if level == "decide" and agent is None:
+        raise ConfigError('level "decide" needs the agent whose code is to decide; give agent=')
+    if level != "decide" and agent is not None:
+        raise ConfigError(f'level "{level}" runs no agent; leave agent out, or use "decide"')
+    return level

@@ -1,0 +1,236 @@
+"""How the handles of a session reach it: its actor while it lives, its log always.
+
+What a user hands to a session, checked: inputs, idempotency keys and times.
+
+An input on its way to its session, through the hooks of middleware; see `refold.actors.calls.middleware`.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+
+import msgspec
+
+from refold.actors.agent.messages import ForAcceptedWork, InsistOnCancel
+from refold.actors.agent.session import ReadSession
+from refold.actors.calls.middleware import Hooks, UserBlocks
+from refold.actors.calls.validation import checked_block
+from refold.actors.effects import WithPayloads
+from refold.actors.folded_actor import Performed
+from refold.actors.kernel.errors import ActorStopped
+from refold.actors.kernel.ref import ActorRef
+from refold.events.core.cleaning import clean_text
+from refold.events.core.content import ImageBlock, Message, TextBlock, UserContent
+from refold.events.core.contract import evolve_all
+from refold.events.core.errors import CommandRejected, ConfigError
+from refold.events.core.ids import PayloadHash, SessionId, stream_name
+from refold.events.model.payloads import restored, spill
+from refold.events.session.commands import (
+    AllowTurn,
+    CancelRun,
+    DecideApproval,
+    ResumeRun,
+    SendInput,
+    SessionCommand,
+)
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
+from refold.events.session.state import SessionState
+from refold.sessions.reads import content_by_hash
+
+if TYPE_CHECKING:
+    from refold.agent_runtime import AgentRuntime
+
+Input: TypeAlias = str | TextBlock | ImageBlock | Sequence[str | TextBlock | ImageBlock]
+"""What can be sent: text, a block, or several of them."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+KEY_BYTES_MAX = 512
+"""Longest idempotency key, in UTF-8 bytes."""
+
+
+def input_content(content: Input) -> tuple[tuple[UserContent, ...], dict[PayloadHash, bytes]]:
+    """Return what is recorded of an input, and the payloads of what is large in it.
+
+    Raises:
+        CommandRejected: it is empty, or not text or blocks.
+    """
+    return spill(input_blocks(content))
+
+
+def input_blocks(content: Input) -> list[TextBlock | ImageBlock]:
+    """Return the blocks of an input, checked and clean.
+
+    Raises:
+        CommandRejected: it is empty, or not text or blocks.
+    """
+    if isinstance(content, str | TextBlock | ImageBlock):
+        parts: Sequence[object] = [content]
+    elif isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
+        parts = content
+    else:
+        raise CommandRejected(f"an input is text or blocks, not {type(content).__name__}")
+    blocks: list[TextBlock | ImageBlock] = []
+    for place, part in enumerate(parts):
+        if isinstance(part, ImageBlock):
+            blocks.append(checked_block(part, f"content[{place}]"))
+        elif isinstance(part, str | TextBlock):
+            text = part if isinstance(part, str) else checked_block(part, f"content[{place}]").text
+            if text.strip():
+                blocks.append(TextBlock(text=clean_text(str.__str__(text))))
+        else:
+            raise CommandRejected(f"an input is text or blocks, not {type(part).__name__}")
+    if not blocks:
+        raise CommandRejected("the input is empty; send some text")
+    return blocks
+
+
+def checked_key(key: str | None) -> str | None:
+    """Return an idempotency key as it is recorded.
+
+    Raises:
+        CommandRejected: it is not text, empty, or too long.
+    """
+    if key is None:
+        return None
+    if not isinstance(key, str) or not key or len(clean_text(key).encode()) > KEY_BYTES_MAX:
+        raise CommandRejected(f"a key is text of 1 to {KEY_BYTES_MAX} UTF-8 bytes, not {key!r:.60}")
+    return clean_text(key)
+
+
+def checked_time(at: datetime) -> int:
+    """Return a moment in microseconds since the epoch.
+
+    Raises:
+        ConfigError: it is none, or its time zone is not known.
+    """
+    if not isinstance(at, datetime) or at.utcoffset() is None:
+        raise ConfigError(f"a time must be a datetime with a time zone, such as datetime.now(UTC), not {at!r:.80}")
+    return (at - _EPOCH) // timedelta(microseconds=1)
+
+
+def checked_name(name: str, what: str) -> str:
+    """Return the id of a run or a call as it can be looked for.
+
+    Raises:
+        CommandRejected: it is not text.
+    """
+    if not isinstance(name, str):
+        raise CommandRejected(f"{what} must be the id of a {what} as text, not {name!r:.80}")
+    return clean_text(name[:KEY_BYTES_MAX])
+
+
+def checked_flag(value: bool, what: str) -> bool:
+    """Return a choice between yes and no.
+
+    Raises:
+        CommandRejected: it is neither.
+    """
+    if not isinstance(value, bool):
+        raise CommandRejected(f"{what} must be True or False, not {value!r:.80}")
+    return value
+
+
+async def hooked_input(
+    hooks: Hooks, session: SessionId, command: SendInput, payloads: dict[PayloadHash, bytes]
+) -> tuple[SendInput, dict[PayloadHash, bytes]]:
+    """Return an input as it is sent, with the one that was given beside it where they differ, and their payloads.
+
+    Raises:
+        AgentLoopError: middleware failed; nothing is sent.
+        CommandRejected: what middleware made of it is empty, or cannot be recorded.
+    """
+    given = cast("UserBlocks", restored(Message("user", command.content), payloads).content)
+    content, more = spill(await hooks.user_message(session, given, input_blocks))
+    if content == command.content:
+        return command, payloads
+    return msgspec.structs.replace(command, content=content, original=command.content), {**payloads, **more}
+
+
+T = TypeVar("T")
+
+ABOUT_ACCEPTED_WORK = (AllowTurn, CancelRun, DecideApproval, ResumeRun)
+"""Commands that let go on or end what was accepted before: the very load that fills a mailbox must not stop them."""
+
+
+class SessionAccess:
+    """Takes commands and questions to one session of a runtime."""
+
+    def __init__(self, runtime: "AgentRuntime", session: SessionId) -> None:
+        self.runtime = runtime
+        self.session = session
+        self.stream = stream_name(SESSION_KIND, session)
+
+    async def read(self, question: Callable[[SessionState], T], *, vital: bool = False) -> T:
+        """Return what the actor's state answers; what is handed back is the caller's own.
+
+        Args:
+            question: asked where the state is durable.
+            vital: a full mailbox takes it all the same.
+
+        Raises:
+            ActorStopped: the runtime is closed, or the session has failed.
+            BackpressureShed: too many messages wait, and this one is not vital.
+        """
+        self.runtime.require_open()
+        message = ReadSession(question)
+        answer: T = await self._ref.ask(ForAcceptedWork(message) if vital else message, block=False)
+        return answer
+
+    async def ask(self, command: SessionCommand, payloads: dict[PayloadHash, bytes] | None = None) -> Performed:
+        """Have a command accepted, and durable.
+
+        Raises:
+            CommandRejected: the session refuses it.
+            AgentLoopError: middleware failed on an input.
+            PersistenceError: it could not be recorded.
+            ActorStopped: the runtime is closed, or the session has failed.
+            BackpressureShed: too many messages wait, and this one is not about a run that was accepted before.
+        """
+        self.runtime.require_open()
+        if isinstance(command, SendInput):
+            await self.runtime.tools_in_force()
+        if isinstance(command, SendInput) and self.runtime.has_hooks:
+            hooks = self.runtime.hooks_of(await self.read(lambda state: state.agent))
+            if hooks is not None:
+                command, payloads = await hooked_input(hooks, self.session, command, payloads or {})
+                self.runtime.require_open()
+        message: object = WithPayloads(command, payloads) if payloads else command
+        if isinstance(command, ABOUT_ACCEPTED_WORK):
+            message = ForAcceptedWork(message)
+        performed = await self._ref.ask(message, block=False)
+        assert isinstance(performed, Performed)
+        return performed
+
+    def cancel_surely(self, command: CancelRun) -> None:
+        """Have a run cancelled, also where the log refuses at first; from any thread."""
+        self._insist(InsistOnCancel(command))
+
+    def _insist(self, message: InsistOnCancel) -> None:
+        try:
+            self._ref.tell(message)
+        except ActorStopped as error:
+            self.runtime.log.info("session %s: a cancellation came too late: %s", self.session, error)
+
+    async def state_at(self, version: int | None = None) -> SessionState:
+        """Return the state folded from the log, as of a version or as of now; it is the caller's own.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        stored = await self.runtime.store.read_stream(self.stream, limit=version)
+        return evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(stored))
+
+    async def payload(self, name: PayloadHash | str) -> bytes:
+        """Return content of this session that the log keeps by its hash: a text as UTF-8, an image as its file.
+
+        Raises:
+            ConfigError: nothing of this session has that name.
+            PersistenceError: the log cannot be read.
+        """
+        self.runtime.require_open()
+        return await content_by_hash(self.runtime.store, self.stream, name)
+
+    @property
+    def _ref(self) -> ActorRef:
+        return self.runtime.system.ref(self.stream)

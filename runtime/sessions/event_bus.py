@@ -1,0 +1,333 @@
+"""Who is told what: the fan-out of session events to subscribers, and to callers that wait for a run's end.
+
+The hub outlives session actors, so a caller keeps waiting over a restart of the actor that it talks to. The rules: a
+subscriber that raises is logged and counted and disturbs nobody; a caller is told of a run's end only when that is
+durable and nothing of the run is in flight any more.
+"""
+
+import asyncio
+import copy
+import inspect
+import logging
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
+from typing import TypeAlias
+from weakref import WeakSet
+
+import msgspec
+
+from refold.actors.kernel.errors import ActorStopped
+from refold.events.core.errors import ConfigError
+from refold.events.core.ids import RunId, SessionId, ToolCallId
+from refold.events.model.messages import Delta, Usage
+from refold.events.session.events import (
+    CancelRequested,
+    HistoryImported,
+    InputQueued,
+    ModelInterrupted,
+    ModelResponded,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunResumed,
+    RunStarted,
+    ToolApprovalRequested,
+)
+from refold.events.session.state import FinishedRun, SessionState, awaits_person, awaits_step, run_of_input
+from refold.sessions.notifications import Progressed, Recorded, Streamed
+from refold.sessions.subscription import Subscription
+
+log = logging.getLogger("refold.sessions.session")
+
+Subscriber: TypeAlias = Callable[[Recorded], object]
+"""Called on the loop with each durable event; it must return quickly."""
+
+
+class EndedRun:
+    """A run that has ended: its terminal event's version, and how, where that is at hand."""
+
+    __slots__ = ("finished", "version")
+
+    def __init__(self, version: int, finished: FinishedRun | None) -> None:
+        self.version = version
+        self.finished = finished
+
+
+class PausedRun(msgspec.Struct, frozen=True):
+    """A run that waits for somebody who allows its next turn."""
+
+    turn: int
+    """The turn that it has taken."""
+    version: int
+    """Of the last event before the wait."""
+
+
+class Follower:
+    """Waits for ends of runs of one session, from the moment it was made."""
+
+    def __init__(self) -> None:
+        self.awaited: RunId | None = None
+        """The run whose end a caller waits for."""
+        self._ended: dict[RunId, EndedRun] = {}
+        self._paused: dict[RunId, PausedRun] = {}
+        self._failure: Exception | None = None
+        self._wake: asyncio.Future[None] | None = None
+
+    async def ended(self, run: RunId) -> EndedRun:
+        """Return how `run` ended, once it has.
+
+        Raises:
+            ActorStopped: the session's actor is gone for good, or the runtime closed; the log has the run.
+        """
+        while run not in self._ended:
+            if self._failure is not None:
+                raise self._failure
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+        return self._ended[run]
+
+    async def ended_or_paused(self, run: RunId, *, after_version: int) -> EndedRun | PausedRun:
+        """Return how `run` ended, or that it waits for its next turn after what happened at `after_version`.
+
+        Raises:
+            ActorStopped: as `ended`.
+        """
+        while run not in self._ended:
+            paused = self._paused.get(run)
+            if paused is not None and paused.version > after_version:
+                return paused
+            if self._failure is not None:
+                raise self._failure
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+        return self._ended[run]
+
+    def tell_paused(self, run: RunId, paused: PausedRun) -> None:
+        """Note that a run waits for its next turn."""
+        if self.awaited is not None and run != self.awaited:
+            return
+        self._paused[run] = paused
+        self._stir()
+
+    def tell(self, run: RunId, ended: EndedRun) -> None:
+        """Note that a run has ended."""
+        if self.awaited is not None and run != self.awaited:
+            return  # Of many callers in a queue each is woken once.
+        self._ended[run] = ended
+        self._stir()
+
+    def fail(self, error: Exception) -> None:
+        """Note that no further end will come."""
+        self._failure = error
+        self._stir()
+
+    def _stir(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+class SessionHub:
+    """Implements `SessionObserver` for a runtime."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        """How often a subscriber raised."""
+        self._followers: dict[SessionId, list[Follower]] = {}
+        self._subscribers: dict[SessionId | None, list[Subscriber]] = {}
+        self._ending: dict[SessionId, dict[RunId, int]] = {}
+        self._open: dict[SessionId, None] = {}
+        self._subscriptions: dict[SessionId | None, WeakSet[Subscription]] = {}
+        self._model_watchers: dict[SessionId, list[Callable[[bool], None]]] = {}
+        self._person_watchers: dict[SessionId, list[Callable[[bool], None]]] = {}
+
+    def watch_model(self, session: SessionId, watcher: Callable[[bool], None]) -> AbstractContextManager[None]:
+        """Tell `watcher` whether `session` waits for its model: when that may have changed, and with each delta."""
+        return _watched(self._model_watchers, session, watcher)
+
+    def watch_person(self, session: SessionId, watcher: Callable[[bool], None]) -> AbstractContextManager[None]:
+        """Tell `watcher` whether `session` does nothing but wait for a person, when that may have changed."""
+        return _watched(self._person_watchers, session, watcher)
+
+    @contextmanager
+    def follow(self, session: SessionId) -> Generator[Follower, None, None]:
+        """Give a follower that sees every end of a run of `session` from now on."""
+        follower = Follower()
+        followers = self._followers.setdefault(session, [])
+        followers.append(follower)
+        try:
+            yield follower
+        finally:
+            followers.remove(follower)
+            if not followers and self._followers.get(session) is followers:
+                del self._followers[session]
+
+    def is_awaited(self, session: SessionId, run: RunId, *, besides: Follower) -> bool:
+        """Tell whether another caller than that of `besides` waits for the end of `run`."""
+        return any(other.awaited == run for other in self._followers.get(session, ()) if other is not besides)
+
+    def is_ending(self, session: SessionId, run: RunId) -> bool:
+        """Tell whether a run has ended in the log, and what it had in flight has not."""
+        return run in self._ending.get(session, ())
+
+    def open_sessions(self) -> list[SessionId]:
+        """Return the sessions that have an open run which began or went on in this process, oldest first."""
+        return list(self._open)
+
+    def subscribe(self, subscriber: Subscriber, session: SessionId | None = None) -> Callable[[], None]:
+        """Call `subscriber` with each event of one session, or of all; return what ends that."""
+        subscribers = self._subscribers.setdefault(session, [])
+        subscribers.append(subscriber)
+
+        def unsubscribe() -> None:
+            if subscriber in subscribers:
+                subscribers.remove(subscriber)
+            if not subscribers and self._subscribers.get(session) is subscribers:
+                del self._subscribers[session]
+
+        return unsubscribe
+
+    def recorded(self, session: SessionId, events: Sequence[Recorded]) -> None:
+        """Pass durable events on, and remember which runs they end."""
+        subscribers = [*self._subscribers.get(session, ()), *self._subscribers.get(None, ())]
+        subscriptions = self._subscriptions_to(session)
+        cancelled: dict[RunId, int] = {}
+        for event in events:
+            shown = _own_copy(event) if subscribers or subscriptions else event
+            for subscription in subscriptions:
+                subscription.put_event(session, shown)
+            for subscriber in subscribers:
+                self._call(subscriber, shown)
+            if (run := _cancelled_run(event)) is not None:
+                cancelled[run] = event.version
+            if isinstance(event.event, RunStarted | RunResumed):
+                self._open[session] = None
+            elif isinstance(event.event, RunCompleted | RunFailed | RunCancelled):
+                self._open.pop(session, None)
+                cancelled.pop(event.event.run, None)
+                self._ending.setdefault(session, {})[event.event.run] = event.version
+
+        for run, version in cancelled.items():  # Its turn is still to come, and nobody has to wait for that.
+            for follower in self._followers.get(session, ()):
+                follower.tell(run, EndedRun(version, cancelled_in_queue(run, version)))
+
+    def _call(self, subscriber: Subscriber, event: Recorded) -> None:
+        try:
+            answer = subscriber(event)
+            if inspect.iscoroutine(answer):
+                answer.close()
+                raise ConfigError(f"{subscriber!r} is async; a subscriber is a plain function that returns quickly")
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            self.failures += 1
+            log.exception("a subscriber failed on version %d of %s", event.version, event.stream)
+
+    def settled(self, session: SessionId, state: SessionState) -> None:
+        """Tell those who wait which runs have ended."""
+        ending = self._ending.pop(session, {})
+        last = state.last_run
+        if last is not None:
+            ending[last.run] = last.version  # Also where its event was published by nobody, as before a restart.
+        for run, version in ending.items():
+            ended = EndedRun(version, last if last is not None and last.version == version else None)
+            for follower in self._followers.get(session, ()):
+                follower.tell(run, ended)
+        run_now = state.run
+        for watcher in self._model_watchers.get(session, ()):
+            watcher(run_now is not None and run_now.phase == "model")
+        for watcher in self._person_watchers.get(session, ()):
+            watcher(run_now is not None and awaits_person(run_now, state.turn))
+        if run_now is not None and awaits_step(run_now):
+            for follower in self._followers.get(session, ()):
+                follower.tell_paused(run_now.id, PausedRun(run_now.turns, state.version))
+
+    def streamed(self, session: SessionId, run: RunId, turn: int, delta: Delta) -> None:
+        """Pass a piece of an answer on to subscriptions."""
+        for watcher in self._model_watchers.get(session, ()):
+            watcher(True)
+        if self._subscriptions:
+            self._pass_on(session, Streamed(session=session, run=run, turn=turn, delta=delta))
+
+    def progressed(self, session: SessionId, call: str, report: object) -> None:
+        """Log what a tool reports, and pass it on to subscriptions."""
+        log.debug("session %s: %s reports %r", session, call, report)
+        if self._subscriptions:
+            self._pass_on(session, Progressed(session=session, call=ToolCallId(call), report=report))
+
+    def add(self, subscription: Subscription) -> None:
+        """Put into a subscription what happens from now on; it is held weakly."""
+        self._subscriptions.setdefault(subscription.session, WeakSet()).add(subscription)
+
+    def drop(self, subscription: Subscription) -> None:
+        """Put nothing more into a subscription."""
+        others = self._subscriptions.get(subscription.session)
+        if others is not None:
+            others.discard(subscription)
+            if not others:
+                self._subscriptions.pop(subscription.session, None)
+
+    def _subscriptions_to(self, session: SessionId) -> list[Subscription]:
+        if not self._subscriptions:
+            return []
+        return [*self._subscriptions.get(session, ()), *self._subscriptions.get(None, ())]
+
+    def _pass_on(self, session: SessionId, item: Streamed | Progressed) -> None:
+        for subscription in self._subscriptions_to(session):
+            subscription.put_passing(item)
+
+    def session_failed(self, session: SessionId, reason: str) -> None:
+        """Tell those who wait for a session that its actor is gone for good."""
+        self._ending.pop(session, None)
+        for follower in self._followers.get(session, ()):
+            follower.fail(ActorStopped(f"session/{session}", reason))
+
+    def end(self) -> None:
+        """Tell subscriptions that nothing more will come."""
+        for subscription in [*chain.from_iterable(self._subscriptions.values())]:
+            subscription.end()
+
+    def close(self) -> None:
+        """Tell all who still wait that the runtime is closed."""
+        for session in list(self._followers):
+            self.session_failed(session, "the runtime closed; the run is in the log and goes on at the next start")
+
+
+def _own_copy(recorded: Recorded) -> Recorded:
+    """Return an event for readers outside: what they do to the arguments of a call changes no session's state.
+
+    Everything else in an event is immutable.
+    """
+    if not isinstance(recorded.event, ModelResponded | ToolApprovalRequested | HistoryImported | ModelInterrupted):
+        return recorded
+    return msgspec.structs.replace(recorded, event=copy.deepcopy(recorded.event))
+
+
+def cancelled_in_queue(run: RunId, version: int) -> FinishedRun:
+    """Return how a run has ended that was cancelled, at `version`, before its turn came."""
+    return FinishedRun(
+        run=run, outcome="cancelled", final=(), stop_reason="end_turn", usage=Usage(), turns=0, version=version
+    )
+
+
+def _cancelled_run(event: Recorded) -> RunId | None:
+    """Return the run that an event cancels, if it does."""
+    if isinstance(event.event, CancelRequested):
+        return event.event.run
+    if isinstance(event.event, InputQueued) and event.event.cancelled:
+        return run_of_input(event.version)
+    return None
+
+
+@contextmanager
+def _watched(
+    every: dict[SessionId, list[Callable[[bool], None]]], session: SessionId, watcher: Callable[[bool], None]
+) -> Generator[None, None, None]:
+    watchers = every.setdefault(session, [])
+    watchers.append(watcher)
+    try:
+        yield
+    finally:
+        watchers.remove(watcher)
+        if not watchers and every.get(session) is watchers:
+            del every[session]

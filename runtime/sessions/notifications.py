@@ -1,0 +1,46 @@
+"""What those who follow sessions are given: events of the log, and what passes by without being logged."""
+
+from typing import TypeAlias
+
+import msgspec
+
+from refold.events.core.codec import RecordedEvent
+from refold.events.core.ids import RunId, SessionId, ToolCallId
+from refold.events.model.messages import Delta
+from refold.events.session.events import SessionEvent
+
+Recorded: TypeAlias = RecordedEvent[SessionEvent]
+"""An event of a session, durable, with its place in the log."""
+
+
+class Streamed(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a model's answer; not logged.
+
+    It comes before the ModelResponded that holds the whole answer. A ModelFailed, ModelInterrupted or RunResumed
+    says that the answer did not come, and that what had been streamed of it is void.
+    """
+
+    session: SessionId
+    run: RunId
+    turn: int
+    """Which of the run's model calls it answers, from 1."""
+    delta: Delta
+
+
+class Progressed(msgspec.Struct, frozen=True, kw_only=True):
+    """What a running tool reports; not logged."""
+
+    session: SessionId
+    call: ToolCallId
+    report: object
+    """As the tool gave it to `ctx.progress`."""
+
+
+class Missed(msgspec.Struct, frozen=True):
+    """Here, pieces of answers and reports of tools were left out, since their reader was slow; events never are."""
+
+    count: int
+
+
+Published: TypeAlias = Recorded | Streamed | Progressed | Missed
+"""What a subscription yields."""

@@ -1,0 +1,360 @@
+"""A session as its user holds it: send, follow, cancel, look back.
+
+A `Session` is a light handle on an address: make as many as you like. What is known lies in the log.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from refold.actors.agent.subsession import children_prefix, parent_of
+from refold.actors.calls.conversation import own_copy
+from refold.actors.calls.validation import checked_messages
+from refold.actors.cancellation import CancellationToken
+from refold.events.core.codec import RecordedEvent
+from refold.events.core.content import Message
+from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, kind_and_identifier, stream_name
+from refold.events.model.payloads import all_restored, spill, stored_hashes
+from refold.events.session.commands import (
+    CancelRun,
+    ClearHistory,
+    DecideApproval,
+    ImportHistory,
+    ResumeRun,
+)
+from refold.events.session.core import SESSION_KIND
+from refold.events.session.events import SessionEvent, recorded_reason
+from refold.events.session.state import SessionState, history
+from refold.events.views.statistics import SessionStatistics
+from refold.events.views.steps import Step
+from refold.metrics.reading import read_steps, read_stream_statistics
+from refold.sessions.access import Input, SessionAccess, checked_flag, checked_key, checked_name
+from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
+from refold.sessions.notifications import Recorded
+from refold.sessions.outcome import RunResult, Spent
+from refold.sessions.reads import AwaitedApproval, SessionMetadata, approvals_in, metadata_in, waiting_below
+from refold.sessions.run_handle import TurnResult, remind, send, step
+from refold.sessions.stream import RunStream
+from refold.sessions.subscription import CAPACITY, Subscription
+from refold.stores.values.backend import PersistenceBackend
+
+if TYPE_CHECKING:
+    from refold.agent_runtime import AgentRuntime
+
+EVENTS_PAGE = 1000
+"""How many events are read from the log at once."""
+
+
+class Session:
+    """One conversation of an `AgentRuntime`; get it from `AgentRuntime.session`."""
+
+    def __init__(self, runtime: "AgentRuntime", session: SessionId) -> None:
+        self.id = session
+        self._runtime = runtime
+        self._access = SessionAccess(runtime, session)
+
+    async def send(
+        self,
+        content: Input,
+        *,
+        cancel: CancellationToken | None = None,
+        key: str | None = None,
+        on_event: Callable[[Recorded], object] | None = None,
+        at: datetime | None = None,
+        now: bool = False,
+    ) -> RunResult:
+        """Send an input and return how its run ended.
+
+        Inputs of a session run one after another, in the order in which they were accepted. Cancelling the task
+        that awaits this cancels the run, unless another caller with the same key waits for it too; it waits until
+        that is durable (at most twice the cancel grace, where the log refuses), and raises CancelledError.
+
+        Args:
+            content: text or blocks; not empty.
+            cancel: cancels the run. If it is cancelled already, the run makes no model call.
+            key: idempotency key: the same key with the same content is the same run, also after a restart.
+            on_event: called with every event of the run as it becomes durable. What it raises cancels the run and
+                is raised here.
+            at: accept it now, durably, and begin its run at this time or after it; None = at once. It does not hold
+                up what is sent meanwhile.
+            now: let it join the run under way before that one's next model call, and return how that one ended;
+                where no run is under way it is an ordinary input.
+
+        Raises:
+            ConfigError: an argument makes no sense.
+            CommandRejected: the input is empty or cannot be recorded, or the key was used for something else.
+            PersistenceError: the input could not be recorded.
+            ActorStopped: the runtime closed before the run ended; it goes on at the next start.
+            AskCycle: a tool of this session sends to it, and would wait for itself.
+        """
+        return await send(self._access, content, cancel=cancel, key=key, on_event=on_event, at=at, now=now)
+
+    async def remind(self, content: Input, *, at: datetime, key: str | None = None) -> RunId:
+        """Accept an input for a later time and return its run as soon as that is durable.
+
+        The runtime that is open then begins the run; one that opens later does so at once. Cancel it with
+        `cancel(run=…)`.
+
+        Args:
+            content: text or blocks; not empty.
+            at: a time with a time zone.
+            key: idempotency key.
+
+        Raises:
+            ConfigError: the time has no time zone.
+            CommandRejected: the input is empty or cannot be recorded, or the key was used for something else.
+            PersistenceError: the input could not be recorded.
+        """
+        return await remind(self._access, content, at=at, key=key)
+
+    async def step(self, content: Input | None = None, *, key: str | None = None) -> TurnResult:
+        """Take one turn, a model call and the tool calls that it asks for, and return.
+
+        With an input, the first turn of its run; without, the next one of the run under way, which was begun by
+        `step`. `resume` lets such a run go on to its end. Cancelling the task that awaits this cancels the run.
+
+        Args:
+            content: text or blocks; None = go on with the run under way.
+            key: idempotency key of the input.
+
+        Raises:
+            ConfigError: there is a key and no input.
+            CommandRejected: as `send`; or no run waits for its next turn.
+            PersistenceError: it could not be recorded.
+        """
+        return await step(self._access, content, key)
+
+    def stream(self, content: Input, *, cancel: CancellationToken | None = None, key: str | None = None) -> RunStream:
+        """Send an input and return an async iterator of what happens in its run, as it happens.
+
+        Use it as `async with session.stream("…") as stream:` and `async for item in stream:`. It yields the run's
+        events (`RecordedEvent`) in order up to its terminal event, and what passes by: `Streamed` pieces of answers
+        (where the configuration has `streaming=True`), `Progressed` reports of tools, and `Missed` where the reader
+        was too slow for some of them. Then `stream.result` says how the run ended.
+
+        The input is sent when the iteration, or the `async with`, begins. Who leaves before the end cancels the run,
+        unless another caller with the same key waits for it too. The arguments, and what may be raised from the
+        iteration, are as for `send`; a run with the same key that is over is read from the log.
+        """
+        return RunStream(self._access, content, cancel=cancel, key=key)
+
+    async def cancel(
+        self, *, run: RunId | str | None = None, key: str | None = None, reason: str | None = None
+    ) -> None:
+        """End the run under way as cancelled; return when that is durable. Without one, nothing happens.
+
+        Calls of its tools that are still open are answered with `Cancelled by user`; what completed before stays.
+
+        Args:
+            run: this run instead, which may be under way, queued or for a later time; one that has ended stays.
+            key: idempotency key.
+            reason: is recorded.
+        """
+        named = RunId(checked_name(run, "run")) if run is not None else None
+        with self._runtime.hub.follow(self.id) as follower:
+            ending = named or await self._access.read(_run_now, vital=True)
+            wanted = named if key is not None else ending  # A repeated command that named no run means that of its key.
+            why = recorded_reason(reason) if reason is not None else None
+            performed = await self._access.ask(CancelRun(run=wanted, key=checked_key(key), reason=why))
+            if performed.new and ending is not None:
+                await follower.ended(ending)
+
+    async def decide(
+        self,
+        call: AwaitedApproval | ToolCallId | str,
+        *,
+        allow: bool,
+        reason: str = "",
+        always: bool = False,
+        key: str | None = None,
+    ) -> None:
+        """Allow or deny a call that waits for approval.
+
+        Args:
+            call: one of `approvals`, which may be that of a child; or the id of one of this session's own, as in the
+                event ToolApprovalRequested.
+            allow: whether it may run.
+            reason: what the model is told where it may not.
+            always: allow, in this session, every later call of the same action too, and those that wait.
+            key: idempotency key.
+
+        Raises:
+            CommandRejected: the call does not wait for approval.
+        """
+        access = self._access
+        if isinstance(call, AwaitedApproval):
+            access, call = SessionAccess(self._runtime, call.session), call.call
+        await access.ask(
+            DecideApproval(
+                call=ToolCallId(checked_name(call, "call")),
+                allowed=checked_flag(allow, "allow"),
+                reason=recorded_reason(reason),
+                always=checked_flag(always, "always"),
+                key=checked_key(key),
+            )
+        )
+
+    async def approvals(self, *, below: bool = True) -> list[AwaitedApproval]:
+        """Return the calls that wait for somebody's decision now, in order; also after a restart.
+
+        Args:
+            below: also those that its children wait for, and theirs, behind its own; each says whose it is.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        found = await self._access.read(approvals_in)
+        if below:
+            async for name in waiting_below(self._runtime.store, self.id):
+                found += await SessionAccess(self._runtime, name).read(approvals_in)
+        return found
+
+    async def children(self) -> list["Session"]:
+        """Return the sessions that calls of subagents in this one began, in order of their names.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        store = self._runtime.store
+        heads = await store.list_streams(prefix=stream_name(SESSION_KIND, children_prefix(self.id)))
+        names = [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
+        return [Session(self._runtime, name) for name in names if await parent_of(store, name) == self.id]
+
+    async def resume(self) -> None:
+        """Let an open run go on that was parked, goes step by step, or waits because of `auto_resume=False`."""
+        await self._access.ask(ResumeRun(tools=self._runtime.tools.names(), asked=True))
+
+    async def import_history(self, messages: Sequence[Message], *, key: str | None = None) -> None:
+        """Put messages of another system at the end of the history; open calls in them get a crash result.
+
+        Raises:
+            CommandRejected: a run is under way, there is nothing to import, or something in it cannot be recorded.
+        """
+        kept: list[Message] = []
+        payloads: dict[PayloadHash, bytes] = {}
+        for message in checked_messages(messages):
+            content, large = spill(message.content)
+            kept.append(Message(message.role, content))
+            payloads.update(large)
+        await self._access.ask(ImportHistory(messages=tuple(kept), key=checked_key(key)), payloads)
+
+    async def clear(self, *, key: str | None = None) -> None:
+        """Begin the conversation anew: the next request to the model holds nothing of what was said before.
+
+        The events stay in the log. What was allowed always stays allowed.
+
+        Raises:
+            CommandRejected: a run is under way.
+            PersistenceError: it could not be recorded.
+        """
+        await self._access.ask(ClearHistory(key=checked_key(key)))
+
+    async def history(self) -> list[Message]:
+        """Return the balanced history as the model sees it; open calls have a result that says so."""
+        messages = await self._access.read(history)
+        hashes = stored_hashes(messages)
+        payloads = await self._runtime.store.read_payloads(hashes) if hashes else {}
+        return [own_copy(message) for message in all_restored(messages, payloads)]
+
+    async def checkpoint(self, backend: PersistenceBackend, key: str | None = None) -> Checkpoint:
+        """Export the session at its present version to a backend and return what was written; nothing is recorded.
+
+        Args:
+            backend: where it goes.
+            key: under which key, in place of what is there; None = `"session/<id>"`.
+
+        Raises:
+            PersistenceError: the log cannot be read, or the backend could not keep it.
+        """
+        facts = await self._access.read(lambda state: with_history(state, self.id))
+        checkpoint = await completed(facts, self._runtime.store, self._access.stream)
+        document = checkpoint_bytes(checkpoint, map(encode_message, checkpoint.history))
+        await backend.save(self._access.stream if key is None else key, document)
+        return checkpoint
+
+    async def payload(self, name: PayloadHash | str) -> bytes:
+        """Return content that the log keeps by its hash, such as the whole of a tool's long result, as it was given.
+
+        Args:
+            name: 64 hexadecimal digits, as in a StoredBlock or where a text says that it was cut.
+
+        Raises:
+            ConfigError: nothing of this session has that name.
+            PersistenceError: the log cannot be read.
+        """
+        return await self._access.payload(name)
+
+    async def spent(self) -> Spent:
+        """Return what all model calls of the session have taken so far, those that failed included."""
+        return await self._access.read(lambda state: Spent(usage=state.usage, cost=state.cost))
+
+    async def metadata(self) -> SessionMetadata | None:
+        """Return what was noted when the session began; None = nothing of it is in the log yet.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        first = await self._runtime.recorded_after(self.id, 0, 1)
+        return metadata_in(first[0]) if first else None
+
+    async def steps(self) -> tuple[Step, ...]:
+        """Return what the agent thought, did and saw, step by step, oldest first; see `refold.events.views.steps`.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        self._runtime.require_open()
+        return await read_steps(self._runtime.store, self._access.stream)
+
+    async def statistics(self) -> SessionStatistics:
+        """Return the session's steps with its thoughts, actions and observations, and how it went as a whole.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        self._runtime.require_open()
+        stream = self._access.stream
+        failed = self._runtime.metrics.failed_appends_of(stream)
+        return await read_stream_statistics(self._runtime.store, stream, append_errors=failed)
+
+    async def state_at(self, version: int | None = None) -> SessionState:
+        """Return the state folded from the log, as of a version or as of now; it is the caller's own.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        return await self._access.state_at(version)
+
+    async def events(self, *, after_version: int = 0) -> AsyncIterator[RecordedEvent[SessionEvent]]:
+        """Yield the session's recorded events with a version greater than `after_version`, up to now."""
+        version = after_version
+        while page := await self._runtime.recorded_after(self.id, version, EVENTS_PAGE):
+            for recorded in page:
+                yield recorded
+            if len(page) < EVENTS_PAGE:
+                return
+            version = page[-1].version
+
+    def follow(self, *, after_version: int | None = None, capacity: int = CAPACITY) -> Subscription:
+        """Return an async iterator of what happens in this session, as it happens.
+
+        It yields each event (`RecordedEvent`) once and in order, and as far as there is room `Streamed` pieces of
+        answers, `Progressed` reports of tools, and `Missed` where such were left out. It never slows a run.
+
+        Args:
+            after_version: begin in the log, after this version, 0 for its beginning; None = from now on.
+            capacity: how many items may wait for the reader, >= 1.
+
+        Raises:
+            ConfigError: an argument makes no sense, or the runtime is not open.
+            ActorStopped: the runtime is closed.
+        """
+        self._runtime.require_open()
+        runtime = self._runtime
+        return Subscription(
+            runtime.hub, runtime.recorded_after, self.id, capacity=capacity, after_version=after_version
+        )
+
+
+def _run_now(state: SessionState) -> RunId | None:
+    return state.run.id if state.run is not None else None

@@ -1,0 +1,183 @@
+"""A run as a stream: what happens in it, as it happens, for one reader who may leave at any time.
+
+The rules: who leaves early cancels the run, and where Python lets us wait (in `async with`, in `aclose`, when the
+reading task is cancelled), that is durable before the reader goes on; where it does not (the iterator is dropped), it
+is done as soon as the loop turns. What the body of the loop raises passes through unchanged.
+"""
+
+import asyncio
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from refold.actors.cancellation import CancellationToken
+from refold.actors.folded_actor import Performed
+from refold.events.core.codec import RecordedEvent
+from refold.events.core.errors import ConfigError
+from refold.events.core.ids import RunId
+from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, RunStarted
+from refold.sessions.access import Input, SessionAccess
+from refold.sessions.notifications import Missed, Progressed, Published, Recorded, Streamed
+from refold.sessions.outcome import RunResult
+from refold.sessions.run_handle import RunEvents, Sent, begin
+from refold.sessions.subscription import Subscription
+
+
+class RunStream:
+    """The events of one run and what passes by; an async iterator and an async context manager.
+
+    Made by `Session.stream`.
+    """
+
+    def __init__(
+        self, access: SessionAccess, content: Input, *, cancel: CancellationToken | None, key: str | None
+    ) -> None:
+        self._access = access
+        self._content = content
+        self._cancel = cancel
+        self._key = key
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._subscription: Subscription | None = None
+        self._sent: Sent | None = None
+        self._events: RunEvents | None = None
+        self._seen = 0
+        """Version of the last event that was looked at."""
+        self._started = False
+        self._ended = False
+        self._over = False
+
+    @property
+    def run(self) -> RunId | None:
+        """The run, once its input is durable; None before."""
+        return self._sent.run if self._sent is not None else None
+
+    @property
+    def result(self) -> RunResult:
+        """How the run ended; to be read when the stream is at its end, or has been left.
+
+        Raises:
+            ConfigError: the run has not ended, or how it ended is not known here.
+        """
+        if not self._over or self._sent is None or not self._sent.done:
+            raise ConfigError("the run has not ended yet; read its stream to the end first, then its result")
+        failure = self._sent.failure()
+        if failure is not None:
+            raise ConfigError(f"the stream ended without a result: {failure!r}") from failure
+        return self._sent.result()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Published:
+        """Return what happens next.
+
+        Raises:
+            Exception: as `Session.send`.
+        """
+        if self._over:
+            raise StopAsyncIteration
+        try:
+            subscription, sent = self._begin()
+            if sent.run is None:
+                await sent.begun()
+            while not self._has_seen_the_end():
+                item = await subscription.take(self._has_all)
+                if item is None:
+                    break
+                if self._shows(item):
+                    return item
+        except asyncio.CancelledError:
+            await self.aclose()
+            raise
+        if self._over:  # Left by another task.
+            raise StopAsyncIteration
+        self._over = True
+        subscription.close()
+        sent.result()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Leave the stream; if the run has not ended, cancel it, and return when that is durable.
+
+        Another caller with the same key keeps the run going. A log that refuses holds nobody longer than twice the
+        cancel grace.
+        """
+        sent = self._leave()
+        if sent is not None:
+            sent.give_up()
+            await sent.over()
+
+    async def __aenter__(self) -> Self:
+        if not self._over:
+            self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        sent = self._leave()
+        if sent is None or self._loop is None:
+            return
+        with suppress(RuntimeError):  # The loop is closed: nothing goes on there.
+            self._loop.call_soon_threadsafe(sent.give_up)
+
+    def _leave(self) -> Sent | None:
+        """Let go of everything, and return what is still under way."""
+        over, self._over = self._over, True
+        if self._subscription is not None:
+            self._subscription.close()
+        return self._sent if not over and self._sent is not None and not self._sent.done else None
+
+    def _begin(self) -> tuple[Subscription, Sent]:
+        if self._subscription is not None and self._sent is not None:
+            return self._subscription, self._sent
+        runtime = self._access.runtime
+        runtime.require_open()
+        self._loop = asyncio.get_running_loop()
+        subscription = Subscription(runtime.hub, runtime.recorded_after, self._access.session)
+
+        def performed(run: RunId, done: Performed) -> None:
+            subscription.wants = lambda item: not isinstance(item, Streamed) or item.run == run
+            subscription.go_back(done.version - 1)
+
+        sent = begin(self._access, self._content, cancel=self._cancel, key=self._key, on_performed=performed)
+        sent.call_when_done(lambda: subscription.expect(sent.ended_at or 0))
+        self._subscription, self._sent = subscription, sent
+        return subscription, sent
+
+    def _has_seen_the_end(self) -> bool:
+        sent = self._sent
+        return sent is not None and sent.done and sent.ended_at is not None and self._seen >= sent.ended_at
+
+    def _has_all(self) -> bool:
+        """Tell whether nothing more will come: the run's last event was seen, or how it goes on is lost to us."""
+        assert self._sent is not None
+        return self._has_seen_the_end() or (self._sent.done and self._sent.ended_at is None)
+
+    def _shows(self, item: Published) -> bool:
+        """Tell whether an item is about the run, and not about what comes before or after it."""
+        assert self._sent is not None
+        run = self._sent.run
+        if run is None or self._ended:
+            return False
+        match item:
+            case Streamed():
+                return item.run == run
+            case Progressed() | Missed():
+                return self._started
+            case RecordedEvent():
+                return self._shows_event(run, item)
+
+    def _shows_event(self, run: RunId, recorded: Recorded) -> bool:
+        self._seen = recorded.version
+        if self._events is None:
+            self._events = RunEvents(run)
+        if not self._events.include(recorded):
+            return False
+        event = recorded.event
+        self._started = self._started or isinstance(event, RunStarted)
+        self._ended = isinstance(event, RunCompleted | RunFailed | RunCancelled)
+        return True

@@ -1,0 +1,147 @@
+"""Answers that are data: the schema that a model is told, and what its text becomes.
+
+An agent with an `output_type` has its final answers checked; one that does not fit is told why and asked again (see
+`AgentConfig.rejections_max`). What a text means is read in one way everywhere: the JSON value that it is, or the one in
+its only code fence, or the one that it ends with.
+"""
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+
+from refold.events.core.cleaning import clean_text
+from refold.events.core.errors import AgentLoopError, ConfigError
+from refold.events.model.configuration import AgentConfig
+
+T = TypeVar("T")
+
+FENCE = re.compile(r"^[ \t]*```[^\n`]*\n(.*?)^[ \t]*```[ \t]*$", re.DOTALL | re.MULTILINE)
+
+_BRACKET = re.compile(r"[{}\[\]]")
+
+STARTS_MAX = 20
+"""At so many places the JSON value that a text ends with may begin."""
+
+SHOWN_CHARACTERS = 200
+"""So much of a text that does not fit is shown in the message about it."""
+
+INSTRUCTION = (
+    "Give your final answer as one JSON value that fits this JSON Schema, with nothing before or after it:\n{schema}"
+)
+
+AGAIN = (
+    "Give your final answer as one JSON value that fits the JSON Schema in your instructions, with nothing before or "
+    "after it."
+)
+
+SCHEMA_REPEATED_MAX = 1_000
+"""A schema of more characters is not told again: what a model is told of an answer is cut, and half of one misleads."""
+
+
+def parsed_output(text: str, output_type: type[T]) -> T:
+    """Return what an answer's text says, as a value of `output_type`.
+
+    Args:
+        text: JSON, perhaps in a code fence or behind some words.
+        output_type: a msgspec Struct, a dataclass, a TypedDict, or anything else that msgspec decodes.
+
+    Raises:
+        AgentLoopError: it says nothing that fits; the message says what is wrong and where.
+    """
+    problem = ""
+    for candidate in _candidates(text):
+        try:
+            return msgspec.json.decode(candidate, type=output_type)
+        except msgspec.ValidationError as error:
+            if _is_json(candidate):
+                problem = str(error)
+                break  # What it lacks is said best of the first that is JSON.
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            if not problem and candidate.lstrip()[:1] in ("{", "["):
+                problem = str(error)
+    problem = problem or "it holds no JSON"
+    shown = clean_text(text.strip())
+    raise AgentLoopError(
+        f"the answer is not a JSON value that fits {_name(output_type)}: {problem}. It was: "
+        f"{shown[:SHOWN_CHARACTERS]}{'…' if len(shown) > SHOWN_CHARACTERS else ''}"
+    )
+
+
+def _candidates(text: str) -> list[str]:
+    """Return the parts of `text` that may be the JSON meant, the likeliest first."""
+    fenced: list[str] = FENCE.findall(text)
+    candidates = [text, *fenced] if len(fenced) <= 1 else [text, fenced[-1]]
+    end = max(text.rfind("}"), text.rfind("]")) + 1
+    candidates.extend(text[start:end] for start in islice(_openings(text, end), STARTS_MAX))
+    return candidates
+
+
+def _openings(text: str, end: int) -> Iterator[int]:
+    """Yield where a bracket opens that stands in no other: what is inside a value that was cut is not the value."""
+    depth = 0
+    for found in _BRACKET.finditer(text, 0, end):
+        if found[0] in "{[":
+            if depth == 0:
+                yield found.start()
+            depth += 1
+        else:
+            depth = max(depth - 1, 0)
+
+
+def _is_json(text: str) -> bool:
+    """Return whether the whole of `text` is JSON: a type that does not fit is found before its end is read."""
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    return True
+
+
+def output_schema(output_type: object) -> str:
+    """Return the JSON Schema of a type, as JSON text; the same type always gives the same text.
+
+    Raises:
+        ConfigError: the type has none.
+    """
+    try:
+        schema = msgspec.json.schema(output_type)
+        msgspec.json.Decoder(output_type)
+    except (TypeError, ValueError, NameError) as error:
+        raise ConfigError(f"output_type {_name(output_type)} has no JSON Schema: {error}") from None
+    return msgspec.json.encode(schema, order="sorted").decode()
+
+
+def with_output(config: AgentConfig, output_type: object) -> AgentConfig:
+    """Return `config` with a system prompt that says what the final answer must look like.
+
+    Raises:
+        ConfigError: the type has no JSON Schema.
+    """
+    instruction = INSTRUCTION.format(schema=output_schema(output_type))
+    prompt = f"{config.system_prompt}\n\n{instruction}" if config.system_prompt else instruction
+    return msgspec.structs.replace(config, system_prompt=prompt)
+
+
+class OutputCheck:
+    """Says why a final answer's text does not fit a type."""
+
+    def __init__(self, output_type: type[object]) -> None:
+        self._output_type = output_type
+        self._schema = output_schema(output_type)
+
+    def __call__(self, text: str) -> str | None:
+        """Return what the model is told of a text that does not fit, or None."""
+        try:
+            parsed_output(text, self._output_type)
+        except AgentLoopError as error:
+            said = str(error)
+            told = INSTRUCTION.format(schema=self._schema) if len(self._schema) <= SCHEMA_REPEATED_MAX else AGAIN
+            return f"{said[0].upper()}{said[1:]}\n{told}"
+        return None
+
+
+def _name(output_type: object) -> str:
+    return getattr(output_type, "__name__", None) or str(output_type)

@@ -1,0 +1,268 @@
+"""Following sessions as they go on: every event once and in order, and what passes by as far as there is room.
+
+The rules: a slow reader slows nobody; what waits for it never exceeds its capacity; what passes by and finds no room
+is counted and reported; and events that find no room are read from the log when their turn comes, with no gap.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+from refold.actors.kernel.errors import ActorStopped
+from refold.events.core.errors import ConfigError, PersistenceError
+from refold.events.core.ids import SessionId
+from refold.sessions.notifications import Missed, Progressed, Published, Recorded, Streamed
+
+CAPACITY = 1000
+"""How many items wait for a reader, where nothing else is said."""
+
+PAGE = 1000
+"""At most so many events are read from the log at once."""
+
+ReadEvents = Callable[[SessionId, int, int], Awaitable[list[Recorded]]]
+"""Given a session, a version and a limit, returns the next events after that version."""
+
+
+class Publisher(Protocol):
+    """Who puts items into subscriptions."""
+
+    def add(self, subscription: "Subscription") -> None:
+        """Put into it what happens from now on; it is held weakly."""
+        ...
+
+    def drop(self, subscription: "Subscription") -> None:
+        """Put nothing more into it."""
+        ...
+
+
+class _Behind:
+    """What of one session is to be read from the log."""
+
+    __slots__ = ("after", "open_ended", "upto")
+
+    def __init__(self, after: int, upto: int, *, open_ended: bool) -> None:
+        self.after = after
+        self.upto = upto
+        self.open_ended = open_ended
+        """Whether the log may have more than is known of, events from before the subscription."""
+
+
+class Subscription:
+    """Yields what happens in one session, or in all: `async for item in subscription`.
+
+    Made by `Session.follow` and `AgentRuntime.follow`, from which moment it sees everything. Of a session, events
+    come in the order of their versions, each once; between sessions no order is promised. It ends when the runtime
+    closes. Leave it by `async with`, or by `close`; one that nobody holds any more goes by itself.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        read: ReadEvents,
+        session: SessionId | None,
+        *,
+        capacity: int = CAPACITY,
+        after_version: int | None = None,
+    ) -> None:
+        self.session = session
+        """The session that it follows; None = all."""
+        self.wants: Callable[[Streamed | Progressed], bool] | None = None
+        """What passes by and is of no interest is not counted as missed; None = everything is of interest."""
+        self._closed = True
+        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
+            raise ConfigError(f"the capacity of a subscription must be a number of items above 0, not {capacity!r:.80}")
+        self._publisher = publisher
+        self._read = read
+        self._capacity = capacity
+        self._items: deque[Published] = deque()
+        self._reserved = 0
+        self._missed = 0
+        self._behind: dict[SessionId, _Behind] = {}
+        self._first: int | None = None
+        """Version of the first event that was put in as it became durable, of one session."""
+        self._taken: int | None = None
+        """Up to which version events are in the queue, or were yielded, of one session."""
+        self._ended = False
+        self._reader: asyncio.Future[None] | None = None
+        self._busy = False
+        if after_version is not None:
+            self._check_start(after_version)
+            self.restart(after_version)
+        self._closed = False
+        publisher.add(self)
+
+    def _check_start(self, after_version: int) -> None:
+        if self.session is None:
+            raise ConfigError("versions are of one session each; give after_version with a session only")
+        if isinstance(after_version, bool) or not isinstance(after_version, int) or after_version < 0:
+            raise ConfigError(f"after_version must be a version, or 0 for the beginning, not {after_version!r:.80}")
+
+    def restart(self, after_version: int) -> None:
+        """Forget what waits, and go on after a version of the session, from the log as far as it goes."""
+        assert self.session is not None
+        self._items.clear()
+        self._missed = 0
+        self._taken = after_version
+        self._behind[self.session] = _Behind(after_version, after_version, open_ended=True)
+        self._wake()
+
+    def go_back(self, version: int) -> None:
+        """See to it that everything after a version of the session is yielded, also from before the subscription."""
+        if self._first is None or self._first > version + 1:
+            self.restart(version)
+
+    def expect(self, version: int) -> None:
+        """Take note that the session's log goes as far as `version`, whether or not that was published."""
+        assert self.session is not None
+        behind = self._behind.get(self.session)
+        if behind is not None:
+            behind.upto = max(behind.upto, version)
+        elif self._taken is not None and self._taken < version:
+            self._behind[self.session] = _Behind(self._taken, version, open_ended=False)
+        self._wake()
+
+    def put_event(self, session: SessionId, recorded: Recorded) -> None:
+        """Take an event that has just become durable."""
+        if self._ended or self._closed:
+            return
+        version, before = recorded.version, recorded.version - 1
+        if self.session is not None and self._taken is not None:
+            if version <= self._taken:
+                return
+            before = self._taken
+        self._first = version if self._first is None else self._first
+        behind = self._behind.get(session)
+        if behind is not None:
+            behind.upto = max(behind.upto, version)
+        elif before == version - 1 and self._has_room():
+            self._append(recorded)
+            self._taken = version
+        else:
+            self._behind[session] = _Behind(before, version, open_ended=False)
+        self._wake()
+
+    def put_passing(self, item: Streamed | Progressed) -> None:
+        """Take what passes by, if there is room."""
+        if self._ended or self._closed or (self.wants is not None and not self.wants(item)):
+            return
+        if item.session in self._behind or not self._has_room():
+            self._missed += 1
+        else:
+            self._append(item)
+        self._wake()
+
+    def end(self) -> None:
+        """Take nothing more; what waits is still yielded."""
+        self._ended = True
+        self._wake()
+
+    def close(self) -> None:
+        """Leave: nothing more is taken or yielded. Any number of times."""
+        if not self._closed:
+            self._closed = True
+            self._items.clear()
+            self._behind.clear()
+            self._publisher.drop(self)
+            self._wake()
+
+    async def aclose(self) -> None:
+        """Leave, as `close` does."""
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Published:
+        """Return the next item; cancelling this loses nothing.
+
+        Raises:
+            PersistenceError: the log cannot be read; ask again.
+            ActorStopped: the runtime closed before this reader had seen all events; the log has them.
+            ConfigError: another task waits for the next item already.
+        """
+        item = await self.take(lambda: False)
+        if item is None:
+            raise StopAsyncIteration
+        return item
+
+    async def take(self, enough: Callable[[], bool]) -> Published | None:
+        """Return the next item, or None where there is none and none will come, or `enough` says so."""
+        if self._busy:
+            raise ConfigError("another task reads this subscription already; make one for each reader")
+        self._busy = True
+        try:
+            while not self._closed:
+                if self._items:
+                    return self._items.popleft()
+                if self._missed:
+                    count, self._missed = self._missed, 0
+                    return Missed(count)
+                if self._behind:
+                    await self._catch_up()
+                elif self._ended or enough():
+                    return None
+                else:
+                    self._reader = asyncio.get_running_loop().create_future()
+                    await self._reader
+            return None
+        finally:
+            self._busy = False
+            self._reader = None
+
+    def _has_room(self) -> bool:
+        return len(self._items) + self._reserved + (1 if self._missed else 0) < self._capacity
+
+    def _append(self, item: Published) -> None:
+        if self._missed:
+            self._items.append(Missed(self._missed))
+            self._missed = 0
+        self._items.append(item)
+
+    async def _catch_up(self) -> None:
+        """Read the next page of a session that is behind; what comes meanwhile finds that much less room."""
+        session, behind = next(iter(self._behind.items()))
+        wanted = self._capacity if behind.open_ended else min(self._capacity, behind.upto - behind.after)
+        limit = self._reserved = min(wanted, PAGE)
+        known = behind.upto
+        try:
+            page = await self._read(session, behind.after, limit)
+        except PersistenceError as error:
+            if self._ended:
+                raise self._too_late(session, behind.after) from error
+            raise
+        finally:
+            self._reserved = 0
+        if self._behind.get(session) is not behind:  # It was closed or began anew meanwhile.
+            return
+        self._items.extend(page)
+        if page:
+            behind.after = page[-1].version
+            if self.session is not None:
+                self._taken = behind.after
+        if len(page) < limit:
+            behind.open_ended = False
+        caught_up = behind.after >= behind.upto and not behind.open_ended
+        if caught_up or (not page and known > behind.after):  # Or the log has lost what was published.
+            del self._behind[session]
+
+    def _too_late(self, session: SessionId, after: int) -> ActorStopped:
+        self.close()
+        why = f"the runtime closed before its reader had caught up; the log has what comes after version {after}"
+        return ActorStopped(f"session/{session}", why)
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)

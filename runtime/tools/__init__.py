@@ -1,0 +1,4 @@
+"""Tools from functions: signature, schema, registry, dry run.
+
+Read `tool` first.
+"""

@@ -1,0 +1,144 @@
+"""User code in shadow: run on what a log recorded, so that nothing comes of it outside.
+
+While code runs in shadow, Refold's own tools and providers refuse to be called, and so do the network and other
+processes, also in tasks and threads that it begins. The rule: what needed something outside is told apart from what
+gave an answer; and code that gives none is waited for only so long, and not asked again.
+"""
+
+import asyncio
+import contextvars
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from refold.actors.calls.results import text_of_error
+from refold.events.core.errors import AgentLoopError, CommandRejected, LogFormatError
+
+T = TypeVar("T")
+
+ANSWER_S: Final = 10.0
+"""So many seconds one piece of user code may take, unless the caller says otherwise."""
+
+OUTSIDE: Final = frozenset(
+    {
+        "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile", "os.system", "pty.spawn",
+        "socket.bind", "socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "socket.sendmsg",
+        "socket.sendto", "subprocess.Popen",
+    }
+)  # fmt: skip
+"""Python's audit events that mean the network or another process; https://docs.python.org/3/library/audit_events.html
+"""
+
+_reached: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("refold_shadow", default=None)
+"""What the code that runs in shadow here wanted of the outside; None = it does not run in shadow."""
+
+_watching = False
+
+_left_behind: set[asyncio.Task[Any]] = set()
+"""Tasks that gave no answer; held here, since an event loop holds its tasks weakly."""
+
+
+class OutsideInShadow(AgentLoopError):
+    """Something outside was called in shadow."""
+
+
+class NotComparable(Exception):
+    """Something could not be done again.
+
+    Args:
+        why: in words.
+    """
+
+
+def require_outside(what: str) -> None:
+    """Return where something outside may be called.
+
+    Args:
+        what: is called, such as `the tool weather`.
+
+    Raises:
+        OutsideInShadow: this code runs in shadow.
+    """
+    reached = _reached.get()
+    if reached is not None:
+        reached.append(what)
+        raise OutsideInShadow(f"{what} cannot be called in a replay")
+
+
+class Shadow:
+    """Runs user code in shadow.
+
+    Args:
+        answer_s: how many seconds each piece of it may take, > 0.
+    """
+
+    def __init__(self, answer_s: float = ANSWER_S) -> None:
+        self._answer_s = answer_s
+        self._silent: set[str] = set()
+
+    async def answer(self, place: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Return what `work` does.
+
+        Args:
+            place: which code it is; where it once gave no answer, it is not asked again.
+            work: made and run in shadow.
+
+        Raises:
+            NotComparable: it failed, needed something outside, or gave no answer in time.
+            PersistenceError: the log cannot be read.
+        """
+        if place in self._silent:
+            raise NotComparable(f"it gave no answer within {self._answer_s:g} seconds before")
+        _watch()
+        reached: list[str] = []
+        context = contextvars.copy_context()
+        context.run(_reached.set, reached)
+        task = asyncio.get_running_loop().create_task(work(), context=context, name="in shadow")
+        try:
+            await asyncio.wait([task], timeout=self._answer_s)
+        finally:
+            if not task.done():
+                _leave(task)
+        if not task.done():
+            self._silent.add(place)
+            raise NotComparable(f"it gave no answer within {self._answer_s:g} seconds")
+        return _result(task, reached)
+
+
+def _result(task: asyncio.Task[T], reached: list[str]) -> T:
+    error: BaseException | None = asyncio.CancelledError() if task.cancelled() else task.exception()
+    if reached:
+        raise NotComparable(f"it needs something outside: {reached[0]}") from error
+    if error is None:
+        return task.result()
+    if isinstance(error, AgentLoopError | CommandRejected | LogFormatError | asyncio.CancelledError):
+        raise NotComparable(text_of_error(error) or type(error).__name__) from error
+    raise error
+
+
+def _leave(task: "asyncio.Task[Any]") -> None:
+    _left_behind.add(task)
+    task.add_done_callback(_forget)
+    task.cancel()
+
+
+def _forget(task: "asyncio.Task[Any]") -> None:
+    _left_behind.discard(task)
+    if not task.cancelled():
+        task.exception()  # Looked at, so that nobody else is told of it.
+
+
+def _watch() -> None:
+    """Have Python ask here before it reaches outside; an audit hook cannot be taken back, and does nothing elsewhere.
+
+    https://docs.python.org/3/library/sys.html#sys.addaudithook
+    """
+    global _watching
+    if not _watching:
+        _watching = True
+        sys.addaudithook(_audit)
+
+
+def _audit(event: str, _arguments: tuple[object, ...]) -> None:
+    if event in OUTSIDE:
+        require_outside(event)

@@ -1,0 +1,313 @@
+"""A function's signature, as the arguments that a model may give: their schema, and their reading into Python values.
+
+msgspec does the work: the parameters become the fields of a Struct, whose schema is the tool's and whose decoder reads
+the arguments, strictly. Parameters annotated `ToolContext` are given by Refold and are no part of either.
+
+The rule it protects: what cannot work is refused when the function becomes a tool, and the error names the tool and
+the parameter, so that nothing of it is found only when a model calls.
+
+What a Google-style docstring tells of a tool: its first paragraph, and the "Args:" section by parameter.
+
+Docstrings are given as `inspect.getdoc` cleans them.
+"""
+
+import functools
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Annotated, Union, get_args, get_origin
+
+import msgspec
+
+from refold.actors.calls.tool_context import ToolContext
+from refold.events.core.cleaning import Unrecordable, clean_json, clean_text
+from refold.events.core.content import JsonObject, is_json_array
+from refold.events.core.errors import ConfigError, ToolError
+from refold.tools.schema import InputSchema, names_problem
+
+ARGUMENT_HEADINGS = frozenset({"Args:", "Arguments:", "Parameters:"})
+
+_ENTRY = re.compile(r"\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:\s*(.*)")
+
+
+def first_paragraph(docstring: str | None) -> str:
+    """Return the text before the first blank line or "Args:", as one line; empty if there is none."""
+    lines: list[str] = []
+    for line in _lines(docstring):
+        if not line.strip() or line.strip() in ARGUMENT_HEADINGS:
+            break
+        lines.append(line.strip())
+    return " ".join(lines)
+
+
+def parameter_descriptions(docstring: str | None) -> dict[str, str]:
+    """Return what the "Args:" section says, each as one line, by parameter."""
+    lines = _lines(docstring)
+    heading = next((place for place, line in enumerate(lines) if line.strip() in ARGUMENT_HEADINGS), None)
+    if heading is None:
+        return {}
+    # Cleaning a docstring that begins with its section takes the indentation of what follows.
+    section_indent = _indent(lines[heading]) if heading > 0 else -1
+    described: dict[str, list[str]] = {}
+    entry_indent: int | None = None
+    current: list[str] = []
+    for line in lines[heading + 1 :]:
+        if not line.strip():
+            continue
+        if _indent(line) <= section_indent:
+            break
+        entry_indent = _indent(line) if entry_indent is None else entry_indent
+        entry = _ENTRY.fullmatch(line.strip()) if _indent(line) <= entry_indent else None
+        if entry is None:
+            current.append(line.strip())
+        else:
+            current = described[entry[1]] = [entry[2]] if entry[2] else []
+    return {name: " ".join(parts) for name, parts in described.items() if parts}
+
+
+def _lines(docstring: str | None) -> list[str]:
+    return clean_text(docstring).splitlines() if docstring else []
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+AnyFunction = Callable[..., object]
+
+UNSUPPORTED_HINT = (
+    "use types that have a JSON form: str, int, float, bool, None, list, dict, Literal, Enum, dataclass, TypedDict, "
+    "msgspec.Struct, datetime, unions of different kinds of these"
+)
+
+ANY_VALUE = "Any JSON value."
+"""Describes what is annotated `object`, for which msgspec itself has no schema."""
+
+
+class Signature:
+    """What a function takes.
+
+    Attributes:
+        input: the schema of what a model gives.
+        names: the arguments that a model may give, in order.
+        context_names: the parameters that get the call's `ToolContext`.
+    """
+
+    def __init__(self, function: AnyFunction, *, tool: str) -> None:
+        """Read the signature of `function`.
+
+        Raises:
+            ConfigError: it cannot be a tool's; names the tool and the parameter.
+        """
+        parameters = _parameters(function, tool)
+        annotations = {name: _annotation(function, parameter, tool) for name, parameter in parameters.items()}
+        self.context_names = tuple(name for name, annotation in annotations.items() if _is_context(annotation))
+        self.names = tuple(name for name in parameters if name not in self.context_names)
+        self._defaults: dict[str, object] = {
+            name: parameters[name].default
+            for name in self.names
+            if parameters[name].default is not inspect.Parameter.empty
+        }
+        self._required = [name for name in self.names if name not in self._defaults]
+        for name in self.names:
+            _check_supported(annotations[name], name, tool)
+        struct = msgspec.defstruct(
+            "Arguments",
+            [
+                (name, annotations[name], msgspec.UNSET) if name in self._defaults else (name, annotations[name])
+                for name in self.names
+            ],
+            kw_only=True,
+            forbid_unknown_fields=True,
+        )
+        self._decoder: msgspec.json.Decoder[msgspec.Struct] = msgspec.json.Decoder(struct)
+        self.input = InputSchema(self._schema(struct, annotations, function), tool=tool)
+
+    def read(self, arguments: JsonObject) -> dict[str, object]:
+        """Return the value for each of `names`, defaults included; nothing in them is shared with `arguments`.
+
+        Raises:
+            ToolError: they do not fit; says where and what was expected.
+        """
+        problem = names_problem(arguments, known=list(self.names), required=self._required)
+        if problem is not None:
+            raise ToolError(problem)
+        try:
+            read = self._decoder.decode(msgspec.json.encode(arguments))
+        except msgspec.ValidationError as error:
+            raise ToolError(str(error)) from error
+        values = {name: getattr(read, name) for name in self.names}
+        return {name: self._defaults[name] if value is msgspec.UNSET else value for name, value in values.items()}
+
+    def _schema(
+        self, struct: type[msgspec.Struct], annotations: Mapping[str, object], function: AnyFunction
+    ) -> JsonObject:
+        """Return the schema of `struct`, with defaults and descriptions, as one object schema with its `$defs`."""
+        (reference,), components = msgspec.json.schema_components(
+            [struct], schema_hook=_schema_of_object, ref_template="#/$defs/{name}"
+        )
+        schema = components.pop(reference["$ref"].removeprefix("#/$defs/"))
+        del schema["title"]
+        described = parameter_descriptions(inspect.getdoc(entry_of(function)))
+        for name, found in schema["properties"].items():
+            text = _plain_description(annotations[name]) or described.get(name)
+            if text and found.get("description", ANY_VALUE) == ANY_VALUE:
+                found["description"] = text
+            if name in self._defaults:
+                found.update(_shown_default(self._defaults[name], annotations[name]))
+        for component in components.values():
+            _order_defaults(component)
+        if components:
+            schema["$defs"] = dict(sorted(components.items()))
+        return typing.cast("JsonObject", schema)
+
+
+def entry_of(function: AnyFunction) -> AnyFunction:
+    """Return the function that calling `function` calls: of a partial, a bound method or an object with `__call__`."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, types.MethodType | staticmethod):
+            function = function.__func__
+        elif inspect.isroutine(function) or inspect.isclass(function):
+            return function
+        else:
+            function = type(function).__call__
+
+
+def context_parameters(function: AnyFunction, *, tool: str) -> tuple[str, ...]:
+    """Return the parameters of `function` that are annotated as the call's context.
+
+    Raises:
+        ConfigError: its annotations cannot be read; names the tool and the parameter.
+    """
+    annotated = {
+        name: _annotation(function, parameter, tool)
+        for name, parameter in _signature(function, tool).parameters.items()
+        if parameter.annotation is not inspect.Parameter.empty
+    }
+    return tuple(name for name, annotation in annotated.items() if _is_context(annotation))
+
+
+def _signature(function: AnyFunction, tool: str) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(
+            f"the tool {tool!r} has no signature that can be read ({error}); wrap it in a function"
+        ) from None
+
+
+def _parameters(function: AnyFunction, tool: str) -> dict[str, inspect.Parameter]:
+    """Return the parameters that can be given by name; what a partial has bound is not for a model to give."""
+    found = _signature(function, tool).parameters
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    parameters = {name: parameter for name, parameter in found.items() if name not in bound}
+    for name, parameter in parameters.items():
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+            raise ConfigError(
+                f"the tool {tool!r} takes *{name}, for which there is no schema; write out its parameters, or use "
+                "Tool.from_schema"
+            )
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise ConfigError(f"the parameter {name!r} of the tool {tool!r} is positional-only; arguments come by name")
+    return parameters
+
+
+def _annotation(function: AnyFunction, parameter: inspect.Parameter, tool: str) -> object:
+    """Return the type of a parameter, names in text resolved where it was defined.
+
+    Raises:
+        ConfigError: there is none, or a name in it cannot be found.
+    """
+    if parameter.annotation is inspect.Parameter.empty:
+        method = parameter.name in ("self", "cls")
+        todo = "make a tool of the bound method: tool(instance.method)" if method else "give it a type"
+        raise ConfigError(f"the parameter {parameter.name!r} of the tool {tool!r} has no annotation; {todo}")
+    body = inspect.unwrap(entry_of(function))
+    names = getattr(body, "__globals__", {})
+    try:
+        try:
+            return _resolved(parameter.annotation, names, {})
+        except NameError:
+            return _resolved(parameter.annotation, names, _locals_around(body))
+    except (NameError, AttributeError, SyntaxError, TypeError) as error:
+        raise ConfigError(
+            f"the annotation {parameter.annotation!r} of the parameter {parameter.name!r} of the tool {tool!r} cannot "
+            f"be resolved: {error}; define or import what it names (not only under TYPE_CHECKING) before the tool"
+        ) from error
+
+
+def _resolved(annotation: object, names: dict[str, object], local_names: dict[str, object]) -> object:
+    holder = types.SimpleNamespace(__annotations__={"it": annotation})
+    return typing.get_type_hints(holder, names, local_names, include_extras=True)["it"]
+
+
+def _locals_around(body: AnyFunction) -> dict[str, object]:
+    """Return the local names of the running functions in whose file `body` is written, the innermost winning."""
+    code = getattr(body, "__code__", None)
+    found: dict[str, object] = {}
+    frame = inspect.currentframe()
+    while frame is not None:
+        if code is not None and frame.f_code.co_filename == code.co_filename:
+            found = {**frame.f_locals, **found}
+        frame = frame.f_back
+    return found
+
+
+def _is_context(annotation: object) -> bool:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _is_context(get_args(annotation)[0])
+    if origin is Union or origin is types.UnionType:
+        return any(_is_context(item) for item in get_args(annotation))
+    return annotation is ToolContext or origin is ToolContext
+
+
+def _check_supported(annotation: object, name: str, tool: str) -> None:
+    """Make sure that msgspec can describe and read the type.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    try:
+        msgspec.json.Decoder(typing.cast("type[object]", annotation))
+        msgspec.json.schema(annotation, schema_hook=_schema_of_object)
+    except (TypeError, ValueError, NameError, AttributeError, RecursionError) as error:
+        raise ConfigError(
+            f"the parameter {name!r} of the tool {tool!r} has the type {annotation!r}, which is not supported "
+            f"({(str(error).splitlines() or [type(error).__name__])[-1]}); {UNSUPPORTED_HINT}"
+        ) from error
+
+
+def _schema_of_object(custom: type) -> JsonObject:
+    if custom is object:
+        return {"description": ANY_VALUE}
+    raise NotImplementedError
+
+
+def _order_defaults(schema: Mapping[str, Mapping[str, dict[str, object]]]) -> None:
+    """Give the default sets in a type's schema one order; msgspec lists them in the order of this process."""
+    for found in schema.get("properties", {}).values():
+        default = found.get("default")
+        if found.get("uniqueItems") and is_json_array(default):
+            default.sort(key=msgspec.json.encode)
+
+
+def _plain_description(annotation: object) -> str | None:
+    """Return the text in `Annotated[..., "text"]`, if there is one."""
+    if get_origin(annotation) is Annotated:
+        return next((item for item in get_args(annotation)[1:] if isinstance(item, str)), None)
+    return None
+
+
+def _shown_default(default: object, annotation: object) -> JsonObject:
+    """Return the schema's word for a default, or nothing for one that a model could not give itself."""
+    try:
+        shown = clean_json(msgspec.to_builtins(default, order="deterministic"))
+        msgspec.json.decode(msgspec.json.encode(shown), type=typing.cast("type[object]", annotation))
+    except (TypeError, ValueError, msgspec.MsgspecError, Unrecordable):
+        return {}
+    return {"default": shown}

@@ -1,0 +1,419 @@
+"""Tools as their users write them: `@tool` on a typed function, or `Tool.from_schema` for one described elsewhere.
+
+Read `tool` first, then `Tool.check` and `Tool.run`, which are what Refold calls. How arguments are described and read
+is in `refold.tools.signature` and `refold.tools.schema`. The rule protected here: checking never raises and never runs
+the body, and what was found good when it was checked is what the body gets.
+
+A synchronous tool's body, run in a thread and waited for to its real end.
+
+A thread cannot be interrupted. So when the run is cancelled, the body is given up to the pool, which puts another
+thread in its place, but still waited for, since what it did is worth knowing: its value is late evidence. When only
+the waiting task is cancelled, because its actor stops, nobody is left to be told and the wait ends at once.
+"""
+
+import asyncio
+import hashlib
+import inspect
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from functools import WRAPPER_ASSIGNMENTS
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+
+from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit
+from refold.actors.calls.tool_context import ToolContext
+from refold.actors.calls.tool_rules import NO_RULES, CallBreaker, ToolRules
+from refold.actors.thread_pool import LateOutcome, ThreadPool
+from refold.events.core.cleaning import clean_text
+from refold.events.core.content import JsonObject
+from refold.events.core.errors import AgentLoopError, ConfigError, ToolError
+from refold.events.model.configuration import DEFAULT_TOOL_SILENCE_S, EffectClass, Tier, ToolSpec
+from refold.events.model.retry import RetryPolicy
+from refold.events.session.events import Verdict
+from refold.memory.stream_object import StreamObject
+from refold.tools.definition import (
+    ActionName,
+    Validator,
+    check_function,
+    checked_result_limit,
+    checked_rules,
+    checked_spec,
+    checked_validator,
+    docstring_of,
+    name_of,
+)
+from refold.tools.dry_run import require_outside
+from refold.tools.schema import DescribedArguments, InputSchema
+from refold.tools.signature import Signature, context_parameters, entry_of, first_paragraph
+
+R = TypeVar("R")
+
+
+async def run_in_thread(call: Callable[[], R], *, name: str, context: ToolContext[object], pool: ThreadPool) -> R:
+    """Return what `call` returns in a thread of `pool`, with this task's context variables.
+
+    Cancelled with the run's token, it goes on until the thread has ended; a body that no thread has begun is never
+    begun. Cancelled without the token, or once more, it raises at once and leaves the thread to itself.
+
+    Raises:
+        AgentLoopError: no thread could be started.
+        ConfigError: the pool is closed.
+        asyncio.CancelledError: the task was cancelled, or the body raised it.
+        RuntimeError: the body raised SystemExit or the like.
+        Exception: whatever else the body raised.
+    """
+    ended: asyncio.Future[LateOutcome[R]] = asyncio.get_running_loop().create_future()
+
+    def keep(outcome: LateOutcome[R]) -> None:
+        if not ended.done():
+            ended.set_result(outcome)
+
+    try:
+        work = pool.submit(call, name=name)
+    except RuntimeError as error:  # The machine has no thread to give.
+        raise AgentLoopError(f"no thread could be started for {name}: {error}") from error
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not work.abandon(keep):
+            return await work  # its end came first, or it was never begun, which raises
+        if not context.cancel.cancelled:
+            raise
+    outcome = await ended
+    if outcome.error is not None:
+        raise outcome.error
+    return cast("R", outcome.value)
+
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R_co = TypeVar("R_co", covariant=True)
+
+ACTION_CHARACTERS_MAX = 500
+"""A longer name of an action is cut, and ends with its hash, so that two long ones are never taken for one."""
+
+REASON_CHARACTERS_MAX = 2_000
+"""The text of what is wrong with arguments is cut after so many characters."""
+
+
+class Arguments(Protocol):
+    """How a tool's arguments are described and read."""
+
+    input: InputSchema
+
+    def read(self, arguments: JsonObject) -> dict[str, object]:
+        """Return the values by name; nothing in them is shared with `arguments`.
+
+        Raises:
+            ToolError: they do not fit; says where and what was expected.
+        """
+        ...
+
+
+ToolBody: TypeAlias = Callable[[dict[str, object], ToolContext[object]], object]
+"""Calls a tool's function with checked arguments; an async one gives an awaitable."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tool(Generic[P, R_co]):
+    """A function that a model may call, made by `tool` or `Tool.from_schema`.
+
+    Calling it calls the function as it is, unchecked; so it can be tested, and used, like any function.
+
+    Attributes:
+        spec: what a model is told of it, and how it runs.
+        function: the function itself.
+        result_limit: how many bytes of a result's text a model is shown; None = all.
+        rules: how its calls are carried out in a runtime.
+    """
+
+    spec: ToolSpec
+    function: Callable[P, R_co]
+    _arguments: Arguments
+    _body: ToolBody
+    _validate: Validator | None
+    _action: ActionName | None = None
+    result_limit: int | None = DEFAULT_RESULT_LIMIT
+    rules: ToolRules = NO_RULES
+
+    def __post_init__(self) -> None:
+        for name in WRAPPER_ASSIGNMENTS:
+            if hasattr(self.function, name):
+                object.__setattr__(self, name, getattr(self.function, name))
+        object.__setattr__(self, "__wrapped__", self.function)
+
+    def __repr__(self) -> str:
+        return f"<Tool {self.name} of {self.origin}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        require_outside(f"the tool {self.name}")
+        return self.function(*args, **kwargs)
+
+    @property
+    def name(self) -> str:
+        """The name by which a model calls it."""
+        return self.spec.name
+
+    @property
+    def display_name(self) -> str:
+        """The name by which people are shown it."""
+        return self.spec.display_name or self.spec.name
+
+    @property
+    def stream_objects(self) -> tuple[StreamObject[Any, Any, Any], ...]:
+        """What of it lives on a runtime's log: its breaker."""
+        return (self.rules.breaker,) if isinstance(self.rules.breaker, StreamObject) else ()
+
+    @property
+    def origin(self) -> str:
+        """Where its function is written, such as `app.weather.forecast`."""
+        entry = entry_of(self.function)
+        return f"{getattr(entry, '__module__', '?')}.{getattr(entry, '__qualname__', '?')}"
+
+    def check(self, arguments: JsonObject) -> tuple[JsonObject, Verdict]:
+        """Return the arguments as `run` is to get them, repaired where their meaning is certain, and the verdict.
+
+        It never raises an `Exception`: what the user's validator or types raise is in the verdict, for the model.
+        """
+        repaired = arguments
+        try:
+            repaired = self._arguments.input.repaired(arguments)
+            problem = self._problem(self._arguments.read(repaired))
+        except (ToolError, ValueError) as error:
+            problem = str(error) or type(error).__name__
+        except Exception as error:  # noqa: BLE001 - The border to the user's validator and types.
+            problem = f"{type(error).__name__}: {error}"
+        if problem is None:
+            return repaired, self._permitted(repaired)
+        text = clean_text(problem)[:REASON_CHARACTERS_MAX]
+        reason = f"The arguments of {self.name} were refused, and it did not run: {text}"
+        return repaired, Verdict(verdict="invalid_arguments", reason=reason)
+
+    async def run(self, arguments: JsonObject, context: ToolContext[object], pool: ThreadPool) -> object:
+        """Run the body and return what it returned, with its limit if it has one of its own.
+
+        A synchronous body runs in a thread of `pool`.
+
+        Raises:
+            ToolError: the arguments do not fit, since the tool changed after they were checked.
+            Exception: whatever the body raised.
+        """
+        require_outside(f"the tool {self.name}")
+        values = self._arguments.read(arguments)
+        if inspect.iscoroutinefunction(entry_of(self.function)):
+            result = self._body(values, context)
+        else:
+            result = await run_in_thread(
+                lambda: self._body(values, context), name=f"tool {self.name}", context=context, pool=pool
+            )
+        value = await result if inspect.isawaitable(result) else result
+        return value if self.result_limit == DEFAULT_RESULT_LIMIT else WithLimit(value, self.result_limit)
+
+    def carried_out_by(
+        self, carry_out: Callable[[ToolBody, dict[str, object], ToolContext[object]], Awaitable[object]]
+    ) -> "Tool[..., object]":
+        """Return the same tool, but that `carry_out` runs its body: on the loop, given the arguments and context."""
+
+        async def body(values: dict[str, object], context: ToolContext[object]) -> object:
+            return await carry_out(self._body, values, context)
+
+        return replace(cast("Tool[..., object]", self), function=body, _body=body)
+
+    def _permitted(self, arguments: JsonObject) -> Verdict:
+        """Return the verdict on arguments that fit."""
+        if self._action is None:
+            return Verdict()
+        try:
+            action = cast("object", self._action(**self._arguments.read(arguments)))
+        except Exception as error:  # noqa: BLE001 - The border to user code: nobody knows what would be allowed.
+            action = error
+        if inspect.iscoroutine(action):
+            action.close()
+        if not isinstance(action, str) or not action.strip():
+            return Verdict(
+                verdict="broken", reason=clean_text(f"The action of {self.name} is not known: {action!r:.200}")
+            )
+        return Verdict(action=f"{self.name}: {_shortened(clean_text(action))}")
+
+    def _problem(self, values: dict[str, object]) -> str | None:
+        """Return what the validator says."""
+        if self._validate is None:
+            return None
+        said = cast("object", self._validate(**values))
+        if said is None or isinstance(said, str):
+            return said
+        if inspect.iscoroutine(said):
+            said.close()
+        return f"the tool's validator returned {said!r:.100}; it must return None or text"
+
+    @classmethod
+    def from_schema(
+        cls,
+        *,
+        name: str,
+        description: str,
+        input_schema: JsonObject,
+        handler: Callable[Q, R],
+        tier: Tier = "act",
+        effect: EffectClass = "once",
+        timeout_s: float = DEFAULT_TOOL_SILENCE_S,
+        validate: Validator | None = None,
+        action: ActionName | None = None,
+        display_name: str = "",
+        result_limit: int | None = DEFAULT_RESULT_LIMIT,
+        breaker: CallBreaker | None = None,
+        retries: RetryPolicy | None = None,
+        concurrency: int | None = None,
+    ) -> "Tool[Q, R]":
+        """Return a tool that is described by a JSON schema, as tools of other systems are.
+
+        Args:
+            name: 1 to 64 characters out of `a-z A-Z 0-9 _ -`.
+            description: what a model is told.
+            input_schema: an object schema, copied. Types, enumerations, required and unknown fields and nested schemas
+                are checked; further keywords are left to the handler.
+            handler: sync or async; gets the arguments as one dict of its own and, in a further parameter annotated so,
+                the `ToolContext`.
+            tier: see `tool`.
+            effect: see `tool`.
+            timeout_s: see `tool`.
+            validate: see `Validator`.
+            action: see `ActionName`.
+            display_name: see `tool`.
+            result_limit: see `tool`.
+            breaker: see `tool`.
+            retries: see `tool`.
+            concurrency: see `tool`.
+
+        Raises:
+            ConfigError: something of it cannot work; names the tool.
+        """
+        check_function(handler, name)
+        contexts = context_parameters(handler, tool=name)
+        arguments = DescribedArguments(InputSchema(input_schema, tool=name))
+        try:
+            inspect.signature(handler).bind({}, **dict.fromkeys(contexts))
+        except TypeError as error:
+            raise ConfigError(
+                f"the handler of the tool {name!r} must take the arguments as one dict: {error}"
+            ) from None
+        spec = ToolSpec(
+            name=name,
+            description=description,
+            input_schema=arguments.input.schema,
+            tier=tier,
+            effect=effect,
+            timeout_s=timeout_s,
+            display_name=display_name,
+        )
+        call = cast("Callable[..., object]", handler)
+        return Tool(
+            checked_spec(spec),
+            handler,
+            arguments,
+            lambda values, context: call(values, **dict.fromkeys(contexts, context)),
+            checked_validator(validate, name),
+            checked_validator(action, name, role="action"),
+            checked_result_limit(result_limit, name),
+            checked_rules(spec, breaker, retries, concurrency),
+        )
+
+
+def _shortened(action: str) -> str:
+    if len(action) <= ACTION_CHARACTERS_MAX:
+        return action
+    return f"{action[: ACTION_CHARACTERS_MAX - 66]}… {hashlib.sha256(action.encode()).hexdigest()}"
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+
+
+@overload
+def tool(
+    *,
+    tier: Tier = "act",
+    effect: EffectClass = "once",
+    name: str | None = None,
+    description: str | None = None,
+    timeout_s: float = DEFAULT_TOOL_SILENCE_S,
+    validate: Validator | None = None,
+    action: ActionName | None = None,
+    display_name: str = "",
+    result_limit: int | None = DEFAULT_RESULT_LIMIT,
+    breaker: CallBreaker | None = None,
+    retries: RetryPolicy | None = None,
+    concurrency: int | None = None,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+
+
+def tool(
+    function: Callable[P, R] | None = None,
+    /,
+    *,
+    tier: Tier = "act",
+    effect: EffectClass = "once",
+    name: str | None = None,
+    description: str | None = None,
+    timeout_s: float = DEFAULT_TOOL_SILENCE_S,
+    validate: Validator | None = None,
+    action: ActionName | None = None,
+    display_name: str = "",
+    result_limit: int | None = DEFAULT_RESULT_LIMIT,
+    breaker: CallBreaker | None = None,
+    retries: RetryPolicy | None = None,
+    concurrency: int | None = None,
+) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
+    """Make a tool of a typed function, sync or async: `@tool` or `@tool(tier="observe", effect="pure")`.
+
+    The schema comes from the signature. Parameters are described by the docstring's "Args:" section, or by
+    `Annotated[int, "what it is"]`, or by `msgspec.Meta`, which can also bound them. A parameter annotated `ToolContext`
+    gets the call's context and is no part of the schema. A synchronous function runs in a thread.
+
+    Args:
+        function: a function, bound method, partial or object with `__call__`.
+        tier: `observe` (runs in parallel with others), `act` (alone, in order) or `confirm` (after an approval).
+        effect: what running it again would mean: `once`, `idempotent` or `pure`.
+        name: 1 to 64 characters out of `a-z A-Z 0-9 _ -`; the function's own if None.
+        description: what a model is told; the docstring's first paragraph if None.
+        timeout_s: longest silence of a running call in seconds, > 0; progress counts as activity.
+        validate: see `Validator`; synchronous.
+        action: see `ActionName`; None = every call of the tool is the same action.
+        display_name: what people are shown instead of the name; empty = the name.
+        result_limit: how many UTF-8 bytes of a result's text a model is shown; of a longer one it sees the beginning
+            and the end, and the log keeps all of it (`refold.actors.calls.results`). None = all, and images of any
+            size.
+        breaker, retries, concurrency: see `ToolRules`. No retries where `effect` is `once`.
+
+    Raises:
+        ConfigError: something of it cannot work; names the tool and the parameter.
+    """
+
+    def decorate(function: Callable[P, R]) -> Tool[P, R]:
+        shown = name if isinstance(name, str) else name_of(function)
+        if isinstance(function, Tool):
+            raise ConfigError(f"{function.name!r} is a tool already; make another one of its .function")
+        check_function(function, shown)
+        signature = Signature(function, tool=shown)
+        spec = ToolSpec(
+            name=shown if name is None else name,
+            description=first_paragraph(docstring_of(function)) if description is None else description,
+            input_schema=signature.input.schema,
+            tier=tier,
+            effect=effect,
+            timeout_s=timeout_s,
+            display_name=display_name,
+        )
+        call = cast("Callable[..., object]", function)
+        contexts = signature.context_names
+        return Tool(
+            checked_spec(spec),
+            function,
+            signature,
+            lambda values, context: call(**values, **dict.fromkeys(contexts, context)),
+            checked_validator(validate, shown, signature.names),
+            checked_validator(action, shown, signature.names, role="action"),
+            checked_result_limit(result_limit, shown),
+            checked_rules(spec, breaker, retries, concurrency),
+        )
+
+    return decorate if function is None else decorate(function)

@@ -1,0 +1,4 @@
+"""The command `refold simulate` and what it prints.
+
+Read `command` first.
+"""

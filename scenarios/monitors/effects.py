@@ -1,0 +1,195 @@
+"""Looks at when work begins and ends in a simulation, and at what those outside are told of it.
+
+Read `refold.scenarios.monitors.monitor` first, which passes on what it sees. The rules:
+
+- EFFECTS: nothing begins before the log has the decision that asks for it. A model is asked while the log names a model
+  call as pending, and under one key once in a life of the process; a tool's body begins after its `ToolCallStarted`,
+  never beside itself, and never for a call that has its result; and when a run is cancelled, its bodies end at once,
+  unless they ignore it.
+- INV5, of those outside: what is published is in the log, each event once and in order, and an outcome that is told is
+  the one that the log has.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from refold.events.core.errors import ProviderError
+from refold.events.core.ids import kind_and_identifier, stream_name
+from refold.events.core.records import StoredEvent
+from refold.events.model.messages import ModelResponse
+from refold.events.session.core import SESSION_KIND
+from refold.events.session.events import (
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    SessionEvent,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolCallStarted,
+)
+from refold.scenarios.monitors.results import AT_ONCE_S, EvidenceWatch
+from refold.scenarios.plan.world import Body, World
+from refold.sessions.notifications import Recorded
+from refold.sessions.outcome import RunResult
+
+OUTCOMES = {RunCompleted: "Completed", RunFailed: "Failed", RunCancelled: "Cancelled"}
+
+
+class EffectsWatch:
+    """Watches one simulation.
+
+    Args:
+        world: whose time and bodies are looked at.
+        note: takes what is wrong: the rule, the stream and a message.
+        exercised: takes the rules that something was checked for.
+    """
+
+    def __init__(self, world: World, note: Callable[[str, str, str], object], exercised: set[str]) -> None:
+        self._world = world
+        self._note = note
+        self._exercised = exercised
+        self._pending: dict[str, tuple[str, ...]] = {}
+        self._withdrawn_s: dict[tuple[str, str], float] = {}
+        """When work was no longer wanted, by stream and key."""
+        self._asked: Counter[tuple[int, int, str, str]] = Counter()
+        self._started: set[tuple[str, str]] = set()
+        self._answered_s: dict[tuple[str, str], float] = {}
+        self._published: dict[tuple[int, str], int] = {}
+        self._durable: dict[tuple[str, int], tuple[int, int]] = {}
+        """Where each event is in the log, and when it was recorded."""
+        self._outcomes: dict[tuple[str, str], str] = {}
+        self._cancelled: list[tuple[Body, float]] = []
+        self._asking: dict[tuple[int, str], float | None] = {}
+        """The sessions of which a model is being asked something, and when their runs were cancelled."""
+        self.evidence = EvidenceWatch(world, self._wrong, exercised)
+
+    def observe(self, session: str, stored: StoredEvent, event: SessionEvent) -> None:
+        """See one event that has just become durable."""
+        version = stored.version
+        if stored.pending is not None:
+            self._see_pending(stored.stream, stored.pending)
+        self.evidence.observe(session, version, event)
+        self._durable[session, version] = (stored.position, stored.at)
+        match event:
+            case ToolCallStarted():
+                self._started.add((session, event.call))
+            case ToolCallCompleted() | ToolCallFailed():
+                self._answered_s[session, event.call] = self._world.now_s()
+            case RunCompleted() | RunFailed() | RunCancelled():
+                self._outcomes[session, event.run] = OUTCOMES[type(event)]
+                if isinstance(event, RunCancelled):
+                    now_s = self._world.now_s()
+                    self._cancelled += [(body, now_s) for body in self._world.running_bodies(session)]
+                    if (self._world.life, session) in self._asking:
+                        self._asking[self._world.life, session] = now_s
+            case _:
+                return
+
+    def _see_pending(self, stream: str, pending: tuple[str, ...]) -> None:
+        """See what work the log names as pending from now on."""
+        for key in self._pending.get(stream, ()):
+            if key not in pending:
+                self._withdrawn_s[stream, key] = self._world.now_s()
+        self._pending[stream] = pending
+
+    def asked(self, session: str, life: int, place: int) -> bool:
+        """See that a model is asked something for a session, and return whether the log wants that still."""
+        self._exercised.add("EFFECTS")
+        wanted = self._wanted_calls(stream_name(SESSION_KIND, session))
+        if not wanted:
+            self._wrong("EFFECTS", session, "a model is asked and the log has no decision to ask it")
+            return False
+        # A call that is cancelled as it begins may be made after its key is gone, and before the next one's.
+        key = next((key for key in wanted if not self._asked[life, place, session, key]), wanted[-1])
+        self._asked[life, place, session, key] += 1
+        if self._asked[life, place, session, key] > 1:
+            self._wrong("EFFECTS", session, f"a model is asked for the second time under the key {key!r}")
+        if (life, session) in self._asking:
+            self._wrong("EFFECTS", session, "a model is asked while it still answers")
+        self._asking[life, session] = None
+        return key in self._pending[stream_name(SESSION_KIND, session)]
+
+    def _wanted_calls(self, stream: str) -> list[str]:
+        """Return the keys of the model calls that are wanted, or were a moment ago: a cancellation takes its time."""
+        now = [key for key in self._pending.get(stream, ()) if key.startswith("model:")]
+        since_s = self._world.now_s() - AT_ONCE_S
+        gone = [
+            key
+            for (of, key), at_s in self._withdrawn_s.items()
+            if of == stream and at_s >= since_s and key.startswith("model:")
+        ]
+        return [*gone, *now]
+
+    def begun(self, body: Body) -> None:
+        """See that a tool's body begins."""
+        self.evidence.begun(body)
+        self._exercised.add("EFFECTS")
+        call = (body.session, body.call)
+        if call not in self._started:
+            self._wrong("EFFECTS", body.session, f"the body of {body.call} begins and the log does not have its start")
+        elif self._world.now_s() > self._answered_s.get(call, float("inf")) + AT_ONCE_S:
+            self._wrong("EFFECTS", body.session, f"the body of {body.call} begins, which has its result")
+        others = [other for other in self._world.running_bodies(body.session) if other.call == body.call]
+        if any(other is not body and not other.ignores_cancellation for other in others):
+            self._wrong("EFFECTS", body.session, f"the body of {body.call} begins a second time beside itself")
+        running = [other for other in self._world.bodies if other.running and other.agent == body.agent]
+        of_tool = [other for other in running if other.tool.name == body.tool.name]
+        within = sum(not other.ignores_cancellation for other in of_tool)
+        if body.concurrency is not None and within > body.concurrency:
+            self._wrong("EFFECTS", body.session, f"{within} bodies of {body.tool.name} run at once")
+
+    def published(self, life: int, recorded: Recorded) -> None:
+        """See an event that a subscriber is shown in some life of the process."""
+        kind, session = kind_and_identifier(recorded.stream)
+        if kind != SESSION_KIND:
+            return
+        self._exercised.add("INV5")
+        place = (life, session)
+        before = self._published.get(place)
+        # Who has lost the log does not see everything any more, and may still take an equal event for its own.
+        has_log = life == self._world.life
+        if before is not None and (recorded.version <= before or (has_log and recorded.version > before + 1)):
+            self._wrong("INV5", session, f"version {recorded.version} is published after version {before}")
+        durable = self._durable.get((session, recorded.version))
+        if durable is None:
+            self._wrong("INV5", session, f"version {recorded.version} is published and is not in the log")
+        elif durable != (recorded.position, recorded.time):
+            at = f"at position {recorded.position} and time {recorded.time}"
+            self._wrong("INV5", session, f"version {recorded.version} is published as {at}, and the log says {durable}")
+        self._published[place] = recorded.version
+
+    def told(self, session: str, result: RunResult) -> None:
+        """See an outcome that somebody outside is told."""
+        outcome, recorded = type(result.outcome).__name__, self._outcomes.get((session, result.run))
+        if recorded is not None and outcome != recorded:
+            self._wrong("INV5", session, f"{result.run} was told as {outcome} and the log says {recorded}")
+
+    def model_ended(
+        self, sessions: Sequence[str], life: int, said: ModelResponse | ProviderError | None, *, begun: bool
+    ) -> None:
+        """See what came of a model call; as `EvidenceWatch.model_ended`."""
+        for session in sessions:
+            cancelled_s = self._asking.pop((life, session), None)
+            if cancelled_s is not None and self._world.now_s() > cancelled_s + AT_ONCE_S:
+                self._wrong("EFFECTS", session, "a model goes on answering though the run was cancelled")
+        self.evidence.model_ended(sessions, life, said, begun=begun)
+
+    def life_over(self, life: int) -> None:
+        """See that a process is gone."""
+        self._asking.clear()
+        self.evidence.life_over(life)
+
+    def over(self) -> None:
+        """Look back, once all is over."""
+        self.evidence.over()
+        for body, cancelled_s in self._cancelled:
+            ended_s = body.ended_s
+            if body.ignores_cancellation or body.is_subagent or ended_s is None:
+                continue  # Where it has no end, the process was gone before.
+            self._exercised.add("EFFECTS")
+            if ended_s > cancelled_s + AT_ONCE_S:
+                after = f"{ended_s - cancelled_s:.1f} s after"
+                self._wrong("EFFECTS", body.session, f"the body of {body.call} ends {after} its run was cancelled")
+
+    def _wrong(self, rule: str, session: str, message: str) -> None:
+        self._note(rule, stream_name(SESSION_KIND, session), message)

@@ -1,0 +1,422 @@
+"""Looks at a simulation from outside, and notes what breaks a promise.
+
+After each commit every event is checked as the next of its stream (INV0 to INV3); whenever somebody is told an outcome,
+the log must have it (INV5) and no body of that run may go on (INV7); whatever a model is shown must be of one session
+(INV4). Whenever a process starts on a file, everything that was acknowledged must be there, and each stream whole from
+its first event on (DURABLE). Once all is over, no tool may have run twice that must not (ONCE); what else is checked
+then, INV6 and the whole log, is in `refold.scenarios.simulator`.
+
+What a simulation checks, in words, and the verdict on each promise after one scenario or many.
+
+The rule: a promise that nothing was checked for has not been kept. It is *not exercised*, and the report says so.
+
+Which faults met which sessions, doing what: so that it can be told what was rehearsed, and what never came to pass.
+
+A fault of one session's model call, tool or append meets that session; one that hits the whole process, such as a crash
+or a clock that jumps, meets every session that there is. What a session was doing is told from its log alone, as it was
+just before; a session with something queued counts for that too.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from typing import Literal, TypeAlias, get_args
+
+import msgspec
+
+from refold.events.core.content import Message, TextBlock
+from refold.events.core.errors import PersistenceError, ProviderError
+from refold.events.core.ids import kind_and_identifier, stream_name
+from refold.events.core.records import Appended, EncodedBatch, StoredEvent
+from refold.events.model.messages import ModelRequest, ModelResponse
+from refold.events.session.core import SESSION_CODEC, SESSION_KIND
+from refold.events.session.events import (
+    CancelRequested,
+    HistoryCleared,
+    InputQueued,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    ToolApprovalDecided,
+    ToolCallStarted,
+)
+from refold.events.session.invariants import SessionChecker
+from refold.events.session.state import SessionState
+from refold.scenarios import faults
+from refold.scenarios.faults import AnyFault
+from refold.scenarios.monitors.durability import DurabilityCheck, stored_events
+from refold.scenarios.monitors.effects import EffectsWatch
+from refold.scenarios.plan.world import World
+from refold.sessions.outcome import Cancelled, RunResult
+
+Situation: TypeAlias = Literal[
+    "idle",
+    "model call open",
+    "tool running",
+    "awaiting approval",
+    "retry pending",
+    "queued input",
+    "recovering",
+    "parked",
+    "otherwise",
+]
+"""What a session is doing.
+
+`recovering`: work was in flight when the process was gone, and the next one has not recorded anything of the session
+yet. `otherwise`: between two of the others, such as a run that waits for somebody to allow its next turn.
+"""
+
+SITUATIONS: tuple[Situation, ...] = get_args(Situation)
+"""All of them, in the order in which they are shown."""
+
+
+class Meeting(msgspec.Struct, frozen=True, order=True):
+    """A kind of fault that met sessions in one situation."""
+
+    fault: str
+    """Name of the fault's class."""
+    situation: Situation
+    times: int
+
+
+class Meetings:
+    """Counts which faults met which situations."""
+
+    def __init__(self) -> None:
+        self._times: Counter[tuple[str, Situation]] = Counter()
+
+    def add(self, fault: AnyFault, situations: Iterable[Situation]) -> None:
+        """Count a fault that has happened."""
+        for situation in situations:
+            self._times[type(fault).__name__, situation] += 1
+
+    def counted(self) -> tuple[Meeting, ...]:
+        """Return all that was counted, in order of fault and situation."""
+        return tuple(Meeting(fault, situation, times) for (fault, situation), times in sorted(self._times.items()))
+
+
+def situations_of(state: SessionState, *, recovering: bool) -> list[Situation]:
+    """Return what a session is doing: one thing or several.
+
+    Args:
+        state: what its log adds up to.
+        recovering: whether the process has begun anew since its last event.
+    """
+    found: list[Situation] = []
+    run, turn = state.run, state.turn
+    if recovering and run is not None and not run.parked:
+        found.append("recovering")
+    elif run is None:
+        found.append("idle")
+    elif run.parked:
+        found.append("parked")
+    elif run.phase == "model":
+        found.append("model call open")
+    elif run.phase == "waiting":
+        found.append("retry pending")
+    elif turn is not None and (turn.awaiting or turn.running):
+        found.extend(["awaiting approval"] if turn.awaiting else [])
+        found.extend(["tool running"] if turn.running else [])
+    else:
+        found.append("otherwise")
+    if state.queue:
+        found.append("queued input")
+    return found
+
+
+OF_THE_PROCESS = (faults.CrashAtAppend, faults.CrashAtStep, faults.CrashInTool)
+"""What happens at one session's operation and meets them all."""
+
+
+class Broken(msgspec.Struct, frozen=True):
+    """A promise that was broken."""
+
+    rule: str
+    """One of `refold.scenarios.monitors.monitor`."""
+    stream: str
+    at_s: float
+    """Virtual seconds after the simulation began."""
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.rule} {self.stream} at {self.at_s:.3f} s: {self.message}"
+
+
+class SimulationWatch:
+    """Watches one simulation.
+
+    Args:
+        world: whose disk and bodies are looked at.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._checkers: dict[str, SessionChecker] = {}
+        self._versions: dict[str, int] = {}
+        self._ends: dict[tuple[str, str], int] = {}
+        """Version of the terminal event, by session and run."""
+        self._begun: set[tuple[str, str]] = set()
+        """The calls whose bodies may have begun, by session and call."""
+        self._allowed_again: Counter[tuple[str, str]] = Counter()
+        """How often a person allowed such a call once more."""
+        self._cancelled: dict[tuple[str, str], int] = {}
+        """Version of the last order to cancel a run, begun or not, by session and run."""
+        self._durability = DurabilityCheck()
+        self._taken: Counter[tuple[str, str, str | None]] = Counter()
+        self.broken: list[Broken] = []
+        self.exercised: set[str] = set()
+        """The rules that something was checked for."""
+        self.meetings = Meetings()
+        self._lives: dict[str, int] = {}
+        """In which life of the process each session's last event was recorded."""
+        self.effects = EffectsWatch(world, self.note, self.exercised)
+        self.shows_all = False
+        """Whether models are shown whole histories, as they are."""
+        self.summary_prompt: str | None = None
+        """What a model is told that is to summarise, which is asked beside the one that answers."""
+
+    def note(self, rule: str, stream: str, message: str) -> None:
+        """Note a broken promise."""
+        self.broken.append(Broken(rule, stream, self._world.now_s(), message))
+
+    async def committed(self, batches: Sequence[EncodedBatch], appended: Sequence[Appended]) -> None:
+        """Check what has just become durable."""
+        self._durability.acknowledged(appended)
+        for batch, place in zip(batches, appended, strict=True):
+            stream = batch.stream
+            if kind_and_identifier(stream)[0] != SESSION_KIND:
+                continue
+            if batch.expected_version == self._versions.get(stream, 0):
+                self._observe(stream, stored_events(batch, place))
+            else:
+                await self._catch_up(stream)
+            self._lives[stream] = self._world.life
+
+    async def _catch_up(self, stream: str) -> None:
+        """Look at what is in the log although the process was told that its append had failed."""
+        with suppress(PersistenceError):  # Then it is seen after the next commit.
+            after = self._versions.get(stream, 0)
+            self._observe(stream, await self._world.disk.read_stream(stream, after_version=after))
+
+    def seen(self, stored: Sequence[StoredEvent]) -> None:
+        """Look at what the process reads of a stream, of which it may not have been told when it appended it."""
+        if stored and kind_and_identifier(stored[0].stream)[0] == SESSION_KIND:
+            next_version = self._versions.get(stored[0].stream, 0) + 1
+            new = [item for item in stored if item.version >= next_version]
+            if new and new[0].version == next_version:
+                self._observe(new[0].stream, new)
+
+    async def opened(self) -> None:
+        """Check the log that a process has just opened, and look at what nobody was told of.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        events = await self._world.disk.read_all(limit=10**9)
+        self.exercised.add("DURABLE")
+        for stream, message in self._durability.missing(events):
+            self.note("DURABLE", stream, message)
+        for stream in dict.fromkeys(event.stream for event in events):
+            if kind_and_identifier(stream)[0] == SESSION_KIND:
+                after = self._versions.get(stream, 0)
+                self._observe(stream, [event for event in events if event.stream == stream and event.version > after])
+
+    def _observe(self, stream: str, stored: Sequence[StoredEvent]) -> None:
+        self.exercised.update(("INV0", "INV1", "INV2", "INV3"))
+        identifier = kind_and_identifier(stream)[1]
+        checker = self._checkers.setdefault(stream, SessionChecker(stream))
+        for item in stored:
+            event = SESSION_CODEC.decode(item)
+            for violation in checker.observe(event):
+                self.note(violation.invariant, stream, f"version {item.version}: {violation.message}")
+            self.effects.observe(identifier, item, event)
+            if isinstance(event, InputQueued | CancelRequested | HistoryCleared) and event.key is not None:
+                self._check_once(stream, event)
+            if isinstance(event, CancelRequested):
+                self._cancelled[identifier, event.run] = item.version
+            if isinstance(event, RunCompleted | RunFailed | RunCancelled):
+                self._ends[identifier, event.run] = item.version
+            if isinstance(event, ToolCallStarted):
+                self._begun.add((identifier, event.call))
+            if isinstance(event, ToolApprovalDecided) and event.allowed and (identifier, event.call) in self._begun:
+                self._allowed_again[identifier, event.call] += 1
+            self._versions[stream] = item.version
+            self._lives.setdefault(stream, self._world.life - 1)
+
+    def met(self, fault: AnyFault, sessions: Collection[str] | None) -> None:
+        """Count what the sessions were doing that a fault has just met."""
+        if isinstance(fault, faults.CancelAtStep):
+            sessions = (fault.session,)
+        everywhere = sessions is None or isinstance(fault, OF_THE_PROCESS)
+        for stream, checker in self._checkers.items():
+            if checker.state is not None and (everywhere or stream.partition("/")[2] in (sessions or ())):
+                recovering = self._lives[stream] < self._world.life
+                self.meetings.add(fault, situations_of(checker.state, recovering=recovering))
+
+    def changed(self) -> list[str]:
+        """Return the sessions in which something has happened, those of subagents too."""
+        return [stream.partition("/")[2] for stream in self._lives]
+
+    def _check_once(self, stream: str, event: InputQueued | CancelRequested | HistoryCleared) -> None:
+        """Check that what is said under a key is taken once, however often it is delivered."""
+        place = (stream, type(event).__name__, event.key)
+        self._taken[place] += 1
+        if self._taken[place] > 1:
+            self.note("ONCE", stream, f"what was said under the key {event.key!r} was taken twice")
+
+    async def cleared(self, session: str, key: str) -> None:
+        """Check that the log has what somebody outside is told, that a conversation begins anew."""
+        stream = stream_name(SESSION_KIND, session)
+        self.exercised.add("INV5")
+        place = (stream, HistoryCleared.__name__, key)
+        if not self._taken[place]:
+            await self._catch_up(stream)
+        if not self._taken[place]:
+            self.note(
+                "INV5", stream, f"the conversation was told as cleared under {key!r} and the log has no sign of it"
+            )
+
+    async def look_for(self, session: str, result: RunResult) -> None:
+        """See the end of a run that is in the log although the process was told that its append had failed."""
+        if (session, result.run) not in self._ends:
+            await self._catch_up(stream_name(SESSION_KIND, session))
+
+    def told(self, session: str, result: RunResult, life: int) -> None:
+        """Check an outcome that somebody outside is told by the process of some life."""
+        stream = stream_name(SESSION_KIND, session)
+        self.exercised.update(("INV5", "INV7"))
+        self.effects.told(session, result)
+        end = self._ends.get((session, result.run))
+        if end is None and (session, result.run) in self._cancelled and isinstance(result.outcome, Cancelled):
+            # Its turn is still to come, and whoever said it need not wait for that.
+            self._durability.told(stream, self._cancelled[session, result.run])
+            return
+        if end is None:
+            self.note("INV5", stream, f"{result.run} was told as {result.outcome} and the log has no end of it")
+            return
+        self._durability.told(stream, end)
+        # Who has lost the log tells what it reads there, and knows nothing of another process.
+        for body in self._world.running_bodies(session) if life == self._world.life else ():
+            if version_of_call(body.call) <= end and not body.ignores_cancellation:
+                going_on = f"{body.tool.name} of {body.call} goes on"
+                self.note("INV7", stream, f"{result.run} was told as over while {going_on}")
+
+    def over(self) -> None:
+        """Check, once all is over, that no body ran more often than its tool says that it may, and people allowed."""
+        self.effects.over()
+        begun: Counter[tuple[str, str]] = Counter()
+        for body in self._world.bodies:
+            if body.tool.effect == "once":
+                self.exercised.add("ONCE")
+                begun[body.session, body.call] += 1
+        for (session, call), times in begun.items():
+            if times > 1 + self._allowed_again[session, call]:
+                self.note("ONCE", stream_name(SESSION_KIND, session), f"the body of {call} has begun {times} times")
+
+    def asked(self, request: ModelRequest) -> list[str]:
+        """Check what a model is shown, and return whose inputs it shows."""
+        marks = {mark for message in request.messages for mark in marks_in(message.content)}
+        if marks:
+            self.exercised.add("INV4")
+        if len(marks) > 1:
+            self.note("INV4", "", f"one request shows what was said in the sessions {', '.join(sorted(marks))}")
+        return sorted(marks)
+
+    def asking(self, request: ModelRequest, life: int, place: int) -> None:
+        """See that a model is asked, the agent's first one or another, in some life of the process."""
+        if request.system_prompt == self.summary_prompt:
+            return
+        for session in sessions_of(request):
+            is_wanted = self.effects.asked(session, life, place)
+            checker = self._checkers.get(stream_name(SESSION_KIND, session))
+            state = checker.state if checker is not None else None
+            if (
+                is_wanted
+                and self.shows_all
+                and state is not None
+                and state.run is not None
+                and state.run.phase == "model"
+            ):
+                self._compare_request(session, request, state.messages)
+
+    def _compare_request(self, session: str, request: ModelRequest, history: Sequence[Message]) -> None:
+        """Compare what a model is shown with what the log adds up to, where it is to be shown all of it."""
+        self.exercised.add("INV6")
+        shown = [message.role for message in request.messages]
+        if shown != [message.role for message in history]:
+            stream = stream_name(SESSION_KIND, session)
+            self.note("INV6", stream, f"a model is shown {len(shown)} messages, and the log has {len(history)}")
+
+    def said(self, request: ModelRequest, answer: ModelResponse) -> None:
+        """See what a model is about to say."""
+        for session in sessions_of(request):
+            self.effects.evidence.said(session, answer)
+
+    def answered(
+        self, request: ModelRequest, life: int, said: ModelResponse | ProviderError | None, begun: bool
+    ) -> None:
+        """See what came of a request."""
+        if request.system_prompt == self.summary_prompt:
+            return
+        self.effects.model_ended(sessions_of(request), life, said, begun=begun)
+
+
+def sessions_of(request: ModelRequest) -> list[str]:
+    """Return the sessions whose inputs a request shows."""
+    return sorted({mark for message in request.messages for mark in marks_in(message.content)})
+
+
+def marked(session: str, text: str) -> str:
+    """Return an input's text with a mark that says whose it is; an empty one, which is refused, stays empty."""
+    return f"{text} [said in {session}]" if text else ""
+
+
+def marks_in(content: Sequence[object]) -> list[str]:
+    """Return the sessions whose marks stand at the ends of texts."""
+    texts = [block.text for block in content if isinstance(block, TextBlock)]
+    return [text[:-1].rpartition("[said in ")[2] for text in texts if text.endswith("]") and "[said in " in text]
+
+
+def version_of_call(call: str) -> int:
+    """Return the version of the answer that a call's id names."""
+    return int(call.split("_")[1])
+
+
+Verdict: TypeAlias = Literal["hold", "violated", "not exercised"]
+
+PROMISES: dict[str, str] = {
+    "INV0": "every prefix of a session's log shows a history that providers accept",
+    "INV1": "every call is answered by exactly one result",
+    "INV2": "a run has one terminal event, its last; a cancelled run is not completed",
+    "INV3": "inputs become runs one after another, in the order accepted",
+    "INV4": "nothing of one session is visible in another",
+    "INV5": "what was acknowledged is in the log after any crash",
+    "DURABLE": "a process that starts finds all that was acknowledged, and nothing missing before it",
+    "INV6": "folding the log gives the live state, and deciding it again gives what it holds",
+    "INV7": "once somebody is told, nothing of that run goes on",
+    "EFFECTS": "nothing begins before the log has the decision, nor beside itself, nor goes on when it is cancelled",
+    "EVIDENCE": "what models and tools brought is in the log, and nothing else",
+    "APPROVAL": "what needs a person's word begins after that word",
+    "CANCEL": "a run whose only caller has given up ends as cancelled",
+    "ONCE": "no body of a tool runs twice that must not",
+    "FOLLOW": "who follows a session sees every event once and in order, and is told how much it missed",
+    "LIVENESS": "all that was accepted comes to an end once faults are over",
+    "SECRET": "no event holds the provider's key; where there is a wire",
+    "TYPED": "a failed model call is told by its kind, whatever came over the wire",
+    "CHECK": "the whole log passes `refold check`",
+    "ERROR": "the simulated process raises nothing that it should not",
+}
+"""Each promise and what it says, in the order in which they are shown."""
+
+
+def verdict_on(rule: str, *, broken: Collection[str], exercised: Collection[str]) -> Verdict:
+    """Return what is to be said about a promise.
+
+    Args:
+        rule: its name.
+        broken: the names of those that were broken.
+        exercised: the names of those that something was checked for.
+    """
+    if rule in broken:
+        return "violated"
+    return "hold" if rule in exercised else "not exercised"

@@ -1,0 +1,4 @@
+"""A simulated network and the servers of providers behind it.
+
+Read `network` first.
+"""

@@ -1,0 +1,92 @@
+"""How the agents of a simulation reach their models over a network: the product's own providers, and what they promise.
+
+Beside what every simulation promises: no connection is left open where nobody uses it (INV7), no key gets into the log
+(SECRET), and every failure is of a known kind (TYPED).
+"""
+
+from typing import TYPE_CHECKING
+
+from refold.actors.calls.protocols import Provider
+from refold.events.core.errors import AgentLoopError
+from refold.events.core.ids import kind_and_identifier
+from refold.events.session.core import SESSION_CODEC, SESSION_KIND
+from refold.events.session.events import ModelFailed
+from refold.scenarios.monitors.monitor import SimulationWatch
+from refold.scenarios.plan.world import World
+from refold.scenarios.world.model import SimulatedModel
+
+if TYPE_CHECKING:
+    from refold.providers.http.settings import HttpOptions
+    from refold.scenarios.wire.messages import Wire
+
+OWN_CODE = f"{AgentLoopError.__name__}: "
+"""So begins a failure of the agent's own code, such as its middleware, of which a wire knows nothing."""
+
+
+def wire_of(world: World, watch: SimulationWatch) -> "SimulatedWire | None":
+    """Return the wire of a simulation; None = its models are objects of the process."""
+    wire = world.scenario.wire
+    return None if wire == "none" else SimulatedWire(world, watch, wire)
+
+
+class SimulatedWire:
+    """The network of one simulation, and who speaks over it.
+
+    Args:
+        world: where chance, time and faults come from.
+        watch: is told what breaks a promise.
+        wire: whose API is spoken.
+    """
+
+    def __init__(self, world: World, watch: SimulationWatch, wire: "Wire") -> None:
+        from refold.scenarios.wire.network import SimulatedNetwork
+
+        self._world = world
+        self._watch = watch
+        self._wire: Wire = wire
+        self.network = SimulatedNetwork(world)
+
+    def provider_of(self, model: SimulatedModel) -> Provider:
+        """Return a provider of the product whose host answers as a simulated model does."""
+        from refold.providers.anthropic.provider import AnthropicProvider
+        from refold.providers.http.settings import HttpLimits
+        from refold.providers.openai.provider import OpenAIProvider
+        from refold.scenarios.wire.host import BODY_BYTES_MAX, KEY, LINE_CHARACTERS_MAX, SimulatedHost
+
+        host = SimulatedHost(
+            self._world,
+            model,
+            self._wire,
+            refused=lambda reason: self._watch.note("INV0", "", reason),
+        )
+        options: HttpOptions = {
+            "transport": lambda: self.network.transport_to(host),
+            "limits": HttpLimits(body_bytes_max=BODY_BYTES_MAX, event_characters_max=LINE_CHARACTERS_MAX),
+        }
+        if self._wire == "openai":
+            return OpenAIProvider(api_key=KEY, base_url="http://127.0.0.1/v1", environment={}, **options)
+        return AnthropicProvider(api_key=KEY, base_url="http://127.0.0.1", environment={}, **options)
+
+    def check_all_is_closed(self) -> None:
+        """Note connections that are open though their process and its loop have ended in order."""
+        self._watch.exercised.add("INV7")
+        if self.network.connections:
+            self._watch.note("INV7", "", f"{len(self.network.connections)} connections outlive their process")
+        self.network.bury()
+
+    async def check_log(self) -> None:
+        """Note a key that got into the log, and failures that are of no known kind."""
+        from refold.scenarios.wire.host import KEY
+
+        self._watch.exercised.update(("SECRET", "TYPED"))
+        for event in await self._world.disk.read_all(limit=10**9):
+            if KEY.encode() in event.data:
+                self._watch.note("SECRET", event.stream, f"version {event.version} holds the provider's key")
+            before = self._world.recorded.get(event.stream, 0)
+            if kind_and_identifier(event.stream)[0] != SESSION_KIND or event.version <= before:
+                continue
+            match SESSION_CODEC.decode(event):
+                case ModelFailed(kind="unknown" | "agent_loop", message=message) if not message.startswith(OWN_CODE):
+                    self._watch.note("TYPED", event.stream, f"version {event.version} is of no kind: {message}")
+                case _:
+                    pass

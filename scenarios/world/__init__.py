@@ -1,0 +1,4 @@
+"""The simulated world: a deterministic loop, processes, disks, stores, tools, models.
+
+Read `loop` first, then `life`.
+"""

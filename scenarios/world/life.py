@@ -1,0 +1,334 @@
+"""One life of a simulated process: the real runtime, and those outside who speak to it and insist on an answer.
+
+Read `refold.scenarios.simulator` first. A life ends in order, by a crash that stops its loop, or when all is over.
+
+What somebody outside does, once, and what it comes to; see `refold.scenarios.plan.scenario` for the acts.
+
+The rule: whatever they are told is checked before anybody goes on.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from refold.actors.kernel.errors import ActorStopped, AskTimeout
+from refold.agent_runtime import AgentRuntime
+from refold.events.core.codec import RecordedEvent
+from refold.events.core.errors import AgentLoopError, BackpressureShed, CommandRejected, PersistenceError
+from refold.events.core.ids import SessionId, kind_and_identifier, stream_name
+from refold.events.model.payloads import all_restored, stored_hashes
+from refold.events.session.core import SESSION_KIND
+from refold.events.session.state import Run
+from refold.scenarios import faults
+from refold.scenarios.faults import AnyFault
+from refold.scenarios.monitors.expectations import Watching
+from refold.scenarios.monitors.monitor import SimulationWatch, marked
+from refold.scenarios.plan.scenario import Abandon, AnyAct, Cancel, Clear, Decide, Say, Watch
+from refold.scenarios.plan.world import World
+from refold.sessions.outcome import RunResult
+
+if TYPE_CHECKING:
+    from refold.scenarios.simulator import Simulation
+
+
+async def carry_out(
+    act: AnyAct,
+    key: str,
+    runtime: AgentRuntime,
+    world: World,
+    watch: SimulationWatch,
+    watching: Watching | None,
+    *,
+    life: int,
+) -> str:
+    """Return what an act comes to: the name of its run's outcome, or `done`.
+
+    Args:
+        act: whose time has come.
+        key: of its commands, the same each time.
+        runtime: of the process that is asked.
+        world: tells the time.
+        watch: sees what is told.
+        watching: of an act `Watch`, what was seen before.
+        life: of that process.
+
+    Raises:
+        RefoldError: it was refused, or nobody was told what came of it.
+    """
+    session = await runtime.session(act.session)
+    match act:
+        case Say(text=text, times=times):
+            return await _told(watch, act, await session.send(marked(act.session, text * times), key=key), life)
+        case Cancel():
+            await session.cancel(key=key)
+        case Abandon(text=text, after_s=after_s):
+            sending = asyncio.ensure_future(session.send(marked(act.session, text), key=key))
+            done, _ = await asyncio.wait([sending], timeout=after_s)
+            if not done:
+                sending.cancel()
+                await asyncio.wait([sending])
+            if not sending.cancelled():
+                return await _told(watch, act, sending.result(), life)
+            watch.effects.evidence.given_up(act.session, key)
+        case Decide(allow=allow):
+            for waiting in await session.approvals():
+                await session.decide(waiting.call, allow=allow, key=f"{key} {waiting.call}")
+        case Clear():
+            await session.clear(key=key)
+            await watch.cleared(act.session, key)
+        case Watch():
+            assert watching is not None
+            watch.exercised.add("FOLLOW")
+            await watching.follow(session, max(0.0, act.at_s + act.for_s - world.now_s()))
+            for problem in watching.problems:
+                watch.note("FOLLOW", stream_name(SESSION_KIND, session.id), problem)
+    return "done"
+
+
+async def _told(watch: SimulationWatch, act: AnyAct, result: RunResult, life: int) -> str:
+    await watch.look_for(act.session, result)
+    watch.told(act.session, result, life)
+    return type(result.outcome).__name__
+
+
+START_AGAIN_S = 10.0
+"""After so many virtual seconds a process is started again that could not open its log."""
+
+LOOK_S = 20.0
+"""How often it is looked whether all is over, and whether a run waits for a person, in virtual seconds."""
+
+
+def _waits_for_its_next_turn(run: Run) -> bool:
+    return run.phase == "ready" and run.turns_allowed is not None and run.turns >= run.turns_allowed
+
+
+def _said_of(task: asyncio.Task[Any]) -> str:
+    """Return a task's name, and what it runs."""
+    runs = getattr(task.get_coro(), "__qualname__", None)
+    return f"{task.get_name()} ({runs})" if runs else task.get_name()
+
+
+def nobody(index: int) -> None:
+    """Begin nothing: no process is open."""
+
+
+class Repetition(msgspec.Struct, frozen=True, eq=False):
+    """An act that is delivered a second time."""
+
+    index: int
+    """Of the act."""
+    due_s: float
+
+
+class Life:
+    """One life of the process, and those outside who speak to it.
+
+    Args:
+        simulation: what it is part of.
+        beside: whether another process lives that had the log before.
+    """
+
+    def __init__(self, simulation: "Simulation", *, beside: bool = False) -> None:
+        self._simulation = simulation
+        self._world = simulation.world
+        self._number = simulation.world.life
+        self._watch = simulation.watch
+        self._beside = beside
+        self._store = simulation.store()
+        self._ending: asyncio.Event = asyncio.Event()
+        self._taken_over = False
+        self._acts: list[asyncio.Task[None]] = []
+
+    async def live(self) -> None:
+        """Run the process until it ends in order, or all is over."""
+        simulation, world = self._simulation, self._world
+        loop = asyncio.get_running_loop()
+        for fault in world.plan.timed():
+            loop.call_at(max(fault.at_s, loop.time()), self._timed, fault)
+        runtime = AgentRuntime(
+            simulation.agent(),
+            log=self._store,
+            clock=world.clock,
+            inbox_poll_s=0,
+            passivate_after_s=simulation.scenario.passivate_after_s,
+        )
+        try:
+            await runtime.open()
+        except (PersistenceError, AskTimeout) as error:  # As a process that cannot start, and is started again.
+            self._require_excuse(error)
+            await asyncio.sleep(START_AGAIN_S)
+            return
+        simulation.replies.serve(runtime.system)
+        runtime.subscribe(partial(self._watch.effects.published, self._number))
+        waiting = {index: act for index, act in enumerate(simulation.acts) if index not in simulation.outcomes}
+        acts = [self._begin_act(runtime, index) for index in waiting]
+        simulation.on_act = partial(self._begin_act, runtime)
+        for repetition in simulation.repetitions:
+            self._begin_repetition(runtime, repetition)
+        everything: asyncio.Task[Any] = loop.create_task(self._all_over(runtime, self._acts), name="all over")
+        ending: asyncio.Task[Any] = loop.create_task(self._ending.wait(), name="the order to end")
+        try:
+            await asyncio.wait([everything, ending], return_when=asyncio.FIRST_COMPLETED)
+            if self._taken_over:
+                everything.cancel()
+                for task, act in zip(acts, waiting.values(), strict=True):
+                    if isinstance(act, Watch):  # Somebody follows the session on, where it goes on.
+                        task.cancel()
+                world.life += 1
+                if simulation.files is None or await simulation.files.taken_over(self._watch):
+                    await Life(simulation, beside=True).live()
+            elif everything.done():
+                everything.result()
+                simulation.over = True
+        finally:
+            simulation.on_act = nobody
+            await runtime.close()
+        outside: tuple[asyncio.Task[Any], ...] = (*self._acts, everything, ending)
+        for task in outside:
+            task.cancel()
+        await asyncio.gather(*outside, return_exceptions=True)
+        if simulation.files is not None and not self._beside:
+            await simulation.files.close(self._watch)
+        self._check_nothing_is_left()
+
+    def _check_nothing_is_left(self) -> None:
+        current = asyncio.current_task()
+        left = sorted(_said_of(task) for task in asyncio.all_tasks() if task is not current)
+        if left and not self._beside and not self._world.dying and not any(body.running for body in self._world.bodies):
+            self._watch.note("INV7", "", f"a closed runtime leaves tasks: {', '.join(left)}")
+
+    def _timed(self, fault: AnyFault) -> None:
+        if self._world.is_calm() or self._world.dying or self._world.plan.has_happened(fault):
+            return
+        self._world.plan.note(fault)
+        match fault:
+            case faults.Crash():
+                self._world.die()
+            case faults.Close():
+                self._ending.set()
+            case faults.ClockJumps(seconds=seconds):
+                self._world.clock.jump(seconds)
+            case faults.SecondRuntime():
+                if self._simulation.files is None:  # A real store finds out by itself.
+                    self._store.fence()
+                self._taken_over = True
+                self._ending.set()
+            case faults.NetworkSplit():
+                if self._simulation.wire is not None:
+                    self._simulation.wire.network.split(fault)
+            case _:
+                raise AssertionError(f"{fault} has no moment")
+
+    def _begin_act(self, runtime: AgentRuntime, index: int) -> asyncio.Task[None]:
+        act = self._simulation.acts[index]
+        task = asyncio.get_running_loop().create_task(self._act(runtime, index, act), name=f"act {index}")
+        self._acts.append(task)
+        return task
+
+    async def _act(self, runtime: AgentRuntime, index: int, act: AnyAct) -> None:
+        await asyncio.sleep(max(0.0, act.at_s - self._world.now_s()))
+        if index not in self._simulation.outcomes and not isinstance(act, Watch):
+            for fault in self._world.plan.count("input", [act.session]):
+                assert isinstance(fault, faults.DuplicateInput)
+                repetition = Repetition(index, self._world.now_s() + fault.after_s)
+                self._simulation.repetitions.append(repetition)
+                self._begin_repetition(runtime, repetition)
+        if index not in self._simulation.outcomes:
+            outcome = await self._insisting(runtime, act, index)
+            if outcome is not None:
+                self._simulation.outcomes[index] = outcome
+
+    async def _insisting(self, runtime: AgentRuntime, act: AnyAct, index: int) -> str | None:
+        """Return what an act comes to, however often it has to be tried; None = the process ends."""
+        while True:
+            try:
+                key, watching = f"{self._world.keys}act {index}", self._simulation.watching.get(index)
+                return await carry_out(act, key, runtime, self._world, self._watch, watching, life=self._number)
+            except (PersistenceError, BackpressureShed, AskTimeout) as error:
+                self._require_excuse(error)
+                await asyncio.sleep(1.0)
+            except ActorStopped:
+                if self._ending.is_set():
+                    return None
+                await asyncio.sleep(1.0)
+            except (CommandRejected, AgentLoopError):  # By the session, or by a hook of the agent's own.
+                return "refused"
+
+    def _require_excuse(self, error: Exception) -> None:
+        """Raise an error that somebody was not answered in time, unless the log was slow."""
+        slow = any(isinstance(fault, faults.AppendIsSlow) for fault in self._world.plan.happened())
+        if isinstance(error, AskTimeout) and not slow:
+            raise error
+
+    def _begin_repetition(self, runtime: AgentRuntime, repetition: Repetition) -> None:
+        name = f"act {repetition.index} again"
+        self._acts.append(asyncio.get_running_loop().create_task(self._repeat(runtime, repetition), name=name))
+
+    async def _repeat(self, runtime: AgentRuntime, repetition: Repetition) -> None:
+        """Do again what somebody does, as a network does that delivers a message twice."""
+        await asyncio.sleep(max(0.0, repetition.due_s - self._world.now_s()))
+        act = self._simulation.acts[repetition.index]
+        if isinstance(act, Abandon):
+            act = Say(session=act.session, text=act.text)
+        told, left = await self._insisting(runtime, act, repetition.index) is not None, self._simulation.repetitions
+        if told and repetition in left:  # Another process may have been told too.
+            left.remove(repetition)
+
+    async def _all_over(self, runtime: AgentRuntime, acts: Sequence[asyncio.Task[None]]) -> None:
+        """Return when nothing is open any more; somebody sees to runs that wait for a person."""
+        scenario = self._simulation.scenario
+        while True:
+            for task in acts:
+                if task.done():
+                    task.result()
+            open_now = await self._open_streams()
+            if all(task.done() for task in acts) and open_now == []:
+                break
+            if self._world.now_s() > scenario.calm_s + scenario.patience_s:
+                waiting = [f"act {index}" for index, task in enumerate(acts) if not task.done()]
+                not_over = f"not over in time; waiting: {', '.join(waiting)}"
+                self._watch.note("LIVENESS", ", ".join(open_now or ()), not_over)
+            if self._world.is_calm():
+                await self._resume_what_waits(runtime, open_now or ())
+            await asyncio.sleep(LOOK_S)
+        # So that no fault of the plan hits who only looks.
+        await asyncio.sleep(max(0.0, scenario.calm_s - self._world.now_s()))
+        self._watch.exercised.add("LIVENESS")
+        for session_id in self._watch.changed():
+            await self._compare(runtime, session_id)
+
+    async def _open_streams(self) -> list[str] | None:
+        """Return the streams in which something is in flight, or None if the disk does not let us see."""
+        try:
+            heads = await self._world.disk.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
+        except PersistenceError:
+            return None
+        return [head.stream for head in heads]
+
+    async def _resume_what_waits(self, runtime: AgentRuntime, open_now: Sequence[str]) -> None:
+        waiting = (kind_and_identifier(stream)[1] for stream in open_now)
+        for session_id in dict.fromkeys((*self._simulation.scenario.sessions(), *waiting)):
+            session = await runtime.session(session_id)
+            run = (await session.state_at()).run
+            if run is not None and (run.parked or _waits_for_its_next_turn(run)):
+                await session.resume()
+            if runtime.agent.approval is None:
+                for asked in await session.approvals():
+                    await session.decide(asked.call, allow=False)
+
+    async def _compare(self, runtime: AgentRuntime, session_id: str) -> None:
+        """Compare what a session shows, and what those see who follow it, with what its log adds up to."""
+        session = await runtime.session(session_id)
+        self._watch.exercised.update(("INV6", "FOLLOW"))
+        state, stream = await session.state_at(), stream_name(SESSION_KIND, SessionId(session_id))
+        payloads = await self._world.disk.read_payloads(stored_hashes(state.messages))
+        if await session.history() != all_restored(state.messages, payloads):
+            self._watch.note("INV6", stream, "the history that is shown is not what the log adds up to")
+        async with session.follow(after_version=0) as followed:
+            followed.end()  # What happens from now on is not waited for.
+            seen = [item.version async for item in followed if isinstance(item, RecordedEvent)]
+        if seen != list(range(1, state.version + 1)):
+            self._watch.note("FOLLOW", stream, f"who follows the session from its beginning sees the versions {seen}")

@@ -1,0 +1,238 @@
+"""A process with a runtime on a simulated loop, driven from outside step by step.
+
+    process = SimulatedProcess(agent, Scenario(acts=(Say(session="alice"),), seed=7))
+    process.start()
+    process.do(lambda runtime: ask_something_of(runtime))
+    process.crash()                                             # The next one runs on the same disk.
+
+`refold.scenarios.simulator` plays a whole scenario; here whoever drives decides what happens next, and time stands
+still in between. The acts of the scenario are not played. The rule: a process that dies, by order or by a fault, is
+buried and followed by the next one before anything else happens.
+
+Garbage collection by hand, between the lives of a simulated process and never in the middle of one.
+
+A collection that begins whenever memory says so would run finalizers at a step that is another one in each process. And
+what was there before a simulation is none of its garbage: it is set aside, so that a collection between two lives walks
+over what the life has left and not over all that a test run holds, which takes a hundred times as long.
+
+The end of a life of the simulated process: what is left of it learns that it is gone, until nothing is left.
+
+A crash stops the loop between two steps. Tasks that wait then would be found by the garbage collector some time later,
+in an order that nobody knows; so they are cancelled in the order in which they were made, until none is left. The rule:
+nothing that they do counts, so whoever buries a life has cut it off from the disk before.
+"""
+
+import asyncio
+import gc
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from refold.agent_runtime import AgentRuntime
+from refold.agents.loading import AgentSource
+from refold.events.core.errors import PersistenceError
+from refold.scenarios import faults
+from refold.scenarios.monitors.monitor import SimulationWatch
+from refold.scenarios.plan.scenario import Scenario
+from refold.scenarios.plan.world import World
+from refold.scenarios.world.agent import simulated_agent
+from refold.scenarios.world.loop import SeededSchedule, SimulatedLoop, SimulationError, SparseSchedule
+from refold.scenarios.world.store import SimulatedStore
+
+BURIAL_STEPS_MAX = 200_000
+"""So many steps may what is left of a dead life take until it has ended."""
+
+
+class Gone(BaseException):
+    """The process is dead: passes through everything."""
+
+
+def bury(loop: SimulatedLoop, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> bool:
+    """End everything on a loop and close it; return whether it came to an end.
+
+    Args:
+        loop: of the life that is over.
+        last: what is done on it in the end.
+    """
+    left = loop.steps + BURIAL_STEPS_MAX
+
+    def limit(step: int) -> None:
+        if step > left:
+            raise Gone
+
+    loop.before_step = limit
+    loop.set_exception_handler(_ignore)
+    logged = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # Nobody hears the dead.
+    try:
+        while True:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.run_until_complete(asyncio.sleep(0))  # What is ready may begin more.
+            tasks = sorted(asyncio.all_tasks(loop), key=hash)
+            if not tasks:
+                if last is not None:
+                    loop.run_until_complete(last())
+                return True
+            begun = [task for task in tasks if _has_begun(task)]  # The others would leave what they were given undone.
+            for task in begun:
+                task.cancel()
+            if begun:
+                loop.run_until_complete(asyncio.gather(*begun, return_exceptions=True))
+    except (Gone, SimulationError):
+        return False
+    finally:
+        logging.disable(logged)
+        loop.close()
+
+
+def _has_begun(task: asyncio.Task[Any]) -> bool:
+    coroutine = task.get_coro()
+    return not inspect.iscoroutine(coroutine) or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED
+
+
+def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """See no error of what is left of a dead life."""
+
+
+T = TypeVar("T")
+
+START_AGAIN_S = 10.0
+"""After so many virtual seconds a process is started again that could not open its log."""
+
+STARTS_MAX = 50
+"""A process that cannot be started so often in a row never can."""
+
+
+class SimulatedProcess:
+    """One process after the other, on one disk.
+
+    Args:
+        agent: what runs in it.
+        scenario: its seed, faults, script and deviations hold.
+    """
+
+    def __init__(self, agent: AgentSource, scenario: Scenario) -> None:
+        self.world = World(scenario)
+        self.watch = SimulationWatch(self.world)
+        self._agent = agent
+        self._time_s = 0.0
+        self._loop: SimulatedLoop | None = None
+        self._store: SimulatedStore | None = None
+        self._runtime: AgentRuntime | None = None
+
+    def start(self) -> None:
+        """Start the process, again and again where it dies of it or its log fails."""
+        for _ in range(STARTS_MAX):
+            if self._try_to_start():
+                return
+            self.end()
+            self._time_s += START_AGAIN_S
+        raise AssertionError(f"the process does not start, in {STARTS_MAX} attempts")
+
+    def do(self, work: Callable[[AgentRuntime], Coroutine[Any, Any, T]]) -> T | None:
+        """Return what comes of some work on the loop, or None where the process died meanwhile; then the next one runs.
+
+        Raises:
+            Exception: what the work raises.
+        """
+        assert self._loop is not None
+        assert self._runtime is not None
+        try:
+            return self._loop.run_until_complete(work(self._runtime))
+        except Gone:
+            self.crash()
+            return None
+
+    def begin(self, work: Callable[[AgentRuntime], Coroutine[Any, Any, None]], name: str) -> None:
+        """Let somebody outside begin something, which goes on as time does, as long as the process lives."""
+        assert self._loop is not None
+        assert self._runtime is not None
+        self._loop.create_task(work(self._runtime), name=name)
+
+    def advance(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        self.do(lambda _: asyncio.sleep(seconds))
+
+    def crash(self) -> None:
+        """Let the process die, and start the next one."""
+        self.end()
+        self.start()
+
+    def stop(self) -> list[str]:
+        """End the process in order, and return the names of the tasks that it leaves, none of them a tool's body."""
+        left = self.do(self._close)
+        self.end()
+        return left or []
+
+    def calm_down(self) -> None:
+        """Let no fault happen any more."""
+        self.world.calm = True
+
+    def _try_to_start(self) -> bool:
+        scenario = self.world.scenario
+        self.world.life += 1
+        schedule = (
+            SeededSchedule(scenario.seed * 1_000 + self.world.life)
+            if scenario.deviations is None
+            else SparseSchedule(scenario.deviations if self.world.life == 1 else {})
+        )
+        loop = self._loop = SimulatedLoop(schedule, time_s=self._time_s)
+        loop.before_step = self._before_step
+        self.world.loop, self.world.dying = loop, False
+        self._store = SimulatedStore(
+            self.world.disk, self.world.plan, self.world.die, self.watch.committed, self.watch.seen
+        )
+        agent = simulated_agent(self._agent, self.world, asked=self.watch.asked, approval=None)
+        self._runtime = AgentRuntime(agent, log=self._store, clock=self.world.clock, inbox_poll_s=0)
+        try:
+            loop.run_until_complete(self._runtime.open())
+        except (Gone, PersistenceError):
+            return False
+        return True
+
+    def _before_step(self, step: int) -> None:
+        for fault in self.world.plan.count("step"):
+            assert isinstance(fault, faults.CrashAtStep)
+            self.world.die()
+        if self.world.dying:
+            raise Gone
+
+    async def _close(self, runtime: AgentRuntime) -> list[str]:
+        await runtime.close()
+        for _ in range(100):
+            await asyncio.sleep(0)  # Those outside are told, and go.
+        if any(body.running for body in self.world.bodies):
+            return []
+        current = asyncio.current_task()
+        return sorted(task.get_name() for task in asyncio.all_tasks() if task is not current)
+
+    def end(self) -> None:
+        """Let the process be dead, if there is one, with nothing that follows."""
+        if self._loop is None:
+            return
+        assert self._store is not None
+        self._time_s = self._loop.time()
+        self._store.bury()
+        for body in self.world.bodies:
+            body.running = False
+        buried, self._loop, self._runtime = bury(self._loop), None, None
+        gc.collect()
+        assert buried, "what was left of a dead process does not end"
+
+
+@contextmanager
+def garbage_by_hand() -> Generator[None]:
+    """Collect no garbage inside but by `gc.collect()`, and then only what was made inside."""
+    collecting, frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        if frozen:  # Somebody had set things aside before.
+            gc.freeze()
+        if collecting:
+            gc.enable()

@@ -1,0 +1,282 @@
+"""A new SQLite log from JSON Lines: an export, or the file of a `JsonLinesStore`.
+
+Read `refold.stores.jsonl.check` for what is checked and `refold.stores.jsonl.export` for the way here. Positions,
+versions, times, chains and everything else are kept as they are. The rule it protects: the log appears as a whole and
+checked from its first to its last line, or not at all. So it is made under another name, and renamed at the end.
+Memory holds one batch or payload at a time; the ends of streams are looked up in the new file.
+"""
+
+import asyncio
+import os
+import sqlite3
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from refold.events.core.errors import ConfigError, LogFormatError, PersistenceError
+from refold.events.core.ids import PayloadHash
+from refold.events.core.records import first_chain
+from refold.stores.event_store import Tombstone
+from refold.stores.jsonl.check import CheckedBatch, CheckedPayload, LinesCheck
+from refold.stores.jsonl.file import sync_folder
+from refold.stores.jsonl.format import LINE_BYTES_MAX
+from refold.stores.opening import is_json_lines
+from refold.stores.sqlite import file as sqlite_file
+from refold.stores.sqlite.append import (
+    ADD_EVENT,
+    ADD_PAYLOAD,
+    ADD_STREAM,
+    FIND_HEAD,
+    HEADS_CACHED_MAX,
+    MOVE_HEAD,
+    EventRow,
+    add_rows,
+)
+from refold.stores.sqlite.connection import SQLiteConnection, persistence_error
+from refold.stores.sqlite.ownership import LogOwnership
+
+_BYTES_PER_STEP: Final = 4 * 1024 * 1024
+"""After so many bytes a transaction is committed, and the loop looks whether the import is to go on."""
+
+_CLOSE_TIMEOUT_S: Final = 2.0
+"""Longest wait for a step that still waits for its input when the import is given up."""
+
+_FIND_PAYLOAD: Final = "SELECT 1 FROM payloads WHERE hash = ?"
+_ADD_TOMBSTONE: Final = "INSERT INTO tombstones (position, name, version, chain, at) VALUES (?, ?, ?, ?, ?)"
+
+_PRAGMAS: Final = (
+    # Until the log is renamed it is nobody's: what a crash leaves of it is thrown away.
+    "PRAGMA journal_mode = OFF",
+    "PRAGMA synchronous = OFF",
+    "PRAGMA temp_store = MEMORY",
+)
+
+
+class ImportReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What an import has brought into the new log."""
+
+    log: str
+    streams: int
+    batches: int
+    events: int
+    payloads: int
+    partial: bool
+    """Whether the export says that streams were left out."""
+
+
+async def import_log(source: BinaryIO, name: str, log: str | os.PathLike[str]) -> ImportReport:
+    """Make a new SQLite log of the lines in `source`.
+
+    Args:
+        source: an open binary file; read in another thread, and left open.
+        name: what errors call it.
+        log: path of the new log. Nothing may be there, or an empty file.
+
+    Raises:
+        LogFormatError: a line is not what has to be there; the message names it, and nothing was made.
+        ConfigError: the path names no file that an SQLite log could be made of, or one that is there already.
+        PersistenceError: the file cannot be made, or `source` cannot be read; nothing was made.
+        LogInUse: a runtime is about to make a log of the same name; nothing was made.
+    """
+    sqlite_file.require_path(log)
+    sqlite_file.require_sqlite()
+    path = sqlite_file.absolute(log)
+    if is_json_lines(path):
+        raise ConfigError(
+            f"{path} would be a log in JSON Lines by its name; copy the file, or name one such as events.db"
+        )
+    _require_nothing(path)
+    sqlite_file.require_access(path, writing=True)
+    unfinished = path.with_name(path.name + ".importing")
+    _claim(unfinished)
+    try:
+        report = await _fill(unfinished, source, name, path)
+        await asyncio.to_thread(_synchronise, unfinished)
+        ownership = await LogOwnership.acquire(path, wait_s=0)
+        try:
+            _require_nothing(path)
+            unfinished.rename(path)
+            sync_folder(path.parent)
+        finally:
+            ownership.release()
+    except OSError as error:
+        raise PersistenceError(f"the log {path} cannot be made: {error.strerror}") from error
+    finally:
+        for suffix in ("", "-wal", "-shm", "-journal", ".new"):
+            unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
+    return report
+
+
+def _require_nothing(log: Path) -> None:
+    """Raise unless a new log can get this name.
+
+    Raises:
+        ConfigError: something is there.
+        LogFormatError: something else than a file is there.
+    """
+    if sqlite_file.look_at(log) == "file":
+        raise ConfigError(f"{log} is there already, and an import makes a new log; name another file")
+    for suffix in ("-wal", "-journal"):
+        beside = log.with_name(log.name + suffix)
+        if os.path.lexists(beside):
+            raise ConfigError(f"{beside} is left of another log, and would be mixed into the new one; move it away")
+
+
+def _claim(unfinished: Path) -> None:
+    try:
+        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        raise PersistenceError(
+            f"{unfinished} is there: another import makes the same log, or one was killed; remove it in that case"
+        ) from None
+    except OSError as error:
+        raise PersistenceError(f"{unfinished} cannot be made: {error.strerror}") from error
+
+
+async def _fill(unfinished: Path, source: BinaryIO, name: str, log: Path) -> ImportReport:
+    failed = f"the log {log} cannot be made of {name}"
+    await sqlite_file.create(unfinished)
+    try:
+        connection = await SQLiteConnection.open(sqlite_file.file_uri(unfinished, "mode=rw"))
+        try:
+            filling = _Filling(source, name)
+            await connection.run(filling.begin)
+            while await connection.run(filling.take_some):
+                pass
+            return await connection.run(lambda opened: filling.finish(opened, log))
+        finally:
+            await connection.close(timeout_s=_CLOSE_TIMEOUT_S)
+    except sqlite3.Error as error:
+        raise persistence_error(error, failed) from error
+
+
+def _synchronise(file: Path) -> None:
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class _Filling:
+    """Takes lines into the tables; all methods run in the connection's thread."""
+
+    def __init__(self, source: BinaryIO, name: str) -> None:
+        self._source = source
+        self._name = name
+        self._check = LinesCheck(name, self._find_head, self._find_payload)
+        self._connection: sqlite3.Connection | None = None
+        self._heads: dict[str, tuple[int, int, bytes]] = {}
+        """Id, version and chain of streams that were met lately."""
+        self._batches = 0
+        self._events = 0
+        self._payloads = 0
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """Prepare the connection."""
+        self._connection = connection
+        for pragma in _PRAGMAS:
+            connection.execute(pragma)
+
+    def take_some(self, connection: sqlite3.Connection) -> bool:
+        """Take the next lines in one transaction, and return whether there may be more.
+
+        Raises:
+            LogFormatError: a line is damaged.
+            PersistenceError: the source cannot be read.
+        """
+        taken = 0
+        connection.execute("BEGIN IMMEDIATE")
+        while taken < _BYTES_PER_STEP:
+            line = self._next_line()
+            if not line:
+                break
+            self._take(connection, line)
+            taken += len(line)
+        connection.execute("COMMIT")
+        return bool(taken)
+
+    def finish(self, connection: sqlite3.Connection, log: Path) -> ImportReport:
+        """Close what the lines have brought off and return what it was.
+
+        Raises:
+            LogFormatError: something is missing at the end.
+        """
+        self._check.finish()
+        header = self._check.header
+        assert header is not None
+        connection.execute("UPDATE log SET removed_position = ?", (header.removed_position,))
+        (streams,) = connection.execute("SELECT count(*) FROM streams").fetchone()
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA journal_mode = WAL")
+        return ImportReport(
+            log=str(log),
+            streams=streams,
+            batches=self._batches,
+            events=self._events,
+            payloads=self._payloads,
+            partial=header.partial,
+        )
+
+    def _next_line(self) -> bytes:
+        try:
+            return self._source.readline(LINE_BYTES_MAX + 1)
+        except OSError as error:
+            raise PersistenceError(f"{self._name} cannot be read: {error.strerror}") from error
+
+    def _take(self, connection: sqlite3.Connection, line: bytes) -> None:
+        match self._check.take(line):
+            case CheckedBatch() as checked:
+                self._add_batch(connection, checked)
+            case CheckedPayload(hash=name, data=data):
+                connection.execute(ADD_PAYLOAD, (name, data))
+                self._payloads += 1
+            case Tombstone() as tombstone:
+                row = (tombstone.position, tombstone.stream, tombstone.version, tombstone.chain, tombstone.at)
+                try:
+                    connection.execute(_ADD_TOMBSTONE, row)
+                except sqlite3.IntegrityError as error:
+                    raise self._error(f"the tombstone cannot be kept: {error}") from None
+            case _:
+                return  # The header counts at the end; a snapshot is a cache, which the new log makes for itself.
+
+    def _add_batch(self, connection: sqlite3.Connection, checked: CheckedBatch) -> None:
+        position, batch, chain = checked
+        pending = " ".join(batch.pending)
+        stream = self._stream_id(connection, batch.stream)
+        rows: list[EventRow] = []
+        add_rows(rows, batch, stream, position, chain, pending)
+        connection.executemany(ADD_EVENT, rows)
+        version = batch.expected_version + len(batch.events)
+        connection.execute(MOVE_HEAD, (stream, version, chain, pending))
+        if len(self._heads) >= HEADS_CACHED_MAX:
+            self._heads.clear()
+        self._heads[batch.stream] = (stream, version, chain)
+        self._batches += 1
+        self._events += len(rows)
+
+    def _stream_id(self, connection: sqlite3.Connection, stream: str) -> int:
+        """Return the id of a stream; one that is new begins here."""
+        if stream not in self._heads and self._find_head(stream) is None:
+            number = connection.execute(ADD_STREAM, (stream, first_chain(stream))).lastrowid
+            assert number is not None
+            return number
+        return self._heads[stream][0]
+
+    def _find_head(self, stream: str) -> tuple[int, bytes] | None:
+        known = self._heads.get(stream)
+        if known is None:
+            assert self._connection is not None
+            row = self._connection.execute(FIND_HEAD, (stream,)).fetchone()
+            if row is None:
+                return None
+            known = self._heads[stream] = (row[0], row[1], row[2])
+        return known[1], known[2]
+
+    def _find_payload(self, payload_hash: PayloadHash) -> bool:
+        assert self._connection is not None
+        return self._connection.execute(_FIND_PAYLOAD, (payload_hash,)).fetchone() is not None
+
+    def _error(self, what: str) -> LogFormatError:
+        return LogFormatError(f"{self._name}, line {self._check.lines}: {what}")

@@ -1,0 +1,303 @@
+"""The one place that writes a log: a whole append, or a snapshot, as one function in the writing thread.
+
+Read `schema.sql` first. The rules it protects: an append is in the log as a whole or not at all; a stale owner
+writes nothing; and after an error the log itself is asked whether the append is in before anybody is told.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+from refold.events.core.errors import LogFormatError, LogInUse, WrongExpectedVersion
+from refold.events.core.ids import PayloadHash
+from refold.events.core.records import Appended, EncodedBatch, Snapshot, first_chain, next_chain
+from refold.stores.append_rules import FaultPoint
+from refold.stores.sqlite.connection import persistence_error, primary_code
+from refold.stores.sqlite.rewrite import LogPlace
+
+HEADS_CACHED_MAX: Final = 20_000
+"""Ends of streams that a writer remembers; about 250 bytes each."""
+
+WAL_BYTES_EXPECTED_MAX: Final = 64 * 1024 * 1024
+"""Size of a WAL that is checked in as it should be; beyond it the log warns."""
+
+POSITION_MAX: Final = 2**62
+"""Beyond what a log can reach, and far enough from 64 bits that no append overflows them."""
+
+APPENDS_PER_LOOK_AT_WAL: Final = 1000
+
+_logger = logging.getLogger("refold.stores")
+
+_OWN_LOG: Final = """
+    SELECT incarnation, max(removed_position, coalesce((SELECT max(position) FROM events), 0)) FROM log
+"""
+FIND_HEAD: Final = "SELECT id, version, chain, pending FROM streams WHERE name = ?"
+ADD_STREAM: Final = "INSERT INTO streams (name, version, chain, pending) VALUES (?, 0, ?, '')"
+MOVE_HEAD: Final = "UPDATE streams SET version = ?2, chain = ?3, pending = ?4 WHERE id = ?1"
+ADD_EVENT: Final = """
+    INSERT INTO events (position, stream, version, batch, at, data, correlation, causation, chain, pending)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+ADD_PAYLOAD: Final = "INSERT INTO payloads (hash, data) VALUES (?, ?) ON CONFLICT DO NOTHING"
+_KEEP_SNAPSHOT: Final = """
+    INSERT OR REPLACE INTO snapshots (stream, version, chain, fold_version, state)
+    SELECT id, ?, ?, ?, ? FROM streams WHERE name = ?
+"""
+
+EventRow = tuple[int, int, int, int, int, str, str | None, str | None, bytes | None, str | None]
+_Head = tuple[int, int, bytes, str]
+"""The end of a stream: its id, version, chain and pending keys."""
+
+_Outcome = Literal["in", "out", "unknown"]
+
+
+class LogWriter:
+    """Writes one log through one connection; all methods run in that connection's thread."""
+
+    def __init__(
+        self, connection: sqlite3.Connection, log: Path, place: LogPlace, incarnation: int, fault: FaultPoint
+    ) -> None:
+        self._connection = connection
+        self._log = log
+        self._place = place
+        self._incarnation = incarnation
+        self._fault = fault
+        # Right as long as our incarnation is the log's, since then nobody else writes; emptied after any error.
+        self._heads: dict[str, _Head] = {}
+        self._wal = log.with_name(log.name + "-wal")
+        self._appends = 0
+
+    def append(self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes]) -> list[Appended]:
+        """Write everything in one transaction and return where each batch is.
+
+        Raises:
+            WrongExpectedVersion: a stream is at another version; nothing was written.
+            LogInUse: the log has a newer owner; nothing was written.
+            LogFormatError: the log is damaged; nothing was written.
+            PersistenceError: SQLite failed, or the log or its WAL is not in its place any more; `outcome_unknown` says
+                whether the append may be in all the same.
+        """
+        connection = self._connection
+        appended: list[Appended] = []
+        committing = False
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            self._fault("append.begun")
+            heads = self._insert(batches, payloads, appended)
+            self._fault("append.inserted")
+            committing = True
+            connection.execute("COMMIT")
+            self._fault("append.committed")
+            self._place.require_both()
+        except sqlite3.Error as error:
+            self._raise_unless_in(error, batches, appended if committing else None)
+        except BaseException:
+            self._forget_and_roll_back()
+            raise
+        else:
+            if len(self._heads) > HEADS_CACHED_MAX:
+                self._heads.clear()
+            self._heads.update(heads)
+            self._watch_wal()
+        return appended
+
+    def _insert(
+        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes], appended: list[Appended]
+    ) -> dict[str, _Head]:
+        """Insert all rows, add each batch's place to `appended`, and return the new ends of the streams."""
+        position = self._last_position() + 1
+        heads: dict[str, _Head] = {}
+        rows: list[EventRow] = []
+        for batch in batches:
+            stream = batch.stream
+            stream_id, version, chain, _ = heads.get(stream) or self._heads.get(stream) or self._find_or_add(stream)
+            if version != batch.expected_version:
+                raise WrongExpectedVersion(stream, batch.expected_version, version)
+            chain = next_chain(chain, batch)
+            pending = " ".join(batch.pending)
+            add_rows(rows, batch, stream_id, position, chain, pending)
+            version += len(batch.events)
+            heads[stream] = (stream_id, version, chain, pending)
+            appended.append(Appended(stream=stream, position=position, version=version, chain=chain))
+            position += len(batch.events)
+        self._execute_for_each(ADD_EVENT, rows)
+        self._execute_for_each(MOVE_HEAD, list(heads.values()))
+        if payloads:
+            self._connection.executemany(ADD_PAYLOAD, payloads.items())
+        return heads
+
+    def _last_position(self) -> int:
+        """Return the highest position ever given, after a look at whether the log is still ours."""
+        row = self._connection.execute(_OWN_LOG).fetchone()
+        if row is None:
+            raise LogFormatError(f"the log {self._log} is damaged: its table `log` is empty; restore it from a backup")
+        incarnation, position = row
+        if incarnation != self._incarnation:
+            raise LogInUse(str(self._log), pid=None, host=None)
+        if type(position) is not int or not 0 <= position <= POSITION_MAX:
+            raise LogFormatError(
+                f"the log {self._log} is damaged: its last position is {position!r}; restore it from a backup"
+            )
+        return position
+
+    def _find_or_add(self, stream: str) -> _Head:
+        """Return the stored end of a stream; one that is new begins here, at version 0."""
+        row: _Head | None = self._connection.execute(FIND_HEAD, (stream,)).fetchone()
+        if row is not None:
+            if list(map(type, row)) != [int, int, bytes, str]:
+                raise LogFormatError(
+                    f"the log {self._log} is damaged: the end of stream {stream!r} has a value of another type; "
+                    "restore it from a backup"
+                )
+            return row
+        chain = first_chain(stream)
+        stream_id = self._connection.execute(ADD_STREAM, (stream, chain)).lastrowid
+        assert stream_id is not None
+        return stream_id, 0, chain, ""
+
+    def _watch_wal(self) -> None:
+        """Say so, now and then, if the WAL grows without end, which costs disk and makes every read slower."""
+        self._appends += 1
+        if self._appends % APPENDS_PER_LOOK_AT_WAL:
+            return
+        size = self._wal.stat().st_size
+        if size > WAL_BYTES_EXPECTED_MAX:
+            _logger.warning(
+                "the WAL of %s has grown to %d bytes: some reader stays open and keeps it from being cut back",
+                self._log,
+                size,
+            )
+
+    def _execute_for_each(self, statement: str, rows: Sequence[tuple[object, ...]]) -> None:
+        changed = self._connection.executemany(statement, rows).rowcount if rows else 0
+        if changed != len(rows):
+            raise sqlite3.IntegrityError(f"{changed} rows changed where {len(rows)} were to change")
+
+    def save_snapshot(self, snapshot: Snapshot) -> None:
+        """Keep the snapshot in place of an earlier one, without a wait for the disk.
+
+        Raises:
+            LogInUse: the log has a newer owner; nothing was written.
+            PersistenceError: SQLite failed; the snapshot may be missing, or the earlier one may be there.
+        """
+        connection = self._connection
+        row = (snapshot.version, snapshot.chain, snapshot.fold_version, snapshot.state, snapshot.stream)
+        try:
+            # Losing a cache with the power is no loss, so this commit alone is not synchronised.
+            (synchronous,) = connection.execute("PRAGMA synchronous").fetchone()
+            connection.execute("PRAGMA synchronous = NORMAL")
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                self._last_position()
+                connection.execute(_KEEP_SNAPSHOT, row)
+                connection.execute("COMMIT")
+            except BaseException:
+                self._forget_and_roll_back()
+                raise
+            finally:
+                connection.execute(f"PRAGMA synchronous = {synchronous}")
+        except sqlite3.Error as error:
+            failed = f"the snapshot of stream {snapshot.stream!r} could not be kept in {self._log}"
+            raise persistence_error(error, failed, outcome_unknown=True) from error
+
+    def change_beside(self, work: Callable[[sqlite3.Connection], None]) -> None:
+        """Change tables that hold no events, in one transaction of their own.
+
+        Raises:
+            LogInUse: the log has a newer owner; nothing was written.
+            PersistenceError: SQLite failed, or the log or its WAL is not in its place any more; `outcome_unknown` says
+                whether the change may be in all the same.
+        """
+        committing = False
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._last_position()
+            work(self._connection)
+            committing = True
+            self._connection.execute("COMMIT")
+            self._place.require_both()
+        except BaseException as error:
+            self._forget_and_roll_back()
+            if isinstance(error, sqlite3.Error):
+                unknown = committing or primary_code(error) == sqlite3.SQLITE_IOERR
+                raise persistence_error(error, f"the change of {self._log} failed", outcome_unknown=unknown) from error
+            raise
+
+    def rescue(self) -> bool:
+        """Copy the WAL, which has lost its name, into the log; return whether all of it is there now."""
+        busy, pages, copied = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        return not busy and pages == copied
+
+    def checkpoint(self) -> None:
+        """Copy the WAL into the log and empty it, as far as readers let us; do not wait for them."""
+        self._connection.execute("PRAGMA busy_timeout = 0")
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _raise_unless_in(
+        self, error: sqlite3.Error, batches: Sequence[EncodedBatch], appended: Sequence[Appended] | None
+    ) -> None:
+        """Return if the append is in the log in spite of the error, else raise what is known about it.
+
+        Args:
+            error: what SQLite said.
+            batches: what was to be appended.
+            appended: where the batches are if the COMMIT that failed took effect; None before the COMMIT.
+        """
+        outcome: _Outcome
+        try:
+            self._forget_and_roll_back()
+            outcome = "out" if appended is None else self._outcome(batches, appended)
+        except sqlite3.Error:
+            outcome = "unknown"
+        if primary_code(error) == sqlite3.SQLITE_IOERR:
+            # After a failed write or sync the operating system may have dropped pages that it said were written, so
+            # what this connection reads proves nothing; only the reopened file does.
+            outcome = "unknown"
+        if outcome == "in":
+            return
+        streams = ", ".join(sorted({str(batch.stream) for batch in batches})[:5]) or "payloads only"
+        raise persistence_error(
+            error, f"the append to {self._log} ({streams}) failed", outcome_unknown=outcome == "unknown"
+        ) from error
+
+    def _outcome(self, batches: Sequence[EncodedBatch], appended: Sequence[Appended]) -> _Outcome:
+        """Read the ends of the streams again to tell what became of a COMMIT that failed."""
+        before: dict[str, int] = {}
+        for batch in batches:
+            before.setdefault(batch.stream, batch.expected_version)
+        after = {place.stream: (place.version, place.chain) for place in appended}
+        found = {stream: self._stored_end(stream) for stream in before}
+        if not batches:
+            return "unknown"
+        if found == after:
+            return "in"
+        return "out" if all(found[stream][0] == version for stream, version in before.items()) else "unknown"
+
+    def _stored_end(self, stream: str) -> tuple[int, bytes]:
+        row = self._connection.execute(FIND_HEAD, (stream,)).fetchone()
+        return (row[1], row[2]) if row is not None else (0, first_chain(stream))
+
+    def _forget_and_roll_back(self) -> None:
+        self._heads.clear()
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
+
+
+def add_rows(
+    rows: list[EventRow], batch: EncodedBatch, stream_id: int, position: int, chain: bytes, pending: str
+) -> None:
+    """Add a batch's events to the rows that are to be inserted."""
+    own = batch.stream + "@"
+    correlation, causation = _shortened(batch.correlation, own), _shortened(batch.causation, own)
+    first, at, events = batch.expected_version + 1, batch.at, batch.events
+    rows.append((position, stream_id, first, first, at, events[0].decode(), correlation, causation, chain, pending))
+    for index in range(1, len(events)):
+        data = events[index].decode()
+        rows.append((position + index, stream_id, first + index, first, at, data, None, None, None, None))
+
+
+def _shortened(reference: str | None, own: str) -> str | None:
+    """Return a reference as the log keeps it: from the `@` on where it is to the stream whose references begin so."""
+    return reference[len(own) - 1 :] if reference is not None and reference.startswith(own) else reference

@@ -1,0 +1,462 @@
+"""The file of a log: looking at it before touching it, making it, and preparing connections to it.
+
+Read `schema.sql` first. The rule it protects: a file that is not ours, is damaged, or comes from a newer Refold is
+left byte for byte as it was, with nothing left beside it. So a file is first read through a connection that cannot
+write, and a new log is made under another name and renamed when it is complete: there never is half a log.
+"""
+
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import quote
+
+from refold.events.core.errors import ConfigError, LogFormatError, LogInUse, PersistenceError
+from refold.stores.append_rules import BYTES_MAX, INTEGER_MAX, FaultPoint, no_fault
+from refold.stores.sqlite.connection import Connect, SQLiteConnection, persistence_error, primary_code
+from refold.stores.sqlite.rewrite import write_again
+
+APPLICATION_ID: Final = 0x52464C44
+"""`RFLD`: marks an SQLite file as a Refold log."""
+
+FORMAT_VERSION: Final = 1
+"""The file's `user_version`: raised with each migration."""
+
+SQLITE_VERSION_MIN: Final = (3, 37, 0)
+"""First SQLite with STRICT tables (2021)."""
+
+Durability = Literal["full", "normal"]
+"""`full`: an acknowledged append survives power loss. `normal`: it survives the death of the process."""
+
+FileKind = Literal["missing", "empty", "file"]
+
+MIGRATIONS: Mapping[int, Callable[[sqlite3.Connection], None]] = {}
+"""From a format to the next. Each runs in one transaction with the change of `user_version`."""
+
+_SYNCHRONOUS: Mapping[Durability, str] = {"full": "FULL", "normal": "NORMAL"}
+
+_PRAGMAS_ALWAYS: Final = (
+    # A schema can hold expressions that run when we read; those of a hostile file must not call anything dangerous.
+    "PRAGMA trusted_schema = OFF",
+    # Finds damaged pages before they are used.
+    "PRAGMA cell_size_check = ON",
+    # With a memory map an I/O error is a SIGBUS that ends the process.
+    "PRAGMA mmap_size = 0",
+    # One function writes the rows, and it knows the ids it refers to; a check per row would find nothing.
+    "PRAGMA foreign_keys = OFF",
+    # Long enough for another connection's checkpoint or recovery, which is all that we ever wait for.
+    "PRAGMA busy_timeout = 5000",
+    # Sorting must not leave content in temporary files.
+    "PRAGMA temp_store = MEMORY",
+)
+
+_PRAGMAS_WRITING: Final = (
+    # Deleted means gone: freed space is overwritten with zeros.
+    "PRAGMA secure_delete = ON",
+    # 4 MiB of pages, then the writer copies them into the file.
+    "PRAGMA wal_autocheckpoint = 1000",
+    # A WAL that a slow reader made grow is cut back to 64 MiB when it is next begun anew.
+    "PRAGMA journal_size_limit = 67108864",
+)
+
+
+def require_sqlite() -> None:
+    """Raise if the SQLite that Python brings is too old.
+
+    Raises:
+        ConfigError: it is older than `SQLITE_VERSION_MIN`.
+    """
+    if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
+        wanted = ".".join(map(str, SQLITE_VERSION_MIN))
+        raise ConfigError(f"a log needs SQLite {wanted} or newer, and this Python has {sqlite3.sqlite_version}")
+
+
+def require_path(path: str | os.PathLike[str]) -> None:
+    """Raise if no file can have the path.
+
+    Raises:
+        ConfigError: it is empty, or holds what no path can hold, or means a database in memory.
+    """
+    text = os.fspath(path)
+    if text in ("", ":memory:"):
+        raise ConfigError(f"{text!r} names no file; use InMemoryStore for a log in memory")
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ConfigError(f"{text!r} names no file: the file system cannot encode it; choose another name") from None
+    if b"\0" in encoded:
+        raise ConfigError(f"{text!r} names no file: it holds a NUL character; choose another name")
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """Return the path as it stays when the process changes its folder, links kept."""
+    return Path(os.path.abspath(path))
+
+
+def resolved(path: str | os.PathLike[str]) -> Path:
+    """Return the path of the file that a path leads to, links followed; for reading only."""
+    return Path(os.path.realpath(path))
+
+
+def look_at(log: Path) -> FileKind:
+    """Return what is at the path, without opening it.
+
+    Raises:
+        PersistenceError: the folder is missing, or the path is a symbolic link.
+        LogFormatError: it is a folder, or anything else but a regular file.
+    """
+    status = _status(log)
+    if status is None:
+        return "missing"
+    if stat.S_ISLNK(status.st_mode):
+        raise PersistenceError(f"the log {log} is a symbolic link; name the file that it points to")
+    if stat.S_ISDIR(status.st_mode):
+        raise LogFormatError(f"{log} is a folder, not a log; name a file in it")
+    if not stat.S_ISREG(status.st_mode):
+        raise LogFormatError(f"{log} is not a regular file, so it is no log")
+    return "file" if status.st_size else "empty"
+
+
+def _status(log: Path) -> os.stat_result | None:
+    """Return what the file system says of the path, or None if there is nothing in a folder that is there."""
+    try:
+        return log.lstat()
+    except FileNotFoundError:
+        if not log.parent.is_dir():
+            raise PersistenceError(f"the folder {log.parent} of the log does not exist; make it first") from None
+        return None
+    except OSError as error:
+        raise PersistenceError(f"the log {log} cannot be looked at: {error.strerror}") from error
+
+
+def require_access(log: Path, *, writing: bool) -> None:
+    """Raise if we may not read, or write, the file and its folder.
+
+    Raises:
+        PersistenceError: it says which of them, and for what; or the file is to be written and has several names.
+    """
+    kind = look_at(log)
+    if kind != "missing" and not os.access(log, os.R_OK):
+        raise PersistenceError(f"the log {log} cannot be read by this user; change its permissions")
+    if writing and kind != "missing" and not os.access(log, os.W_OK):
+        raise PersistenceError(f"the log {log} is read-only; change its permissions, or open it with read_only=True")
+    if writing and kind != "missing":
+        _require_one_name(log)
+    if writing and not os.access(log.parent, os.W_OK | os.X_OK):
+        raise PersistenceError(
+            f"the folder {log.parent} of the log is read-only, and its lock and WAL are written there; change its "
+            "permissions, or open the log with read_only=True"
+        )
+
+
+def _require_one_name(log: Path) -> None:
+    """Raise if the file has hard links: its lock and WAL go by name, so that each name would have an owner."""
+    status = _status(log)
+    names = 0 if status is None else status.st_nlink
+    if names > 1:
+        raise PersistenceError(
+            f"the log {log} has {names} names (hard links), and who writes under one does not see who writes under "
+            f"another; remove the others (`find -samefile {log.name}` lists them) or copy the file, or open it with "
+            "read_only=True"
+        )
+
+
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+"""What SQLite says of pages that make no sense; the second where the first page is one."""
+
+
+async def examine(log: Path, connect: Connect = SQLiteConnection.open) -> None:
+    """Return if the file is a log that this Refold reads; leave no trace either way.
+
+    Args:
+        log: the file.
+        connect: opens the connections to it.
+
+    Raises:
+        LogFormatError: it is not ours, is damaged, or comes from a newer Refold.
+        PersistenceError: it cannot be read.
+    """
+    try:
+        await _examine_through(file_uri(log, "immutable=1"), log, connect)
+    except LogFormatError as error:
+        # A process that died in the middle of a checkpoint leaves a file that makes sense only with its WAL.
+        cause = error.__cause__
+        damaged = isinstance(cause, sqlite3.Error) and primary_code(cause) in _DAMAGED
+        if not (damaged and _is_beside(log, "-wal")):
+            raise
+        await _examine_through(file_uri(log, "mode=ro"), log, connect)
+
+
+async def _examine_through(uri: str, log: Path, connect: Connect) -> None:
+    try:
+        connection = await connect(uri)
+    except sqlite3.Error as error:
+        raise persistence_error(error, f"the log {log} cannot be opened") from error
+    try:
+        await connection.run(lambda connection: check_format(connection, log))
+    finally:
+        await connection.close()
+
+
+def check_format(connection: sqlite3.Connection, log: Path) -> None:
+    """Return if the connection's file is a log that this Refold reads.
+
+    Raises:
+        LogFormatError: it is not; the message says why.
+        PersistenceError: it cannot be read.
+    """
+    try:
+        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application_id != APPLICATION_ID:
+            raise LogFormatError(f"{log} is not a Refold log; name another file")
+        if version < 1:
+            raise LogFormatError(f"the log {log} is damaged: it has format {version}; restore it from a backup")
+        if version > FORMAT_VERSION:
+            raise LogFormatError(
+                f"the log {log} has format {version} and this Refold reads up to {FORMAT_VERSION}; install a newer one"
+            )
+        if version == FORMAT_VERSION:
+            _check_schema(connection, log)
+    except sqlite3.Error as error:
+        if primary_code(error) == sqlite3.SQLITE_NOTADB:
+            raise LogFormatError(
+                f"{log} is not a Refold log, since it is no SQLite database; name another file, or restore the log "
+                "from a backup if it was one"
+            ) from error
+        raise persistence_error(error, f"{log} cannot be examined") from error
+    except UnicodeDecodeError as error:  # SQLite gives a damaged name in the schema as it is.
+        raise LogFormatError(f"the log {log} is damaged: {error}; restore it from a backup") from error
+
+
+def _check_schema(connection: sqlite3.Connection, log: Path) -> None:
+    found = {str(name): sql for name, sql in connection.execute("SELECT name, sql FROM sqlite_schema")}
+    changed = sorted(name for name, sql in _schema_objects().items() if found.get(name) != sql)
+    if changed:
+        raise LogFormatError(f"the log {log} lacks or has another form of: {', '.join(changed)}; restore a backup")
+    triggers = [str(name) for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")]
+    if triggers:
+        raise LogFormatError(f"the log {log} has triggers that Refold did not make: {', '.join(triggers)}; drop them")
+    computed = [name for name in found if name not in _schema_objects() and _is_computed_index(connection, name)]
+    if computed:  # Each write would compute what the file says, which may take all memory.
+        raise LogFormatError(
+            f"the log {log} has indexes of expressions, or of some rows, that Refold did not make: "
+            f"{', '.join(sorted(computed))}; drop them"
+        )
+
+
+def _is_computed_index(connection: sqlite3.Connection, name: str) -> bool:
+    """Tell whether an object of the schema is an index that is not simply of columns."""
+    owner = connection.execute("SELECT tbl_name FROM sqlite_schema WHERE type = 'index' AND name = ?", (name,))
+    columns = connection.execute("SELECT cid FROM pragma_index_xinfo(?)", (name,)).fetchall()
+    partial = [
+        is_partial
+        for (table,) in owner.fetchall()
+        for index, is_partial in connection.execute("SELECT name, partial FROM pragma_index_list(?)", (table,))
+        if index == name
+    ]
+    return any(column < -1 for (column,) in columns) or any(partial)
+
+
+@cache
+def schema_script() -> str:
+    """Return the SQL that makes the tables of an empty log."""
+    return Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
+
+
+@cache
+def _schema_objects() -> dict[str, str | None]:
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.executescript(schema_script())
+        return dict(connection.execute("SELECT name, sql FROM sqlite_schema"))
+    finally:
+        connection.close()
+
+
+async def create(log: Path, connect: Connect = SQLiteConnection.open) -> None:
+    """Make an empty log; the caller owns it (`refold.stores.sqlite.ownership`) and saw that there is none.
+
+    Its name survives power loss once it was prepared for writing.
+
+    Args:
+        log: the file.
+        connect: opens the connection to it.
+
+    Raises:
+        LogFormatError: the WAL or journal of a log that was here before still lies beside; SQLite would mix it in.
+        PersistenceError: the file cannot be written.
+    """
+    for suffix in ("-wal", "-journal"):
+        if _is_beside(log, suffix):
+            raise LogFormatError(
+                f"the log {log} is missing or empty, but its {_beside(log, suffix).name} is there; restore the log "
+                "from a backup, or move that file away"
+            )
+    unfinished = _beside(log, ".new")
+    try:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            _beside(unfinished, suffix).unlink(missing_ok=True)
+        os.close(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        connection = await connect(file_uri(unfinished, "mode=rw"))
+        try:
+            await connection.run(lambda opened: _create_tables(opened, log))
+        finally:
+            await connection.close()
+        unfinished.rename(log)  # The name is brought to the disk when the log is opened, which may be later.
+    except sqlite3.Error as error:
+        raise persistence_error(error, f"the log {log} cannot be made") from error
+    except OSError as error:
+        raise PersistenceError(f"the log {log} cannot be made: {error.strerror}") from error
+
+
+def _create_tables(connection: sqlite3.Connection, log: Path) -> None:
+    connection.execute("PRAGMA encoding = 'UTF-8'")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.executescript(
+        f"BEGIN IMMEDIATE;\n{schema_script()}\n"
+        f"PRAGMA application_id = {APPLICATION_ID};\nPRAGMA user_version = {FORMAT_VERSION};\nCOMMIT;"
+    )
+    _switch_to_wal(connection, log)
+
+
+def _switch_to_wal(connection: sqlite3.Connection, log: Path) -> None:
+    """Let the file have a WAL.
+
+    Raises:
+        PersistenceError: it cannot have one.
+    """
+    # Read to its end: only there does SQLite say that the change could not be written.
+    ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    if mode != "wal":
+        raise PersistenceError(f"the log {log} cannot have a WAL there ({mode}); use a local file system")
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the new name in the folder survive power loss."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def prepare_for_writing(
+    connection: sqlite3.Connection,
+    log: Path,
+    durability: Durability,
+    *,
+    ours: set[int] | None = None,
+    fault: FaultPoint = no_fault,
+) -> int:
+    """Examine the file again, now that we own it, bring it to today's format, and return our new incarnation of it.
+
+    The file's name is on the disk before SQLite makes a WAL beside it: one without its log could not be told from what
+    is left of a log that was deleted. What the WAL holds is on the disk afterwards, so that it can be built upon.
+
+    Args:
+        connection: in autocommit, not used yet.
+        log: the file, for errors.
+        durability: what an acknowledged append survives.
+        ours: incarnations of which the log may have one, if we have owned it all the time: the last one, and those of
+            openings that failed. The new one is added before it is written.
+        fault: called at the point `opening.folder_synced`, and at `opening.wal_synced` if there was a WAL that held
+            anything.
+
+    Raises:
+        LogFormatError: as `check_format`.
+        LogInUse: another runtime has taken the log over from us.
+        PersistenceError: the file cannot be written, or cannot have a WAL.
+    """
+    try:
+        # Who made, moved or restored the file may have died before its name was on the disk.
+        _sync_folder(log.parent)
+        fault("opening.folder_synced")
+        for pragma in _PRAGMAS_ALWAYS:
+            connection.execute(pragma)
+        _limit(connection)
+        check_format(connection, log)
+        for pragma in _PRAGMAS_WRITING:
+            connection.execute(pragma)
+        connection.execute(f"PRAGMA synchronous = {_SYNCHRONOUS[durability]}")
+        _switch_to_wal(connection, log)
+        connection.execute("BEGIN IMMEDIATE")  # So that a connection of ours that hangs does not write it meanwhile.
+        if write_again(_beside(log, "-wal")):
+            fault("opening.wal_synced")
+        connection.execute("COMMIT")
+        _migrate(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        incarnation = _incarnation(connection, log)
+        if ours and incarnation not in ours:
+            connection.execute("ROLLBACK")
+            raise LogInUse(str(log), pid=None, host=None)
+        if ours is not None:
+            ours.add(incarnation + 1)
+        connection.execute("UPDATE log SET incarnation = ?", (incarnation + 1,))
+        connection.execute("COMMIT")
+    except sqlite3.Error as error:
+        raise persistence_error(error, f"the log {log} cannot be opened for writing") from error
+    except OSError as error:
+        raise PersistenceError(f"the log {log} cannot be opened for writing: {error.strerror}") from error
+    return incarnation + 1
+
+
+def _incarnation(connection: sqlite3.Connection, log: Path) -> int:
+    row = connection.execute("SELECT incarnation, removed_position FROM log").fetchone()
+    if row is None or list(map(type, row)) != [int, int] or not 0 <= row[0] < INTEGER_MAX:
+        found = "nothing" if row is None else f"the incarnation {row[0]!r} and the removed position {row[1]!r}"
+        raise LogFormatError(f"the log {log} is damaged: its table `log` holds {found}; restore it from a backup")
+    incarnation: int = row[0]
+    return incarnation
+
+
+def prepare_for_reading(connection: sqlite3.Connection, log: Path) -> None:
+    """Examine the file through a connection that only reads, and make it give texts as bytes.
+
+    Raises:
+        LogFormatError: as `check_format`.
+        PersistenceError: the file cannot be read.
+    """
+    try:
+        for pragma in _PRAGMAS_ALWAYS:
+            connection.execute(pragma)
+        connection.execute("PRAGMA query_only = ON")
+        _limit(connection)
+        check_format(connection, log)
+    except sqlite3.Error as error:
+        raise persistence_error(error, f"the log {log} cannot be opened for reading") from error
+    connection.text_factory = bytes
+
+
+def _limit(connection: sqlite3.Connection) -> None:
+    """Bound what a hostile file can make SQLite do."""
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, BYTES_MAX + 4096)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    (found,) = connection.execute("PRAGMA user_version").fetchone()
+    for version in range(found, FORMAT_VERSION):
+        connection.execute("BEGIN IMMEDIATE")
+        MIGRATIONS[version](connection)
+        connection.execute(f"PRAGMA user_version = {version + 1}")
+        connection.execute("COMMIT")
+    if found < FORMAT_VERSION:
+        # `examine` of an older Refold reads the file without its WAL and must see the new version there.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def file_uri(log: Path, options: str) -> str:
+    """Return the SQLite URI of an absolute path, whatever characters it holds."""
+    return f"file:{quote(os.fsencode(log))}?{options}"
+
+
+def _beside(log: Path, suffix: str) -> Path:
+    return log.with_name(log.name + suffix)
+
+
+def _is_beside(log: Path, suffix: str) -> bool:
+    return os.path.lexists(_beside(log, suffix))

@@ -1,0 +1,495 @@
+"""The file beside a log through which other processes command the runtime that owns it: its rows, and nothing else.
+
+`<log>.inbox` is an SQLite database of its own, since nobody but the owner writes the log. What the commands are is for
+`refold.remote.protocol` to know; here a command is bytes. The rules it protects: a row that was added is performed once
+or is still there; one key in a session is one command for ever; a file that is not ours, or that somebody else could
+write into, is refused and left as it was.
+
+The journal is a rollback journal and not a WAL, so that there is one file to look at and to secure, and any number of
+processes may write. Each transaction opens the file, works in a thread of its own, and closes it: an idle inbox costs
+nothing. What many callers of one event loop write at once is written in one transaction.
+"""
+
+import asyncio
+import hashlib
+import os
+import shutil
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from refold.events.core.errors import CommandRejected, LogFormatError, PersistenceError
+from refold.stores.sqlite import file as sqlite_file
+from refold.stores.sqlite.connection import SQLiteConnection, persistence_error, primary_code, settled
+
+T = TypeVar("T")
+
+INBOX_APPLICATION_ID: Final = 0x52464C49
+"""`RFLI`: marks an SQLite file as an inbox."""
+
+INBOX_FORMAT_VERSION: Final = 1
+"""The file's `user_version`."""
+
+COMMAND_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Longest command that an inbox takes."""
+
+KEEP_US: Final = 7 * 24 * 3600 * 1_000_000
+"""Microseconds that a performed row is kept, for those who ask again with its key."""
+
+KEEP_ROWS: Final = 1_000
+"""Most performed rows that are kept; the oldest go first."""
+
+EXAMINE_TRIES: Final = 20
+"""How often a file is looked at that seems to be damaged."""
+
+GROUP_MAX: Final = 500
+"""Most things that are written in one transaction."""
+
+_TABLE: Final = """\
+CREATE TABLE commands (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    session TEXT NOT NULL,
+    key TEXT NOT NULL,
+    digest BLOB NOT NULL CHECK (length(digest) = 32),
+    command BLOB,
+    at INTEGER NOT NULL,
+    outcome BLOB,
+    outcome_at INTEGER,
+    UNIQUE (session, key)
+) STRICT"""
+
+_INDEX: Final = "CREATE INDEX commands_waiting ON commands (session, id) WHERE outcome IS NULL"
+
+_PRAGMAS: Final = (
+    "PRAGMA trusted_schema = OFF",
+    "PRAGMA cell_size_check = ON",
+    "PRAGMA mmap_size = 0",
+    "PRAGMA busy_timeout = 5000",
+    "PRAGMA temp_store = MEMORY",
+    "PRAGMA secure_delete = ON",
+    # A transaction ends when its journal is deleted. With FULL the journal may come back after a power cut, and take
+    # back what was acknowledged.
+    "PRAGMA synchronous = EXTRA",
+)
+
+_COLUMNS: Final = "id, session, key, digest, command, at, outcome"
+
+
+class RowName(NamedTuple):
+    """What a row is known by: its id alone may be another row's in a file that was removed and made anew."""
+
+    id: int
+    session: str
+    key: str
+    digest: bytes
+
+
+class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One command in the file."""
+
+    id: int
+    """Rows are performed in order of their ids."""
+    session: str
+    key: str
+    digest: bytes
+    """SHA-256 of the command."""
+    command: bytes | None
+    """None once it was performed: what people wrote stays in the log alone."""
+    at: int
+    """When it was added, in microseconds since the epoch, UTC."""
+    outcome: bytes | None = None
+
+    @property
+    def name(self) -> RowName:
+        """What it is known by."""
+        return RowName(self.id, self.session, self.key, self.digest)
+
+
+InboxSignature = tuple[int, int, int, int, int]
+"""What the file system says of the file: it differs after a write, unless two writes share one tick of its clock."""
+
+
+# State of the process, which need not look at a file twice.
+_examined: dict[Path, tuple[int, int]] = {}
+"""Device and inode of inboxes that are ours."""
+
+
+class _Queued(NamedTuple):
+    """Something to be written, and who waits for that."""
+
+    work: Callable[[sqlite3.Connection], Any]
+    failed: str
+    future: asyncio.Future[Any]
+
+
+class _Queue:
+    """What waits to be written to one inbox in one event loop."""
+
+    def __init__(self) -> None:
+        self.waiting: list[_Queued] = []
+        self.task: asyncio.Task[None] | None = None
+
+
+_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Path, _Queue]] = WeakKeyDictionary()
+"""Of each loop: any number of writers, such as requests to a web server, cost the file one transaction at a time."""
+
+
+class InboxFile:
+    """The inbox of one log; it opens nothing before it is used.
+
+    Every method raises LogFormatError where the file is not an inbox, is damaged or comes from a newer Refold, and
+    PersistenceError where it or its folder cannot be used.
+
+    Args:
+        log: the log's path, absolute, links of its last name not followed.
+    """
+
+    def __init__(self, log: Path) -> None:
+        self.path = log.with_name(log.name + ".inbox")
+        self._log = log
+
+    def signature(self) -> InboxSignature | None:
+        """Return what tells a changed file from an unchanged one; None if there is no file. Never waits for a lock."""
+        status = self._status()
+        if status is None:
+            return None
+        return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+    async def add(self, session: str, key: str, command: bytes, at: int) -> tuple[InboxRow, bool]:
+        """Add a row and return it, once it is durable, or the row that the session has under the key already.
+
+        The second value says whether the row is new.
+
+        Raises:
+            CommandRejected: the command is too long, or the key was used for another one.
+        """
+        if len(command) > COMMAND_BYTES_MAX:
+            raise CommandRejected(f"the command has {len(command):,} bytes; an inbox takes {COMMAND_BYTES_MAX:,}")
+        digest = hashlib.sha256(command).digest()
+
+        def insert(connection: sqlite3.Connection) -> tuple[InboxRow, bool]:
+            inserted = connection.execute(
+                "INSERT INTO commands (session, key, digest, command, at) VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (session, key) DO NOTHING",
+                (session, key, digest, command, at),
+            )
+            return _rows(connection, "session = ? AND key = ?", (session, key))[0], inserted.rowcount == 1
+
+        self._make()
+        added = await self._run(insert, "cannot take a command", writing=True)
+        if added is None:
+            raise PersistenceError(f"the inbox {self.path} was removed while a command was put into it; try again")
+        if added[0].digest != digest:
+            raise CommandRejected(f"key {key!r} was used before for another command; use a new key")
+        return added
+
+    async def rows(self, names: Sequence[RowName]) -> dict[RowName, InboxRow]:
+        """Return those of these rows that are there, as they are now; others were taken back, or are too old."""
+
+        def select(connection: sqlite3.Connection) -> dict[RowName, InboxRow]:
+            found: dict[RowName, InboxRow] = {}
+            for name in names:
+                for row in _rows(connection, "id = ? AND session = ? AND key = ? AND digest = ?", name):
+                    found[name] = row
+            return found
+
+        return await self._run(select, "cannot be read") or {}
+
+    async def sessions_waiting(self) -> list[str]:
+        """Return the sessions that have rows without an outcome, the one with the oldest row first."""
+
+        def select(connection: sqlite3.Connection) -> list[str]:
+            found = connection.execute(
+                "SELECT session FROM commands WHERE outcome IS NULL GROUP BY session ORDER BY min(id)"
+            )
+            return [_text(session) for (session,) in found]
+
+        return await self._run(select, "cannot be read") or []
+
+    async def waiting(self, session: str) -> list[InboxRow]:
+        """Return a session's rows without an outcome, oldest first; at most a hundred."""
+        rows = await self._run(
+            lambda connection: _rows(connection, "outcome IS NULL AND session = ?", (session,)), "cannot be read"
+        )
+        return rows or []
+
+    async def finish(self, name: RowName, outcome: bytes, at: int) -> None:
+        """Give a row its outcome, unless it has one, and take rows away that are too old or too many."""
+
+        def update(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "UPDATE commands SET outcome = ?, outcome_at = ?, command = NULL"
+                " WHERE id = ? AND session = ? AND key = ? AND digest = ? AND outcome IS NULL",
+                (outcome, at, *name),
+            )
+            connection.execute(
+                "DELETE FROM commands WHERE outcome IS NOT NULL AND id <> ? AND (outcome_at < ? OR id <= ("
+                "SELECT id FROM commands WHERE outcome IS NOT NULL ORDER BY id DESC LIMIT 1 OFFSET ?))",
+                (name.id, at - KEEP_US, KEEP_ROWS),
+            )
+
+        await self._run(update, "cannot note an outcome", writing=True)
+
+    async def take_back(self, name: RowName) -> bool:
+        """Remove a row that has no outcome; return whether there was one."""
+
+        def delete(connection: sqlite3.Connection) -> bool:
+            done = connection.execute(
+                "DELETE FROM commands WHERE id = ? AND session = ? AND key = ? AND digest = ? AND outcome IS NULL", name
+            )
+            return done.rowcount == 1
+
+        return bool(await self._run(delete, "cannot be changed", writing=True))
+
+    async def _run(self, work: Callable[[sqlite3.Connection], T], failed: str, *, writing: bool = False) -> T | None:
+        """Run `work` in a transaction and return its result; None where there is no file, or nothing in it to read.
+
+        Who is cancelled while it writes waits for the end of the transaction all the same.
+        """
+        if not writing:
+            return await self._transact(work, failed, writing)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T | None] = loop.create_future()
+        queues = _queues.setdefault(loop, {})
+        queue = queues.get(self.path)
+        if queue is None:
+            queue = queues[self.path] = _Queue()
+            queue.task = loop.create_task(self._empty(queue), name=f"work on {self.path.name}")
+        queue.waiting.append(_Queued(work, failed, future))
+        return await settled(future)
+
+    async def _empty(self, queue: "_Queue") -> None:
+        """Write what waits, all that has come together in one transaction, until nothing does."""
+        group: list[_Queued] = []
+        try:
+            while queue.waiting:
+                group, queue.waiting = queue.waiting[:GROUP_MAX], queue.waiting[GROUP_MAX:]
+                if len(group) == 1 or not await self._done_together(group):
+                    for queued in group:
+                        await self._done_alone(queued)
+        finally:
+            _queues[asyncio.get_running_loop()].pop(self.path, None)
+            for queued in (*group, *queue.waiting):  # Those that are not done: the loop is torn down.
+                queued.future.cancel()
+
+    async def _done_together(self, group: "list[_Queued]") -> bool:
+        """Write several things in one transaction; return whether that worked, else nothing of it was written."""
+        try:
+            results = await self._transact(
+                lambda connection: [queued.work(connection) for queued in group], "cannot be written", writing=True
+            )
+        except Exception:  # noqa: BLE001 - each is tried by itself, and raises its own
+            return False
+        for place, queued in enumerate(group):
+            if not queued.future.done():
+                queued.future.set_result(results[place] if results is not None else None)
+        return True
+
+    async def _done_alone(self, queued: "_Queued") -> None:
+        try:
+            result = await self._transact(queued.work, queued.failed, writing=True)
+        except Exception as error:  # noqa: BLE001 - it is raised to whoever waits
+            if not queued.future.done():
+                queued.future.set_exception(error)
+        else:
+            if not queued.future.done():
+                queued.future.set_result(result)
+
+    async def _transact(self, work: Callable[[sqlite3.Connection], T], failed: str, writing: bool) -> T | None:
+        status = self._status()
+        if status is None:
+            return None
+        self._require_ours(status)
+        if not (status.st_size or writing):
+            return None
+        identity = (status.st_dev, status.st_ino)
+        failed = f"the inbox {self.path} {failed}"
+        try:
+            if status.st_size and _examined.get(self.path) != identity:
+                await self._examine()
+            connection = await SQLiteConnection.open(sqlite_file.file_uri(self.path, "mode=rw"))
+            try:
+                result = await connection.run(lambda opened: self._in_transaction(opened, work, writing))
+            finally:
+                await connection.close()
+        except sqlite3.Error as error:
+            raise self._error(error, failed) from error
+        _examined[self.path] = identity
+        return result
+
+    async def _examine(self) -> None:
+        """Look at a file through a connection that cannot change it, nor roll a journal back into it.
+
+        Nor does it lock the file, so that it may see half of what another process writes; then it looks again. What was
+        left half written when the process died, or the power went, is looked at in a copy, with its journal.
+        """
+        for tries_left in reversed(range(EXAMINE_TRIES)):
+            connection = await SQLiteConnection.open(sqlite_file.file_uri(self.path, "immutable=1"))
+            try:
+                return await connection.run(self._check_kind)
+            except (sqlite3.Error, LogFormatError) as error:
+                if await connection.run(lambda _: self._is_ours_rolled_back()):
+                    return None
+                if not tries_left or isinstance(error, LogFormatError) or primary_code(error) != sqlite3.SQLITE_CORRUPT:
+                    raise
+            finally:
+                await connection.close()
+
+    def _is_ours_rolled_back(self) -> bool:
+        """Tell whether the file is an inbox, or nothing yet, once the journal beside it has been rolled back."""
+        journal = f"{self.path}-journal"
+        with tempfile.TemporaryDirectory(prefix="refold-") as folder:
+            copy = os.path.join(folder, "inbox")
+            try:
+                shutil.copyfile(journal, f"{copy}-journal")
+                shutil.copyfile(self.path, copy)
+            except FileNotFoundError:  # There is no journal, or not any more.
+                return False
+            with closing(sqlite3.connect(copy, isolation_level=None)) as rolled_back:
+                try:
+                    if not (rolled_back.execute("SELECT name FROM sqlite_schema").fetchone() or os.path.getsize(copy)):
+                        return True
+                    self._check_kind(rolled_back)
+                except (sqlite3.Error, LogFormatError):  # What is wrong with the file itself is said.
+                    return False
+        return True
+
+    def _check_kind(self, connection: sqlite3.Connection) -> None:
+        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application_id != INBOX_APPLICATION_ID:
+            raise LogFormatError(f"{self.path} is not an inbox of Refold; move it away")
+        if version != INBOX_FORMAT_VERSION:
+            raise LogFormatError(
+                f"the inbox {self.path} has format {version} and this Refold reads {INBOX_FORMAT_VERSION}; "
+                "use one Refold for both ends"
+            )
+
+    def _in_transaction(
+        self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T], writing: bool
+    ) -> T | None:
+        connection.text_factory = bytes
+        for pragma in _PRAGMAS:
+            connection.execute(pragma)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 2 * COMMAND_BYTES_MAX)
+        connection.execute("BEGIN IMMEDIATE" if writing else "BEGIN")
+        try:
+            result = work(connection) if self._is_prepared(connection, writing) else None
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return result
+
+    def _is_prepared(self, connection: sqlite3.Connection, writing: bool) -> bool:
+        """Tell whether the table is there; where that is wanted, make it.
+
+        Raises:
+            LogFormatError: there are other tables, or another form of it.
+        """
+        found = dict(connection.execute("SELECT name, sql FROM sqlite_schema WHERE name NOT GLOB 'sqlite_*'"))
+        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+        if not found and application_id == 0:
+            if not writing:  # Another process is about to make it, or died before it could.
+                return False
+            for statement in (
+                _TABLE,
+                _INDEX,
+                f"PRAGMA application_id = {INBOX_APPLICATION_ID}",
+                f"PRAGMA user_version = {INBOX_FORMAT_VERSION}",
+            ):
+                connection.execute(statement)
+            return True
+        self._check_kind(connection)
+        if found != {b"commands": _TABLE.encode(), b"commands_waiting": _INDEX.encode()}:
+            raise LogFormatError(f"the inbox {self.path} has other tables than Refold made; move it away")
+        return True
+
+    def _make(self) -> None:
+        """Make an empty file, for the owner's eyes only, where there is none."""
+        if self._status() is not None:
+            return
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self.path, flags, 0o600)
+        except FileExistsError:  # Another process was quicker, and it is as good.
+            return
+        except OSError as error:
+            raise PersistenceError(
+                f"the inbox {self.path} cannot be made: {error.strerror}; whoever commands a runtime must be allowed "
+                "to write into the folder of its log"
+            ) from error
+        try:
+            if os.geteuid() == 0:  # Root may send to everybody's runtime, which must be able to read it.
+                owner = self._log.stat()
+                os.fchown(descriptor, owner.st_uid, owner.st_gid)
+        except OSError as error:
+            raise PersistenceError(f"the inbox {self.path} cannot be given to the log's owner: {error}") from error
+        finally:
+            os.close(descriptor)
+
+    def _status(self) -> os.stat_result | None:
+        try:
+            return self.path.lstat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise PersistenceError(f"the inbox {self.path} cannot be looked at: {error.strerror}") from error
+
+    def _require_ours(self, status: os.stat_result) -> None:
+        """Raise if what is at the path is no plain file, or somebody else may have a say in what it commands."""
+        if stat.S_ISLNK(status.st_mode):
+            raise PersistenceError(f"the inbox {self.path} is a symbolic link; remove it")
+        if not stat.S_ISREG(status.st_mode):
+            raise LogFormatError(f"{self.path} is not a regular file, so it is no inbox; move it away")
+        if status.st_nlink > 1:
+            raise PersistenceError(f"the inbox {self.path} has {status.st_nlink} names (hard links); remove the others")
+        if status.st_uid not in (os.geteuid(), 0, self._owner_of_log()):
+            raise PersistenceError(f"the inbox {self.path} belongs to another user than the log; remove it")
+        if status.st_mode & stat.S_IWOTH:
+            raise PersistenceError(f"everybody may write into the inbox {self.path}; take that right away (chmod o-w)")
+        if not os.access(self.path, os.R_OK | os.W_OK):
+            raise PersistenceError(f"the inbox {self.path} cannot be written by this user; change its permissions")
+
+    def _owner_of_log(self) -> int | None:
+        try:
+            return self._log.stat().st_uid
+        except OSError as error:
+            raise PersistenceError(f"the log {self._log} cannot be looked at: {error.strerror}") from error
+
+    def _error(self, error: sqlite3.Error, failed: str) -> PersistenceError:
+        if primary_code(error) == sqlite3.SQLITE_NOTADB:
+            return LogFormatError(
+                f"{self.path} is not an inbox of Refold, since it is no SQLite database; move it away"
+            )
+        if primary_code(error) == sqlite3.SQLITE_CORRUPT:
+            return LogFormatError(
+                f"{failed}: the file is damaged ({error}); move it away, the log is not touched by it"
+            )
+        return persistence_error(error, failed)
+
+
+def _rows(connection: sqlite3.Connection, where: str, values: tuple[object, ...]) -> list[InboxRow]:
+    found = connection.execute(
+        f"SELECT {_COLUMNS} FROM commands WHERE {where} ORDER BY id LIMIT 100",  # noqa: S608 - written in this module
+        values,
+    )
+    return [
+        InboxRow(
+            id=number, session=_text(session), key=_text(key), digest=digest, command=command, at=at, outcome=outcome
+        )
+        for number, session, key, digest, command, at, outcome in found
+    ]
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")

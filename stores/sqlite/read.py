@@ -1,0 +1,221 @@
+"""What is read from a log: each function is one short read of whole, committed batches, in the reading thread.
+
+Read `schema.sql` first. The connection gives texts as bytes, so that the JSON of an event is not decoded only to be
+encoded again. A read ends before it returns: a cursor left open would keep the WAL from ever being cut back.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
+from typing import Final
+
+from refold.events.core.ids import EventRef, PayloadHash, StreamName
+from refold.events.core.records import Snapshot, StoredEvent, StreamHead
+from refold.stores.append_rules import INTEGER_MAX, INTEGER_MIN
+from refold.stores.event_store import ListedPayload, Tombstone
+
+READ_STREAM: Final = """
+    SELECT position, version, batch, at, data, correlation, causation, chain, pending FROM events
+    WHERE stream = (SELECT id FROM streams WHERE name = CAST(? AS TEXT)) AND version > ? ORDER BY version LIMIT ?
+"""
+READ_ALL: Final = """
+    SELECT position, events.version, batch, at, data, correlation, causation, events.chain, events.pending, name
+    FROM events LEFT JOIN streams ON streams.id = events.stream WHERE position > ? ORDER BY position LIMIT ?
+"""
+_HEAD: Final = "SELECT name, version, chain, pending FROM streams WHERE name = CAST(? AS TEXT)"
+
+# No name holds the byte 0xFF, so the names that begin with a prefix are those from it up to it and that byte.
+LIST_STREAMS: Final = """
+    SELECT name, version, chain, pending FROM streams
+    WHERE name > CAST(? AS TEXT) AND name >= CAST(? AS TEXT) AND name < CAST(? AS TEXT) ORDER BY name LIMIT ?
+"""
+LIST_STREAMS_WITH_PENDING: Final = LIST_STREAMS.replace("WHERE", "WHERE pending <> '' AND")
+_READ_PAYLOAD: Final = "SELECT data FROM payloads WHERE hash = CAST(? AS TEXT)"
+_LIST_PAYLOADS: Final = "SELECT hash, length(data) FROM payloads WHERE hash > CAST(? AS TEXT) ORDER BY hash LIMIT ?"
+_REMOVED_POSITION: Final = "SELECT removed_position FROM log"
+_LIST_TOMBSTONES: Final = """
+    SELECT position, name, version, chain, at FROM tombstones WHERE position > ? ORDER BY position LIMIT ?
+"""
+_LOAD_SNAPSHOT: Final = """
+    SELECT snapshots.version, snapshots.chain, fold_version, state FROM snapshots
+    WHERE stream = (SELECT id FROM streams WHERE name = CAST(? AS TEXT))
+"""
+
+
+class MalformedRow(ValueError):
+    """A row holds what Refold never writes; the message begins with the row's place."""
+
+
+_EventRow = tuple[int, int, int, int, bytes, bytes | None, bytes | None, bytes | None, bytes | None]
+
+
+def read_stream(
+    connection: sqlite3.Connection, stream: str, after_version: int, limit: int | None
+) -> list[StoredEvent]:
+    """Return the events of one stream after a version, oldest first."""
+    rows = connection.execute(READ_STREAM, (_text(stream), _bounded(after_version), _limit(limit))).fetchall()
+    return _stored_events(StreamName(stream), rows)
+
+
+def read_all(connection: sqlite3.Connection, after_position: int, limit: int) -> list[StoredEvent]:
+    """Return the events of all streams after a position, in order of position."""
+    rows = connection.execute(READ_ALL, (_bounded(after_position), _limit(limit))).fetchall()
+    events: list[StoredEvent] = []
+    for name, of_one_stream in groupby(rows, key=itemgetter(9)):
+        event_rows = [row[:9] for row in of_one_stream]
+        if name is None:
+            raise MalformedRow(f"the event at position {event_rows[0][0]}: its stream has no name among the streams")
+        events += _stored_events(_stream_name(name), event_rows)
+    return events
+
+
+def head(connection: sqlite3.Connection, stream: str) -> StreamHead | None:
+    """Return the end of one stream, or None if there is no such stream."""
+    row = connection.execute(_HEAD, (_text(stream),)).fetchone()
+    return _stream_head(*row) if row is not None else None
+
+
+def list_streams(
+    connection: sqlite3.Connection, prefix: str, after: str, limit: int | None, with_pending: bool
+) -> list[StreamHead]:
+    """Return the ends of streams in order of name."""
+    statement = LIST_STREAMS_WITH_PENDING if with_pending else LIST_STREAMS
+    first = _text(prefix)
+    rows = connection.execute(statement, (_text(after), first, first + b"\xff", _limit(limit))).fetchall()
+    return [_stream_head(*row) for row in rows]
+
+
+def read_payloads(connection: sqlite3.Connection, hashes: Sequence[PayloadHash]) -> dict[PayloadHash, bytes]:
+    """Return the payloads that are stored, of those asked for."""
+    found: dict[PayloadHash, bytes] = {}
+    for wanted in hashes:
+        row = connection.execute(_READ_PAYLOAD, (_text(wanted),)).fetchone()
+        if row is not None:
+            _require_types(row, (bytes,), f"the payload {wanted}")
+            found[wanted] = row[0]
+    return found
+
+
+def load_snapshot(connection: sqlite3.Connection, stream: str) -> Snapshot | None:
+    """Return the stream's snapshot, or None."""
+    row = connection.execute(_LOAD_SNAPSHOT, (_text(stream),)).fetchone()
+    if row is None:
+        return None
+    _require_types(row, (int, bytes, int, bytes), f"the snapshot of stream {stream!r}")
+    version, chain, fold_version, state = row
+    return Snapshot(stream=StreamName(stream), version=version, chain=chain, fold_version=fold_version, state=state)
+
+
+def list_payloads(connection: sqlite3.Connection, after: str, limit: int) -> list[ListedPayload]:
+    """Return payloads in order of their hashes."""
+    rows = connection.execute(_LIST_PAYLOADS, (_text(after), _limit(limit))).fetchall()
+    for row in rows:
+        _require_types(row, (bytes, int), "the hash of a payload")
+    return [ListedPayload(PayloadHash(name.decode()), size) for name, size in rows]
+
+
+def removed_position(connection: sqlite3.Connection) -> int:
+    """Return the highest position that was ever removed."""
+    row = connection.execute(_REMOVED_POSITION).fetchone()
+    if row is None:
+        raise MalformedRow("the table `log`: it is empty")
+    _require_types(row, (int,), "the table `log`")
+    position: int = row[0]
+    return position
+
+
+def list_tombstones(connection: sqlite3.Connection, after_position: int, limit: int) -> list[Tombstone]:
+    """Return tombstones, in order of position."""
+    rows = connection.execute(_LIST_TOMBSTONES, (_bounded(after_position), _limit(limit))).fetchall()
+    tombstones: list[Tombstone] = []
+    for row in rows:
+        _require_types(row, (int, bytes, int, bytes, int), f"the tombstone at position {row[0]}")
+        position, name, version, chain, at = row
+        tombstones.append(Tombstone(position=position, stream=_stream_name(name), version=version, chain=chain, at=at))
+    return tombstones
+
+
+def find_damage(connection: sqlite3.Connection) -> list[str]:
+    """Return what SQLite finds wrong with the file, one line each; none if it is sound."""
+    lines = [line.decode() for (line,) in connection.execute("PRAGMA integrity_check")]
+    return [] if lines == ["ok"] else lines
+
+
+def _stored_events(stream: StreamName, rows: Sequence[_EventRow]) -> list[StoredEvent]:
+    """Return the events of rows of one stream; one loop, since restarts read whole sessions."""
+    events: list[StoredEvent] = []
+    position: object = None
+    try:
+        for position, version, batch, at, data, correlation, causation, chain, pending in rows:
+            # `__class__` instead of `type()`: this line runs for every event of a restart, and is twice as fast so.
+            if not (version.__class__ is batch.__class__ is at.__class__ is int and data.__class__ is bytes):
+                raise TypeError("a column has a value of another type")
+            if version != batch:
+                event = StoredEvent(position=position, stream=stream, version=version, batch=batch, at=at, data=data)
+            else:
+                if chain.__class__ is not bytes:
+                    raise TypeError("the first event of a batch has no chain")
+                event = StoredEvent(
+                    position=position,
+                    stream=stream,
+                    version=version,
+                    batch=batch,
+                    at=at,
+                    data=data,
+                    correlation=None if correlation is None else _lengthened(correlation, stream),
+                    causation=None if causation is None else _lengthened(causation, stream),
+                    chain=chain,
+                    pending=_keys(pending),
+                )
+            events.append(event)
+    except (AttributeError, IndexError, TypeError, UnicodeDecodeError) as error:
+        # What is not a text cannot be decoded, and a reference has at least one character.
+        raise MalformedRow(f"the event at position {position}: {error}") from error
+    return events
+
+
+def _stream_name(name: object) -> StreamName:
+    if type(name) is not bytes:
+        raise MalformedRow(f"a stream's name: it is {name!r}, which is no text")
+    return StreamName(name.decode())
+
+
+def _stream_head(name: bytes, version: int, chain: bytes, pending: bytes) -> StreamHead:
+    stream = _stream_name(name)
+    _require_types((version, chain, pending), (int, bytes, bytes), f"the end of stream {stream!r}")
+    return StreamHead(stream=stream, version=version, chain=chain, pending=_keys(pending))
+
+
+def _require_types(row: Sequence[object], types: Sequence[type], place: str) -> None:
+    """Raise if a column has another type: the tables' own checks bind who writes, not who edits the file."""
+    if list(map(type, row)) != list(types):
+        raise MalformedRow(f"{place}: a column has a value of another type")
+
+
+@lru_cache(maxsize=1024)
+def _keys(pending: bytes) -> tuple[str, ...]:
+    """Return the keys kept as one text; few differ, and equal ones share one tuple."""
+    text = pending.decode()
+    return tuple(text.split(" ")) if text else ()
+
+
+def _lengthened(reference: bytes, stream: str) -> EventRef:
+    """Return a reference as it was given: with the stream's name where the log keeps it without."""
+    text = reference.decode()
+    return EventRef(stream + text if text[0] == "@" else text)
+
+
+def _text(name: str) -> bytes:
+    """Return a name for `CAST(? AS TEXT)`; one with a lone surrogate, which no stream has, is found nowhere."""
+    return name.encode("utf-8", "surrogatepass")
+
+
+def _bounded(number: int) -> int:
+    """Return the 64-bit integer nearest to a number; no version and no position lies beyond."""
+    return max(INTEGER_MIN, min(number, INTEGER_MAX))
+
+
+def _limit(limit: int | None) -> int:
+    return INTEGER_MAX if limit is None else _bounded(limit)

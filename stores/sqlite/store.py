@@ -1,0 +1,319 @@
+"""The event store in one SQLite file.
+
+Read `refold.stores.event_store` for the contract and `schema.sql` for the tables. Around them: `sqlite_file` looks at
+a file before it is touched and makes new ones, `ownership` lets one runtime write, and `rewrite` sees whether
+the file was taken away. `writer` and `reader` each have a connection and its thread, in which
+`append` and `sqlite_read` run, one hop per call.
+
+The rule it protects: what was acknowledged is in the file, and after anything that leaves this in doubt (an I/O error,
+an append that hangs) nothing is written before the file was closed, opened and examined again.
+"""
+
+import asyncio
+import os
+import sqlite3
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from refold.events.core.errors import LogFormatError, PersistenceError
+from refold.events.core.ids import PayloadHash
+from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
+from refold.stores.append_rules import FaultPoint, check_append, check_limit, check_snapshot, no_fault
+from refold.stores.event_store import ListedPayload, Tombstone
+from refold.stores.opening import APPEND_TIMEOUT_S as APPEND_TIMEOUT_S
+from refold.stores.opening import WAIT_FOR_LOG_S as WAIT_FOR_LOG_S
+from refold.stores.sqlite import file as sqlite_file
+from refold.stores.sqlite import read as sqlite_read
+from refold.stores.sqlite.connection import Connect, SQLiteConnection, settled
+from refold.stores.sqlite.file import Durability
+from refold.stores.sqlite.ownership import LogOwnership
+from refold.stores.sqlite.reader import ReadingSide, source_of_owner, source_of_reader
+from refold.stores.sqlite.rewrite import LogPlace
+from refold.stores.sqlite.writer import WritingSide
+
+T = TypeVar("T")
+
+
+class SQLiteStore:
+    """An `EventStore` in one file; make it with `open`, and close it, or use it as `async with await open(...)`."""
+
+    def __init__(self, log: Path, reading: ReadingSide, writing: WritingSide | None) -> None:
+        self._log = log
+        self._reading = reading
+        self._writing = writing
+        self._pid = os.getpid()
+        self._closed = False
+        self._warning = weakref.finalize(self, _warn_of_open_log, log, self._pid)
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        read_only: bool = False,
+        durability: Durability = "full",
+        wait_for_log_s: float = WAIT_FOR_LOG_S,
+        append_timeout_s: float = APPEND_TIMEOUT_S,
+        fault: FaultPoint = no_fault,
+        connect: Connect = SQLiteConnection.open,
+    ) -> Self:
+        """Open a log, for writing as its only owner, or for reading beside an owner.
+
+        For writing, a missing or empty file becomes a new log with mode 0600.
+
+        Args:
+            path: the file.
+            read_only: never write or make anything; appends raise. Works while another process owns the log.
+            durability: `"full"`: what was acknowledged survives power loss. `"normal"`: it survives the death of
+                the process.
+            wait_for_log_s: how long to wait for another owner to release the log.
+            append_timeout_s: an append that takes longer counts as hanging: its outcome is unknown, and the file is
+                opened anew before the next.
+            fault: called in the writing thread at the named points of each append; for rehearsal.
+            connect: opens the connections to the file; for rehearsal.
+
+        Raises:
+            LogInUse: another runtime owns the log.
+            LogFormatError: the file is not a log, is damaged, or comes from a newer Refold; it was left untouched.
+            PersistenceError: the file or its folder cannot be used; the message says which and why.
+            ConfigError: the path names no file, or this system cannot have logs.
+        """
+        sqlite_file.require_path(path)
+        sqlite_file.require_sqlite()
+        if read_only:
+            return await cls._open_for_reading(sqlite_file.resolved(path), append_timeout_s, connect)
+        log = sqlite_file.absolute(path)
+        if sqlite_file.look_at(log) == "file":
+            await sqlite_file.examine(log, connect)
+        sqlite_file.require_access(log, writing=True)
+        ownership = await LogOwnership.acquire(log, wait_s=wait_for_log_s)
+        place = LogPlace(log)
+        reading = ReadingSide(log, partial(source_of_owner, place), timeout_s=append_timeout_s, connect=connect)
+        writing = WritingSide(
+            log,
+            place,
+            ownership,
+            durability=durability,
+            timeout_s=append_timeout_s,
+            fault=fault,
+            close_reader=reading.disconnect,
+            connect=connect,
+        )
+        store = cls(log, reading, writing)
+        try:
+            if sqlite_file.look_at(log) != "file":
+                await sqlite_file.create(log, connect)
+            await writing.open_anew()
+            await reading.connect()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    @classmethod
+    async def _open_for_reading(cls, log: Path, timeout_s: float, connect: Connect) -> Self:
+        match sqlite_file.look_at(log):
+            case "missing":
+                raise PersistenceError(f"the log {log} does not exist")
+            case "empty":
+                raise LogFormatError(f"{log} is empty, so it is no log")
+            case "file":
+                sqlite_file.require_access(log, writing=False)
+        await sqlite_file.examine(log, connect)
+        reading = ReadingSide(log, source_of_reader, timeout_s=timeout_s, connect=connect)
+        await reading.connect()
+        return cls(log, reading, None)
+
+    @property
+    def name(self) -> str:
+        return str(self._log)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def append(
+        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
+    ) -> list[Appended]:
+        writing = self._require_writing()
+        # Copies, since another thread reads them while the caller's code may run.
+        given, kept = tuple(batches), dict(payloads or {})
+        check_append(given, kept)
+        if not given and not kept:
+            return []
+        return await writing.write(lambda writer: writer.append(given, kept), f"the append to {self._log} failed")
+
+    async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
+        self._require_open()
+        check_limit(limit)
+        return await self._reading.read(
+            lambda connection: sqlite_read.read_stream(connection, stream, after_version, limit),
+            f"stream {stream!r} of {self._log} cannot be read",
+        )
+
+    async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
+        self._require_open()
+        check_limit(limit)
+        return await self._reading.read(
+            lambda connection: sqlite_read.read_all(connection, after_position, limit),
+            f"the log {self._log} cannot be read after position {after_position}",
+        )
+
+    async def head(self, stream: str) -> StreamHead | None:
+        self._require_open()
+        return await self._reading.read(
+            lambda connection: sqlite_read.head(connection, stream),
+            f"the end of stream {stream!r} of {self._log} cannot be read",
+        )
+
+    async def list_streams(
+        self, *, prefix: str = "", after: str = "", limit: int | None = None, with_pending: bool = False
+    ) -> list[StreamHead]:
+        self._require_open()
+        check_limit(limit)
+        return await self._reading.read(
+            lambda connection: sqlite_read.list_streams(connection, prefix, after, limit, with_pending),
+            f"the streams of {self._log} cannot be listed",
+        )
+
+    async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
+        self._require_open()
+        wanted = list(hashes)
+        return await self._reading.read(
+            lambda connection: sqlite_read.read_payloads(connection, wanted),
+            f"payloads of {self._log} cannot be read",
+        )
+
+    async def save_snapshot(self, snapshot: Snapshot) -> None:
+        writing = self._require_writing()
+        check_snapshot(snapshot)
+        await writing.write(
+            lambda writer: writer.save_snapshot(snapshot),
+            f"the snapshot of stream {snapshot.stream!r} could not be kept in {self._log}",
+        )
+
+    async def load_snapshot(self, stream: str) -> Snapshot | None:
+        self._require_open()
+        return await self._reading.read(
+            lambda connection: sqlite_read.load_snapshot(connection, stream),
+            f"the snapshot of stream {stream!r} of {self._log} cannot be read",
+        )
+
+    async def read_beside(self, work: Callable[[sqlite3.Connection], T], failed: str) -> T:
+        """Return what `work` reads from tables that hold no events, as bytes where they hold text.
+
+        Args:
+            work: one short read, in the reading thread.
+            failed: what failed if it fails, as the beginning of a sentence.
+
+        Raises:
+            PersistenceError: it cannot be read.
+        """
+        self._require_open()
+        return await self._reading.read(work, failed)
+
+    async def change_beside(self, work: Callable[[sqlite3.Connection], None], failed: str) -> None:
+        """Change tables that hold no events, in one transaction, as durable as an append.
+
+        Args:
+            work: what is done inside the transaction, in the writing thread.
+            failed: as for `read_beside`.
+
+        Raises:
+            PersistenceError: it failed; `outcome_unknown` says whether it may be in the file all the same.
+        """
+        await self._require_writing().write(lambda writer: writer.change_beside(work), failed)
+
+    async def list_payloads(self, *, after: str = "", limit: int) -> list[ListedPayload]:
+        """Return at most `limit` payloads whose hashes are greater than `after`, in order of the hashes."""
+        self._require_open()
+        check_limit(limit)
+        return await self._reading.read(
+            lambda connection: sqlite_read.list_payloads(connection, after, limit),
+            f"the payloads of {self._log} cannot be listed",
+        )
+
+    async def removed_position(self) -> int:
+        """Return the highest position that was ever removed."""
+        self._require_open()
+        return await self._reading.read(sqlite_read.removed_position, f"the log {self._log} cannot be read")
+
+    async def list_tombstones(self, *, after_position: int = 0, limit: int) -> list[Tombstone]:
+        """Return at most `limit` tombstones with a greater position, in its order."""
+        self._require_open()
+        check_limit(limit)
+        return await self._reading.read(
+            lambda connection: sqlite_read.list_tombstones(connection, after_position, limit),
+            f"the tombstones of {self._log} cannot be listed",
+        )
+
+    async def find_damage(self) -> list[str]:
+        """Return what SQLite finds wrong with the file, one line each; none if it is sound. Reads the whole file.
+
+        Raises:
+            LogFormatError: the file is too damaged to be looked through.
+            PersistenceError: the file cannot be read.
+        """
+        self._require_open()
+        return await self._reading.read(sqlite_read.find_damage, f"the log {self._log} cannot be looked through")
+
+    async def reopen(self) -> None:
+        """Close the file, open it and examine it again; a store does so by itself after a write in doubt.
+
+        Raises:
+            LogFormatError: the file is not the log that it was.
+            PersistenceError: the file cannot be opened, or a write that hangs still holds it.
+        """
+        await self._require_writing().open_anew()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._warning.detach()
+        if os.getpid() != self._pid:
+            # A forked child has none of the threads, and SQLite must not close its parent's connections there.
+            return
+        await settled(asyncio.ensure_future(self._close()))
+
+    async def _close(self) -> None:
+        # The reader first: it would keep the WAL from being emptied, and the last to close must be who may remove it.
+        try:
+            await self._reading.close()
+        finally:
+            if self._writing is not None:
+                await self._writing.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise PersistenceError(f"the log {self._log} is closed; open it again")
+        if os.getpid() != self._pid:
+            raise PersistenceError(
+                f"the log {self._log} was opened by process {self._pid}, from which this process {os.getpid()} was "
+                "forked; open logs after forking, in the process that uses them"
+            )
+
+    def _require_writing(self) -> WritingSide:
+        self._require_open()
+        if self._writing is None:
+            raise PersistenceError(f"the log {self._log} is open for reading only; open it without read_only=True")
+        return self._writing
+
+
+def _warn_of_open_log(log: Path, pid: int) -> None:
+    """Say what to do to who let go of an open store, at the latest when the interpreter ends; not in a forked child."""
+    if os.getpid() == pid:
+        warnings.warn(
+            f"the log {log} was never closed; use `async with`, or call `close` of the runtime or store that opened it",
+            ResourceWarning,
+            stacklevel=1,
+        )

@@ -1,0 +1,316 @@
+"""One actor: its messages, its hooks, its background work and its children."""
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+import pykka
+import pytest
+
+from refold.actors.kernel.actor import Actor
+from refold.actors.kernel.errors import ActorStopped
+from refold.actors.kernel.ref import ActorRef
+from refold.actors.kernel.supervision import ActorFailure
+from refold.actors.kernel.system import ActorSystem
+
+
+class Echo(Actor):
+    def on_receive(self, message: Any) -> Any:
+        return message
+
+
+class Recorder(Actor):
+    """Writes down what it is told; an event in a message is waited for."""
+
+    def __init__(self, seen: list[Any]) -> None:
+        self.seen = seen
+
+    async def on_receive(self, message: Any) -> Any:
+        if isinstance(message, asyncio.Event):
+            await message.wait()
+            message = "waited"
+        self.seen.append(message)
+        return len(self.seen)
+
+
+async def test_sync_and_async_handlers_answer_alike() -> None:
+    async with ActorSystem() as system:
+        echo = await system.start(Echo)
+        recorder = await system.start(Recorder, [])
+        assert await echo.ask("hello", block=False) == "hello"
+        assert await recorder.ask("hello", block=False) == 1
+
+
+async def test_messages_are_handled_one_at_a_time_in_the_order_of_arrival() -> None:
+    async with ActorSystem() as system:
+        seen: list[Any] = []
+        recorder = await system.start(Recorder, seen)
+        gate = asyncio.Event()
+        recorder.tell("first")
+        recorder.tell(gate)
+        for number in range(200):
+            recorder.tell(number)
+        last = recorder.ask("last", block=False)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert seen == ["first"]
+        gate.set()
+        await last
+        assert seen == ["first", "waited", *range(200), "last"]
+
+
+async def test_a_busy_actor_lets_others_have_their_turn() -> None:
+    async with ActorSystem() as system:
+        seen: list[Any] = []
+        for kind in (Echo, lambda: Recorder([])):
+            busy = await system.start(kind, address=f"busy/{len(seen)}")
+            other = await system.start(Recorder, seen)
+            answers = [busy.ask(number, block=False) for number in range(500)]
+            await other.ask("my turn", block=False)
+            assert not answers[-1].ready()
+            await answers[-1]
+
+
+async def test_an_actor_knows_its_address_its_system_and_its_ref() -> None:
+    class Introspective(Actor):
+        def on_receive(self, message: Any) -> Any:
+            return self.address, self.actor_urn, self.system, self.actor_ref, str(self), self.actor_stopped.is_set()
+
+    async with ActorSystem() as system:
+        ref = await system.start(Introspective, address="mirror/1")
+        known = await ref.ask("who?", block=False)
+        assert known == ("mirror/1", "mirror/1", system, ref, "Introspective (mirror/1)", False)
+        assert isinstance(ref, pykka.ActorRef)
+        assert issubclass(Introspective, pykka.Actor)
+
+
+async def test_the_hooks_of_a_life_may_wait_and_run_in_order() -> None:
+    seen: list[str] = []
+
+    class Async(Actor):
+        async def on_start(self) -> None:
+            await asyncio.sleep(0)
+            seen.append("start")
+
+        async def on_receive(self, message: Any) -> None:
+            await asyncio.sleep(0)
+            seen.append(message)
+
+        async def on_stop(self) -> None:
+            await asyncio.sleep(0)
+            seen.append("stop")
+
+    async with ActorSystem() as system:
+        ref = await system.start(Async)
+        ref.tell("message")
+        assert await ref.stop(block=False)
+    assert seen == ["start", "message", "stop"]
+
+
+async def test_a_frozen_message_cannot_be_changed_for_its_sender() -> None:
+    class Order(msgspec.Struct, frozen=True):
+        lines: tuple[str, ...]
+
+    class Meddler(Actor):
+        def on_receive(self, message: Any) -> None:
+            message.lines = ()
+
+    async with ActorSystem(restart_backoff_s=0) as system:
+        ref = await system.start(Meddler)
+        order = Order(lines=("one",))
+        with pytest.raises(AttributeError):
+            await ref.ask(order, block=False)
+        assert order == Order(lines=("one",))
+
+
+class Worker(Actor):
+    """Spawns the coroutine functions that it is sent."""
+
+    def on_receive(self, message: Any) -> "asyncio.Task[Any]":
+        return self.spawn(message(self), name="job")
+
+
+async def test_spawned_work_runs_beside_the_mailbox() -> None:
+    async with ActorSystem() as system:
+        ref = await system.start(Worker)
+        gate = asyncio.Event()
+
+        async def wait(_: Actor) -> str:
+            await gate.wait()
+            return "done"
+
+        task = await ref.ask(wait, block=False)
+        second = await ref.ask(wait, block=False)
+        gate.set()
+        assert (await task, await second) == ("done", "done")
+        assert task.get_name() == "Worker/1 job"
+
+
+async def test_spawned_work_is_cancelled_and_awaited_when_its_actor_stops() -> None:
+    ended: list[str] = []
+
+    async def endless(_: Actor) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append("cleaned up")
+
+    async with ActorSystem() as system:
+        ref = await system.start(Worker)
+        task = await ref.ask(endless, block=False)
+        await asyncio.sleep(0)
+        await ref.stop(block=False)
+        assert task.cancelled()
+        assert ended == ["cleaned up"]
+
+
+@pytest.mark.parametrize("error", [ValueError("broken work"), SystemExit("broken work")])
+async def test_an_error_of_spawned_work_is_logged_and_reported_and_restarts_nothing(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures: list[ActorFailure] = []
+
+    async def fail(_: Actor) -> None:
+        raise error
+
+    async with ActorSystem(on_failure=failures.append) as system:
+        ref = await system.start(Worker)
+        task = await ref.ask(fail, block=False)
+        await asyncio.wait([task])
+        await asyncio.sleep(0)
+        assert [(failure.during, failure.stopped) for failure in failures] == [("background", False)]
+        assert "broken work" in failures[0].message
+        assert "broken work" in caplog.text
+        assert ref.is_alive()
+
+
+async def test_spawned_work_that_is_cancelled_before_its_first_step_is_closed() -> None:
+    tasks: list[asyncio.Task[None]] = []
+
+    async def work() -> None:
+        raise AssertionError("never begun")
+
+    class Hasty(Actor):
+        async def on_receive(self, message: Any) -> None:
+            tasks.append(self.spawn(work()))
+            raise ValueError("fails before its work begins")
+
+    async with ActorSystem(restart_backoff_s=0) as system:
+        ref = await system.start(Hasty)
+        with pytest.raises(ValueError, match="fails before"):
+            await ref.ask("go", block=False)
+        await ref.stop(block=False)
+        assert tasks[0].cancelled()
+
+
+async def test_spawned_work_may_ask_its_own_actor() -> None:
+    async with ActorSystem() as system:
+        ref = await system.start(Worker)
+
+        async def ask_back(actor: Actor) -> Any:
+            async def nothing(_: Actor) -> str:
+                return "nothing"
+
+            return await (await actor.actor_ref.ask(nothing, block=False))
+
+        task = await ref.ask(ask_back, block=False)
+        assert await task == "nothing"
+
+
+async def test_an_instance_that_is_over_begins_no_background_work() -> None:
+    instances: list[Actor] = []
+
+    class Kept(Actor):
+        def on_start(self) -> None:
+            instances.append(self)
+
+    async def work() -> None:
+        raise AssertionError("never begun")
+
+    async with ActorSystem() as system:
+        ref = await system.start(Kept)
+        await ref.stop(block=False)
+        with pytest.raises(ActorStopped):
+            instances[0].spawn(work())
+        assert instances[0].actor_stopped.is_set()
+
+
+class Parent(Actor):
+    """Starts two children and writes down the order in which everybody stops."""
+
+    def __init__(self, seen: list[str], depth: int = 1) -> None:
+        self.seen = seen
+        self.depth = depth
+        self.children: list[ActorRef] = []
+
+    async def on_start(self) -> None:
+        self.seen.append(f"start {self.depth}")
+        if self.depth < 3:
+            self.children.append(await self.start_child(Parent, self.seen, self.depth + 1))
+
+    def on_receive(self, message: Any) -> Any:
+        if message == "fail":
+            raise ValueError("failed on request")
+        return self.children
+
+    def on_stop(self) -> None:
+        self.seen.append(f"stop {self.depth}")
+
+
+async def test_children_stop_before_their_parents() -> None:
+    seen: list[str] = []
+    async with ActorSystem() as system:
+        ref = await system.start(Parent, seen)
+        assert len(system.live()) == 3
+        await ref.stop(block=False)
+        assert system.live() == ()
+    assert seen == ["start 1", "start 2", "start 3", "stop 3", "stop 2", "stop 1"]
+
+
+async def test_a_restart_replaces_the_children(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    seen: list[str] = []
+    async with ActorSystem(restart_backoff_s=0) as system:
+        ref = await system.start(Parent, seen)
+        (before,) = await ref.ask("children", block=False)
+        with pytest.raises(ValueError, match="on request"):
+            await ref.ask("fail", block=False)
+        (after,) = await ref.ask("children", block=False)
+        assert not before.is_alive()
+        assert after.is_alive()
+        assert len(system.live()) == 3
+    assert seen[3:5] == ["stop 3", "stop 2"]
+
+
+async def test_a_child_whose_handler_waits_for_its_stopping_parent_is_stopped_all_the_same() -> None:
+    class Child(Actor):
+        def __init__(self, parent: ActorRef, gate: asyncio.Event) -> None:
+            self.parent = parent
+            self.gate = gate
+
+        async def on_receive(self, message: Any) -> Any:
+            await self.gate.wait()
+            return await self.parent.ask("children", block=False)
+
+    gate = asyncio.Event()
+
+    class Family(Actor):
+        async def on_start(self) -> None:
+            self.child = await self.start_child(Child, self.actor_ref, gate)
+
+        def on_receive(self, message: Any) -> ActorRef:
+            return self.child
+
+    async with ActorSystem() as system:
+        system.register("family", lambda _: Family())
+        family = system.ref("family/1")
+        child = await family.ask("child", block=False)
+        answer = child.ask("ask your parent", block=False)
+        await asyncio.sleep(0)
+        stopped = family.stop(block=False)
+        await asyncio.sleep(0)
+        gate.set()
+        assert await stopped
+        assert answer.ready()

@@ -1,0 +1,70 @@
+"""The chain of digests: whatever is changed in a stream's past changes every digest after it."""
+
+import hashlib
+
+import msgspec
+import pytest
+
+from refold.events.core.ids import EventRef, StreamName
+from refold.events.core.records import EncodedBatch, first_chain, next_chain
+
+ALICE = StreamName("session/alice")
+BATCH = EncodedBatch(
+    stream=ALICE,
+    expected_version=2,
+    at=1_700_000_000_000_000,
+    events=(b'{"type":"a.v1"}', b'{"type":"b.v1"}'),
+    pending=("model:5",),
+    correlation=EventRef("session/alice@3"),
+    causation=EventRef("session/bob@1"),
+)
+
+
+def test_the_digest_of_a_batch_is_this_for_ever() -> None:
+    assert first_chain(ALICE) == hashlib.sha256(b"refold stream\0session/alice").digest()
+    header = (
+        b'[2,1700000000000000,["model:5"],"session/alice@3","session/bob@1",[15,15]]\n{"type":"a.v1"}{"type":"b.v1"}'
+    )
+    assert next_chain(b"\0" * 32, BATCH) == hashlib.sha256(b"\0" * 32 + header).digest()
+
+
+def test_each_stream_begins_with_a_digest_of_its_own() -> None:
+    assert first_chain(ALICE) != first_chain(StreamName("session/alicf"))
+    assert len(first_chain(ALICE)) == len(next_chain(first_chain(ALICE), BATCH)) == 32
+
+
+CHANGED = [
+    msgspec.structs.replace(BATCH, expected_version=3),
+    msgspec.structs.replace(BATCH, at=BATCH.at + 1),
+    msgspec.structs.replace(BATCH, events=BATCH.events[:1]),
+    msgspec.structs.replace(BATCH, events=BATCH.events[::-1]),
+    msgspec.structs.replace(BATCH, events=(b"".join(BATCH.events),)),
+    msgspec.structs.replace(BATCH, events=(BATCH.events[0][:-1], b"}" + BATCH.events[1])),
+    msgspec.structs.replace(BATCH, pending=()),
+    msgspec.structs.replace(BATCH, pending=("model:5", "model:6")),
+    msgspec.structs.replace(BATCH, correlation=None),
+    msgspec.structs.replace(BATCH, causation=None),
+    msgspec.structs.replace(BATCH, correlation=BATCH.causation, causation=BATCH.correlation),
+]
+
+
+@pytest.mark.parametrize("changed", CHANGED)
+def test_any_change_of_a_batch_changes_its_digest(changed: EncodedBatch) -> None:
+    start = first_chain(ALICE)
+    assert next_chain(start, changed) != next_chain(start, BATCH)
+
+
+def test_a_change_in_the_past_changes_every_digest_after_it() -> None:
+    start = first_chain(ALICE)
+    edited = next_chain(start, msgspec.structs.replace(BATCH, at=1))
+    for _ in range(3):
+        start, edited = next_chain(start, BATCH), next_chain(edited, BATCH)
+        assert start != edited
+
+
+def test_a_batch_that_was_removed_or_moved_is_seen() -> None:
+    other = msgspec.structs.replace(BATCH, at=BATCH.at + 1)
+    start = first_chain(ALICE)
+    both = next_chain(next_chain(start, BATCH), other)
+    assert both != next_chain(start, other)
+    assert both != next_chain(next_chain(start, other), BATCH)

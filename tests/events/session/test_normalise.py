@@ -1,0 +1,203 @@
+"""Messages of another system become a history that providers accept, or are refused by their place."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refold.events.core.content import (
+    CRASHED_IMPORT_TEXT,
+    ImageBlock,
+    Message,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from refold.events.core.errors import CommandRejected
+from refold.events.core.ids import ToolCallId
+from refold.events.session.commands import ImportHistory
+from refold.events.session.events import HistoryImported
+from refold.events.session.invariants import check_history
+from refold.events.session.normalise import imported_messages
+from tests.events.conftest import Session, configuration, names, say, use
+
+HI = Message("user", (say("Hi"),))
+
+
+def call(identifier: str) -> ToolUseBlock:
+    return ToolUseBlock(id=ToolCallId(identifier), name="look", input={"n": 1})
+
+
+def result(identifier: str, text: str = "done", *, failed: bool = False) -> ToolResultBlock:
+    return ToolResultBlock(tool_use_id=ToolCallId(identifier), content=(say(text),), is_error=failed)
+
+
+def asked(*identifiers: str) -> Message:
+    return Message("assistant", tuple(call(identifier) for identifier in identifiers))
+
+
+def answered(*identifiers: str) -> Message:
+    return Message("user", tuple(result(identifier, f"of {identifier}") for identifier in identifiers))
+
+
+def texts(message: Message) -> list[str]:
+    return [block.text for block in message.content if isinstance(block, ToolResultBlock)]
+
+
+def imported(*messages: Message) -> tuple[Message, ...]:
+    return imported_messages(messages, 7, first=True)
+
+
+def test_a_sound_history_stays_as_it_is_but_for_the_ids_of_its_calls() -> None:
+    history = imported(HI, asked("t1", "t2"), answered("t1", "t2"), Message("assistant", (say("Done."),)))
+    assert check_history(history) == []
+    assert history[1].content == (
+        ToolUseBlock(id=ToolCallId("call_7_0"), name="look", input={"n": 1}, provider_id="t1"),
+        ToolUseBlock(id=ToolCallId("call_7_1"), name="look", input={"n": 1}, provider_id="t2"),
+    )
+    assert texts(history[2]) == ["of t1", "of t2"]
+
+
+def test_ids_that_repeat_in_later_messages_become_ids_of_their_own() -> None:
+    history = imported(HI, asked("t"), answered("t"), asked("t"), answered("t"))
+    assert check_history(history) == []
+
+
+def test_ids_that_repeat_in_one_message_are_paired_by_their_order() -> None:
+    history = imported(HI, asked("t", "t"), Message("user", (result("t", "first"), result("t", "second"))))
+    assert check_history(history) == []
+    assert texts(history[2]) == ["first", "second"]
+
+
+def test_results_go_before_everything_else_and_in_the_order_of_the_calls() -> None:
+    history = imported(HI, asked("a", "b"), Message("user", (say("Look:"), result("b", "B"), result("a", "A"))))
+    assert check_history(history) == []
+    assert texts(history[2]) == ["A", "B"]
+    assert history[2].text == "Look:"
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        (HI, asked("a"), HI),
+        (HI, asked("a"), Message("assistant", (say("Never mind."),))),
+        (HI, asked("a"), Message("user", (say(" "),)), HI),
+    ],
+)
+def test_a_call_that_the_next_message_does_not_answer_gets_a_result_that_says_so(messages: tuple[Message, ...]) -> None:
+    history = imported(*messages)
+    assert check_history(history) == []
+    assert texts(history[2]) == [CRASHED_IMPORT_TEXT]
+
+
+def test_a_call_without_a_result_beside_one_with_a_result_gets_one() -> None:
+    history = imported(HI, asked("a", "b"), answered("b"))
+    assert texts(history[2]) == [CRASHED_IMPORT_TEXT, "of b"]
+
+
+def test_calls_of_the_last_message_stay_open() -> None:
+    assert imported(HI, asked("a"))[-1].role == "assistant"
+
+
+def test_blank_texts_and_empty_messages_go() -> None:
+    thought = ThinkingBlock(thinking="", signature="s")
+    history = imported(
+        Message("user", (say(""), say("Hi"))),
+        Message("assistant", (thought, say(" "))),
+        Message("user", ()),
+        Message("assistant", (say("\n"),)),
+    )
+    assert history == (HI, Message("assistant", (thought,)))
+
+
+def test_an_error_without_words_gets_words_and_a_kind() -> None:
+    history = imported(HI, asked("a"), Message("user", (result("a", " ", failed=True),)))
+    assert history[2].content == (
+        ToolResultBlock(
+            tool_use_id=ToolCallId("call_7_0"), content=(say("The tool failed."),), is_error=True, kind="permanent"
+        ),
+    )
+
+
+def test_images_stay() -> None:
+    picture = Message("user", (ImageBlock(media_type="image/png", data=b"png"),))
+    assert imported(picture) == (picture,)
+
+
+@pytest.mark.parametrize(
+    ("words", "messages"),
+    [
+        ("nothing to import", ()),
+        ("nothing to import", (Message("user", (say(" "),)),)),
+        (r"messages\[0\] must be a user's", (Message("assistant", (say("Hi"),)),)),
+        (r"messages\[1\] has a result for 'x'", (HI, answered("x"))),
+        (r"messages\[2\] has a result for 'x'", (HI, asked("a"), answered("a", "x"))),
+        (r"messages\[3\] has a result for 'a'", (HI, asked("a"), HI, answered("a"))),
+        (r"messages\[2\] has a result for 'a'.*less often", (HI, asked("a"), answered("a", "a"))),
+        (r"messages\[0\] is a user's and holds", (Message("user", (call("a"),)),)),
+        (r"messages\[0\] is a user's and holds", (Message("user", (ThinkingBlock(thinking="x"),)),)),
+        (r"messages\[1\] is the assistant's and holds a tool result", (HI, Message("assistant", (result("a"),)))),
+    ],
+)
+def test_what_would_need_a_guess_is_refused_by_its_place(words: str, messages: tuple[Message, ...]) -> None:
+    with pytest.raises(CommandRejected, match=words):
+        imported(*messages)
+
+
+def test_a_history_may_go_on_with_an_assistants_message() -> None:
+    answer = (Message("assistant", (say("Hi"),)),)
+    assert imported_messages(answer, 7, first=False) == answer
+
+
+def test_a_refused_import_changes_nothing() -> None:
+    session = Session(configuration())
+    with pytest.raises(CommandRejected):
+        session.tell(ImportHistory(messages=(HI, answered("x"))))
+    assert session.history == []
+
+
+def test_the_same_history_may_be_imported_twice_without_two_calls_of_one_id() -> None:
+    session = Session(configuration())
+    given_history = (HI, asked("call_3_0", "call_3_1"), answered("call_3_1"))
+    session.tell(ImportHistory(messages=given_history))
+    session.tell(ImportHistory(messages=given_history))
+    session.send()
+    session.answer(use("look"))
+    assert check_history(session.history) == []
+
+
+def test_a_history_is_imported_between_two_runs() -> None:
+    session = Session(configuration())
+    session.send("first")
+    session.answer(say("one"))
+    assert names(session.tell(ImportHistory(messages=(HI, asked("a"))))) == ["HistoryImported", "ToolCallFailed"]
+    session.send("second")
+    session.answer(say("two"))
+    roles = "user assistant user assistant user user assistant"
+    assert [message.role for message in session.history] == roles.split()
+    assert isinstance(session.log[7], HistoryImported)
+
+
+blocks = st.one_of(
+    st.sampled_from(["", " ", "x"]).map(say),
+    st.sampled_from("ab").map(call),
+    st.builds(result, st.sampled_from("ab"), st.sampled_from(["", "y"]), failed=st.booleans()),
+    st.just(ThinkingBlock(thinking="hm")),
+)
+messages = st.builds(Message, st.sampled_from(["user", "assistant"]), st.lists(blocks, max_size=4).map(tuple))
+
+
+@given(st.lists(messages, max_size=6))
+def test_whatever_is_imported_is_refused_or_accepted_by_providers(given_messages: list[Message]) -> None:
+    try:
+        history = imported(*given_messages)
+    except CommandRejected:
+        return
+    assert check_history([*history, Message("user", tuple(_closing(history)) or (say("x"),))]) == []
+    assert imported(*history) == history
+
+
+def _closing(history: tuple[Message, ...]) -> list[ToolResultBlock]:
+    last = history[-1]
+    if last.role == "user":
+        return []
+    return [result(block.id) for block in last.content if isinstance(block, ToolUseBlock)]

@@ -1,0 +1,278 @@
+"""Thoughts, actions and observations as a view of a session's events, and what a session comes to as a whole."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refold.events.core.content import (
+    AnswerContent,
+    ErrorKind,
+    ImageBlock,
+    ProviderBlock,
+    ResultContent,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
+from refold.events.core.ids import PayloadHash, RunId, ToolCallId
+from refold.events.model.configuration import CodeIdentity
+from refold.events.model.messages import RequestReference, Usage
+from refold.events.model.payloads import spill
+from refold.events.session.core import SESSION_CODEC
+from refold.events.session.events import (
+    InputQueued,
+    ModelFailed,
+    ModelInterrupted,
+    ModelRequested,
+    ModelResponded,
+    RunCancelled,
+    RunCompleted,
+    RunFailed,
+    RunStarted,
+    SessionEvent,
+    ToolCallCompleted,
+    ToolCallFailed,
+    ToolResultLate,
+)
+from refold.events.views.statistics import SessionStatistics, statistics_of
+from refold.events.views.steps import Step, Steps, steps_of, stored_texts
+from refold.stores import SQLiteStore
+
+GOLDEN = sorted((Path(__file__).parent.parent / "golden").glob("*.db"))
+RUN = RunId("run_3")
+SECOND = 1_000_000
+
+
+def started(at: int = 0) -> RunStarted:
+    return RunStarted(run=RUN, input=1, code=CodeIdentity(refold="0.1.0", core=1), fingerprint="f", at=at * SECOND)
+
+
+def wanted(turn: int = 1, at: int = 0) -> ModelRequested:
+    return ModelRequested(run=RUN, turn=turn, at=at * SECOND)
+
+
+def answered(*content: AnswerContent, turn: int = 1, at: int = 0, rejected: str = "") -> ModelResponded:
+    return ModelResponded(
+        run=RUN,
+        turn=turn,
+        content=content,
+        stop_reason="end_turn",
+        usage=Usage(input_tokens=10, output_tokens=1),
+        request=RequestReference(configured=2, messages=1),
+        rejected=rejected,
+        at=at * SECOND,
+    )
+
+
+def call(name: str, number: int = 0, **arguments: object) -> ToolUseBlock:
+    return ToolUseBlock(id=ToolCallId(f"call_6_{number}"), name=name, input=arguments)
+
+
+def returned(text: str, number: int = 0, at: int = 0, ends_run: bool = False) -> ToolCallCompleted:
+    content = (TextBlock(text=text),)
+    return ToolCallCompleted(call=ToolCallId(f"call_6_{number}"), content=content, ends_run=ends_run, at=at * SECOND)
+
+
+def failed(kind: ErrorKind, text: str, number: int = 0, at: int = 0) -> ToolCallFailed:
+    content = (TextBlock(text=text),)
+    return ToolCallFailed(call=ToolCallId(f"call_6_{number}"), kind=kind, content=content, at=at * SECOND)
+
+
+def text(words: str) -> TextBlock:
+    return TextBlock(text=words)
+
+
+def test_what_is_said_beside_calls_is_thought_and_what_is_said_without_is_the_answer() -> None:
+    first, last = steps_of(
+        [
+            wanted(at=1),
+            answered(ThinkingBlock(thinking="Hm."), text("Let me look."), call("look", city="Faro"), at=3),
+            returned("rain", at=7),
+            wanted(turn=2, at=7),
+            answered(ThinkingBlock(thinking="Easy."), text("It "), text("rains."), turn=2, at=8),
+        ]
+    )
+    assert (first.thought, first.answer, first.turn, first.run) == ("Hm.\nLet me look.", "", 1, RUN)
+    [action] = first.actions
+    assert (action.text, action.tool, action.observation, action.kind) == ('look {"city":"Faro"}', "look", "rain", None)
+    assert (first.observations, first.failed) == (("rain",), False)
+    assert (first.started_at, first.answered_at, first.ended_at, first.duration_s) == (
+        SECOND,
+        3 * SECOND,
+        7 * SECOND,
+        6,
+    )
+    assert (last.thought, last.answer, last.actions, last.turn, last.duration_s) == ("Easy.", "It rains.", (), 2, 1)
+
+
+def test_results_find_their_calls_in_whatever_order_they_come() -> None:
+    events: list[SessionEvent] = [
+        answered(call("a"), call("b", 1), call("c", 2)),
+        failed("timeout", "slow", 2, at=9),
+        returned("A", 0, at=2),
+    ]
+    [step] = steps_of(events)
+    assert [(action.tool, action.observation, action.kind) for action in step.actions] == [
+        ("a", "A", None),
+        ("b", None, None),
+        ("c", "slow", "timeout"),
+    ]
+    assert (step.observations, step.failed, step.ended_at, step.duration_s) == (("A", "slow"), True, None, None)
+    [ended] = steps_of([*events, returned("B", 1, at=5)])
+    assert ended.ended_at == 9 * SECOND
+
+
+def test_an_answer_that_cannot_be_used_is_a_failed_step() -> None:
+    [step] = steps_of([answered(text("What?"), rejected="no JSON")])
+    assert (step.failed, step.rejected, step.answer) == (True, "no JSON", "What?")
+
+
+def test_calls_that_brought_no_answer_and_results_of_nobodys_calls_are_no_steps() -> None:
+    late = ToolResultLate(call=ToolCallId("call_6_0"), content=(text("late"),))
+    error = ModelFailed(run=RUN, turn=1, kind="server", message="down")
+    half = ModelInterrupted(turn=1, content=(text("Half"),), usage=Usage(output_tokens=3))
+    assert steps_of([wanted(), error, half, failed("crashed", "gone"), late]) == ()
+
+
+def test_a_call_that_is_tried_again_began_when_it_was_first_wanted() -> None:
+    error = ModelFailed(run=RUN, turn=1, kind="server", message="down", retryable=True)
+    [step] = steps_of([wanted(at=1), error, answered(text("Hi."), at=30)])
+    assert step.duration_s == 29
+
+
+def test_large_texts_are_found_in_the_payloads_or_shown_by_their_size() -> None:
+    said: tuple[AnswerContent, ...] = (ThinkingBlock(thinking="t" * 70_000), call("look"))
+    seen: tuple[ResultContent, ...] = (text("r" * 70_000), ImageBlock(media_type="image/png", data=b"x" * 70_000))
+    (content, payloads), (result, more) = spill(said), spill(seen)
+    events: list[SessionEvent] = [answered(*content), ToolCallCompleted(call=ToolCallId("call_6_0"), content=result)]
+    known: dict[PayloadHash, bytes] = {**payloads, **more}
+    names = stored_texts(events)
+    assert len(names) == 2
+    assert len(known) == 3, "the image is not asked for"
+    [step] = steps_of(events, {name: known[name] for name in names})
+    assert (step.thought, step.observations) == ("t" * 70_000, ("r" * 70_000,))
+    [blind] = steps_of(events)
+    assert blind.thought.startswith("(70,0")
+    assert "bytes in payload" in blind.observations[0]
+
+
+def test_what_only_a_provider_understands_says_nothing() -> None:
+    [step] = steps_of([answered(ProviderBlock(provider="p", data={"x": 1}), text("Hi."))])
+    assert (step.thought, step.answer) == ("", "Hi.")
+
+
+# A session as a whole
+
+
+WHOLE: list[SessionEvent] = [
+    InputQueued(content=(text("Go"),)),
+    started(at=1),
+    wanted(at=1),
+    answered(text("Look first."), call("look", city="Faro"), call("pay", 1), at=2),
+    returned("rain", at=3),
+    failed("denied", "no", 1, at=5),
+    wanted(turn=2, at=5),
+    ModelInterrupted(turn=2, usage=Usage(output_tokens=7)),
+    answered(text("It rains."), turn=2, at=6),
+    RunCompleted(run=RUN, at=6 * SECOND),
+    InputQueued(content=(text("Again"),), at=100 * SECOND),
+    started(at=100),
+    wanted(at=100),
+    answered(text("Well."), at=104),
+]
+
+
+def test_a_session_as_a_whole() -> None:
+    found = statistics_of(WHOLE)
+    assert (found.version, found.inputs, found.runs_started, found.runs_completed) == (14, 2, 2, 1)
+    assert found.thoughts == ["Look first."]
+    assert found.actions == ['look {"city":"Faro"}', "pay {}"]
+    assert found.observations == ["rain", "no"]
+    assert found.observations.total_bytes == 6
+    assert [action.tool for action in found.failed_tool_calls] == ["pay"]
+    assert [action.tool for action in found.tool_calls] == ["look", "pay"]
+    assert [step.answer for step in found.successful_steps] == ["It rains.", "Well."]
+    assert found.first_step == found.steps[0]
+    assert found.last_step == found.steps[-1]
+    assert len(found.steps) == 3
+    assert found.final_answer == "It rains.", "the run that is open has not answered"
+    assert found.duration_s == 5 + 4
+    assert found.usage == Usage(input_tokens=30, output_tokens=3 + 7)
+    assert (found.memory_hits, found.append_errors) == (0, None)
+
+
+def test_memories_that_entered_requests_are_hits() -> None:
+    request = RequestReference(configured=2, messages=1, recalled=("m1", "m2"))
+    answer = ModelResponded(run=RUN, turn=1, content=(), stop_reason="end_turn", request=request)
+    assert statistics_of([answer, answered(), answer]).memory_hits == 4
+
+
+def test_a_tool_that_ends_the_run_gives_the_answer_and_the_first_of_two_counts() -> None:
+    run: list[SessionEvent] = [
+        started(),
+        wanted(),
+        answered(call("a"), call("b", 1)),
+        returned("A", ends_run=True),
+        returned("B", 1, ends_run=True),
+    ]
+    assert statistics_of([*run, RunCompleted(run=RUN)]).final_answer == "A"
+    assert statistics_of([*run, RunFailed(run=RUN, kind="budget", message="")]).final_answer is None
+    again: list[SessionEvent] = [started(), wanted(), answered(text("Later.")), RunCompleted(run=RUN)]
+    assert statistics_of([*run, RunCancelled(run=RUN), *again]).final_answer == "Later."
+
+
+def test_a_session_in_which_nothing_has_happened() -> None:
+    found = statistics_of([])
+    assert (found.version, found.steps, found.final_answer, found.duration_s) == (0, (), None, 0.0)
+    assert found.first_step is found.last_step is None
+    assert found.thoughts == found.actions == found.observations == []
+
+
+def sessions_of(golden: Path) -> list[list[SessionEvent]]:
+    async def read() -> list[list[SessionEvent]]:
+        async with await SQLiteStore.open(golden, read_only=True) as store:
+            heads = await store.list_streams(prefix="session/")
+            return [SESSION_CODEC.decode_all(await store.read_stream(head.stream)) for head in heads]
+
+    return asyncio.run(read())
+
+
+SESSIONS = [events for golden in GOLDEN for events in sessions_of(golden)]
+
+
+@given(st.sampled_from(SESSIONS), st.data())
+def test_steps_of_any_prefix_are_those_of_the_whole_less_what_came_later(
+    events: list[SessionEvent], data: st.DataObject
+) -> None:
+    split = data.draw(st.integers(0, len(events)))
+    steps = Steps()
+    for event in events[:split]:
+        steps.add(event)
+    early, whole = steps.steps, steps_of(events)
+    assert early == steps_of(events[:split])
+    assert [(step.run, step.turn, step.thought, step.answer) for step in early] == [
+        (step.run, step.turn, step.thought, step.answer) for step in whole[: len(early)]
+    ]
+    for now, later in zip(early, whole, strict=False):
+        assert [action.tool for action in now.actions] == [action.tool for action in later.actions]
+        seen = [(action, then) for action, then in zip(now.actions, later.actions, strict=True) if action.ended_at]
+        assert all(action == then for action, then in seen)
+
+
+@pytest.mark.parametrize("events", SESSIONS, ids=lambda events: f"{len(events)} events")
+def test_the_figures_of_golden_sessions_are_those_of_an_independent_count(events: list[SessionEvent]) -> None:
+    found: SessionStatistics = statistics_of(events)
+    kinds = [type(event) for event in events]
+    assert len(found.steps) == kinds.count(ModelResponded)
+    assert len(found.tool_calls) <= kinds.count(ToolCallCompleted) + kinds.count(ToolCallFailed)
+    answered_calls = [action for action in found.tool_calls if action.ended_at]
+    assert len(answered_calls) == len(found.tool_calls), "every golden run has ended"
+    assert len(found.failed_tool_calls) <= kinds.count(ToolCallFailed)
+    ended = [kinds.count(end) for end in (RunCompleted, RunFailed, RunCancelled)]
+    assert [found.runs_completed, found.runs_failed, found.runs_cancelled] == ended
+    assert found.duration_s >= 0
+    steps: list[Step] = [*found.successful_steps, *(step for step in found.steps if step.failed)]
+    assert len(steps) == len(found.steps)

@@ -1,0 +1,146 @@
+"""Every event has words, and they say what it says."""
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from refold.events.core.content import (
+    ImageBlock,
+    Message,
+    StoredBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from refold.events.core.contract import Effect, WaitUntil
+from refold.events.core.event import Event
+from refold.events.core.ids import PayloadHash, RunId, ToolCallId
+from refold.events.kinds.runtime import RuntimeClosed
+from refold.events.model.messages import RequestReference, Usage
+from refold.events.session.events import (
+    AgentConfigured,
+    ContextPrepared,
+    HistoryImported,
+    InputQueued,
+    ModelFailed,
+    ModelInterrupted,
+    ModelRequested,
+    ModelResponded,
+    RetryScheduled,
+    RunCompleted,
+    RunFailed,
+    RunParked,
+    RunStarted,
+    SessionEvent,
+    TimerFired,
+    ToolApprovalDecided,
+    ToolApprovalRequested,
+    ToolCallFailed,
+    ToolCallWaiting,
+    ToolResultLate,
+)
+from refold.events.session.react import CallModel, RunTool
+from refold.inspection.summaries import block_words, call_words, content_words, effect_words, event_words, usage_words
+
+RUN, CALL = RunId("run_3"), ToolCallId("call_6_0")
+TEXT = (TextBlock(text="hello"),)
+
+
+def responded(**fields: object) -> ModelResponded:
+    settings = {"content": TEXT, "stop_reason": "end_turn", "request": RequestReference(configured=2, messages=1)}
+    return ModelResponded(run=RUN, turn=1, **{**settings, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        (InputQueued(content=TEXT), "hello"),
+        (InputQueued(content=TEXT, cancelled=True), "hello (cancelled before it was accepted)"),
+        (ModelRequested(run=RUN, turn=2), "run_3, turn 2"),
+        (responded(), "hello"),
+        (responded(content=()), "(empty)"),
+        (responded(stop_reason="max_tokens"), "hello (max_tokens)"),
+        (ModelInterrupted(turn=1, content=TEXT), "the answer of turn 1 was cut after: hello"),
+        (
+            ModelFailed(run=RUN, turn=1, kind="server", message="oops", status=500),
+            "the model call failed (server, HTTP 500): oops",
+        ),
+        (
+            RetryScheduled(run=RUN, turn=1, attempt=2, due_at=1_500_000),
+            "after 2 failed attempts, the model is asked again in 1.5 s",
+        ),
+        (RunFailed(run=RUN, kind="max_turns", message="enough"), "run_3 (max_turns): enough"),
+        (RunParked(run=RUN, reason="thrice"), "run_3 was parked: thrice"),
+        (RunCompleted(run=RUN), "run_3"),
+        (ToolApprovalRequested(run=RUN, call=CALL, tool="pay", input={"to": "bob"}), 'call_6_0 pay(to="bob")'),
+        (ToolApprovalDecided(call=CALL, allowed=False, reason="no"), "call_6_0 denied: no"),
+        (ToolCallFailed(call=CALL, kind="timeout", content=TEXT), "call_6_0 (timeout): hello"),
+        (ToolCallWaiting(call=CALL, waits=True), "call_6_0 waits for a person"),
+        (ToolCallWaiting(call=CALL, waits=False), "call_6_0 goes on"),
+        (ToolResultLate(call=CALL, content=TEXT), "call_6_0 had ended when this came: hello"),
+        (HistoryImported(messages=(Message("user", TEXT),)), "1 message"),
+        (ContextPrepared(run=RUN, replaced=9, summary=()), "a summary stands for the oldest 9 messages"),
+        (TimerFired(timer="retry:3"), "the time of retry:3 has come"),
+        (RuntimeClosed(open_runs=2), '{"open_runs":2}'),
+    ],
+)
+def test_an_event_says_what_it_holds(event: Event, words: str) -> None:
+    assert event_words(event) == words
+
+
+@pytest.mark.parametrize("event_type", [cls for cls in get_args(SessionEvent) if cls is not AgentConfigured])
+def test_every_session_event_has_words(event_type: type[SessionEvent]) -> None:
+    text = "x"
+    values: dict[str, object] = {}
+    for field in msgspec.structs.fields(event_type):
+        if field.required:
+            values[field.name] = {"version": 1, "turn": 1, "attempt": 1, "due_at": 1, "input": {}, "replaced": 1}.get(
+                field.name, () if field.name in ("content", "messages", "summary") else text
+            )
+    if event_type is RunStarted:
+        values["input"] = 1
+    assert event_words(event_type(**values))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("block", "words"),
+    [
+        (TextBlock(text="hi"), "hi"),
+        (ThinkingBlock(thinking="hm"), "hm"),
+        (ImageBlock(media_type="image/png", data=b"12345"), "[image/png of 5 bytes]"),
+        (
+            StoredBlock(hash=PayloadHash("ab" * 32), bytes=70_000, holds="text"),
+            "[text of 70,000 bytes, payload abababababab]",
+        ),
+        (ToolUseBlock(id=CALL, name="f", input={"a": [1, None], "b c": "é"}), 'f(a=[1,null], b c="é")'),
+        (ToolUseBlock(id=CALL, name="f", input={}, malformed_input='{"a'), 'f({"a)'),
+        (ToolResultBlock(tool_use_id=CALL, content=TEXT), "hello"),
+    ],
+)
+def test_a_block_is_its_text_or_what_kind_of_thing_it_is(block: TextBlock, words: str) -> None:
+    assert block_words(block) == words
+
+
+def test_reasoning_is_no_part_of_what_a_content_says() -> None:
+    assert content_words((ThinkingBlock(thinking="hm"), TextBlock(text="a"), TextBlock(text="b"))) == "a b"
+
+
+@pytest.mark.parametrize(
+    ("effect", "words"),
+    [
+        (CallModel(key="model:5", causation=5, correlation=3, turn=1), "model call of turn 1"),
+        (RunTool(key="t", causation=7, correlation=3, call=CALL, name="f", input={"a": 1}), "f(a=1)"),
+        (WaitUntil(key="retry", causation=7, correlation=3, due_at=0), "wait until 1970-01-01 00:00:00.000Z"),
+        (Effect(key="other", causation=1, correlation=1), "other"),
+    ],
+)
+def test_an_effect_is_said_in_words(effect: Effect, words: str) -> None:
+    assert effect_words(effect) == words
+
+
+def test_calls_and_usage_are_short() -> None:
+    assert call_words("f", {}) == "f()"
+    assert usage_words(Usage(input_tokens=1_200, output_tokens=30)) == "1,200 tokens in, 30 out"
+    assert usage_words(Usage(input_tokens=5, output_tokens=1, cache_read_tokens=4)) == "5 tokens in (4 cached), 1 out"

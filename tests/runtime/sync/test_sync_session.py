@@ -1,0 +1,508 @@
+"""What a plain program does with a runtime: `with`, ordinary calls, ordinary loops."""
+
+import asyncio
+import contextvars
+import gc
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, assert_type
+
+import pytest
+
+from refold import (
+    ActorStopped,
+    AgentConfig,
+    AgentRuntime,
+    Allow,
+    AskCycle,
+    CancellationToken,
+    Cancelled,
+    CommandRejected,
+    Completed,
+    ConfigError,
+    Message,
+    Missed,
+    PersistenceError,
+    ProviderError,
+    RecordedEvent,
+    RunResult,
+    ScriptedProvider,
+    SessionId,
+    Streamed,
+    SyncRuntime,
+    SyncSession,
+    TextBlock,
+    Tool,
+    ToolApprovalRequested,
+    ToolContext,
+    WouldDeadlock,
+    say,
+    tool,
+    use,
+)
+from refold.actors import Actor
+from refold.events.session.events import RunCompleted
+from refold.stores import InMemoryStore
+from tests.conformance.threads import Held, InThread
+
+
+def runtime_of(*script: Any, tools: Any = (), **options: Any) -> AgentRuntime:
+    config = options.pop("config", AgentConfig(model="m"))
+    return AgentRuntime(config, provider=ScriptedProvider(script), tools=tools, **options)
+
+
+def kinds_of(session: SyncSession) -> list[str]:
+    return [type(recorded.event).__name__ for recorded in session.events()]
+
+
+@tool(tier="confirm")
+def pay(amount: int) -> str:
+    """Pay."""
+    return f"paid {amount}"
+
+
+def test_a_session_is_used_without_a_loop(tmp_path: Path) -> None:
+    with runtime_of(say("Sunny."), log=tmp_path / "events.db") as runtime:
+        assert isinstance(runtime, SyncRuntime)
+        session = runtime.session("alice")
+        result = assert_type(session.send("Weather in Lisbon?", key="req-17"), RunResult)
+        assert (result.text, result.outcome) == ("Sunny.", Completed())
+        assert session.send("Weather in Lisbon?", key="req-17") == result
+        messages = assert_type(session.history(), list[Message])
+        assert [message.text for message in messages] == ["Weather in Lisbon?", "Sunny."]
+        assert assert_type(runtime.sessions(), list[SessionId]) == [session.id] == ["alice"]
+        assert runtime.commits == 4
+        assert runtime.tools.names() == ()
+    with runtime_of(log=tmp_path / "events.db") as runtime:
+        session = runtime.session("alice", restore=True)
+        assert [message.text for message in session.history()] == ["Weather in Lisbon?", "Sunny."]
+        with pytest.raises(ConfigError, match="no session 'bob'"):
+            runtime.session("bob", restore=True)
+
+
+def test_events_are_yielded_over_the_bounds_of_pages_and_from_a_version_on() -> None:
+    with runtime_of(*[say("yes")] * 250) as runtime:
+        session = runtime.session("s")
+        for number in range(250):
+            session.send(f"{number}")
+        versions = [recorded.version for recorded in session.events()]
+        assert len(versions) > 1000
+        assert versions == list(range(1, len(versions) + 1))
+        assert [recorded.version for recorded in session.events(after_version=1000)] == versions[1000:]
+        assert session.state_at(3).version == 3
+        assert [recorded.version for recorded in runtime.recorded_after(SessionId("s"), 5, 2)] == [6, 7]
+
+
+def test_a_later_input_is_accepted_and_cancelled() -> None:
+    with runtime_of(say("now")) as runtime:
+        session = runtime.session("s")
+        later = datetime.now(UTC) + timedelta(days=1)
+        run = session.remind("Wake up.", at=later, key="k")
+        assert session.remind("Wake up.", at=later, key="k") == run
+        assert session.send("go", at=datetime.now(UTC) - timedelta(days=1)).text == "now"
+        session.cancel(run=run)
+        assert session.state_at().version == len(kinds_of(session))
+        assert "CancelRequested" in kinds_of(session)
+
+
+def test_an_input_joins_the_run_under_way() -> None:
+    held = Held("first")
+    with runtime_of(held, say("both")) as runtime:
+        session = runtime.session("s")
+        results = list[str]()
+        first = threading.Thread(target=lambda: results.append(session.send("one").text))
+        first.start()
+        held.asked.wait()
+        joined = threading.Event()
+        runtime.subscribe(lambda recorded: joined.set() if recorded.version == 6 else None, session="s")
+        second = threading.Thread(target=lambda: results.append(session.send("two", now=True).text))
+        second.start()
+        joined.wait()
+        held.gate.cancel()
+        first.join()
+        second.join()
+        assert results == ["both", "both"]
+
+
+def test_a_run_goes_step_by_step_and_is_resumed() -> None:
+    with runtime_of(use("pay", {"amount": 1}), use("pay", {"amount": 2}), say("done"), tools=[pay]) as runtime:
+        session = runtime.session("s")
+        runtime.subscribe(lambda recorded: decide_soon(session, recorded))
+        turn = session.step("go")
+        assert [call.input for call, _ in turn.calls] == [{"amount": 1}]
+        assert [call.input for call, _ in session.step().calls] == [{"amount": 2}]
+        session.resume()
+        with session.follow(after_version=0) as items:
+            for item in items:
+                if isinstance(item, RecordedEvent) and type(item.event).__name__ == "RunCompleted":
+                    break
+        assert session.history()[-1].text == "done"
+
+
+def decide_soon(session: SyncSession, recorded: Any) -> None:
+    """Allow what waits, in another thread, since subscribers are called on the loop's."""
+    if isinstance(recorded.event, ToolApprovalRequested):
+        threading.Thread(target=session.decide, args=[recorded.event.call], kwargs={"allow": True}).start()
+
+
+def test_a_person_decides_between_two_calls() -> None:
+    held = Held()
+    with runtime_of(use("pay", {"amount": 5}), say("thanks"), held, tools=[pay]) as runtime:
+        session = runtime.session("s")
+        asked = threading.Event()
+        runtime.subscribe(lambda recorded: asked.set() if kind_of(recorded) == "ToolApprovalRequested" else None)
+        sending = InThread(lambda: session.send("pay 5"))
+        asked.wait()
+        [waiting] = session.approvals()
+        with pytest.raises(CommandRejected):
+            session.decide("another", allow=True)
+        session.decide(waiting.call, allow=True, always=True)
+        assert sending.result().text == "thanks"
+        assert session.approvals() == []
+
+
+def test_an_approval_handler_is_asked_in_a_thread_of_its_own() -> None:
+    threads = list[str]()
+
+    def allow(session: SessionId, request: ToolApprovalRequested) -> Allow:
+        threads.append(threading.current_thread().name)
+        return Allow()
+
+    with runtime_of(use("pay", {"amount": 5}), say("thanks"), tools=[pay], approval=allow) as runtime:
+        assert runtime.session("s").send("pay 5").text == "thanks"
+    assert threads == ["refold-approval-1"]
+
+
+def test_a_history_is_imported_and_cleared() -> None:
+    with runtime_of(say("yes")) as runtime:
+        session = runtime.session("s")
+        session.import_history([Message("user", (TextBlock(text="before"),))], key="i")
+        assert [message.text for message in session.history()] == ["before"]
+        session.clear()
+        assert session.history() == []
+        runtime.forget("s")
+        assert session.send("go").text == "yes"
+
+
+def test_every_argument_of_send_reaches_the_run() -> None:
+    seen, token = list[str](), CancellationToken()
+    token.cancel("no longer wanted")
+    with runtime_of(say("yes")) as runtime:
+        session = runtime.session("s")
+        assert session.send("go", cancel=token).outcome == Cancelled()
+        threads = set[str]()
+
+        def see(recorded: Any) -> None:
+            seen.append(kind_of(recorded))
+            threads.add(threading.current_thread().name)
+
+        assert session.send("go", on_event=see).text == "yes"
+        assert (seen[0], seen[-1]) == ("InputQueued", "RunCompleted")
+        assert threads == {"refold-loop"}
+
+
+def test_what_on_event_raises_is_raised_to_the_caller() -> None:
+    with runtime_of(say("no"), say("yes")) as runtime:
+        session = runtime.session("s")
+
+        def use_the_session(recorded: Any) -> None:
+            session.history()
+
+        with pytest.raises(WouldDeadlock, match="on_event"):
+            session.send("go", on_event=use_the_session)
+        assert session.send("go").text == "yes"
+
+
+# Streams
+
+
+def test_a_run_is_read_as_a_stream() -> None:
+    config = AgentConfig(model="m", streaming=True)
+    with runtime_of(say("one two three"), say("again"), config=config) as runtime:
+        session = runtime.session("s")
+        with session.stream("go", key="k") as stream:
+            with pytest.raises(ConfigError, match="has not ended"):
+                _ = stream.result
+            items = list(stream)
+            assert next(stream, None) is None
+        text = "".join(getattr(item.delta, "text", "") for item in items if isinstance(item, Streamed))
+        assert text == "one two three"
+        assert kind_of(items[-1]) == "RunCompleted"
+        assert stream.result.text == "one two three"
+        assert stream.run == stream.result.run
+        recorded = [item for item in session.stream("go", key="k") if isinstance(item, RecordedEvent)]
+        assert recorded == [item for item in items if isinstance(item, RecordedEvent)]
+
+
+def test_who_leaves_a_stream_cancels_its_run_before_going_on() -> None:
+    with runtime_of(Held(), Held(), say("yes")) as runtime:
+        session = runtime.session("s")
+        with session.stream("go") as stream:
+            assert kind_of(next(stream)) == "InputQueued"
+        assert stream.result.outcome == Cancelled()
+        assert "RunCancelled" in kinds_of(session)
+        stream = session.stream("go")
+        next(stream)
+        stream.close()
+        assert kinds_of(session).count("RunCancelled") == 2
+        assert session.send("go").text == "yes"
+
+
+def test_who_drops_a_stream_cancels_its_run_too() -> None:
+    held = Held()
+    with runtime_of(held, say("yes")) as runtime:
+        session = runtime.session("s")
+        for _ in session.stream("go"):
+            break
+        gc.collect()
+        assert session.send("go").text == "yes"
+        assert [kind for kind in kinds_of(session) if kind.startswith("RunC")] == ["RunCancelled", "RunCompleted"]
+
+
+def test_what_the_body_of_a_stream_raises_passes_through_and_the_run_is_cancelled() -> None:
+    with runtime_of(Held()) as runtime:
+        session = runtime.session("s")
+        with pytest.raises(KeyError, match="mine"), session.stream("go"):
+            raise KeyError("mine")
+        assert kinds_of(session)[-1] == "RunCancelled"
+
+
+def test_a_stream_that_is_never_begun_sends_nothing() -> None:
+    with runtime_of() as runtime:
+        session = runtime.session("s")
+        session.stream("go")
+        session.stream("go").close()
+        assert kinds_of(session) == []
+
+
+def test_sessions_are_followed_by_a_thread_until_it_leaves_or_the_runtime_closes() -> None:
+    with runtime_of(say("yes"), say("yes")) as runtime:
+        following = runtime.follow()
+        seen = InThread(lambda: [item.stream for item in following if isinstance(item, RecordedEvent)])
+        left = runtime.follow(capacity=1)
+        reader = InThread(lambda: list(left))
+        runtime.session("a").send("go")
+        runtime.session("b").send("go")
+        left.close()
+        assert [item for item in reader.result() if not isinstance(item, Missed | RecordedEvent)] == []
+        with pytest.raises(ConfigError, match="capacity"):
+            runtime.follow(capacity=0)
+    assert set(seen.result()) == {"session/a", "session/b"}
+    assert list(following) == []
+
+
+def test_a_subscriber_is_called_until_it_is_taken_back() -> None:
+    with runtime_of(say("one"), say("two"), say("three")) as runtime:
+        session, seen = runtime.session("s"), list[str]()
+
+        def see(recorded: Any) -> None:
+            seen.append(kind_of(recorded))
+            if seen[-1] == "RunCompleted":
+                end()  # On the loop's thread, where it is called.
+
+        end = runtime.subscribe(see, session="s")
+        session.send("go")
+        session.send("go")
+        assert seen.count("RunCompleted") == 1
+        end()
+        other = runtime.subscribe(see)
+        other()
+        session.send("go")
+        assert seen.count("RunCompleted") == 1
+    end()
+
+
+# Errors, and who may call
+
+
+def test_an_error_carries_the_way_from_the_caller_to_where_it_arose() -> None:
+    with runtime_of() as runtime, pytest.raises(CommandRejected) as raised:
+        runtime.session("s").decide("none", allow=True)
+    names = [entry.name for entry in raised.traceback]
+    assert names[0] == "test_an_error_carries_the_way_from_the_caller_to_where_it_arose"
+    assert names.index("run") < names.index("decide") < names.index("admit")
+
+
+def test_a_runtime_that_cannot_open_says_why_and_leaves_no_thread(tmp_path: Path) -> None:
+    class Broken(InMemoryStore):
+        async def head(self, stream: str) -> Any:
+            raise PersistenceError("the disk is gone")
+
+    before = set(threading.enumerate())
+    with pytest.raises(PersistenceError, match="the disk is gone"):
+        runtime_of(log=Broken()).__enter__()
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(ConfigError, match="open already"), runtime_of() as runtime:
+        runtime.asynchronous.__enter__()
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_closed_runtime_refuses_everything_and_is_closed_again_without_effect() -> None:
+    with runtime_of(say("yes")) as runtime:
+        session = runtime.session("s")
+        session.send("go")
+        stream = session.stream("go")
+        runtime.close()
+        for call in (
+            lambda: session.send("go"),
+            lambda: session.history(),
+            lambda: list(session.events()),
+            lambda: session.follow(),
+            lambda: runtime.session("t"),
+            lambda: runtime.subscribe(print),
+            lambda: next(stream),
+        ):
+            with pytest.raises(ActorStopped) as raised:
+                call()
+            assert str(raised.value) == "the runtime is closed; open a new one on the same log"
+        runtime.close(cancel=True)
+    runtime.close()
+
+
+def test_a_runtime_that_is_not_open_or_lives_on_another_loop_says_what_to_use() -> None:
+    runtime = runtime_of(say("yes"))
+    with pytest.raises(ConfigError, match="not open; use it inside `async with`, or `with`"):
+        runtime.follow()
+    with runtime, pytest.raises(ConfigError, match="use it there, or what its `with` gives"):
+        runtime.follow()
+
+
+def test_closing_ends_open_runs_where_that_is_asked_for() -> None:
+    held, store = Held(), InMemoryStore()
+    with runtime_of(held, log=store) as runtime:
+        session = runtime.session("s")
+        sending = InThread(lambda: session.send("go"))
+        held.asked.wait()
+        runtime.close(cancel=True)
+        assert sending.result().outcome == Cancelled()
+
+
+async def test_with_is_refused_where_a_loop_runs() -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(WouldDeadlock, match="async with"):
+        runtime_of().__enter__()
+    assert set(threading.enumerate()) <= before
+    async with runtime_of(say("yes")) as runtime:
+        assert (await (await runtime.session("s")).send("go")).text == "yes"
+
+
+def test_a_blocking_call_is_refused_where_another_loop_would_stand_still() -> None:
+    with runtime_of(say("yes"), say("yes")) as runtime:
+        session = runtime.session("s")
+
+        async def in_a_web_server() -> str:
+            with pytest.raises(WouldDeadlock, match="to_thread"):
+                session.send("go")
+            return (await asyncio.to_thread(session.send, "go")).text
+
+        assert asyncio.run(in_a_web_server()) == "yes"
+
+
+# Tools
+
+
+def test_a_plain_tool_uses_another_session_and_is_refused_its_own() -> None:
+    outcomes = list[str]()
+
+    @tool
+    def delegate(to: str) -> str:
+        """Ask another session."""
+        try:
+            outcomes.append(runtime.session(to).send("help").text)
+        except AskCycle as error:
+            outcomes.append(str(error))
+        return outcomes[-1]
+
+    script = [use("delegate", {"to": "b"}), say("from b"), use("delegate", {"to": "a"}), say("done")]
+    with runtime_of(*script, tools=[delegate]) as runtime:
+        assert runtime.session("a").send("go").text == "done"
+    assert outcomes[0] == "from b"
+    assert outcomes[1].startswith("waiting here would never end: session/a -> its tool -> session/a. Return what")
+    assert "tell()" not in outcomes[1]
+
+
+async def test_a_tool_may_have_its_own_session_go_on_after_this_run_as_the_refusal_says() -> None:
+    @tool
+    async def later(context: ToolContext[Any]) -> str:
+        """Accept an input for after this run."""
+        session = await runtime.session(context.session)
+        with pytest.raises(AskCycle, match=r"the session's remind\(\), which does not wait"):
+            await session.send("and then?")
+        return await session.remind("and then?", at=datetime.now(UTC), key="then")
+
+    async with runtime_of(use("later"), say("done"), say("then"), tools=[later]) as runtime:
+        session = await runtime.session("a")
+        async with session.follow() as followed:
+            assert (await session.send("go")).text == "done"
+            ended = 0
+            async for item in followed:
+                ended += isinstance(item, RecordedEvent) and isinstance(item.event, RunCompleted)
+                if ended == 2:
+                    break
+        assert [message.text for message in await session.history()][-1] == "then"
+
+
+def test_an_async_tool_is_told_to_await_and_can() -> None:
+    @tool
+    async def delegate() -> str:
+        """Ask another session."""
+        with pytest.raises(WouldDeadlock, match="asynchronous"):
+            runtime.session("b")
+        other = await runtime.asynchronous.session("b")
+        return (await other.send("help")).text
+
+    with runtime_of(use("delegate"), say("from b"), say("done"), tools=[delegate]) as runtime:
+        session = runtime.session("a")
+        assert session.send("go").text == "done"
+        assert session.history()[2].content[0].content == (TextBlock(text="from b"),)  # type: ignore[union-attr]
+
+
+request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="none")
+
+
+def saw(seen: list[str]) -> Tool[[], str]:
+    @tool
+    def look() -> str:
+        """Look at a context variable."""
+        seen.append(request_id.get())
+        return "looked"
+
+    return look
+
+
+async def test_tools_see_the_context_variables_of_where_the_runtime_was_opened_in_both_faces() -> None:
+    seen = list[str]()
+
+    def in_threads() -> None:
+        request_id.set("opened")
+        with runtime_of(use("look"), say("done"), tools=[saw(seen)]) as runtime:
+            request_id.set("sent")
+            runtime.session("s").send("go")
+
+    await asyncio.to_thread(in_threads)
+    request_id.set("opened")
+    async with runtime_of(use("look"), say("done"), tools=[saw(seen)]) as runtime:
+        request_id.set("sent")
+        await (await runtime.session("s")).send("go")
+    assert seen == ["opened", "opened"]
+
+
+def test_an_actor_beside_the_sessions_is_asked_from_this_thread() -> None:
+    class Echo(Actor):
+        async def on_receive(self, message: Any) -> Any:
+            return message
+
+    with runtime_of() as runtime:
+        runtime.system.register("echo", lambda _: Echo())
+        assert runtime.system.ref("echo/1").ask("hello") == "hello"
+
+
+def test_a_failed_run_is_an_outcome_here_too() -> None:
+    with runtime_of(ProviderError("no credit", kind="auth")) as runtime:
+        result = runtime.session("s").send("go")
+    assert type(result.outcome).__name__ == "Failed"
+
+
+def kind_of(recorded: Any) -> str:
+    return type(getattr(recorded, "event", recorded)).__name__

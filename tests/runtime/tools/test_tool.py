@@ -1,0 +1,462 @@
+"""Tools as their users write them: made, called directly, checked and run."""
+
+import asyncio
+import contextvars
+import dataclasses
+import functools
+import math
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, assert_type
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from refold.actors.calls.tool_context import ToolContext
+from refold.actors.cancellation import CancellationToken
+from refold.actors.thread_pool import ThreadPool
+from refold.events.core.content import JsonObject, ToolUseBlock
+from refold.events.core.errors import ConfigError, ToolError
+from refold.events.core.ids import SessionId, ToolCallId
+from refold.events.model.messages import ModelResponse, ToolUse
+from refold.events.session.events import Verdict
+from refold.events.session.normalise import recorded_answer
+from refold.tools.tool import Tool, tool
+
+
+@tool(tier="observe", effect="pure")
+async def weather(city: str, days: int = 1) -> str:
+    """Forecast for a city.
+
+    Args:
+        city: Which city.
+    """
+    return f"{city}: sunny for {days} days"
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Sum of two numbers."""
+    return a + b
+
+
+def context(deps: object = None) -> ToolContext[object]:
+    return ToolContext(
+        call=ToolCallId("call_4_0"),
+        session=SessionId("alice"),
+        deps=deps,
+        cancel=CancellationToken(),
+        report=lambda _: None,
+    )
+
+
+async def run(
+    made: Tool[..., object], arguments: JsonObject, given_context: ToolContext[object] | None = None
+) -> object:
+    pool = ThreadPool(2)
+    try:
+        return await made.run(arguments, given_context or context(), pool)
+    finally:
+        pool.close()
+
+
+def refusal(made: Tool[..., object], arguments: JsonObject) -> str:
+    verdict = made.check(arguments)[1]
+    assert verdict.verdict == "invalid_arguments"
+    return verdict.reason
+
+
+def test_a_bare_decorator_takes_everything_from_the_function() -> None:
+    assert add.name == "add"
+    assert add.spec.description == "Sum of two numbers."
+    assert (add.spec.tier, add.spec.effect, add.spec.timeout_s) == ("act", "once", 120.0)
+    assert add.spec.input_schema["required"] == ["a", "b"]
+    assert repr(add) == f"<Tool add of {add.origin}>"
+
+
+def test_options_overrule_what_the_function_says() -> None:
+    @tool(name="look-up", description="Looks \ud83d up.", tier="confirm", effect="idempotent", timeout_s=5)
+    def look_up(word: str) -> str:
+        """Something else."""
+        return word
+
+    assert look_up.spec.name == "look-up"
+    assert look_up.spec.description == "Looks \ufffd up."
+    assert (look_up.spec.tier, look_up.spec.effect, look_up.spec.timeout_s) == ("confirm", "idempotent", 5.0)
+
+
+def test_a_tool_is_frozen_and_keeps_the_name_and_the_docstring_of_its_function() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        add.spec = weather.spec  # type: ignore[misc]
+    assert weather.__name__ == "weather"  # type: ignore[attr-defined]
+    assert (weather.__doc__ or "").startswith("Forecast for a city.")
+
+
+async def test_calling_a_tool_calls_its_function_with_its_own_types() -> None:
+    assert_type(add(2, b=3), int)
+    assert add(2, b=3) == 5
+    assert_type(await weather("Lisbon"), str)
+    assert await weather("Lisbon", days=2) == "Lisbon: sunny for 2 days"
+    with pytest.raises(TypeError):
+        add("2")  # type: ignore[call-arg, arg-type]
+
+
+def test_tools_are_made_of_methods_partials_and_objects_with_call() -> None:
+    class Forecast:
+        """Forecasts by satellite."""
+
+        def __init__(self, sky: str) -> None:
+            self.sky = sky
+
+        def __call__(self, city: str) -> str:
+            return f"{city}: {self.sky}"
+
+        def tomorrow(self, city: str) -> str:
+            """What comes."""
+            return f"{city}: {self.sky} again"
+
+        @staticmethod
+        def never(city: str) -> str:
+            """What does not come."""
+            return f"{city}: frogs"
+
+    rainy = Forecast("rain")
+    of_object, of_method, of_static = tool(rainy), tool(rainy.tomorrow), tool(Forecast.never)
+    of_partial = tool(functools.partial(rainy.tomorrow, city="Faro"))
+    assert (of_object.name, of_object.spec.description) == ("Forecast", "Forecasts by satellite.")
+    assert (of_method.name, of_method.spec.description) == ("tomorrow", "What comes.")
+    assert (of_static.name, of_static.spec.description) == ("never", "What does not come.")
+    assert (of_partial.name, of_partial.spec.description) == ("tomorrow", "What comes.")
+    assert of_object("Porto") == "Porto: rain"
+    assert of_method("Porto") == "Porto: rain again"
+    assert of_partial.spec.input_schema["properties"] == {}
+
+
+def test_a_cached_function_is_the_function_that_it_caches() -> None:
+    @tool
+    @functools.cache
+    def square(number: int) -> int:
+        """Square of a number."""
+        return number * number
+
+    assert (square.name, square.spec.description) == ("square", "Square of a number.")
+    assert square.check({"number": 2})[1] == Verdict()
+    assert square(2) == 4
+
+
+async def test_what_a_partial_binds_is_passed_and_cannot_be_overruled_by_a_model() -> None:
+    async def search(query: str, key: str) -> str:
+        return f"{query} with {key}"
+
+    bound = tool(functools.partial(search, key="secret"))
+    assert await run(bound, {"query": "cats"}) == "cats with secret"
+    assert "`key`" in refusal(bound, {"query": "cats", "key": "mine"})
+
+
+def generator(city: str) -> Iterator[str]:
+    yield city
+
+
+async def async_generator(city: str) -> AsyncIterator[str]:
+    yield city
+
+
+def plain(city: str) -> str:
+    return city
+
+
+untyped_tool: Any = tool
+"""Takes what a type checker would not let pass."""
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: untyped_tool(generator), "'generator' is a generator"),
+        (lambda: untyped_tool(async_generator), "'async_generator' is a generator"),
+        (lambda: untyped_tool(functools.partial(generator, "x")), "is a generator"),
+        (lambda: untyped_tool(dict), "'dict' is a class"),
+        (lambda: untyped_tool("weather"), "not of 'weather'"),
+        (lambda: untyped_tool(add), "'add' is a tool already"),
+        (lambda: untyped_tool(lambda: None), "name of the tool '<lambda>'"),
+        (lambda: untyped_tool(name="")(plain), "the name of the tool ''"),
+        (lambda: untyped_tool(name="a b")(plain), "the name of the tool 'a b'"),
+        (lambda: untyped_tool(name="wetter_für")(plain), "the name of the tool"),
+        (lambda: untyped_tool(name="a" * 65)(plain), "1 to 64 characters"),
+        (lambda: untyped_tool(name="weather\n")(plain), "the name of the tool"),
+        (lambda: untyped_tool(name=5)(plain), "the name of the tool 5"),
+        (lambda: untyped_tool(description=5)(plain), "the description of the tool 'plain'"),
+        (lambda: untyped_tool(tier="look")(plain), "the tier of the tool 'plain' must be \"observe\""),
+        (lambda: untyped_tool(effect="twice")(plain), "the effect of the tool 'plain' must be \"once\""),
+        (lambda: untyped_tool(timeout_s=0)(plain), "the timeout_s of the tool 'plain'"),
+        (lambda: untyped_tool(timeout_s=math.inf)(plain), "the timeout_s of the tool 'plain'"),
+        (lambda: untyped_tool(timeout_s=math.nan)(plain), "the timeout_s of the tool 'plain'"),
+        (lambda: untyped_tool(timeout_s=True)(plain), "the timeout_s of the tool 'plain'"),
+        (lambda: untyped_tool(timeout_s="5")(plain), "the timeout_s of the tool 'plain'"),
+        (
+            lambda: untyped_tool(validate=weather.function)(plain),
+            "validator of the tool 'plain' must be a plain function",
+        ),
+        (lambda: untyped_tool(validate="city")(plain), "validator of the tool 'plain' must be a plain function"),
+        (
+            lambda: untyped_tool(validate=lambda town: None)(plain),
+            r"validator of the tool 'plain' must take .*\(city\)",
+        ),
+    ],
+)
+def test_a_definition_that_cannot_work_is_refused_at_once(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
+@pytest.mark.parametrize("name", ["a", "A-b_9", "a" * 64])
+def test_the_names_that_every_provider_accepts_are_accepted(name: str) -> None:
+    assert tool(name=name)(plain).name == name
+
+
+def test_good_arguments_are_allowed_as_they_are() -> None:
+    arguments: JsonObject = {"city": "São Paulo 🌦", "days": 3}
+    assert weather.check(arguments) == (arguments, Verdict())
+
+
+def test_a_refusal_names_the_tool_the_place_and_what_was_expected() -> None:
+    assert refusal(weather, {"city": "Lisbon", "days": "3"}) == (
+        "The arguments of weather were refused, and it did not run: Expected `int`, got `str` - at `$.days`"
+    )
+    assert "Missing required field `city`" in refusal(weather, {})
+    assert "Unknown field `town` (there are `city`, `days`)" in refusal(weather, {"city": "x", "town": "y"})
+
+
+def test_case_b04_no_arguments_at_all_are_good_for_a_tool_that_needs_none() -> None:
+    @tool
+    def now() -> str:
+        return "noon"
+
+    for nothing in ("", " \n", None, b"", "null"):
+        answer = recorded_answer(
+            ModelResponse(content=(ToolUse(name="now", input=nothing),), stop_reason="tool_use"),
+            lambda _, arguments: now.check(arguments),
+        )
+        assert answer.verdicts == (Verdict(),)
+        assert isinstance(answer.content[0], ToolUseBlock)
+        assert answer.content[0].input == {}
+
+
+def test_case_b06_truncated_arguments_are_refused_before_any_tool_sees_them() -> None:
+    answer = recorded_answer(
+        ModelResponse(content=(ToolUse(name="weather", input='{"city": "Li'),), stop_reason="tool_use"),
+        lambda _, arguments: weather.check(arguments),
+    )
+    assert answer.verdicts[0].verdict == "invalid_arguments"
+    assert "not valid JSON" in answer.verdicts[0].reason
+
+
+async def test_case_b08_an_array_that_came_as_text_is_decoded_recorded_and_run() -> None:
+    @tool
+    async def plan(steps: list[dict[str, int]], note: str) -> object:
+        return [steps, note]
+
+    arguments: JsonObject = {"steps": '[{"a": 1}]', "note": '[{"a": 1}]'}
+    repaired, verdict = plan.check(arguments)
+    assert verdict == Verdict()
+    assert repaired == {"steps": [{"a": 1}], "note": '[{"a": 1}]'}
+    assert arguments["steps"] == '[{"a": 1}]'
+    assert await run(plan, repaired) == [[{"a": 1}], '[{"a": 1}]']
+
+
+def test_case_b08_text_that_does_not_become_what_the_schema_wants_is_refused() -> None:
+    @tool
+    def plan(steps: list[int]) -> None: ...
+
+    assert "Expected `array`, got `str`" in refusal(plan, {"steps": '{"a": 1}'})
+    assert "Expected `int`, got `str` - at `$.steps[0]`" in refusal(plan, {"steps": '["a"]'})
+
+
+def positive(a: int, b: int) -> str | None:
+    if a < 0:
+        raise ValueError("a must not be negative")
+    if b < 0:
+        raise ToolError("b must not be negative")
+    if a == 13:
+        raise KeyError("13")
+    return "a and b must differ" if a == b else None
+
+
+def test_a_validator_refuses_with_the_text_that_it_returns_or_raises() -> None:
+    checked = tool(validate=positive)(add.function)
+    assert checked.check({"a": 1, "b": 2})[1] == Verdict()
+    assert refusal(checked, {"a": -1, "b": 1}).endswith(": a must not be negative")
+    assert refusal(checked, {"a": 1, "b": -1}).endswith(": b must not be negative")
+    assert refusal(checked, {"a": 1, "b": 1}).endswith(": a and b must differ")
+    assert refusal(checked, {"a": 13, "b": 1}).endswith(": KeyError: '13'")
+
+
+def test_a_validator_sees_read_values_with_their_defaults_and_only_where_they_fit_the_types() -> None:
+    seen: list[tuple[str, int]] = []
+    checked = tool(validate=lambda city, days: seen.append((city, days)))(weather.function)
+    checked.check({"city": "Lisbon"})
+    refusal(checked, {"city": 1})
+    assert seen == [("Lisbon", 1)]
+
+
+@pytest.mark.parametrize("said", [True, False, 0, ["bad"]])
+def test_a_validator_that_returns_neither_none_nor_text_is_reported(said: Any) -> None:
+    assert "must return None or text" in refusal(tool(validate=lambda city: said)(plain), {"city": "x"})
+
+
+def test_a_validator_that_turns_out_to_be_async_is_reported_and_leaves_no_coroutine_behind() -> None:
+    async def validate(city: str) -> None: ...
+
+    hidden: Any = lambda city: validate(city)  # noqa: E731
+    assert "must return None or text" in refusal(tool(validate=hidden)(plain), {"city": "x"})
+
+
+def test_what_a_validator_says_is_made_clean_and_bounded() -> None:
+    reason = refusal(tool(validate=lambda city: "\ud83d" + "x" * 10_000)(plain), {"city": "x"})
+    assert "\ufffd" in reason
+    assert len(reason) < 2_200
+
+
+def test_what_the_users_own_types_raise_is_a_refusal() -> None:
+    @dataclasses.dataclass
+    class Odd:
+        number: int
+
+        def __post_init__(self) -> None:
+            raise LookupError(f"nothing under {self.number}")
+
+    @tool
+    def find(odd: Odd) -> None: ...
+
+    assert "LookupError: nothing under 7" in refusal(find, {"odd": {"number": 7}})
+
+
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=[])),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=10,
+)
+
+
+@given(arguments=st.dictionaries(st.sampled_from(["city", "days", "rows", "other"]) | st.text(), ANY_JSON, max_size=4))
+def test_checking_never_raises_and_what_it_allows_is_read_again_when_it_runs(arguments: JsonObject) -> None:
+    ran: list[object] = []
+
+    @tool
+    async def store(city: str = "", days: int = 0, rows: list[dict[str, float]] | None = None) -> None:
+        ran.append((city, days, rows))
+
+    repaired, verdict = store.check(arguments)
+    if verdict.verdict == "allow":
+        asyncio.run(run(store, repaired))
+        assert len(ran) == 1
+        assert store.check(repaired) == (repaired, Verdict())
+    else:
+        assert verdict.verdict == "invalid_arguments"
+        assert verdict.reason
+        assert ran == []
+
+
+async def test_an_async_tool_runs_on_the_loop_with_typed_values_and_defaults() -> None:
+    assert await run(weather, {"city": "Lisbon"}) == "Lisbon: sunny for 1 days"
+
+
+async def test_a_sync_tool_runs_in_a_thread_with_the_callers_context_variables() -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+    variable.set("seen")
+
+    @tool
+    def where() -> tuple[str, bool]:
+        return variable.get(), threading.current_thread() is threading.main_thread()
+
+    assert await run(where, {}) == ("seen", False)
+
+
+async def test_a_coroutine_that_a_sync_tool_returns_is_awaited_on_the_loop() -> None:
+    @tool
+    def later() -> Coroutine[Any, Any, str]:
+        async def value() -> str:
+            asyncio.get_running_loop()
+            return "now"
+
+        return value()
+
+    assert await run(later, {}) == "now"
+
+
+async def test_the_context_is_given_and_its_dependencies_are_the_applications_own() -> None:
+    @tool
+    async def pay(amount: int, ctx: ToolContext[dict[str, int]]) -> str:
+        ctx.deps["paid"] = amount
+        return ctx.idempotency_key
+
+    @tool
+    def pay_in_a_thread(amount: int, *, ctx: ToolContext[dict[str, int]] | None = None) -> str:
+        assert ctx is not None
+        return f"{ctx.call}: {amount}"
+
+    deps: dict[str, int] = {}
+    assert await run(pay, {"amount": 5}, context(deps)) == "alice/call_4_0"
+    assert deps == {"paid": 5}
+    assert await run(pay_in_a_thread, {"amount": 5}) == "call_4_0: 5"
+
+
+async def test_what_a_body_raises_is_raised() -> None:
+    @tool
+    async def fail() -> None:
+        raise ToolError("try later", kind="transient")
+
+    @tool
+    def fail_in_a_thread() -> None:
+        raise LookupError("nothing there")
+
+    with pytest.raises(ToolError, match="try later"):
+        await run(fail, {})
+    with pytest.raises(LookupError, match="nothing there"):
+        await run(fail_in_a_thread, {})
+
+
+async def test_arguments_that_no_longer_fit_are_an_error_and_the_body_does_not_run() -> None:
+    with pytest.raises(ToolError, match="Unknown field `town`"):
+        await run(weather, {"town": "Lisbon"})
+
+
+async def test_a_tool_that_changes_its_arguments_does_not_change_what_was_recorded() -> None:
+    @tool
+    async def sort(rows: list[object]) -> list[object]:
+        rows.clear()
+        return rows
+
+    arguments: JsonObject = {"rows": [2, 1]}
+    assert await run(sort, arguments) == []
+    assert arguments == {"rows": [2, 1]}
+
+
+def test_a29_people_are_shown_another_name_if_it_has_one() -> None:
+    @tool(display_name="Weather forecast")
+    def weather(city: str) -> str:
+        """Forecast."""
+        return city
+
+    @tool
+    def plain() -> None:
+        """Nothing."""
+
+    assert (weather.name, weather.display_name, weather.spec.display_name) == (
+        "weather",
+        "Weather forecast",
+        "Weather forecast",
+    )
+    assert plain.display_name == "plain"
+    schema: dict[str, Any] = {"type": "object"}
+    described = Tool.from_schema(
+        name="look", description="", input_schema=schema, handler=lambda arguments: None, display_name="Look"
+    )
+    assert described.display_name == "Look"
+    for wrong in (3, "x" * 101):
+        given: Any = wrong
+        with pytest.raises(ConfigError, match="display_name of the tool"):
+            Tool.from_schema(
+                name="look", description="", input_schema=schema, handler=lambda arguments: None, display_name=given
+            )

@@ -1,0 +1,193 @@
+"""Scenarios whose models are reached over a network, by the providers of the product."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from refold.scenarios import Say, Scenario, Simulator, faults
+from refold.scenarios.faults import AnyFault
+from refold.scenarios.plan.random_scenario import drawn_scenario
+from refold.scenarios.report import SimulationReport
+from refold.scenarios.wire.messages import Wire
+from tests.planted_faults.planting import copy_package, plant
+from tests.scenarios.test_simulator import ROOT, agent
+from tests.scenarios.two_processes import said_in_both
+
+WIRES: tuple[Wire, ...] = ("openai", "anthropic")
+
+
+def played(wire: Wire, *planned: AnyFault, streaming: bool = True, seed: int = 1) -> SimulationReport:
+    scenario = Scenario(
+        acts=(Say(session="a"), Say(session="b", at_s=1.0), Say(session="a", at_s=5.0)),
+        faults=planned,
+        seed=seed,
+        wire=wire,
+    )
+    report = Simulator(agent(streaming=streaming)).run(scenario)
+    report.raise_if_broken()
+    assert report.happened == planned
+    return report
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize("wire", WIRES)
+def test_over_a_network_the_same_is_said_as_without_one(wire: Wire, streaming: bool) -> None:
+    report = played(wire, streaming=streaming)
+    acts = report.scenario.acts
+    direct = Simulator(agent(streaming=streaming)).run(Scenario(acts=acts, seed=1))
+    direct.raise_if_broken()
+    assert report.outcomes == direct.outcomes
+    assert report.operations["model"] == report.operations["request"] == direct.operations["model"]
+    assert {"SECRET", "TYPED"} <= set(report.exercised)
+    assert not {"SECRET", "TYPED"} & set(direct.exercised)
+
+
+AGAIN: list[AnyFault] = [
+    faults.HostRefuses(nth=1),
+    faults.HostIsSilent(nth=1),
+    faults.HostIsFull(nth=1),
+    faults.HostFails(nth=1),
+    faults.HostFails(nth=1, status=502, page=True),
+    faults.ResponseStalls(nth=1),
+    faults.ResponseBreaks(nth=1),
+    faults.ResponseBreaks(nth=1, reset=False),
+    faults.ResponseIsNoText(nth=1),
+    faults.ResponseIsNoJson(nth=1),
+    faults.ResponseHasNoEnd(nth=1),
+    faults.ChunkIsLost(nth=2),
+    faults.NetworkSplit(at_s=0.0, seconds=15.0),
+    faults.ProviderRefuses(nth=1, kind="rate_limit", retry_after_s=2.0),
+    faults.ProviderDrops(nth=1),
+]
+
+ONCE: list[AnyFault] = [
+    faults.ResponseDrips(nth=1),
+    faults.ArgumentsAreCut(nth=1),
+    faults.CallsShareId(nth=1),
+    faults.ChunkIsLate(nth=2),
+    faults.ProviderStalls(nth=1, seconds=100),
+    faults.ProviderBabbles(nth=1),
+    faults.NetworkSplit(at_s=2.0, seconds=3.0),
+]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("fault", AGAIN, ids=repr)
+def test_a_failed_request_is_made_again(fault: AnyFault, wire: Wire) -> None:
+    assert set(played(wire, fault).outcomes) == {"Completed"}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("fault", ONCE, ids=repr)
+def test_what_is_only_slow_or_odd_is_an_answer(fault: AnyFault, wire: Wire) -> None:
+    assert set(played(wire, fault).outcomes) == {"Completed"}
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "fault",
+    [faults.ResponseIsHuge(nth=1), faults.ProviderRefuses(nth=1, kind="auth", retryable=False)],
+    ids=repr,
+)
+def test_what_would_fail_again_fails_the_run(fault: AnyFault, wire: Wire) -> None:
+    report = played(wire, fault)
+    assert sorted(report.outcomes) == ["Completed", "Completed", "Failed"]
+
+
+def test_a_crash_takes_the_connections_with_it() -> None:
+    for at_s in (0.1, 0.9, 2.2):
+        report = played("openai", faults.Crash(at_s=at_s))
+        assert report.lives == 2
+
+
+PROGRAM = """
+from refold.scenarios.plan.random_scenario import drawn_scenario
+from refold.scenarios.simulator import Simulator
+from tests.scenarios.test_simulator import agent
+for wire in ("openai", "anthropic"):
+    print(Simulator(agent()).run(drawn_scenario(11, wire=wire)).digest)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_with_other_hash_seeds_play_the_same_log_over_a_network() -> None:
+    assert len(set(said_in_both(PROGRAM))) == 2
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_drawn_scenarios_over_a_network_break_nothing(wire: Wire) -> None:
+    for seed in range(3):
+        Simulator(agent(streaming=seed % 3 != 0)).run(drawn_scenario(seed, wire=wire)).raise_if_broken()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("wire", WIRES)
+def test_many_drawn_scenarios_over_a_network_break_nothing(wire: Wire) -> None:
+    for seed in range(2_000, 2_015):
+        Simulator(agent(streaming=seed % 3 != 0)).run(drawn_scenario(seed, wire=wire)).raise_if_broken()
+
+
+SEARCH = """
+from refold.scenarios import drawn_scenario, Simulator
+from tests.scenarios.test_simulator import agent
+for seed in range(40):
+    for wire in ("openai", "anthropic"):
+        report = Simulator(agent()).run(drawn_scenario(seed, wire=wire, faults_max=14))
+        if report.broken:
+            print(report.broken[0].rule)
+            raise SystemExit
+print("none")
+"""
+
+PLANTED = [
+    pytest.param(
+        "runtime/providers/openai/stream.py",
+        "        if assembly.finish_reason is None:\n",
+        "        if assembly.finish_reason is None and not assembly.said_something:\n",
+        "EVIDENCE",
+        id="an answer that was cut is taken for whole",
+    ),
+    pytest.param(
+        "runtime/providers/http/client.py",
+        "    finally:\n        await _close_all(clients)\n",
+        "    finally:\n        pass\n",
+        "INV7",
+        id="connections outlive their process",
+    ),
+    pytest.param(
+        "runtime/providers/http/secrets.py",
+        "        values = {*(secret.reveal() for secret in secrets), *(",
+        "        values = {*(",
+        "SECRET",
+        id="a key gets into the log",
+    ),
+    pytest.param(
+        "runtime/providers/openai/request.py",
+        "            self._write_result(self._ids[call.id], result)\n",
+        "            if result is not None and not result.is_error:\n"
+        "                self._write_result(self._ids[call.id], result)\n",
+        "INV0",
+        id="results are not sent",
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("file", "original", "planted", "rule"), PLANTED)
+def test_a_planted_fault_of_a_provider_is_found(
+    tmp_path: Path, file: str, original: str, planted: str, rule: str
+) -> None:
+    copy_package(tmp_path)
+    plant(tmp_path, file, original, planted)
+    done = subprocess.run(
+        [sys.executable, "-P", "-B", "-c", SEARCH],
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONASYNCIODEBUG": ""},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=True,
+    )
+    assert done.stdout.split() == [rule]

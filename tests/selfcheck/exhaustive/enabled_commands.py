@@ -1,0 +1,301 @@
+"""Everything that can be told to a session next: the moves of `tests.selfcheck.exhaustive`.
+
+Moves are named from what the log says (`tests.selfcheck.exhaustive.log_reader`), never from the state under test. They
+are every command that makes sense, and of each kind some that do not: late, repeated, about another session.
+"""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from refold.events.core.content import ImageBlock, Message, TextBlock, ToolUseBlock
+from refold.events.core.ids import RunId, SessionId, ToolCallId
+from refold.events.model.configuration import AgentConfiguration
+from refold.events.model.messages import RequestReference, Usage
+from refold.events.session.commands import (
+    AllowTurn,
+    CancelRun,
+    ClearHistory,
+    Configure,
+    DecideApproval,
+    ImportHistory,
+    OpenSession,
+    RecordCallWaiting,
+    RecordContext,
+    RecordModelFailure,
+    RecordModelInterruption,
+    RecordModelResponse,
+    RecordTimer,
+    RecordToolResult,
+    ResumeRun,
+    SendInput,
+    SessionCommand,
+)
+from tests.selfcheck.exhaustive.log_reader import SeenRun, Witness
+from tests.selfcheck.exhaustive.scope import (
+    AGENT,
+    AT,
+    FINAL_ANSWER,
+    SESSION,
+    TOOLS,
+    Answer,
+    Scope,
+    answers,
+    configuration,
+)
+
+FOREIGN_RUN = RunId("run_9999")
+FOREIGN_CALL = ToolCallId("call_9999_0")
+"""Of another session: no version of ours comes near these."""
+
+TOOL_NAMES = tuple(sorted(spec.name for spec in TOOLS))
+
+DONE = (TextBlock(text="done"),)
+"""What an ordinary tool returns."""
+
+_IMAGE = (ImageBlock(media_type="image/png", data=b"PNG"),)
+"""A result without a word."""
+
+SCHEDULED_AT = (AT + 2_000_000, AT + 1_000_000)
+"""For when inputs are accepted that are for later; the later time first."""
+
+_HELLO = (TextBlock(text="Hello"),)
+_HURRY = (TextBlock(text="Hurry"),)
+_SUMMARY = Message("user", (TextBlock(text="In short."),))
+_HISTORY = (
+    Message("user", (TextBlock(text="Before"),)),
+    Message("assistant", (ToolUseBlock(id=ToolCallId("theirs"), name="look", input={}),)),
+)
+
+
+class Move(msgspec.Struct, frozen=True):
+    """A command, and what is certain about it."""
+
+    command: SessionCommand
+    must_happen: bool = False
+    """It may be neither refused nor taken for something that was recorded before."""
+    foreign: bool = False
+    """It names what is not of this session."""
+
+
+class Moves:
+    """Names the moves of one scope.
+
+    Args:
+        scope: what may happen.
+    """
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._configuration = configuration(scope)
+        self._answers = answers(scope)
+        self._opening = (
+            Move(OpenSession(session=SESSION, agent=AGENT)),
+            Move(Configure(configuration=self._configuration)),
+            Move(OpenSession(session=SessionId("bob"), agent=AGENT), foreign=True),
+        )
+
+    @property
+    def prelude(self) -> tuple[SessionCommand, ...]:
+        """The commands that every life begins with."""
+        return self._opening[0].command, self._opening[1].command
+
+    @property
+    def configuration(self) -> AgentConfiguration:
+        """What is in force in every life."""
+        return self._configuration
+
+    def after(self, witness: Witness) -> Iterator[Move]:
+        """Yield every move after the log that `witness` has read, in a fixed order."""
+        if not witness.runs:
+            yield from self._opening  # What they read never changes again, so they need not be tried everywhere.
+        yield from self._inputs(witness)
+        yield from self._history(witness)
+        yield from self._turns(witness)
+        yield from self._model(witness)
+        yield from self._tools(witness)
+        yield from self._decisions(witness)
+        yield from self._cancels(witness)
+        yield from self._process(witness)
+
+    def _inputs(self, witness: Witness) -> Iterator[Move]:
+        room = witness.inputs < self._scope.inputs
+        yield Move(SendInput(content=(TextBlock(text=" "),)))
+        if room:
+            yield Move(SendInput(content=_HELLO), must_happen=True)
+            yield Move(SendInput(content=_HELLO, cancelled=True), must_happen=True)
+        if "send" in self._scope.keyed and (room or "send" in witness.keys):
+            yield Move(SendInput(content=_HELLO, key="send"))
+            yield Move(SendInput(content=_HURRY, key="send"))
+            yield Move(SendInput(content=_HELLO, key="send", cancelled=True))
+        yield from self._special_inputs(room, room or "send" in witness.keys)
+
+    def _special_inputs(self, room: bool, room_with_key: bool) -> Iterator[Move]:
+        """Yield inputs that join the run under way, go step by step, or are for later."""
+        scope = self._scope
+        if scope.now and room:
+            yield Move(SendInput(content=_HURRY, now=True), must_happen=True)
+        if scope.stepwise and room:
+            yield Move(SendInput(content=_HELLO, stepwise=True), must_happen=True)
+        if scope.scheduled and room:
+            for later in SCHEDULED_AT:
+                yield Move(SendInput(content=_HELLO, due_at=later), must_happen=True)
+        if "send" in scope.keyed and room_with_key:
+            if scope.now:
+                yield Move(SendInput(content=_HELLO, key="send", now=True))
+            if scope.scheduled:
+                yield Move(SendInput(content=_HELLO, key="send", due_at=SCHEDULED_AT[0]))
+
+    def _history(self, witness: Witness) -> Iterator[Move]:
+        if self._scope.clears:
+            yield Move(ClearHistory(), witness.has_history and witness.open_run is None)
+            if "clear" in self._scope.keyed:
+                yield Move(ClearHistory(key="clear"))
+        if self._scope.imports and (not witness.imported or witness.open_run is not None or "import" in witness.keys):
+            yield Move(ImportHistory(messages=_HISTORY, key="import"))
+
+    def _turns(self, witness: Witness) -> Iterator[Move]:
+        if self._scope.stepwise:
+            yield Move(AllowTurn(), witness.awaits_step)
+            yield Move(AllowTurn(run=FOREIGN_RUN), foreign=True)
+        for seen in witness.runs.values():
+            if seen.failed:
+                yield Move(RecordTimer(timer=f"retry:{seen.failed}"), seen.retry_at is not None and not seen.parked)
+
+    def _model(self, witness: Witness) -> Iterator[Move]:
+        late = self._answers[-1]
+        for run, seen in witness.runs.items():
+            if seen.asked and self._scope.interrupts:
+                yield Move(RecordModelInterruption(turn=seen.turn, asked=seen.asked, content=late.content), True)
+            if seen.asked and self._scope.attempts_max > 1:
+                yield Move(_failure(run, seen.turn, retryable=True), must_happen=True)
+            turn, awaited = max(seen.turn, 1), bool(seen.asked)
+            for answer in self._answers if awaited else (late,):
+                yield Move(_response(run, turn, answer), awaited)
+            yield Move(_failure(run, turn), awaited)
+            if self._scope.summaries and seen.summaries < self._scope.summaries:
+                yield from self._summaries(witness, run, seen)
+            if turn > 1:
+                yield Move(_response(run, turn - 1, late))
+        if witness.ended_run is not None:
+            yield Move(_response(witness.ended_run, 1, late))
+            yield Move(_failure(witness.ended_run, 1))
+        yield Move(_response(FOREIGN_RUN, 1, late), foreign=True)
+
+    def _summaries(self, witness: Witness, run: RunId, seen: SeenRun) -> Iterator[Move]:
+        """Yield summaries of the oldest message, which may be the input of the run, and some that may not be."""
+        content = msgspec.json.decode(seen.content, type=tuple[TextBlock, ...])
+        summary = (_SUMMARY, Message("user", content))
+        good = RecordContext(
+            run=run,
+            turn=max(seen.turn, 1),
+            asked=seen.asked,
+            after=witness.summarised,
+            replaced=1,
+            summary=summary,
+            usage=Usage(output_tokens=1),
+        )
+        yield Move(good, bool(seen.asked))
+        if seen.asked:
+            yield Move(msgspec.structs.replace(good, asked=seen.asked - 1))
+            yield Move(msgspec.structs.replace(good, replaced=99))
+            yield Move(msgspec.structs.replace(good, summary=()))
+        if witness.summarised:
+            yield Move(msgspec.structs.replace(good, after=0))
+
+    def _tools(self, witness: Witness) -> Iterator[Move]:
+        for call, seen in witness.calls.items():
+            yield Move(RecordToolResult(call=call, content=DONE), seen.running)
+            yield Move(RecordToolResult(call=call, content=(), kind="permanent"), seen.running)
+            if self._scope.waits:
+                for waits in (True, False):
+                    yield Move(RecordCallWaiting(call=call, waits=waits), seen.running and seen.waiting != waits)
+            if self._scope.finishes:
+                yield Move(RecordToolResult(call=call, content=DONE, ends_run=True), seen.running)
+            if self._scope.breaks is not None:
+                yield Move(RecordToolResult(call=call, content=_IMAGE, kind="permanent", broken=True), seen.running)
+        if witness.closed_call is not None:
+            yield Move(RecordToolResult(call=witness.closed_call, content=DONE))
+            yield Move(RecordToolResult(call=witness.closed_call, content=(), kind="permanent"))
+        yield Move(RecordToolResult(call=FOREIGN_CALL, content=DONE), foreign=True)
+        if self._scope.waits:
+            yield Move(RecordCallWaiting(call=FOREIGN_CALL, waits=True), foreign=True)
+
+    def _decisions(self, witness: Witness) -> Iterator[Move]:
+        closed = (witness.closed_call,) if witness.closed_call is not None else ()
+        for call in (*witness.calls, *closed):
+            seen = witness.calls.get(call)
+            waits = seen is not None and seen.approval == "waits" and not seen.answered
+            for allowed in (True, False):
+                yield Move(DecideApproval(call=call, allowed=allowed), waits)
+                if "decide" in self._scope.keyed:
+                    yield Move(DecideApproval(call=call, allowed=allowed, key="decide"))
+            if self._scope.always:
+                yield Move(DecideApproval(call=call, allowed=True, always=True), waits)
+            if seen is not None and seen.expires_at is not None:
+                goes_on = all(not run.parked for run in witness.runs.values())
+                yield Move(RecordTimer(timer=f"expiry:{seen.requested}"), waits and goes_on)
+        yield Move(DecideApproval(call=FOREIGN_CALL, allowed=True), foreign=True)
+
+    def _cancels(self, witness: Witness) -> Iterator[Move]:
+        yield Move(CancelRun(), witness.open_run is not None)
+        for run in _own_runs(witness):
+            seen = witness.runs.get(run)
+            yield Move(CancelRun(run=run), seen is not None and not seen.cancelled)
+            if "cancel" in self._scope.keyed:
+                yield Move(CancelRun(run=run, key="cancel"))
+        for run in witness.scheduled:
+            yield Move(CancelRun(run=run), must_happen=True)
+            if "cancel" in self._scope.keyed:
+                yield Move(CancelRun(run=run, key="cancel"))
+        yield Move(CancelRun(run=FOREIGN_RUN), foreign=True)
+
+    def _process(self, witness: Witness) -> Iterator[Move]:
+        """What a fresh process does first, and timers, which may fire when nobody waits for them any more."""
+        run = witness.open_run
+        goes_on = run is not None and not witness.runs[run].parked
+        yield Move(ResumeRun(tools=TOOL_NAMES), goes_on)
+        if run is not None:
+            yield Move(ResumeRun(), goes_on)
+            yield Move(ResumeRun(tools=TOOL_NAMES, asked=True), must_happen=True)
+            yield Move(ResumeRun(asked=True), must_happen=True)
+        for other in _own_runs(witness):
+            waited_for = other == run and goes_on and not witness.awaits_person
+            yield Move(RecordTimer(timer=deadline_name(other)), waited_for)
+        for scheduled in witness.scheduled.values():
+            yield Move(RecordTimer(timer=f"input:{scheduled.version}"), scheduled == witness.first_scheduled)
+        if self._scope.scheduled and witness.ended_run is not None:
+            yield Move(RecordTimer(timer=f"input:{witness.ended_run.removeprefix('run_')}"))
+        yield Move(RecordTimer(timer=deadline_name(FOREIGN_RUN)), foreign=True)
+
+
+def deadline_name(run: RunId) -> str:
+    """Return the effect key of the wait for the end of a run's time."""
+    return f"deadline:{run}"
+
+
+def _own_runs(witness: Witness) -> tuple[RunId, ...]:
+    """Return the runs that are queued or under way, and the last one that ended."""
+    return (*witness.runs, witness.ended_run) if witness.ended_run is not None else tuple(witness.runs)
+
+
+def final_answer(run: RunId, turn: int) -> RecordModelResponse:
+    """Return what an ordinary model says."""
+    return _response(run, turn, FINAL_ANSWER)
+
+
+def _failure(run: RunId, turn: int, *, retryable: bool = False) -> RecordModelFailure:
+    return RecordModelFailure(run=run, turn=turn, kind="server", message="overloaded", retryable=retryable)
+
+
+def _response(run: RunId, turn: int, answer: Answer) -> RecordModelResponse:
+    return RecordModelResponse(
+        run=run,
+        turn=turn,
+        content=answer.content,
+        stop_reason=answer.stop_reason,
+        usage=Usage(output_tokens=1),
+        request=RequestReference(configured=2, messages=1),
+        verdicts=answer.verdicts,
+        rejected=answer.rejected,
+    )

@@ -1,0 +1,78 @@
+"""Moves are all commands that a session knows, and what is certain about them is so."""
+
+from collections.abc import Iterator
+from typing import get_args
+
+import msgspec
+
+from refold.events.core.content import TextBlock
+from refold.events.session.commands import SendInput, SessionCommand
+from tests.selfcheck.exhaustive.enabled_commands import FOREIGN_CALL, FOREIGN_RUN, Move, Moves
+from tests.selfcheck.exhaustive.scope import Scope
+from tests.selfcheck.exhaustive.trial import NEWBORN, Life, Trials
+
+HELLO = (TextBlock(text="Hello"),)
+BLANK = (TextBlock(text=" "),)
+SCOPE = Scope(
+    name="one of each",
+    keyed=("send", "cancel", "decide", "clear"),
+    imports=True,
+    now=True,
+    stepwise=True,
+    scheduled=True,
+    clears=True,
+    finishes=True,
+    attempts_max=2,
+    breaks="retry",
+    always=True,
+    expires=True,
+    interrupts=True,
+    summaries=1,
+    waits=True,
+)
+
+
+def lives(count: int) -> Iterator[tuple[Life, list[Move]]]:
+    """Yield the first lives of the scope, and the moves after each."""
+    moves, trials = Moves(SCOPE), Trials(SCOPE)
+    queue = [NEWBORN]
+    for command in moves.prelude:
+        step = trials.attempt(queue[0], Move(command)).step
+        assert step is not None
+        queue = [step.life(queue[0])]
+    for _ in range(count):
+        life = queue.pop(0)
+        found = list(moves.after(life.decoded_witness()))
+        yield life, found
+        steps = (trials.attempt(life, move).step for move in found)
+        queue.extend(step.life(life) for step in steps if step is not None)
+
+
+def test_every_kind_of_command_is_among_the_moves() -> None:
+    kinds = {type(move.command) for _, found in lives(3) for move in found}
+    assert kinds == set(get_args(SessionCommand))
+
+
+def test_no_command_is_tried_twice_after_one_life() -> None:
+    for _, found in lives(5):
+        commands = [msgspec.json.encode(move.command) + type(move.command).__name__.encode() for move in found]
+        assert len(set(commands)) == len(commands)
+
+
+def test_what_is_foreign_is_marked_and_nothing_else_is() -> None:
+    for _, found in lives(5):
+        for move in found:
+            text = msgspec.json.encode(move.command)
+            names_foreign = any(name.encode() in text for name in (FOREIGN_RUN, FOREIGN_CALL, "bob"))
+            assert move.foreign == names_foreign
+
+
+def test_an_input_beyond_the_scope_is_not_sent() -> None:
+    moves, trials = Moves(Scope(name="one", inputs=1)), Trials(Scope(name="one", inputs=1))
+    life = NEWBORN
+    for command in (*moves.prelude, SendInput(content=HELLO)):
+        step = trials.attempt(life, Move(command)).step
+        assert step is not None
+        life = step.life(life)
+    sent = [move.command for move in moves.after(life.decoded_witness()) if type(move.command) is SendInput]
+    assert [command.content for command in sent] == [BLANK]

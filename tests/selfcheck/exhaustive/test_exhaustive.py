@@ -1,0 +1,63 @@
+"""The command line of the exhaustive check, and the everyday check itself."""
+
+import io
+import re
+
+import pytest
+
+from refold.actors.kernel.clock import ManualClock
+from refold.events.session import react as session_decisions
+from tests.selfcheck.exhaustive.__main__ import main
+from tests.selfcheck.exhaustive.exploration import explore
+from tests.selfcheck.exhaustive.rules import RULES
+from tests.selfcheck.exhaustive.scope import EVERYDAY
+
+SMALL = ("queue", "import", "steps", "breaking stops", "rejecting")
+"""Names of scopes that are explored in a second."""
+
+
+def printed(*arguments: str) -> tuple[int, str]:
+    out = io.StringIO()
+    return main(arguments, out, ManualClock()), out.getvalue()
+
+
+def test_every_rule_holds_in_the_smallest_scopes() -> None:
+    """As much of the everyday check as takes a moment; the whole of it is a slow test."""
+    scopes = [scope for scope in EVERYDAY if scope.name in SMALL]
+    assert [scope.name for scope in scopes] == list(SMALL)
+    for scope in scopes:
+        assert explore(scope).counterexamples == {}
+
+
+@pytest.mark.slow(seconds=50)
+def test_every_rule_holds_in_the_everyday_scopes_and_is_exercised_there_but_the_one_of_stores() -> None:
+    code, text = printed()
+    assert code == 0
+    verdicts = dict(re.findall(r"^(\w+) +(hold|violated|not exercised) ", text, re.MULTILINE))
+    assert verdicts == {**dict.fromkeys(RULES, "hold"), "INV5": "not exercised"}
+    for scope in EVERYDAY:
+        assert re.search(rf"^{scope.name} +[\d,]+ +[\d,]+ +[\d,]+ +\d+ +0\.0$", text, re.MULTILINE)
+
+
+def test_a_violation_is_an_exit_code_and_is_shown_as_a_program_with_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_decisions, "CANCELLED_TEXT", "Gone")
+    code, text = printed("--stop-at-first")
+    assert code == 1
+    assert re.search(r"^KINDS +violated ", text, re.MULTILINE)
+    assert "KINDS is violated in scope 'calls': call_6_0 is answered as cancelled ('Gone')" in text
+    assert "    CancelRun(),\n):\n" in text
+    assert text.endswith("  10  RunCancelled(run='run_3')\n")
+
+
+def test_one_scope_can_be_named() -> None:
+    code, text = printed("--scope=rejecting")
+    assert code == 0
+    assert len(re.findall(r" 0\.0$", text, re.MULTILINE)) == 1
+    assert re.search(r"^rejecting ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("argument", ["--everything", "--scope=nowhere"])
+def test_wrong_arguments_get_the_usage(argument: str) -> None:
+    code, text = printed(argument)
+    assert code == 2
+    assert text.startswith("usage: ")

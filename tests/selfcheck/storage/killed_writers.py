@@ -1,0 +1,282 @@
+"""Real processes that write a log and are killed at any moment, and what the log holds after each death.
+
+A writer is forked, writes as fast as it can, and says in a pipe what was acknowledged to it; after a drawn time it is
+killed with SIGKILL, which no code of ours can notice. Then the log is opened as a restart would do it, looked through,
+and the next writer goes on with it. One kind of writer appends to several streams at once through a journal; the other
+is a whole runtime with an agent that calls a tool, and its callers repeat under the same key what they got no answer
+to.
+"""
+
+import asyncio
+import os
+import random
+import select
+import signal
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from refold.actors.journal import Journal
+from refold.agent_runtime import AgentRuntime
+from refold.agents.agent import Agent
+from refold.events.core.content import TextBlock
+from refold.events.core.errors import PersistenceError
+from refold.events.core.ids import stream_name
+from refold.events.core.records import first_chain, next_chain
+from refold.events.model.configuration import AgentConfig
+from refold.events.model.messages import ModelRequest, ModelResponse, ToolUse
+from refold.events.session.core import SESSION_CODEC, SESSION_KIND
+from refold.events.session.events import InputQueued, RunCompleted
+from refold.inspection.check import check_log
+from refold.sessions.outcome import Completed
+from refold.stores.sample_batches import batch
+from refold.stores.sqlite.store import SQLiteStore
+from refold.tools.tool import tool
+from tests.selfcheck.storage.disk_errors import empty
+from tests.selfcheck.storage.power_loss import PROBLEMS_KEPT
+from tests.selfcheck.storage.recording import LOG_NAME
+from tests.selfcheck.storage.workload import STREAMS, checkpoint_every
+
+KILLS_PER_LOG: Final = 10
+
+OPENING_S: Final = 0.05
+"""One writer in four is killed within so many seconds after it was forked, mostly while it opens the log."""
+
+WRITING_S: Final = 0.05
+"""The others are killed within so many seconds after the first acknowledgement."""
+
+FIRST_WORD_S: Final = 20.0
+"""Longest wait for that."""
+
+SESSIONS: Final = ("alice", "bob", "carol")
+
+Say: TypeAlias = Callable[[str, int], None]
+"""Says in the pipe what was acknowledged of what: the version of a stream, or the number of answers of a session."""
+
+
+class Writer(NamedTuple):
+    """A kind of writer."""
+
+    name: str
+    write: Callable[[Path, Mapping[str, int], Say], Coroutine[None, None, None]]
+    """Writes to a log for ever; it is given how much of everything is there already."""
+    find: Callable[[Path], Coroutine[None, None, tuple[Counter[str], str]]]
+    """Returns how much of everything is there, and what is wrong with the log; empty if nothing is."""
+
+
+class KillTally(msgspec.Struct, kw_only=True):
+    """What was found; those of several runs can be added."""
+
+    kills: int = 0
+    by_writer: Counter[str] = msgspec.field(default_factory=Counter[str])
+    silent: int = 0
+    """Writers that were killed before anything had been acknowledged to them."""
+    acknowledged: int = 0
+    """Events that had been acknowledged to the writers of streams, and answers to those of sessions."""
+    lost: int = 0
+    """How many of those were missing."""
+    beyond: int = 0
+    """Kills after which more was there than had been acknowledged, which is as it should be."""
+    broken: Counter[str] = msgspec.field(default_factory=Counter[str])
+    problems: list[str] = msgspec.field(default_factory=list[str])
+
+    def add(self, other: "KillTally") -> None:
+        """Add what was found elsewhere."""
+        self.kills += other.kills
+        self.by_writer.update(other.by_writer)
+        self.silent += other.silent
+        self.acknowledged += other.acknowledged
+        self.lost += other.lost
+        self.beyond += other.beyond
+        self.broken.update(other.broken)
+        self.problems = (self.problems + other.problems)[:PROBLEMS_KEPT]
+
+    def note(self, promise: str, problem: str) -> None:
+        """Count a broken promise."""
+        self.broken[promise] += 1
+        if len(self.problems) < PROBLEMS_KEPT:
+            self.problems.append(problem)
+
+
+def kill_writers(folder: Path, *, seed: int, kills: int, writer: Writer) -> KillTally:
+    """Kill so many writers of logs in a folder, and return what was found; not within a running event loop.
+
+    Args:
+        folder: an empty one.
+        seed: of how long each one lives.
+        kills: how many.
+        writer: which kind.
+    """
+    tally = KillTally()
+    chance = random.Random(f"kills {writer.name} {seed}")
+    log = folder / LOG_NAME
+    there: Counter[str] = Counter()
+    for number in range(kills):
+        if number % KILLS_PER_LOG == 0:
+            empty(folder)
+            there = Counter()
+        said = _killed(writer, log, there, chance)
+        tally.kills += 1
+        tally.by_writer[writer.name] += 1
+        tally.silent += not said
+        where = f"seed {seed}, {writer.name} {number + 1}"
+        try:
+            found, problem = asyncio.run(writer.find(log))
+        except PersistenceError as error:
+            tally.note("clean", f"{where}: the log cannot be opened: {error}")
+            there = Counter()
+            continue
+        if problem:
+            tally.note("clean", f"{where}: {problem}")
+        for name, count in said.items():
+            tally.acknowledged += count - there[name]
+        for name in sorted(said.keys() | there.keys()):
+            must = said[name] if name in said else there[name]
+            if found[name] < must:
+                tally.lost += must - found[name]
+                tally.note("kept", f"{where}: {must} of {name} was acknowledged, and {found[name]} is there")
+        tally.beyond += any(found[name] > max(said[name], there[name]) for name in found)
+        there = found
+    return tally
+
+
+def _killed(writer: Writer, log: Path, there: Mapping[str, int], chance: random.Random) -> Counter[str]:
+    """Fork a writer, kill it some time later, and return the last number that it said of each name."""
+    while_opening, share = chance.random() < 0.25, chance.random()
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        # Of threads that do not run in the child: it begins a loop of its own and waits for nothing of theirs.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        _be_writer(writer, log, there, writing)
+    os.close(writing)
+    if not while_opening:
+        select.select([reading], [], [], FIRST_WORD_S)
+    threading.Event().wait(share * (OPENING_S if while_opening else WRITING_S))
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    with os.fdopen(reading, "rb") as pipe:
+        lines = pipe.read().decode().splitlines(keepends=True)
+    if not os.WIFSIGNALED(status):
+        raise RuntimeError(f"a writer ended by itself with {status}: {lines[-3:]}")
+    said: Counter[str] = Counter()
+    for line in lines:
+        if line.endswith("\n"):
+            name, _, number = line.rpartition(" ")
+            said[name] = int(number)
+    return said
+
+
+def _be_writer(writer: Writer, log: Path, there: Mapping[str, int], pipe: int) -> None:
+    """Write until killed, in a forked child; never return."""
+
+    def say(name: str, number: int) -> None:
+        os.write(pipe, f"{name} {number}\n".encode())
+
+    try:
+        asyncio.run(writer.write(log, there, say))
+    finally:
+        os._exit(1)
+
+
+async def write_streams(log: Path, there: Mapping[str, int], say: Say) -> None:
+    """Append to all streams at once, for ever."""
+    async with await SQLiteStore.open(log) as store:
+        await checkpoint_every(store, 30)
+        journal = Journal(store)
+
+        async def write(stream: str) -> None:
+            version = there.get(stream, 0)
+            while True:
+                count = _batch_size(version)
+                await journal.append([batch(stream, version, count)])
+                version += count
+                say(stream, version)
+
+        await asyncio.gather(*map(write, STREAMS))
+
+
+async def found_streams(log: Path) -> tuple[Counter[str], str]:
+    """Return the versions of all streams of a log, and what is wrong with them."""
+    found: Counter[str] = Counter()
+    async with await SQLiteStore.open(log) as store:
+        report = await check_log(store)
+        if report.problems_found:
+            return found, f"`check_log` says: {report.problems[0]}"
+        for head in await store.list_streams():
+            events = await store.read_stream(head.stream)
+            found[head.stream] = head.version
+            version, chain = 0, first_chain(head.stream)
+            given: list[bytes] = []
+            while version < head.version:
+                appended = batch(head.stream, version, _batch_size(version))
+                chain = next_chain(chain, appended)
+                given += appended.events
+                version += len(appended.events)
+            if [event.data for event in events] != given or (head.version, head.chain) != (version, chain):
+                return found, f"stream {head.stream!r} at version {head.version} is not what was appended"
+    return found, ""
+
+
+def _batch_size(version: int) -> int:
+    return 1 + version % 3
+
+
+class _Clerk:
+    """A model that calls the tool once for each input and then answers."""
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        last = request.messages[-1].content[-1]
+        if isinstance(last, TextBlock):
+            return ModelResponse(content=(ToolUse(name="stamp", input={"text": last.text}),), stop_reason="tool_use")
+        return ModelResponse(content=(TextBlock(text="stamped"),), stop_reason="end_turn")
+
+
+@tool(tier="observe", effect="pure")
+async def stamp(text: str) -> str:
+    """Put a stamp on a paper."""
+    return f"{text}: stamped"
+
+
+async def write_sessions(log: Path, there: Mapping[str, int], say: Say) -> None:
+    """Talk to all sessions at once, for ever; what may have been answered before is asked again under its key."""
+    agent = Agent(name="clerk", config=AgentConfig(model="none"), provider=_Clerk(), tools=(stamp,))
+    async with AgentRuntime(agent, log=log) as runtime:
+
+        async def talk(name: str) -> None:
+            session = await runtime.session(name)
+            number = there.get(name, 0)
+            while True:
+                result = await session.send(f"paper {number}", key=f"{name}-{number}")
+                if not isinstance(result.outcome, Completed):
+                    raise TypeError(f"{name} was told {result.outcome}")
+                number += 1
+                say(name, number)
+
+        await asyncio.gather(*map(talk, SESSIONS))
+
+
+async def found_sessions(log: Path) -> tuple[Counter[str], str]:
+    """Return the number of answers in each session of a log, and what is wrong with them."""
+    found: Counter[str] = Counter()
+    async with await SQLiteStore.open(log) as store:
+        report = await check_log(store)
+        if report.problems_found:
+            return found, f"`check_log` says: {report.problems[0]}"
+        for name in SESSIONS:
+            events = SESSION_CODEC.recorded(await store.read_stream(stream_name(SESSION_KIND, name)))
+            keys = [recorded.event.key for recorded in events if isinstance(recorded.event, InputQueued)]
+            found[name] = sum(isinstance(recorded.event, RunCompleted) for recorded in events)
+            if keys != [f"{name}-{number}" for number in range(len(keys))] or len(keys) - found[name] not in (0, 1):
+                return found, f"session {name!r} has {found[name]} answers and the inputs {keys}"
+    return found, ""
+
+
+STORE_WRITER: Final = Writer("store", write_streams, found_streams)
+RUNTIME_WRITER: Final = Writer("runtime", write_sessions, found_sessions)

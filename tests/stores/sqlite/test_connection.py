@@ -1,0 +1,173 @@
+"""What we need of aiosqlite beyond its public interface; when one of these fails, look at its new version."""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from refold.events.core.errors import PersistenceError
+from refold.stores.sqlite.connection import SQLiteConnection, settled
+
+
+def memory() -> str:
+    return "file::memory:"
+
+
+async def test_a_whole_function_runs_in_one_hop_on_the_connections_own_daemon_thread() -> None:
+    connection = await SQLiteConnection.open(memory())
+    threads: list[threading.Thread] = []
+
+    def work(opened: sqlite3.Connection) -> int:
+        threads.append(threading.current_thread())
+        opened.execute("CREATE TABLE t (x)")
+        opened.executemany("INSERT INTO t VALUES (?)", [(1,), (2,)])
+        threads.append(threading.current_thread())
+        (total,) = opened.execute("SELECT sum(x) FROM t").fetchone()
+        return int(total)
+
+    assert await connection.run(work) == 3
+    await connection.close()
+    assert threads[0] is threads[1]
+    assert threads[0] is not threading.current_thread()
+    assert threads[0].daemon
+
+
+async def test_functions_run_one_at_a_time_in_the_order_given() -> None:
+    connection = await SQLiteConnection.open(memory())
+    order: list[int] = []
+    futures = [connection.submit(lambda _, number=number: order.append(number)) for number in range(50)]  # type: ignore[misc]
+    futures[20].cancel()
+    await futures[-1]
+    assert order == list(range(50)), "cancelling a future does not stop what is queued"
+    await connection.close()
+
+
+async def test_an_error_in_the_thread_is_raised_to_who_waits_and_the_thread_goes_on() -> None:
+    connection = await SQLiteConnection.open(memory())
+
+    class Crash(BaseException):
+        pass
+
+    def crash(_: sqlite3.Connection) -> None:
+        raise Crash
+
+    with pytest.raises(Crash):
+        await connection.run(crash)
+    with pytest.raises(sqlite3.OperationalError):
+        await connection.run(lambda opened: opened.execute("nonsense"))
+    assert await connection.run(lambda opened: opened.execute("SELECT 1").fetchone()) == (1,)
+    await connection.close()
+
+
+async def test_transactions_are_begun_by_name_only() -> None:
+    connection = await SQLiteConnection.open(memory())
+    assert await connection.run(lambda opened: opened.isolation_level) is None
+    await connection.close()
+
+
+async def test_a_closed_connection_refuses_work_and_closes_once() -> None:
+    connection = await SQLiteConnection.open(memory())
+    last = connection.submit(lambda _: "done")
+    await connection.close()
+    await connection.close()
+    assert await last == "done", "what was queued has run"
+    with pytest.raises(PersistenceError, match="closed"):
+        connection.submit(lambda _: None)
+
+
+async def test_a_connection_that_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(sqlite3.OperationalError):
+        await SQLiteConnection.open(f"file:{tmp_path}/missing.db?mode=ro")
+    assert set(threading.enumerate()) <= before
+
+
+async def test_closing_a_connection_that_hangs_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    connection = await SQLiteConnection.open(memory())
+    open_again = threading.Event()
+    hanging = connection.submit(lambda _: open_again.wait())
+    await connection.close(timeout_s=0.01)
+    assert "takes longer" in caplog.text
+    open_again.set()
+    assert await hanging
+
+
+async def test_a_wait_that_is_cancelled_ends_with_the_outcome() -> None:
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(settled(future))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    future.set_exception(ValueError("nobody asks any more"))
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_a_wait_that_takes_too_long_is_over_and_the_work_goes_on() -> None:
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    with pytest.raises(TimeoutError):
+        await settled(future, timeout_s=0.001)
+    assert not future.done()
+    future.set_result(1)
+    assert await settled(future) == 1
+
+
+LETS_GO = """
+import asyncio, gc, os, sqlite3, subprocess, sys, threading
+from refold.stores.sqlite.connection import SQLiteConnection
+
+path = sys.argv[1]
+
+def write(connection):
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("CREATE TABLE IF NOT EXISTS t (x)")
+    connection.execute("INSERT INTO t VALUES (1)")
+
+if len(sys.argv) > 2:
+    write(sqlite3.connect(path, isolation_level=None))
+    os._exit(0)
+
+def wait_for(work):
+    return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+loop = asyncio.new_event_loop()
+thread = threading.Thread(target=loop.run_forever)
+thread.start()
+connection = wait_for(SQLiteConnection.open(f"file:{path}"))
+wait_for(connection.run(write))
+reading, writing = os.pipe()
+pid = os.fork()
+if pid == 0:
+    os.close(writing)
+    os.read(reading, 1)  # Until the parent has closed the file, and the other process is dead.
+    connection = None
+    gc.collect()
+    os._exit(0)
+wait_for(connection.close())
+loop.call_soon_threadsafe(loop.stop)
+thread.join()
+loop.close()
+subprocess.run([*sys.orig_argv, "other"], check=True)
+assert os.path.getsize(path + "-wal") > 0
+os.close(writing)
+assert os.waitpid(pid, 0)[1] == 0
+print(sqlite3.connect(path).execute("SELECT count(*) FROM t").fetchone()[0])
+"""
+
+
+def test_a_forked_child_that_lets_go_of_a_connection_does_not_close_it(tmp_path: Path) -> None:
+    """Closed there, SQLite takes itself for the last one that has the file, and removes what others have committed."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-W", "error::ResourceWarning", "-c", LETS_GO, str(tmp_path / "some.db")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.stdout, done.stderr) == ("2\n", "")

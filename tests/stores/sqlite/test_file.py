@@ -1,0 +1,617 @@
+import asyncio
+import contextlib
+import os
+import re
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from refold.events.core.errors import ConfigError, LogFormatError, LogInUse, PersistenceError
+from refold.events.core.records import Snapshot
+from refold.stores import SQLiteStore, log_owner
+from refold.stores.sample_batches import batch, expected_events, payload
+from refold.stores.sqlite.file import APPLICATION_ID, FORMAT_VERSION, prepare_for_writing
+
+NOBODY = 65534
+
+
+async def make_log(log: Path, events: int = 3) -> None:
+    async with await SQLiteStore.open(log) as store:
+        await store.append([batch("session/a", 0, events)])
+    log.with_name(log.name + ".lock").unlink()
+
+
+def change(log: Path, *statements: str) -> None:
+    connection = sqlite3.connect(log)
+    try:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+    finally:
+        connection.close()
+
+
+def contents(folder: Path) -> dict[str, bytes | None]:
+    return {
+        path.name: path.read_bytes() if path.is_file() and not path.is_symlink() else None
+        for path in sorted(folder.iterdir())
+    }
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+def a_text_file(log: Path) -> None:
+    log.write_text("Dear diary,\n" * 1000)
+
+
+def a_short_text_file(log: Path) -> None:
+    log.write_text("x")
+
+
+def a_database_of_another_application(log: Path) -> None:
+    change(log, "CREATE TABLE t (x)", "PRAGMA application_id = 7")
+
+
+def a_database_with_a_wal(log: Path) -> None:
+    change(log, "PRAGMA journal_mode = WAL", "CREATE TABLE t (x)")
+
+
+def an_empty_database_with_our_mark(log: Path) -> None:
+    change(log, f"PRAGMA application_id = {APPLICATION_ID}", f"PRAGMA user_version = {FORMAT_VERSION}")
+
+
+def a_folder(log: Path) -> None:
+    log.mkdir()
+
+
+def a_pipe(log: Path) -> None:
+    os.mkfifo(log)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        a_text_file,
+        a_short_text_file,
+        a_database_of_another_application,
+        a_database_with_a_wal,
+        an_empty_database_with_our_mark,
+        a_folder,
+        a_pipe,
+    ],
+)
+async def test_what_is_not_a_log_is_refused_and_left_as_it_was(
+    tmp_path: Path, make: Callable[[Path], None], read_only: bool
+) -> None:
+    log = tmp_path / "events.db"
+    make(log)
+    before = contents(tmp_path)
+    with pytest.raises(LogFormatError, match=r"events\.db"):
+        await SQLiteStore.open(log, read_only=read_only)
+    assert contents(tmp_path) == before
+
+
+def cut_short(log: Path) -> None:
+    os.truncate(log, log.stat().st_size // 2)
+
+
+def cut_to_less_than_a_header(log: Path) -> None:
+    os.truncate(log, 50)
+
+
+def from_a_newer_refold(log: Path) -> None:
+    change(log, f"PRAGMA user_version = {FORMAT_VERSION + 1}")
+
+
+def without_an_index(log: Path) -> None:
+    change(log, "DROP INDEX streams_with_pending")
+
+
+def with_another_form_of_a_table(log: Path) -> None:
+    change(log, "ALTER TABLE snapshots ADD COLUMN extra TEXT")
+
+
+def with_a_trigger(log: Path) -> None:
+    change(log, "CREATE TRIGGER evil AFTER INSERT ON events BEGIN DELETE FROM events; END")
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (cut_short, "cut short"),
+        (cut_to_less_than_a_header, "not a Refold log"),
+        (from_a_newer_refold, "newer"),
+        (without_an_index, "streams_with_pending"),
+        (with_another_form_of_a_table, "snapshots"),
+        (with_a_trigger, "evil"),
+    ],
+)
+async def test_a_log_that_is_damaged_or_newer_is_refused_and_left_as_it_was(
+    tmp_path: Path, spoil: Callable[[Path], None], reason: str, read_only: bool
+) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log, events=1000)
+    spoil(log)
+    before = contents(tmp_path)
+    with pytest.raises(LogFormatError, match=reason):
+        await SQLiteStore.open(log, read_only=read_only)
+    assert contents(tmp_path) == before
+
+
+async def test_tables_and_indexes_of_the_user_do_no_harm(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change(log, "CREATE TABLE notes (x)", "CREATE INDEX by_time ON events (at)", "ANALYZE")
+    async with await SQLiteStore.open(log) as store:
+        assert len(await store.read_all()) == 3
+
+
+async def test_a_damaged_page_is_an_error_that_names_the_stream(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log, events=5000)
+    with log.open("r+b") as file:
+        file.seek(log.stat().st_size // 2)
+        file.write(b"\xab" * 8192)
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        with pytest.raises(LogFormatError, match="session/a"):
+            await store.read_stream("session/a")
+        assert await store.find_damage()
+
+
+async def test_a_sound_file_has_no_damage(tmp_path: Path) -> None:
+    async with await SQLiteStore.open(tmp_path / "events.db") as store:
+        await store.append([batch("session/a", 0, 100)])
+        assert await store.find_damage() == []
+
+
+@pytest.mark.parametrize("column", ["correlation", "causation", "pending"])
+async def test_text_that_is_not_unicode_is_an_error_that_names_the_stream(tmp_path: Path, column: str) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change(log, f"UPDATE events SET {column} = CAST(x'FF' AS TEXT)")
+    async with await SQLiteStore.open(log) as store:
+        with pytest.raises(LogFormatError, match="session/a"):
+            await store.read_stream("session/a")
+
+
+def change_past_the_checks(log: Path, statement: str) -> None:
+    """Change the file as who edits its pages can: no column has a type, and none must have a value."""
+    with contextlib.closing(sqlite3.connect(log)) as connection:
+        schema = connection.execute("SELECT sql, name FROM sqlite_schema WHERE sql LIKE '%STRICT%'").fetchall()
+    loose = [(re.sub(r" STRICT| NOT NULL| TEXT", "", sql), name) for sql, name in schema]
+    for forms, then in ((loose, None), (schema, statement)):
+        if then is not None:
+            change(log, then)
+        with contextlib.closing(sqlite3.connect(log)) as connection:
+            connection.execute("PRAGMA writable_schema = ON")
+            connection.executemany("UPDATE sqlite_schema SET sql = ? WHERE name = ?", forms)
+            connection.commit()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE events SET correlation = ''",
+        "UPDATE events SET causation = ''",
+        "UPDATE events SET correlation = 7",
+        "UPDATE events SET version = 'x' WHERE version = 2",
+        "UPDATE events SET version = 2.5 WHERE version = 2",
+        "UPDATE events SET batch = NULL",
+        "UPDATE events SET batch = 'x'",
+        "UPDATE events SET at = NULL",
+        "UPDATE events SET at = 'yesterday'",
+        "UPDATE events SET data = NULL",
+        "UPDATE events SET data = 7",
+        "UPDATE events SET chain = NULL",
+        "UPDATE events SET chain = 7",
+        "UPDATE events SET pending = NULL",
+        "UPDATE events SET pending = 0",
+    ],
+)
+async def test_an_event_that_refold_did_not_write_is_an_error_that_names_the_log_and_the_event(
+    tmp_path: Path, statement: str
+) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change_past_the_checks(log, statement)
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        for reading in (store.read_stream("session/a"), store.read_all()):
+            with pytest.raises(LogFormatError, match=r"events\.db is damaged: the event at position \d"):
+                await reading
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE streams SET version = NULL",
+        "UPDATE streams SET version = 'x'",
+        "UPDATE streams SET chain = NULL",
+        "UPDATE streams SET pending = NULL",
+        "UPDATE streams SET pending = 7",
+    ],
+)
+async def test_the_end_of_a_stream_that_refold_did_not_write_is_neither_read_nor_moved(
+    tmp_path: Path, statement: str
+) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change_past_the_checks(log, statement)
+    async with await SQLiteStore.open(log) as store:
+        for refused in (
+            store.head("session/a"),
+            store.list_streams(),
+            store.append([batch("session/b", 0), batch("session/a", 3)]),
+        ):
+            with pytest.raises(LogFormatError, match=r"events\.db is damaged: the end of stream 'session/a'"):
+                await refused
+        await store.append([batch("session/b", 0)])
+
+
+@pytest.mark.parametrize("name", ["NULL", "7"])
+async def test_a_stream_whose_name_is_no_text_is_an_error_that_names_the_log(tmp_path: Path, name: str) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change_past_the_checks(log, f"UPDATE streams SET name = {name}")
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        with pytest.raises(LogFormatError, match=r"events\.db is damaged: .*stream.* name"):
+            await store.read_all()
+
+
+async def test_payloads_and_snapshots_that_refold_did_not_write_are_errors_that_name_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    kept = payload(b"prompt")
+    async with await SQLiteStore.open(log) as store:
+        (place,) = await store.append([batch("session/a", 0)], kept)
+        await store.save_snapshot(
+            Snapshot(stream=place.stream, version=1, chain=place.chain, fold_version=1, state=b"")
+        )
+    change_past_the_checks(log, "UPDATE payloads SET data = NULL")
+    change_past_the_checks(log, "UPDATE snapshots SET fold_version = 'x'")
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        with pytest.raises(LogFormatError, match=r"events\.db is damaged: the payload"):
+            await store.read_payloads(kept)
+        with pytest.raises(LogFormatError, match=r"events\.db is damaged: the snapshot of stream 'session/a'"):
+            await store.load_snapshot("session/a")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM log",
+        f"UPDATE log SET incarnation = {2**63 - 1}",
+        "UPDATE log SET incarnation = -1",
+        "UPDATE log SET incarnation = NULL",
+        "UPDATE log SET incarnation = 'x'",
+        "UPDATE log SET removed_position = 'x'",
+    ],
+)
+async def test_a_log_without_a_usable_incarnation_is_not_opened_for_writing(tmp_path: Path, statement: str) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change_past_the_checks(log, statement)
+    with pytest.raises(LogFormatError, match=r"events\.db is damaged: its table `log`"):
+        await SQLiteStore.open(log)
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        assert len(await store.read_all()) == 3
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "DELETE FROM log",
+        f"UPDATE log SET removed_position = {2**63 - 1}",
+        f"UPDATE events SET position = {2**63 - 1} WHERE version = 3",
+    ],
+)
+async def test_an_append_after_a_last_position_that_cannot_be_writes_nothing(tmp_path: Path, statement: str) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change_past_the_checks(log, "SELECT 1" if statement.startswith("DELETE") else statement)
+    async with await SQLiteStore.open(log) as store:
+        if statement.startswith("DELETE"):
+            change(log, statement)
+        with pytest.raises(LogFormatError, match=r"events\.db is damaged"):
+            await store.append([batch("session/a", 3)])
+        assert len(await store.read_all()) == 3
+
+
+@pytest.mark.parametrize("version", [0, -1])
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_log_of_a_format_that_never_was_is_refused(tmp_path: Path, version: int, read_only: bool) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change(log, f"PRAGMA user_version = {version}")
+    before = contents(tmp_path)
+    with pytest.raises(LogFormatError, match=rf"events\.db is damaged: it has format {version}"):
+        await SQLiteStore.open(log, read_only=read_only)
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("length", [243, 244, 250, 251, 255, 256, 5000])
+async def test_a_name_that_is_too_long_is_an_error_of_ours_or_none(tmp_path: Path, length: int) -> None:
+    await make_log(tmp_path / "events.db")
+    log = tmp_path / ("x" * length)
+    for read_only in (False, True):
+        with contextlib.suppress(PersistenceError):
+            await (await SQLiteStore.open(log, read_only=read_only)).close()
+    with contextlib.suppress(PersistenceError):
+        assert log_owner(log) is None
+    if length <= 251:
+        (tmp_path / "events.db").rename(log)
+        async with await SQLiteStore.open(log, read_only=True) as store:
+            assert len(await store.read_all()) == 3
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("name", ["events\0.db", "\ud800.db"])
+async def test_a_path_that_no_file_can_have_is_a_configuration_error(
+    tmp_path: Path, name: str, read_only: bool
+) -> None:
+    with pytest.raises(ConfigError, match="names no file"):
+        await SQLiteStore.open(tmp_path / name, read_only=read_only)
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+async def test_a_missing_folder_is_named(tmp_path: Path, read_only: bool) -> None:
+    with pytest.raises(PersistenceError, match=r"folder .*missing"):
+        await SQLiteStore.open(tmp_path / "missing" / "events.db", read_only=read_only)
+
+
+async def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(PersistenceError, match="file"):
+        await SQLiteStore.open(tmp_path / "file" / "events.db")
+
+
+@pytest.mark.parametrize("path", ["", ":memory:"])
+async def test_a_path_that_names_no_file_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="InMemoryStore"):
+        await SQLiteStore.open(path)
+
+
+async def test_reading_makes_no_log(tmp_path: Path) -> None:
+    with pytest.raises(PersistenceError, match="does not exist"):
+        await SQLiteStore.open(tmp_path / "events.db", read_only=True)
+    (tmp_path / "empty.db").touch()
+    with pytest.raises(LogFormatError, match="empty"):
+        await SQLiteStore.open(tmp_path / "empty.db", read_only=True)
+    assert contents(tmp_path) == {"empty.db": b""}
+
+
+async def test_an_empty_file_becomes_a_log(tmp_path: Path) -> None:
+    (tmp_path / "events.db").touch()
+    await make_log(tmp_path / "events.db")
+    assert stat.S_IMODE((tmp_path / "events.db").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("suffix", ["-wal", "-journal"])
+async def test_a_wal_left_without_its_log_is_not_mixed_into_a_new_one(tmp_path: Path, suffix: str, empty: bool) -> None:
+    if empty:
+        (tmp_path / "events.db").touch()
+    (tmp_path / f"events.db{suffix}").write_bytes(b"pages of a log that is gone")
+    with pytest.raises(LogFormatError, match=suffix):
+        await SQLiteStore.open(tmp_path / "events.db")
+    assert (tmp_path / f"events.db{suffix}").read_bytes() == b"pages of a log that is gone"
+
+
+async def test_a_symbolic_link_is_not_written_through(tmp_path: Path) -> None:
+    await make_log(tmp_path / "events.db")
+    (tmp_path / "link.db").symlink_to("events.db")
+    (tmp_path / "dangling.db").symlink_to("nowhere.db")
+    before = contents(tmp_path)
+    for name in ("link.db", "dangling.db"):
+        with pytest.raises(PersistenceError, match="symbolic link"):
+            await SQLiteStore.open(tmp_path / name)
+    assert contents(tmp_path) == before
+    async with await SQLiteStore.open(tmp_path / "link.db", read_only=True) as store:
+        assert len(await store.read_all()) == 3
+
+
+async def test_new_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        async with await SQLiteStore.open(tmp_path / "events.db") as store:
+            await store.append([batch("session/a", 0)])
+            found = modes(tmp_path)
+    finally:
+        os.umask(before)
+    assert found == dict.fromkeys(["events.db", "events.db-wal", "events.db-shm", "events.db.lock"], 0o600)
+
+
+async def test_closing_leaves_one_file_and_its_lock(tmp_path: Path) -> None:
+    async with await SQLiteStore.open(tmp_path / "events.db") as store:
+        await store.append([batch("session/a", 0)])
+    assert sorted(contents(tmp_path)) == ["events.db", "events.db.lock"]
+
+
+async def test_what_a_creation_that_died_left_behind_is_cleared_away(tmp_path: Path) -> None:
+    for suffix in (".new", ".new-journal", ".new-wal"):
+        (tmp_path / f"events.db{suffix}").write_bytes(b"half a log")
+    await make_log(tmp_path / "events.db")
+    assert sorted(contents(tmp_path)) == ["events.db"]
+
+
+@pytest.mark.parametrize("name", ["a?b#c%20d.db", "ü 𝄞.db", "it's.db", "-wal"])
+async def test_file_names_may_hold_any_characters(tmp_path: Path, name: str) -> None:
+    await make_log(tmp_path / name)
+    async with await SQLiteStore.open(tmp_path / name, read_only=True) as store:
+        assert len(await store.read_all()) == 3
+        assert store.name == str(tmp_path / name)
+    assert sorted(contents(tmp_path)) == [name]
+
+
+async def test_a_relative_path_stays_what_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    async with await SQLiteStore.open("events.db") as store:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        await store.append([batch("session/a", 0)])
+        await store.reopen()
+        assert len(await store.read_all()) == 1
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+async def test_case_f04_two_openings_at_once_make_one_log(tmp_path: Path) -> None:
+    opened = await asyncio.gather(
+        *(SQLiteStore.open(tmp_path / "events.db", wait_for_log_s=0) for _ in range(5)), return_exceptions=True
+    )
+    stores = [store for store in opened if isinstance(store, SQLiteStore)]
+    refusals = [error for error in opened if isinstance(error, LogInUse)]
+    assert (len(stores), len(refusals)) == (1, 4)
+    await stores[0].append([batch("session/a", 0)])
+    await stores[0].close()
+
+
+async def test_case_f17_a_fresh_path_is_made_into_a_log_with_our_marks(tmp_path: Path) -> None:
+    await make_log(tmp_path / "events.db")
+    with contextlib.closing(sqlite3.connect(tmp_path / "events.db")) as connection:
+        assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (FORMAT_VERSION,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+async def test_any_sqlite_tool_can_read_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    given = batch("session/a", 0, 2, pending=("model", "tool:1"), correlation="session/a@1", causation="timer/t@4")
+    async with await SQLiteStore.open(log) as store:
+        await store.append([given])
+    with contextlib.closing(sqlite3.connect(log)) as connection:
+        connection.execute("PRAGMA trusted_schema = OFF")
+        rows = connection.execute(
+            "SELECT stream, version, type, json_extract(data, '$.n'), time, correlation, causation, pending "
+            "FROM event_list ORDER BY position"
+        ).fetchall()
+    time = "2023-11-14T22:13:20.000000Z"
+    assert rows == [
+        ("session/a", 1, "test.v1", 1, time, "session/a@1", "timer/t@4", "model tool:1"),
+        ("session/a", 2, "test.v1", 2, time, None, None, None),
+    ]
+
+
+async def test_positions_of_removed_events_are_not_used_again(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    change(log, "DELETE FROM events", "DELETE FROM streams", "UPDATE log SET removed_position = 3")
+    async with await SQLiteStore.open(log) as store:
+        (place,) = await store.append([batch("session/a", 0)])
+    assert place.position == 4
+
+
+@pytest.mark.parametrize(("durability", "synchronous"), [("full", 2), ("normal", 1)])
+async def test_the_connection_that_writes_says_how_in_every_pragma(
+    tmp_path: Path, durability: str, synchronous: int
+) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    with contextlib.closing(sqlite3.connect(log, isolation_level=None)) as connection:
+        assert prepare_for_writing(connection, log, durability) == 2  # type: ignore[arg-type]
+        expected = {
+            "synchronous": synchronous,
+            "journal_mode": "wal",
+            "trusted_schema": 0,
+            "cell_size_check": 1,
+            "mmap_size": 0,
+            "secure_delete": 1,
+            "foreign_keys": 0,
+            "busy_timeout": 5000,
+            "wal_autocheckpoint": 1000,
+            "journal_size_limit": 64 * 1024 * 1024,
+        }
+        found = {pragma: connection.execute(f"PRAGMA {pragma}").fetchone()[0] for pragma in expected}
+    assert found == expected
+
+
+async def test_deleted_content_is_not_left_in_the_file(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    await make_log(log)
+    with contextlib.closing(sqlite3.connect(log, isolation_level=None)) as connection:
+        prepare_for_writing(connection, log, "full")
+        connection.execute("INSERT INTO payloads VALUES ('h', CAST('canary' AS BLOB))")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        assert b"canary" in log.read_bytes()
+        connection.execute("DELETE FROM payloads")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    assert b"canary" not in log.read_bytes()
+
+
+@contextlib.contextmanager
+def unprivileged() -> Iterator[Path]:
+    """Make a folder of a user whom permissions bind, and be that user."""
+    with tempfile.TemporaryDirectory() as folder:
+        if os.geteuid() != 0:
+            yield Path(folder)
+            return
+        os.chown(folder, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, 0)
+        try:
+            yield Path(folder)
+        finally:
+            os.setresuid(0, 0, 0)
+
+
+@pytest.mark.parametrize("what", ["the log", "the folder"])
+async def test_what_is_read_only_is_read_and_not_written(tmp_path: Path, what: str) -> None:
+    await make_log(tmp_path / "warm-up.db")
+    with unprivileged() as folder:
+        log = folder / "events.db"
+        await make_log(log)
+        (log if what == "the log" else folder).chmod(0o444 if what == "the log" else 0o555)
+        before = contents(folder)
+        try:
+            with pytest.raises(PersistenceError, match=f"{what}.* is read-only"):
+                await SQLiteStore.open(log)
+            async with await SQLiteStore.open(log, read_only=True) as store:
+                assert len(await store.read_all()) == 3
+            assert contents(folder) == before
+        finally:
+            folder.chmod(0o700)
+
+
+async def test_a_log_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    await make_log(tmp_path / "warm-up.db")
+    with unprivileged() as folder:
+        await make_log(folder / "events.db")
+        (folder / "events.db").chmod(0)
+        for read_only in (False, True):
+            with pytest.raises(PersistenceError, match=r"cannot be (read|opened)"):
+                await SQLiteStore.open(folder / "events.db", read_only=read_only)
+        assert sorted(path.name for path in folder.iterdir()) == ["events.db"]
+
+
+def left_short(log: Path) -> None:
+    os.truncate(log, 8192)
+
+
+def first_page_lost(log: Path) -> None:
+    with log.open("r+b") as file:
+        file.write(bytes(range(256)) * 16)
+
+
+@pytest.mark.parametrize("damage", [left_short, first_page_lost])
+async def test_a_log_whose_owner_died_in_a_checkpoint_is_ours_all_the_same(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    """The file alone makes no sense; with its WAL it is whole."""
+    log = tmp_path / "events.db"
+    copy = tmp_path / "copy.db"
+    store = await SQLiteStore.open(log)
+    given = [batch("session/a", 0, 500)]
+    appended = await store.append(given)
+    with contextlib.closing(sqlite3.connect(log)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+    for suffix in ("", "-wal"):
+        copy.with_name(copy.name + suffix).write_bytes(log.with_name(log.name + suffix).read_bytes())
+    await store.close()
+    damage(copy)
+    async with await SQLiteStore.open(copy) as again:
+        assert await again.read_all() == expected_events(given, appended)
