@@ -4,7 +4,6 @@ The kernel (`actor`, `actor_ref`, `system`) knows nothing of events; `event_sour
 actor; `session`, `model` and `tool` are the actors of an agent. Names load on first use.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -31,68 +30,25 @@ if TYPE_CHECKING:
     from refold.actors.thread_pool import LateOutcome as LateOutcome
     from refold.actors.thread_pool import ThreadPool as ThreadPool
     from refold.actors.thread_pool import ThreadWork as ThreadWork
+else:
+    from refold._lazy import lazy
 
-__all__ = [
-    "Actor",
-    "ActorFailure",
-    "ActorFuture",
-    "ActorRef",
-    "ActorStopped",
-    "ActorSystem",
-    "AskCycle",
-    "AskTimeout",
-    "CancellationToken",
-    "Clock",
-    "EventSourcedActor",
-    "EventSourcedSystem",
-    "Host",
-    "Hosted",
-    "Journal",
-    "LateOutcome",
-    "ManualClock",
-    "Performed",
-    "SystemClock",
-    "ThreadPool",
-    "ThreadWork",
-    "Timer",
-    "WouldDeadlock",
-]
-
-_HOMES = {
-    "Actor": "refold.actors.kernel.actor",
-    "ActorFailure": "refold.actors.kernel.supervision",
-    "ActorFuture": "refold.actors.kernel.future",
-    "ActorRef": "refold.actors.kernel.ref",
-    "ActorStopped": "refold.actors.kernel.errors",
-    "ActorSystem": "refold.actors.kernel.system",
-    "AskCycle": "refold.actors.kernel.errors",
-    "AskTimeout": "refold.actors.kernel.errors",
-    "CancellationToken": "refold.actors.cancellation",
-    "Clock": "refold.actors.kernel.clock",
-    "EventSourcedActor": "refold.actors.event_sourced",
-    "EventSourcedSystem": "refold.actors.system",
-    "Host": "refold.actors.hosting",
-    "Hosted": "refold.actors.hosting",
-    "Journal": "refold.actors.journal",
-    "LateOutcome": "refold.actors.thread_pool",
-    "ManualClock": "refold.actors.kernel.clock",
-    "Performed": "refold.actors.folded_actor",
-    "SystemClock": "refold.actors.kernel.clock",
-    "ThreadPool": "refold.actors.thread_pool",
-    "ThreadWork": "refold.actors.thread_pool",
-    "Timer": "refold.actors.kernel.clock",
-    "WouldDeadlock": "refold.actors.kernel.errors",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, and keep it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "refold.actors.cancellation": "CancellationToken",
+            "refold.actors.event_sourced": "EventSourcedActor",
+            "refold.actors.folded_actor": "Performed",
+            "refold.actors.hosting": "Host Hosted",
+            "refold.actors.journal": "Journal",
+            "refold.actors.kernel.actor": "Actor",
+            "refold.actors.kernel.clock": "Clock ManualClock SystemClock Timer",
+            "refold.actors.kernel.errors": "ActorStopped AskCycle AskTimeout WouldDeadlock",
+            "refold.actors.kernel.future": "ActorFuture",
+            "refold.actors.kernel.ref": "ActorRef",
+            "refold.actors.kernel.supervision": "ActorFailure",
+            "refold.actors.kernel.system": "ActorSystem",
+            "refold.actors.system": "EventSourcedSystem",
+            "refold.actors.thread_pool": "LateOutcome ThreadPool ThreadWork",
+        },
+    )

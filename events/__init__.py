@@ -4,7 +4,6 @@ Start at `session_core` (the four functions of a session) and `core` (what the f
 `events` and `state` are the data; `codec` and `records` are how events enter a store.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,82 +37,22 @@ if TYPE_CHECKING:
     from refold.events.session.core import fold as fold
     from refold.events.session.state import SessionState as SessionState
     from refold.events.session.state import history as history
+else:
+    from refold._lazy import lazy
 
-__all__ = [
-    "SECOND_US",
-    "SESSION_CODEC",
-    "SESSION_CORE",
-    "AgentConfig",
-    "CommandRejected",
-    "Core",
-    "CoreFailed",
-    "Effect",
-    "Event",
-    "EventCodec",
-    "ImageBlock",
-    "KeyedCommand",
-    "KeyedEvent",
-    "Message",
-    "ProviderBlock",
-    "PureCore",
-    "Recorded",
-    "RecordedEvent",
-    "SessionState",
-    "State",
-    "StoredBlock",
-    "TextBlock",
-    "ThinkingBlock",
-    "ToolResultBlock",
-    "ToolSpec",
-    "ToolUseBlock",
-    "Wait",
-    "WaitUntil",
-    "fold",
-    "history",
-]
-
-_HOMES = {
-    "AgentConfig": "refold.events.model.configuration",
-    "CommandRejected": "refold.events.core.errors",
-    "Core": "refold.events.core.contract",
-    "CoreFailed": "refold.events.core.errors",
-    "Effect": "refold.events.core.contract",
-    "Event": "refold.events.core.event",
-    "EventCodec": "refold.events.core.codec",
-    "ImageBlock": "refold.events.core.content",
-    "KeyedCommand": "refold.events.core.pure_core",
-    "KeyedEvent": "refold.events.core.pure_core",
-    "Message": "refold.events.core.content",
-    "ProviderBlock": "refold.events.core.content",
-    "PureCore": "refold.events.core.pure_core",
-    "Recorded": "refold.events.core.contract",
-    "RecordedEvent": "refold.events.core.codec",
-    "SECOND_US": "refold.events.core.event",
-    "SESSION_CODEC": "refold.events.session.core",
-    "SESSION_CORE": "refold.events.session.core",
-    "SessionState": "refold.events.session.state",
-    "State": "refold.events.core.pure_core",
-    "StoredBlock": "refold.events.core.content",
-    "TextBlock": "refold.events.core.content",
-    "ThinkingBlock": "refold.events.core.content",
-    "ToolResultBlock": "refold.events.core.content",
-    "ToolSpec": "refold.events.model.configuration",
-    "ToolUseBlock": "refold.events.core.content",
-    "Wait": "refold.events.core.contract",
-    "WaitUntil": "refold.events.core.contract",
-    "fold": "refold.events.session.core",
-    "history": "refold.events.session.state",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, and keep it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "refold.events.core.codec": "EventCodec RecordedEvent",
+            "refold.events.core.content": (
+                "ImageBlock Message ProviderBlock StoredBlock TextBlock ThinkingBlock ToolResultBlock ToolUseBlock"
+            ),
+            "refold.events.core.contract": "Core Effect Recorded Wait WaitUntil",
+            "refold.events.core.errors": "CommandRejected CoreFailed",
+            "refold.events.core.event": "Event SECOND_US",
+            "refold.events.core.pure_core": "KeyedCommand KeyedEvent PureCore State",
+            "refold.events.model.configuration": "AgentConfig ToolSpec",
+            "refold.events.session.core": "fold SESSION_CODEC SESSION_CORE",
+            "refold.events.session.state": "history SessionState",
+        },
+    )

@@ -1,7 +1,7 @@
 """The runtime: an agent with its subagents, one log, and the actors that work for their sessions.
 
 Read `refold.sessions.session` for what a session can do, `refold.actors.agent.session` for the actor behind it, and
-`refold.options` for every setting. The rules: a runtime owns its log from `async with` to its end; whatever happens in
+`AgentRuntime` for every setting. The rules: a runtime owns its log from `async with` to its end; whatever happens in
 between, the log says where every run stands, and the next runtime goes on from there.
 """
 
@@ -59,7 +59,7 @@ from refold.sessions.session import Session
 from refold.sessions.subscription import CAPACITY, Subscription
 from refold.sessions.turn_checkpoints import StepSnapshots
 from refold.stores.event_store import EventStore
-from refold.version import VERSION
+from refold.version import __version__
 
 if TYPE_CHECKING:
     from refold.sync.runtime import SyncRuntime
@@ -77,8 +77,38 @@ class AgentRuntime:
     Args:
         agent: the agent's configuration, or a whole `Agent`.
         provider: what answers model requests; with an `AgentConfig` only.
-        options: see `refold.options.RuntimeOptions`; and, with an `AgentConfig` only, the rest of an agent, such as
-            `tools`: see `refold.agents.agent.AgentParts`.
+        options: those below, all of them optional; times are in seconds. With an `AgentConfig` also the rest of an
+            agent, such as `tools`: see `Agent`.
+        log: where events go: a path, `":memory:"`, or an open event store, which its owner closes; default
+            `":memory:"`, which ends with the runtime.
+        durability: `full` (default): what was acknowledged survives power loss. `normal`: it survives a crash of the
+            process.
+        wait_for_log_s: how long to wait for another runtime to release the log; default 30.
+        append_timeout_s: after how long an append counts as hanging; default 30.
+        inbox_poll_s: how often a runtime whose log is a file looks for commands of other processes; default 0.2, 0 =
+            never.
+        auto_resume: whether runs that an earlier process left open go on by themselves; default True, else
+            `Session.resume`.
+        app_version: the application's own version, recorded with each run; default None.
+        deps: given to tools as `ToolContext.deps`; default None.
+        cancel_grace_s: how long a cancelled effect may take to end before it is abandoned; default 5.
+        close_grace_s: how long `close` waits for running effects to reach the log; default 5.
+        ask_timeout_s: after how long an unanswered ask fails; default 30.
+        mailbox_capacity: most messages that may wait for one actor, such as a session; what comes then is shed; default
+            10,000.
+        passivate_after_s: how long a session is idle before it leaves memory; its next message reads it from the log
+            again; default 60, None = it stays.
+        live_max: most actors in memory before idle sessions are let go, longest idle first; default 10,000, None = any
+            number.
+        tool_threads: most synchronous tools that run at once; default 32.
+        subagent_depth_max: most levels of subagents below a session, whose calls begin children of children; default 5,
+            0 = none.
+        restarts_max: restarts of a failing actor within `restart_window_s` before it is stopped; default 5.
+        restart_window_s: the seconds in which restarts are counted; default 60.
+        clock: where time comes from; default None, the machine's.
+        session_ids: makes the ids of sessions that are opened without one; default None, random UUIDs.
+        on_failure: called with each failure of an actor; default None.
+        step_snapshots: where a checkpoint goes after every turn; default None, nowhere.
 
     Raises:
         ConfigError: something is missing or cannot work.
@@ -254,7 +284,7 @@ class AgentRuntime:
         )
         self._journal = Journal(store)
         self._journal.observer = self.metrics
-        code = CodeIdentity(refold=VERSION, core=CORE_VERSION, app=options.app_version)
+        code = CodeIdentity(refold=__version__, core=CORE_VERSION, app=options.app_version)
         after_order = await ended_in_order(store)
         agents, journal = self._agents, self._journal
         settings = await agents.settings(journal, code, options, after_order=after_order)

@@ -1,4 +1,4 @@
-"""Every setting of a runtime, with its default, in one place."""
+"""Every setting of a runtime, with its default, in one place; `AgentRuntime` describes them."""
 
 import os
 from collections.abc import Callable
@@ -19,53 +19,30 @@ Log = str | os.PathLike[str] | EventStore
 
 
 class RuntimeOptions(TypedDict, total=False):
-    """Settings that `AgentRuntime` takes by keyword; times are in seconds."""
+    """Settings that `AgentRuntime` takes by keyword; its docstring describes each."""
 
     log: Log
-    """Where events go; default `":memory:"`, which ends with the runtime."""
     durability: Durability
-    """`full` (default): what was acknowledged survives power loss. `normal`: it survives a crash of the process."""
     wait_for_log_s: float
-    """How long to wait for another runtime to release the log; default 30."""
     append_timeout_s: float
-    """After how long an append counts as hanging; default 30."""
     inbox_poll_s: float
-    """How often a runtime whose log is a file looks for commands of other processes; default 0.2, 0 = never."""
     auto_resume: bool
-    """Whether runs that an earlier process left open go on by themselves; default True, else `Session.resume`."""
     app_version: str | None
-    """The application's own version, recorded with each run; default None."""
     deps: object
-    """Given to tools as `ToolContext.deps`; default None."""
     cancel_grace_s: float
-    """How long a cancelled effect may take to end before it is abandoned; default 5."""
     close_grace_s: float
-    """How long `close` waits for running effects to reach the log; default 5."""
     ask_timeout_s: float
-    """After how long an unanswered ask fails; default 30."""
     mailbox_capacity: int
-    """Most messages that may wait for one actor, such as a session; what comes then is shed; default 10,000."""
     passivate_after_s: float | None
-    """How long a session is idle before memory lets go of it, to be read from the log again by its next message;
-    default 60, None = it stays."""
     live_max: int | None
-    """Most actors in memory before idle sessions are let go, longest idle first; default 10,000, None = any number."""
     tool_threads: int
-    """Most synchronous tools that run at once; default 32."""
     subagent_depth_max: int
-    """Most levels of subagents below a session, whose calls begin children of children; default 5, 0 = none."""
     restarts_max: int
-    """Restarts of a failing actor within `restart_window_s` before it is stopped; default 5."""
     restart_window_s: float
-    """Default 60."""
     clock: Clock | None
-    """Where time comes from; default None, the machine's."""
     session_ids: Callable[[], str] | None
-    """Makes the ids of sessions that are opened without one; default None, random UUIDs."""
     on_failure: Callable[[ActorFailure], object] | None
-    """Called with each failure of an actor; default None."""
     step_snapshots: PersistenceBackend | None
-    """Where a checkpoint goes after every turn (`refold.sessions.turn_checkpoints`); default None, nowhere."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,6 @@ happen to a session within a small scope; `rules` says what is checked. `core_ex
 core of the user's own.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,56 +26,19 @@ if TYPE_CHECKING:
     from refold.scenarios.shrinking import shrunk as shrunk
     from refold.scenarios.simulator import Simulator as Simulator
     from refold.scenarios.world.loop import SimulationError as SimulationError
+else:
+    from refold._lazy import lazy
 
-__all__ = [
-    "Abandon",
-    "Answer",
-    "Call",
-    "Cancel",
-    "Clear",
-    "Decide",
-    "Say",
-    "Scenario",
-    "SimulationError",
-    "SimulationReport",
-    "Simulator",
-    "Watch",
-    "drawn_scenario",
-    "scenario_as_code",
-    "scenario_as_test",
-    "shrunk",
-    "with_stand_ins",
-]
-
-_HOMES = {
-    "Abandon": "refold.scenarios.plan.scenario",
-    "Answer": "refold.scenarios.plan.scenario",
-    "Call": "refold.scenarios.plan.scenario",
-    "Cancel": "refold.scenarios.plan.scenario",
-    "Clear": "refold.scenarios.plan.scenario",
-    "Decide": "refold.scenarios.plan.scenario",
-    "Say": "refold.scenarios.plan.scenario",
-    "Scenario": "refold.scenarios.plan.scenario",
-    "SimulationError": "refold.scenarios.world.loop",
-    "SimulationReport": "refold.scenarios.report",
-    "Simulator": "refold.scenarios.simulator",
-    "Watch": "refold.scenarios.plan.scenario",
-    "drawn_scenario": "refold.scenarios.plan.random_scenario",
-    "scenario_as_code": "refold.scenarios.as_code",
-    "scenario_as_test": "refold.scenarios.as_code",
-    "shrunk": "refold.scenarios.shrinking",
-    "with_stand_ins": "refold.scenarios.command.stubs",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, and keep it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "refold.scenarios.as_code": "scenario_as_code scenario_as_test",
+            "refold.scenarios.command.stubs": "with_stand_ins",
+            "refold.scenarios.plan.random_scenario": "drawn_scenario",
+            "refold.scenarios.plan.scenario": "Abandon Answer Call Cancel Clear Decide Say Scenario Watch",
+            "refold.scenarios.report": "SimulationReport",
+            "refold.scenarios.shrinking": "shrunk",
+            "refold.scenarios.simulator": "Simulator",
+            "refold.scenarios.world.loop": "SimulationError",
+        },
+    )

@@ -3,7 +3,6 @@
 Read `refold.stores.event_store` first. Names load on first use, so that importing this package costs nothing.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,44 +17,21 @@ if TYPE_CHECKING:
     from refold.stores.values.files import FileBackend as FileBackend
     from refold.stores.values.memory import MemoryBackend as MemoryBackend
     from refold.stores.values.sqlite import SQLiteBackend as SQLiteBackend
+else:
+    from refold._lazy import lazy
 
-__all__ = [
-    "EventStore",
-    "FaultPoint",
-    "FileBackend",
-    "InMemoryStore",
-    "JsonLinesStore",
-    "LogOwner",
-    "MemoryBackend",
-    "PersistenceBackend",
-    "SQLiteBackend",
-    "SQLiteStore",
-    "log_owner",
-]
-
-_HOMES = {
-    "EventStore": "refold.stores.event_store",
-    "FaultPoint": "refold.stores.append_rules",
-    "FileBackend": "refold.stores.values.files",
-    "InMemoryStore": "refold.stores.memory",
-    "JsonLinesStore": "refold.stores.jsonl.store",
-    "LogOwner": "refold.stores.sqlite.ownership",
-    "MemoryBackend": "refold.stores.values.memory",
-    "PersistenceBackend": "refold.stores.values.backend",
-    "SQLiteBackend": "refold.stores.values.sqlite",
-    "SQLiteStore": "refold.stores.sqlite.store",
-    "log_owner": "refold.stores.sqlite.ownership",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, and keep it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "refold.stores.append_rules": "FaultPoint",
+            "refold.stores.event_store": "EventStore",
+            "refold.stores.jsonl.store": "JsonLinesStore",
+            "refold.stores.memory": "InMemoryStore",
+            "refold.stores.sqlite.ownership": "log_owner LogOwner",
+            "refold.stores.sqlite.store": "SQLiteStore",
+            "refold.stores.values.backend": "PersistenceBackend",
+            "refold.stores.values.files": "FileBackend",
+            "refold.stores.values.memory": "MemoryBackend",
+            "refold.stores.values.sqlite": "SQLiteBackend",
+        },
+    )

@@ -12,6 +12,7 @@ A block has no `>>>` prompts. What it promises it may say with `assert`.
 import ast
 import asyncio
 import inspect
+import pkgutil
 import re
 import sys
 from dataclasses import dataclass
@@ -121,6 +122,34 @@ def test_a_block_says_how_it_runs_and_compiles(block: Block) -> None:
 @pytest.mark.parametrize("story", stories(BLOCKS), ids=lambda story: str(story[0]))
 def test_documented_code_runs(story: list[Block], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run(story, monkeypatch, tmp_path)
+
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+LOGGERS = {
+    f"refold.{name}" for name in ("approval", "inbox", "model", "provider", "runtime", "session", "snapshots", "tool")
+}
+"""Documented dotted names that are loggers and no modules."""
+
+
+def documented_names() -> dict[str, str]:
+    """Return every dotted name of ours that a document or an example mentions or imports, and where it is first."""
+    found: dict[str, str] = {}
+    for path in [*DOCUMENTS, *EXAMPLES]:
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r"(?<![\w./-])refold(?:\.[A-Za-z_]\w*)+(?!/)", text):
+            found.setdefault(name, path.name)
+        sources = [text] if path.suffix == ".py" else [block.code for block in BLOCKS if block.document == path]
+        for node in (node for source in sources for node in ast.walk(ast.parse(source))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "refold":
+                for alias in node.names:
+                    found.setdefault(f"{node.module}.{alias.name}", path.name)
+    return {name: place for name, place in found.items() if name not in LOGGERS}
+
+
+@pytest.mark.parametrize(("name", "place"), documented_names().items())
+def test_a_documented_name_can_be_imported(name: str, place: str) -> None:
+    assert pkgutil.resolve_name(name) is not None, f"{place} names {name}"
 
 
 SAMPLE = """

@@ -54,6 +54,31 @@ ErrorRecovery = Literal["stop", "retry"]
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How an agent thinks. Only `model` is required.
 
+    Args:
+        model: the provider's name of the model.
+        system_prompt: what the model is told first; empty = nothing.
+        max_turns: most model calls in one run, >= 1; a run that wants one more fails.
+        max_tokens: most output tokens of one answer, >= 1; None = the provider's own limit.
+        temperature: 0 to 2; None = the provider's default.
+        stop_sequences: texts at which the model stops.
+        max_memory_recalls: most remembered items that enter one prompt, >= 0.
+        max_memory_tokens: most tokens of remembered items in one prompt (about 4 characters a token); None = no limit.
+        run_timeout_s: most seconds of wall clock for one run, without those in which it waits for a person; None = no
+            limit.
+        approval_expiry_s: after how many seconds a call that waits for approval counts as denied; None = never.
+        retry: how failed model calls that may be repeated are made again; None = not at all.
+        rejections_max: how often in a row an answer that cannot be used is asked again, the model being told why, >= 0.
+        budget: how much one run may spend; None = no limit.
+        prices: what tokens cost, by model; a name stands for all models whose names begin with it.
+        error_recovery: what becomes of a run when carrying out tool calls itself breaks, because a policy, a validator
+            or the runner raised. `stop`: the run fails. `retry`: the model is told that its calls failed and asked for
+            simpler ones, a few times.
+        recoveries_max: how often in a row `error_recovery="retry"` asks again before the run fails, >= 0.
+        resumes_max: how often a run may be resumed without progress before it is parked, >= 0.
+        streaming: whether answers are requested as streams.
+        protocol: how the model asks for tools: `native` tool-call blocks, or `react` text (Thought, Action,
+            Observation).
+
     Raises:
         ConfigError: a value is outside its bounds; the message names the field.
     """
@@ -61,35 +86,21 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     system_prompt: str = DEFAULT_SYSTEM_PROMPT
     max_turns: int = DEFAULT_MAX_TURNS
-    """Most model calls in one run, >= 1; a run that wants one more fails."""
     max_tokens: int | None = None
-    """Most output tokens of one answer, >= 1; None = the provider's own limit."""
     temperature: float | None = None
-    """0 to 2; None = the provider's default."""
     stop_sequences: tuple[str, ...] = ()
     max_memory_recalls: int = 3
-    """Most remembered items that enter one prompt, >= 0."""
     max_memory_tokens: int | None = None
-    """Most tokens of remembered items in one prompt (about 4 characters a token); None = no limit."""
     run_timeout_s: float | None = None
-    """Most seconds of wall clock for one run, without those in which it waits for a person; None = no limit."""
     approval_expiry_s: float | None = None
-    """After how many seconds a call that waits for approval counts as denied; None = never."""
     retry: RetryPolicy | None = None
-    """How failed model calls that may be repeated are made again; None = not at all."""
     rejections_max: int = DEFAULT_REJECTIONS_MAX
-    """How often in a row an answer that cannot be used is asked again, the model being told why, >= 0."""
     budget: Budget | None = None
-    """How much one run may spend; None = no limit."""
     prices: dict[str, Price] = {}
-    """What tokens cost, by model; a name stands for all models whose names begin with it too."""
     error_recovery: ErrorRecovery = "stop"
     recoveries_max: int = DEFAULT_RECOVERIES_MAX
-    """How often in a row `error_recovery="retry"` asks again before the run fails, >= 0."""
     resumes_max: int = DEFAULT_RESUMES_MAX
-    """How often a run may be resumed without progress before it is parked, >= 0."""
     streaming: bool = False
-    """Whether answers are requested as streams."""
     protocol: Protocol = "native"
 
     def __post_init__(self) -> None:

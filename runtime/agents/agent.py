@@ -23,7 +23,6 @@ from refold.actors.calls.recall import PromptText, Recall, Recalling
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_skills
-from refold.agents.subagent import SUBAGENT_SILENCE_S, SubagentTool, Task, subagent
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import SessionId, checked_identifier
 from refold.events.kinds.episodic import MEMORY_KIND
@@ -33,13 +32,14 @@ from refold.events.model.configuration import AgentConfig, Tier
 from refold.events.model.context_window import ContextWindow
 from refold.events.session.events import Decision, ToolApprovalRequested
 from refold.memory.graph import GraphStore
+from refold.memory.semantic import SemanticStore
 from refold.memory.stream_object import StreamObject, stream_objects_of
 from refold.options import RuntimeOptions
 from refold.sessions.structured_output import output_schema, with_output
 from refold.tools.tool import Tool
 
 if TYPE_CHECKING:
-    from refold.memory.semantic import SemanticStore
+    from refold.agents.subagent import SubagentTool
 
 
 def checked_provider(given: object) -> Provider:
@@ -101,8 +101,37 @@ def asking(handler: ApprovalHandler | None, pool: ThreadPool) -> AskHandler | No
     return ask
 
 
+SUBAGENT_SILENCE_S = 600.0
+"""How long a subagent's model may say nothing, unless its tool says otherwise: models think longer than tools."""
+
+Task: TypeAlias = Callable[..., str]
+"""Returns the input of a subagent, given the arguments of a call; plain and typed."""
+
+
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that makes an agent, and nothing that runs.
+
+    Args:
+        config: how it thinks: its model, its system prompt, its limits.
+        provider: answers its requests.
+        tools: what its model may call.
+        name: its AgentId; holds no slash.
+        approval: decides about calls that wait for approval; None = they wait for `Session.decide` or `refold
+            approve`.
+        policy: judges each call that a model asks for, before anybody approves; a failing policy breaks the call.
+        offer: says which tools a model is offered in a session; None = all.
+        output_type: what a final answer must be, as JSON: a msgspec Struct, a dataclass, a TypedDict; None = any text.
+            The model is told its schema; read an answer with `RunResult.parsed`.
+        context: says which part of a long history the model is shown, such as a `TokenWindow`; None = all of it.
+        middleware: is called around what people say, what the model is asked and answers, and each tool's body, in this
+            order.
+        memory: episodes; those that match the latest input enter each request, as far as the configuration allows.
+        working_memory: what stands behind the system prompt of each request.
+        graph: what it knows of entities and their relationships.
+        semantic: what it knows: values by key.
+        objects: what else lives on the runtime's log, such as circuit breakers.
+        skills: instructions that its model reads when a task needs them, with the tool `load_skill`.
+        skill_prompter: says how skills enter the system prompt; None = names and descriptions are listed.
 
     Raises:
         ConfigError: the name cannot be one, or holds a slash; or something is no provider, or no function, that
@@ -111,37 +140,21 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
     config: AgentConfig
     provider: Provider
-    """What answers its requests."""
     tools: Sequence[Tool[..., object]] = ()
     name: str = "agent"
-    """Its AgentId."""
     approval: ApprovalHandler | None = None
-    """Is asked about calls that wait for approval; None = they wait for `Session.decide` or `refold approve`."""
     policy: Policy | None = None
-    """Judges each call that a model asks for, before anybody approves; a failing policy breaks the call."""
     offer: Offer | None = None
-    """Says which tools a model is offered in a session; None = all."""
     output_type: type[object] | None = None
-    """What a final answer must be, as JSON: a msgspec Struct, a dataclass, a TypedDict; None = any text. The model is
-    told its schema; read an answer with `RunResult.parsed`."""
     context: ContextWindow | None = None
-    """Says which part of a long history the model is shown, such as a `TokenWindow`; None = all of it."""
     middleware: Sequence[Middleware] = ()
-    """Is called around what people say, what the model is asked and answers, and each tool's body, in this order."""
     memory: Recall | None = None
-    """Of episodes: those that match the latest input enter each request, as far as the configuration allows."""
     working_memory: PromptText | None = None
-    """What it holds stands behind the system prompt of each request."""
     graph: GraphStore | None = None
-    """What it knows of entities and their relationships."""
-    semantic: "SemanticStore | None" = None
-    """What it knows."""
+    semantic: SemanticStore | None = None
     objects: Sequence[StreamObject[Any, Any, Any]] = ()
-    """What else lives on the runtime's log, such as circuit breakers."""
     skills: Sequence[Skill] = ()
-    """Instructions that its model reads when a task needs them, with the tool `load_skill`."""
     skill_prompter: SkillPrompter | None = None
-    """Says how skills enter the system prompt; None = names and descriptions are listed."""
 
     def __post_init__(self) -> None:
         if "/" in checked_identifier(self.name, "agent name"):
@@ -176,12 +189,14 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         timeout_s: float = SUBAGENT_SILENCE_S,
         display_name: str = "",
         result_limit: int | None = DEFAULT_RESULT_LIMIT,
-    ) -> SubagentTool[..., object]:
+    ) -> "SubagentTool[..., object]":
         """Return a tool by which other agents have tasks carried out by this one; see `refold.agents.subagent.subagent`.
 
         Raises:
             ConfigError: something of it cannot work; names the tool.
         """
+        from refold.agents.subagent import subagent
+
         return subagent(
             self,
             name=name,
@@ -282,7 +297,7 @@ class AgentParts(TypedDict, total=False):
     memory: Recall | None
     working_memory: PromptText | None
     graph: GraphStore | None
-    semantic: "SemanticStore | None"
+    semantic: SemanticStore | None
     objects: Sequence[StreamObject[Any, Any, Any]]
     skills: Sequence[Skill]
     skill_prompter: SkillPrompter | None

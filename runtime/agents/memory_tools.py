@@ -7,17 +7,15 @@ is run again after a crash changes nothing twice.
 """
 
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
 from refold.actors.calls.tool_context import ToolContext
 from refold.events.core.errors import ConfigError
+from refold.memory.episodic import EpisodicStore
+from refold.memory.semantic import SemanticStore
 from refold.tools.tool import Tool, tool
-
-if TYPE_CHECKING:
-    from refold.memory.episodic import EpisodicStore
-    from refold.memory.semantic import SemanticStore
 
 Importance = Annotated[float, msgspec.Meta(ge=0, le=1, description="How much it matters, 0 to 1.")]
 Tags = Annotated[list[str], msgspec.Meta(description="Words by which it is found as well.")]
@@ -53,8 +51,8 @@ class RelationStore(Protocol):
 
 def memory_tools(
     *,
-    episodic: "EpisodicStore | None" = None,
-    semantic: "SemanticStore | None" = None,
+    episodic: EpisodicStore | None = None,
+    semantic: SemanticStore | None = None,
     graph: RelationStore | None = None,
     agent: str = "agent",
 ) -> list[Tool[..., Any]]:
@@ -89,7 +87,7 @@ def memory_tools(
     return tools
 
 
-def _remember_episode(episodic: "EpisodicStore", agent: str) -> Tool[..., Any]:
+def _remember_episode(episodic: EpisodicStore, agent: str) -> Tool[..., Any]:
     @tool(effect="idempotent")
     async def remember(
         ctx: ToolContext[Any],
@@ -104,7 +102,7 @@ def _remember_episode(episodic: "EpisodicStore", agent: str) -> Tool[..., Any]:
     return remember
 
 
-def _remember_fact(semantic: "SemanticStore") -> Tool[..., Any]:
+def _remember_fact(semantic: SemanticStore) -> Tool[..., Any]:
     @tool(effect="idempotent")
     async def remember(ctx: ToolContext[Any], key: Key, content: str, tags: Tags = []) -> str:  # noqa: B006
         """Remember a fact for later."""
@@ -114,7 +112,7 @@ def _remember_fact(semantic: "SemanticStore") -> Tool[..., Any]:
     return remember
 
 
-def _remember_either(episodic: "EpisodicStore", semantic: "SemanticStore", agent: str) -> Tool[..., Any]:
+def _remember_either(episodic: EpisodicStore, semantic: SemanticStore, agent: str) -> Tool[..., Any]:
     @tool(effect="idempotent")
     async def remember(
         ctx: ToolContext[Any],
@@ -133,7 +131,7 @@ def _remember_either(episodic: "EpisodicStore", semantic: "SemanticStore", agent
     return remember
 
 
-def _recall(episodic: "EpisodicStore | None", semantic: "SemanticStore | None", agent: str) -> Tool[..., Any]:
+def _recall(episodic: EpisodicStore | None, semantic: SemanticStore | None, agent: str) -> Tool[..., Any]:
     @tool(tier="observe", effect="idempotent")
     async def recall(ctx: ToolContext[Any], query: Query, limit: Limit = 5) -> dict[str, object]:
         """Look for what was remembered."""

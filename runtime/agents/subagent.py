@@ -9,12 +9,12 @@ crash finds the run that it began, and no work is done twice.
 """
 
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeAlias, TypeVar
+from typing import Annotated, ParamSpec, TypeVar
 
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT
 from refold.actors.calls.tool_context import ToolContext, calling_tool
+from refold.agents.agent import SUBAGENT_SILENCE_S, Agent, Task
 from refold.events.core.errors import ConfigError, ToolError
 from refold.events.model.configuration import Tier, ToolSpec
 from refold.tools.definition import (
@@ -27,19 +27,10 @@ from refold.tools.definition import (
 from refold.tools.signature import Signature, entry_of, first_paragraph
 from refold.tools.tool import Tool
 
-if TYPE_CHECKING:
-    from refold.agents.agent import Agent
-
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 
-SUBAGENT_SILENCE_S = 600.0
-"""How long a subagent's model may say nothing, unless its tool says otherwise: models think longer than tools."""
-
 DESCRIPTION = "Have the agent {name} carry out a task, and get its answer."
-
-Task: TypeAlias = Callable[..., str]
-"""Returns the input of a subagent, given the arguments of a call; plain and typed."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,7 +41,7 @@ class SubagentTool(Tool[P, R_co]):
         agent: that agent, or the name of one of the runtime.
     """
 
-    agent: "Agent | str" = field(kw_only=True)
+    agent: Agent | str = field(kw_only=True)
 
     @property
     def origin(self) -> str:
@@ -64,7 +55,7 @@ class SubagentTool(Tool[P, R_co]):
 
 
 def subagent(
-    agent: "Agent | str",
+    agent: Agent | str,
     *,
     name: str | None = None,
     description: str | None = None,
@@ -95,8 +86,6 @@ def subagent(
     Raises:
         ConfigError: something of it cannot work; names the tool.
     """
-    from refold.agents.agent import Agent
-
     if not isinstance(agent, Agent | str):
         raise ConfigError(f"a subagent is an Agent or the name of one, not {type(agent).__name__}")
     agent_name = agent if isinstance(agent, str) else agent.name
@@ -129,7 +118,7 @@ def subagent(
     )
 
 
-def with_subagents(agent: "Agent") -> "list[Agent]":
+def with_subagents(agent: Agent) -> list[Agent]:
     """Return an agent, and those that its tools lead to."""
     found = {id(agent): agent}
     waiting = [agent]

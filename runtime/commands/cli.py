@@ -28,7 +28,7 @@ from refold.commands.run.run import run
 from refold.commands.steer.approve import approve
 from refold.commands.steer.cancel import cancel
 from refold.commands.steer.send import send
-from refold.version import VERSION
+from refold.version import __version__
 
 app = typer.Typer(
     name="refold",
@@ -72,7 +72,7 @@ app.command(epilog=EXIT_CODES_HELP)(_command("refold.scenarios.command.command",
 
 def _write_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"refold {VERSION}")
+        typer.echo(f"refold {__version__}")
         raise typer.Exit
 
 

@@ -3,7 +3,6 @@
 Names load on first use.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,62 +26,22 @@ if TYPE_CHECKING:
     from refold.memory.items import SimilarEntry as SimilarEntry
     from refold.memory.semantic import SemanticStore as SemanticStore
     from refold.memory.working import WorkingMemory as WorkingMemory
+else:
+    from refold._lazy import lazy
 
-__all__ = [
-    "AgentMemoryError",
-    "DecayPolicy",
-    "Entity",
-    "EpisodicStore",
-    "GraphError",
-    "GraphFacts",
-    "GraphPath",
-    "GraphStore",
-    "KnownEntry",
-    "MemoryId",
-    "NewEntry",
-    "NewEpisode",
-    "RecallPolicy",
-    "Recalled",
-    "Relationship",
-    "SemanticStore",
-    "SimilarEntry",
-    "Subgraph",
-    "WorkingMemory",
-    "memory_tools",
-]
-
-_HOMES = {
-    "AgentMemoryError": "refold.events.core.errors",
-    "DecayPolicy": "refold.events.kinds.memory_policies",
-    "Entity": "refold.events.kinds.graph",
-    "EpisodicStore": "refold.memory.episodic",
-    "GraphError": "refold.events.core.errors",
-    "GraphFacts": "refold.memory.indexes.graph_algorithms",
-    "GraphPath": "refold.memory.indexes.graph_algorithms",
-    "GraphStore": "refold.memory.graph",
-    "KnownEntry": "refold.memory.items",
-    "MemoryId": "refold.events.core.ids",
-    "NewEntry": "refold.memory.items",
-    "NewEpisode": "refold.memory.items",
-    "RecallPolicy": "refold.events.kinds.memory_policies",
-    "Recalled": "refold.memory.items",
-    "Relationship": "refold.events.kinds.graph",
-    "SemanticStore": "refold.memory.semantic",
-    "SimilarEntry": "refold.memory.items",
-    "Subgraph": "refold.memory.indexes.graph_algorithms",
-    "WorkingMemory": "refold.memory.working",
-    "memory_tools": "refold.agents.memory_tools",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, and keep it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "refold.agents.memory_tools": "memory_tools",
+            "refold.events.core.errors": "AgentMemoryError GraphError",
+            "refold.events.core.ids": "MemoryId",
+            "refold.events.kinds.graph": "Entity Relationship",
+            "refold.events.kinds.memory_policies": "DecayPolicy RecallPolicy",
+            "refold.memory.episodic": "EpisodicStore",
+            "refold.memory.graph": "GraphStore",
+            "refold.memory.indexes.graph_algorithms": "GraphFacts GraphPath Subgraph",
+            "refold.memory.items": "KnownEntry NewEntry NewEpisode Recalled SimilarEntry",
+            "refold.memory.semantic": "SemanticStore",
+            "refold.memory.working": "WorkingMemory",
+        },
+    )

@@ -7,20 +7,30 @@ order in which they were asked for.
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, Union
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from refold.actors.kernel.future import ActorFuture
 from refold.events.core.errors import AgentMemoryError, ConfigError
 from refold.events.kinds.semantic import check_embedding
 from refold.memory.indexes.worker import in_thread
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
 R = TypeVar("R")
 
-Vector: TypeAlias = Union[Sequence[float], "NDArray[np.floating[Any]]"]
+
+class Array(Protocol):
+    """What a NumPy array of numbers has; so the type is known where NumPy is not loaded yet."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its size along each axis."""
+        ...
+
+    def tolist(self) -> Any:
+        """Return its numbers."""
+        ...
+
+
+Vector: TypeAlias = Sequence[float] | Array
 """Numbers, as a sequence or a one-dimensional array."""
 
 Embed: TypeAlias = Callable[[str], Vector | Awaitable[Vector]]

@@ -10,7 +10,7 @@ The words of what a semantic store knows, derived from the folded state and no p
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,10 +21,8 @@ from refold.events.core.errors import AgentMemoryError, CommandRejected
 from refold.events.core.ids import MemoryId
 from refold.events.kinds.indexing import words_of
 from refold.events.kinds.semantic import Knowledge, Known
+from refold.memory.embedding import Vector
 from refold.memory.indexes.words import WordIndex, best
-
-if TYPE_CHECKING:
-    from refold.memory.embedding import Vector
 
 G = TypeVar("G")
 C = TypeVar("C")
@@ -46,7 +44,7 @@ class NewEntry(msgspec.Struct, frozen=True):
     key: str
     value: str
     tags: tuple[str, ...] = ()
-    embedding: "Vector | None" = None
+    embedding: Vector | None = None
     """Finite numbers, not all of them zero; None = the store's `embed` makes it of the value, where it has one."""
 
 

@@ -4,7 +4,6 @@
 use.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,50 +21,18 @@ if TYPE_CHECKING:
     from refold.metrics.prometheus import prometheus_text as prometheus_text
     from refold.metrics.reading import read_metrics as read_metrics
     from refold.metrics.reading import read_statistics as read_statistics
+else:
+    from refold._lazy import lazy
 
-__all__ = [
-    "Action",
-    "AgentCounts",
-    "LiveCounts",
-    "MetricsSnapshot",
-    "ModelCounts",
-    "PrometheusCollector",
-    "RuntimeMetrics",
-    "SessionStatistics",
-    "Step",
-    "SyncMetrics",
-    "ToolCounts",
-    "prometheus_text",
-    "read_metrics",
-    "read_statistics",
-]
-
-_HOMES = {
-    "Action": "refold.events.views.steps",
-    "AgentCounts": "refold.events.views.metrics_counts",
-    "LiveCounts": "refold.events.views.metrics_counts",
-    "MetricsSnapshot": "refold.events.views.metrics_snapshot",
-    "ModelCounts": "refold.events.views.metrics_counts",
-    "PrometheusCollector": "refold.metrics.prometheus",
-    "RuntimeMetrics": "refold.metrics.live",
-    "SessionStatistics": "refold.events.views.statistics",
-    "Step": "refold.events.views.steps",
-    "SyncMetrics": "refold.metrics.live",
-    "ToolCounts": "refold.events.views.metrics_counts",
-    "prometheus_text": "refold.metrics.prometheus",
-    "read_metrics": "refold.metrics.reading",
-    "read_statistics": "refold.metrics.reading",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, and keep it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "refold.events.views.metrics_counts": "AgentCounts LiveCounts ModelCounts ToolCounts",
+            "refold.events.views.metrics_snapshot": "MetricsSnapshot",
+            "refold.events.views.statistics": "SessionStatistics",
+            "refold.events.views.steps": "Action Step",
+            "refold.metrics.live": "RuntimeMetrics SyncMetrics",
+            "refold.metrics.prometheus": "prometheus_text PrometheusCollector",
+            "refold.metrics.reading": "read_metrics read_statistics",
+        },
+    )

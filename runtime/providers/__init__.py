@@ -4,7 +4,6 @@ Read `refold.actors.calls.protocols` for what a provider is. Names load on first
 load an HTTP library.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,56 +24,21 @@ if TYPE_CHECKING:
     from refold.providers.recorded import RecordedProvider as RecordedProvider
     from refold.providers.recorded import RecordingProvider as RecordingProvider
     from refold.providers.scripted import ScriptedProvider as ScriptedProvider
+else:
+    from refold._lazy import lazy
 
-__all__ = [
-    "AnswerReader",
-    "AnthropicProvider",
-    "FallbackProvider",
-    "HttpLimits",
-    "HttpOptions",
-    "HttpProvider",
-    "HttpTimeouts",
-    "OpenAIProvider",
-    "ReActProvider",
-    "RecordedProvider",
-    "RecordingProvider",
-    "ScriptedProvider",
-    "Secret",
-    "WireEvent",
-    "WireFormat",
-    "WireRequest",
-    "key_from",
-]
-
-_HOMES = {
-    "AnswerReader": "refold.providers.http.wire",
-    "AnthropicProvider": "refold.providers.anthropic.provider",
-    "FallbackProvider": "refold.providers.fallback",
-    "HttpLimits": "refold.providers.http.settings",
-    "HttpOptions": "refold.providers.http.settings",
-    "HttpProvider": "refold.providers.http.provider",
-    "HttpTimeouts": "refold.providers.http.settings",
-    "OpenAIProvider": "refold.providers.openai.provider",
-    "ReActProvider": "refold.providers.react",
-    "RecordedProvider": "refold.providers.recorded",
-    "RecordingProvider": "refold.providers.recorded",
-    "ScriptedProvider": "refold.providers.scripted",
-    "Secret": "refold.providers.http.secrets",
-    "WireEvent": "refold.providers.http.wire",
-    "WireFormat": "refold.providers.http.wire",
-    "WireRequest": "refold.providers.http.wire",
-    "key_from": "refold.providers.http.secrets",
-}
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name when it is first used, and keep it."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value: object = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "refold.providers.anthropic.provider": "AnthropicProvider",
+            "refold.providers.fallback": "FallbackProvider",
+            "refold.providers.http.provider": "HttpProvider",
+            "refold.providers.http.secrets": "key_from Secret",
+            "refold.providers.http.settings": "HttpLimits HttpOptions HttpTimeouts",
+            "refold.providers.http.wire": "AnswerReader WireEvent WireFormat WireRequest",
+            "refold.providers.openai.provider": "OpenAIProvider",
+            "refold.providers.react": "ReActProvider",
+            "refold.providers.recorded": "RecordedProvider RecordingProvider",
+            "refold.providers.scripted": "ScriptedProvider",
+        },
+    )

@@ -3,6 +3,21 @@
 Read `refold.replay.log_replay` first.
 """
 
-from refold.replay.log_replay import Level, NotReplayed, ReplayReport, replay, replay_sync, state_at
+from typing import TYPE_CHECKING
 
-__all__ = ["Level", "NotReplayed", "ReplayReport", "replay", "replay_sync", "state_at"]
+from refold._lazy import lazy
+
+if TYPE_CHECKING:
+    from refold.replay.log_replay import Level as Level
+    from refold.replay.log_replay import NotReplayed as NotReplayed
+    from refold.replay.log_replay import ReplayReport as ReplayReport
+    from refold.replay.log_replay import replay as replay
+    from refold.replay.log_replay import replay_sync as replay_sync
+    from refold.replay.log_replay import state_at as state_at
+else:
+    __getattr__, __dir__, __all__ = lazy(
+        __name__,
+        {
+            "refold.replay.log_replay": "Level NotReplayed replay replay_sync ReplayReport state_at",
+        },
+    )

@@ -31,7 +31,7 @@ from refold.memory.stream_object import StreamObject
 from refold.sessions.structured_output import OutputCheck
 from refold.stores.event_store import EventStore
 from refold.tools.dry_run import NotComparable
-from refold.version import VERSION
+from refold.version import __version__
 
 
 class LogParts:
@@ -143,7 +143,7 @@ class TodaysAgent:
             agent.told_config(),
             agent=AgentId(agent.name),
             tools=self.specs,
-            code=CodeIdentity(refold=VERSION, core=CORE_VERSION),
+            code=CodeIdentity(refold=__version__, core=CORE_VERSION),
         )
         output_check = OutputCheck(agent.output_type) if agent.output_type is not None else None
         self.output_check = output_check

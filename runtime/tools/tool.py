@@ -376,13 +376,19 @@ def tool(
         name: 1 to 64 characters out of `a-z A-Z 0-9 _ -`; the function's own if None.
         description: what a model is told; the docstring's first paragraph if None.
         timeout_s: longest silence of a running call in seconds, > 0; progress counts as activity.
-        validate: see `Validator`; synchronous.
-        action: see `ActionName`; None = every call of the tool is the same action.
+        validate: gets a call's arguments by name, and returns what is wrong with them as text for the model, or None;
+            synchronous. A ValueError or ToolError that it raises counts as such a text.
+        action: gets the arguments likewise and names what the call does, such as `delete reports/`: a call that is
+            allowed always allows later ones of the same name. None = every call of the tool is the same action.
         display_name: what people are shown instead of the name; empty = the name.
         result_limit: how many UTF-8 bytes of a result's text a model is shown; of a longer one it sees the beginning
             and the end, and the log keeps all of it (`refold.actors.calls.results`). None = all, and images of any
             size.
-        breaker, retries, concurrency: see `ToolRules`. No retries where `effect` is `once`.
+        breaker: keeps calls away while the tool fails, such as a `CircuitBreaker`; in a runtime, it lives on the log.
+        retries: how a body that failed in a way that may pass (a transient error, or silence) is run again, with the
+            same idempotency key; at most `attempts_max` times in all. None = never. Refused where `effect` is `once`.
+        concurrency: most bodies that run at once, over all sessions; None = any number. Further calls wait, which is
+            not silence. A body that ignores its cancellation is not counted once it is given up.
 
     Raises:
         ConfigError: something of it cannot work; names the tool and the parameter.

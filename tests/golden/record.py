@@ -1,15 +1,19 @@
 """Record a sample log of today's format, to be kept here for ever.
 
-Run: python -P tests/golden/record.py NAME, where NAME is format-<format>-core-<CORE_VERSION>
+Run: python -P tests/golden/record.py NAME, where NAME is format-<format>-core-<CORE_VERSION>, alone for the sessions
+of this module, or followed by -stores, -children or -agent for those of `record_stores` and the others.
 
-It is run once for each change of the log's format or of `CORE_VERSION`, and its output, `NAME.db` and the folded
-histories `NAME.json` beside it, is committed and never changed. `tests/test_golden_logs.py` opens, folds, checks and
-replays all of them.
+It is run once for each change of the log's format or of `CORE_VERSION`, and its output is committed and never changed:
+`NAME.db`, and beside it `NAME.json` with the folded histories of the sessions and the folded state of each other
+stream. `tests/test_golden_logs.py` opens, folds, checks and replays all of them.
 """
 
 import asyncio
+import re
+import sqlite3
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -46,7 +50,7 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events import SESSION_CODEC, fold, history
+from refold.events import SESSION_CODEC
 from refold.events.core.content import text_of
 from refold.events.core.ids import ToolCallId
 from refold.events.core.records import EncodedBatch
@@ -63,12 +67,8 @@ FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parents[1]))
 
 from tests.events.life import Life  # noqa: E402 - a script finds the tests only now
-
-
-@tool(tier="observe", effect="pure")
-async def look(what: str) -> str:
-    """Look at something."""
-    return f"{what} \N{EN DASH} seen \N{WHITE SMILING FACE}"
+from tests.golden import record_agent, record_children, record_stores  # noqa: E402
+from tests.golden.record_stores import look, started_calls, waiting_calls  # noqa: E402
 
 
 @tool(tier="observe", effect="once")
@@ -163,25 +163,6 @@ async def first_life(log: Path, clock: ManualClock) -> None:
         while not closing.done():
             await clock.advance(1)
         await asyncio.gather(left, return_exceptions=True)
-
-
-async def waiting_calls(session: Session, count: int) -> list[ToolCallId]:
-    """Return the calls that wait for approval, once there are `count`."""
-    while True:
-        state = await session.state_at()
-        calls = [call.id for call in state.turn.calls if call.approval == "requested"] if state.turn else []
-        if len(calls) == count:
-            return calls
-        await asyncio.sleep(0)
-
-
-async def started_calls(session: Session, count: int) -> None:
-    """Return once `count` calls of the turn have begun."""
-    while True:
-        state = await session.state_at()
-        if state.turn and sum(bool(call.started) for call in state.turn.calls) == count:
-            return
-        await asyncio.sleep(0)
 
 
 async def second_life(log: Path, clock: ManualClock) -> None:
@@ -392,19 +373,25 @@ async def record(log: Path) -> None:
     await random_life(log)
 
 
-async def histories(log: Path) -> bytes:
-    """Return the history of every session as the log folds it, as JSON."""
-    folded = {}
-    async with await SQLiteStore.open(log, read_only=True) as store:
-        for head in await store.list_streams(prefix="session/"):
-            folded[head.stream] = history(fold(SESSION_CODEC.decode_all(await store.read_stream(head.stream))))
-    return msgspec.json.format(msgspec.json.encode(folded), indent=1)
+RECORDERS = {
+    "": record,
+    "-stores": record_stores.record,
+    "-children": record_children.record,
+    "-agent": record_agent.record,
+}
+
+
+def write(name: str) -> None:
+    """Record the log of a name, and the folded histories and states beside it."""
+    target = FOLDER / f"{name}.db"
+    if target.exists():
+        sys.exit(f"{target} exists; a golden log is never changed, record one under a new name")
+    asyncio.run(RECORDERS[re.sub(r"format-\d+-core-\d+", "", name)](target))
+    target.with_name(target.name + ".lock").unlink()
+    with closing(sqlite3.connect(target)) as connection:
+        connection.execute("VACUUM")
+    target.with_suffix(".json").write_bytes(asyncio.run(record_stores.read(target)))
 
 
 if __name__ == "__main__":
-    target = FOLDER / f"{sys.argv[1]}.db"
-    if target.exists():
-        sys.exit(f"{target} exists; a golden log is never changed, record one under a new name")
-    asyncio.run(record(target))
-    target.with_name(target.name + ".lock").unlink()
-    target.with_suffix(".json").write_bytes(asyncio.run(histories(target)))
+    write(sys.argv[1])

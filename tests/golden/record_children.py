@@ -1,17 +1,13 @@
 """Record a sample log of sessions whose calls wait for a person in the sessions of subagents; kept here for ever.
 
-Run: python -P tests/golden/record_children.py NAME, where NAME is format-<format>-core-<CORE_VERSION>-children
-
-See `record.py`: what is recorded is committed and never changed.
+See `record.py` for how it is run.
 """
 
 import asyncio
-import sys
 from pathlib import Path
 
 from refold import Agent, AgentConfig, AgentRuntime, ScriptedProvider, say, tool, use
 from refold.actors import ManualClock
-from tests.golden.record import FOLDER, histories
 
 
 @tool(tier="confirm", effect="pure")
@@ -58,12 +54,3 @@ async def record(log: Path) -> None:
             await session.decide(waiting[0], allow=allow)
         await sending
         await session.send("And once more.")
-
-
-if __name__ == "__main__":
-    target = FOLDER / f"{sys.argv[1]}.db"
-    if target.exists():
-        sys.exit(f"{target} exists; a golden log is never changed, record one under a new name")
-    asyncio.run(record(target))
-    target.with_name(target.name + ".lock").unlink()
-    target.with_suffix(".json").write_bytes(asyncio.run(histories(target)))

@@ -1,14 +1,9 @@
 """Record a sample log of all that lives on a log beside sessions, and of sessions that use it; kept here for ever.
 
-Run: python -P tests/golden/record_stores.py NAME, where NAME is format-<format>-core-<CORE_VERSION>-stores
-
-See `record.py`: what is recorded is committed and never changed. `NAME.json` has the folded histories of the sessions
-and, of each other stream, the folded state. `tests/test_golden_logs.py` reads both, and has `boss` decide again.
+See `record.py` for how it is run. `tests/test_golden_logs.py` has `boss` decide again.
 """
 
 import asyncio
-import sqlite3
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +41,7 @@ from refold.actors import ManualClock
 from refold.events import SESSION_CODEC, fold, history
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.content import text_of
+from refold.events.core.ids import ToolCallId
 from refold.events.kinds.breaker import BREAKER_CORE
 from refold.events.kinds.deduplicator import DEDUP_CORE
 from refold.events.kinds.episodic import EPISODIC_CORE
@@ -65,8 +61,6 @@ from refold.providers.scripted import ScriptItem
 from refold.resilience import CircuitBreaker, Deduplicator
 from refold.stores import EventStore, SQLiteStore
 from refold.stores.past_state import past_state
-
-FOLDER = Path(__file__).parent
 
 CORES: dict[str, CheckedCore[Any, Any, Any]] = {
     "memory": EPISODIC_CORE,
@@ -267,6 +261,25 @@ async def sent(session: Session, text: str, clock: ManualClock) -> None:
     await sending
 
 
+async def waiting_calls(session: Session, count: int) -> list[ToolCallId]:
+    """Return the calls that wait for approval, once there are `count`."""
+    while True:
+        state = await session.state_at()
+        calls = [call.id for call in state.turn.calls if call.approval == "requested"] if state.turn else []
+        if len(calls) == count:
+            return calls
+        await asyncio.sleep(0)
+
+
+async def started_calls(session: Session, count: int) -> None:
+    """Return once `count` calls of the turn have begun."""
+    while True:
+        state = await session.state_at()
+        if state.turn and sum(bool(call.started) for call in state.turn.calls) == count:
+            return
+        await asyncio.sleep(0)
+
+
 async def second_life(log: Path, clock: ManualClock) -> None:
     """Change the settings of the stores, and go on."""
     stores = Stores()
@@ -305,15 +318,3 @@ async def read(log: Path) -> bytes:
     """Return what `folded` does, of a file."""
     async with await SQLiteStore.open(log, read_only=True) as store:
         return await folded(store)
-
-
-if __name__ == "__main__":
-    target = FOLDER / f"{sys.argv[1]}.db"
-    if target.exists():
-        sys.exit(f"{target} exists; a golden log is never changed, record one under a new name")
-    asyncio.run(record(target))
-    target.with_name(target.name + ".lock").unlink()
-    with sqlite3.connect(target) as connection:
-        connection.execute("VACUUM")
-    connection.close()
-    target.with_suffix(".json").write_bytes(asyncio.run(read(target)))

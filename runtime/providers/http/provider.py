@@ -35,7 +35,7 @@ from refold.providers.http.settings import (
 )
 from refold.providers.http.wire import WireEvent, WireFormat, WireRequest
 from refold.tools.dry_run import require_outside
-from refold.version import VERSION
+from refold.version import __version__
 
 ENVIRONMENT = "HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR"
 """Variables that count with `trust_env`."""
@@ -208,7 +208,7 @@ class HttpProvider(StreamingProvider):
             "accept": "text/event-stream" if stream else "application/json",
             "accept-encoding": "identity",
             "content-type": "application/json",
-            "user-agent": f"refold/{VERSION}",
+            "user-agent": f"refold/{__version__}",
         }
         headers.update({name.lower(): value for name, value in wire_request.headers.items()})
         headers.update(self._headers)

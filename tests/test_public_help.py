@@ -1,0 +1,78 @@
+"""`help()`, `inspect.signature` and `typing.get_type_hints` work on every public name, and show every option."""
+
+import inspect
+import pydoc
+import re
+import typing
+from importlib import import_module
+
+import pykka
+import pytest
+
+import refold
+from refold.agents.agent import AgentParts
+from refold.options import Settings
+from tests.test_public_names import PACKAGES
+
+REPLAY = ("NotReplayed", "ReplayReport", "replay", "replay_sync", "state_at")
+
+NAMES = sorted({f"{package}.{name}" for package in PACKAGES for name in import_module(package).__all__}) + [
+    f"refold.replay.{name}" for name in REPLAY
+]
+
+
+def named(path: str) -> object:
+    package, _, name = path.rpartition(".")
+    return getattr(import_module(package), name)
+
+
+FUNCTIONS_AND_CLASSES = [path for path in NAMES if isinstance(named(path), type) or inspect.isroutine(named(path))]
+CLASSES = [path for path in FUNCTIONS_AND_CLASSES if isinstance(named(path), type)]
+
+
+def is_made_by_python(made: object) -> bool:
+    """Return whether no code of ours makes it, so that it has no signature: a TypedDict, or an error without fields."""
+    plain_error = isinstance(made, type) and issubclass(made, BaseException) and not inspect.isfunction(made.__init__)
+    return typing.is_typeddict(made) or plain_error
+
+
+@pytest.mark.parametrize("path", [path for path in NAMES if not isinstance(named(path), str | int)])
+def test_help_describes_a_public_name(path: str) -> None:
+    assert len(pydoc.render_doc(named(path))) > 100
+
+
+@pytest.mark.parametrize("path", [path for path in FUNCTIONS_AND_CLASSES if not is_made_by_python(named(path))])
+def test_a_public_function_or_class_has_a_signature(path: str) -> None:
+    made = named(path)
+    assert callable(made)
+    inspect.signature(made)
+
+
+@pytest.mark.parametrize("path", CLASSES)
+def test_the_annotations_of_a_public_class_can_be_read(path: str) -> None:
+    made = named(path)
+    assert isinstance(made, type)
+    if issubclass(made, pykka.Actor | pykka.ActorRef):
+        pytest.skip("pykka's own annotations name what it imports for type checkers only")
+    typing.get_type_hints(made)
+
+
+@pytest.mark.parametrize(
+    ("described", "options"),
+    [
+        (refold.AgentConfig, refold.AgentConfig.__struct_fields__),
+        (refold.Agent, refold.Agent.__struct_fields__),
+        (refold.AgentRuntime, ("agent", "provider", *Settings.__struct_fields__)),
+        (refold.tool, tuple(inspect.signature(refold.tool).parameters)),
+        (refold.subagent, tuple(inspect.signature(refold.subagent).parameters)),
+    ],
+    ids=lambda given: getattr(given, "__name__", ""),
+)
+def test_help_describes_every_option(described: object, options: tuple[str, ...]) -> None:
+    shown = inspect.getdoc(described)
+    assert shown is not None
+    assert [name for name in options if not re.search(rf"^    {name}: \S+ \S+", shown, re.M)] == []
+
+
+def test_a_runtime_takes_every_part_of_an_agent() -> None:
+    assert set(AgentParts.__annotations__) == set(refold.Agent.__struct_fields__) - {"config", "provider"}
