@@ -26,7 +26,7 @@ import msgspec
 
 from refold.actors.effects import EffectEnded, EffectsInFlight, tell_end
 from refold.actors.event_sourced import EventSourcedActor
-from refold.actors.folded_actor import Performed, log
+from refold.actors.folded_actor import Performed
 from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.errors import ActorStopped

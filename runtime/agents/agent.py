@@ -190,7 +190,7 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         display_name: str = "",
         result_limit: int | None = DEFAULT_RESULT_LIMIT,
     ) -> "SubagentTool[..., object]":
-        """Return a tool by which other agents have tasks carried out by this one; see `refold.agents.subagent.subagent`.
+        """Return a tool by which other agents give tasks to this one; see `refold.agents.subagent.subagent`.
 
         Raises:
             ConfigError: something of it cannot work; names the tool.

@@ -148,7 +148,7 @@ class Trials:
             findings.extend(self._judge_replay(life, batch, planned.state))
         except CORE_ERRORS as error:
             return Tried([Finding("INV6", f"the batch cannot be read back: {type(error).__name__}: {error}")])
-        checker = pickle.loads(life.checker)  # noqa: S301 - of this process, and six times as fast as deepcopy
+        checker = pickle.loads(life.checker)
         findings.extend(self._judge_batch(checker, witness, batch, planned.state))
         findings.extend(self._promises.judge_history(shown, planned.state.messages))
         return Tried(findings, Step(batch, planned.state, witness, checker))

@@ -215,7 +215,7 @@ class _Worker:
     def begin(self) -> None:
         """Make the process."""
         options = [f"--seed={self._seed}", f"--work={self._next},{self._count},{self._step}"]
-        self._process = subprocess.Popen(  # noqa: S603 - this very program
+        self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tests.selfcheck.hostile", *options, *map(str, self._samples)],
             stdout=subprocess.PIPE,
             text=True,

@@ -58,7 +58,7 @@ def has_executed(log: Path) -> bool:
     except sqlite3.Error:
         return False
     try:
-        return connection.execute(f"SELECT 1 FROM {EXECUTED}").fetchone() is not None  # noqa: S608 - a constant
+        return connection.execute(f"SELECT 1 FROM {EXECUTED}").fetchone() is not None
     except (sqlite3.Error, UnicodeError):
         return False
     finally:
@@ -99,7 +99,7 @@ def _rechain_stream(connection: sqlite3.Connection, stream: int, name: str) -> N
 
 def _some(connection: sqlite3.Connection, table: str, chance: random.Random) -> int:
     """Return the rowid of some row, or 0 where there is none."""
-    rows = [row for (row,) in connection.execute(f"SELECT rowid FROM {table}")]  # noqa: S608 - names are ours
+    rows = [row for (row,) in connection.execute(f"SELECT rowid FROM {table}")]
     return chance.choice(rows) if rows else 0
 
 
@@ -122,7 +122,7 @@ def _set(table: str, *columns: str) -> Change:
     def change(connection: sqlite3.Connection, chance: random.Random) -> None:
         row = _some(connection, table, chance)
         column = chance.choice(columns)
-        statement = f"UPDATE OR REPLACE {table} SET {column} = ? WHERE rowid = {row}"  # noqa: S608 - names are ours
+        statement = f"UPDATE OR REPLACE {table} SET {column} = ? WHERE rowid = {row}"
         _try(connection, chance, [(statement, WEIRD)])
 
     return change
@@ -140,17 +140,17 @@ def _try(connection: sqlite3.Connection, chance: random.Random, tries: list[tupl
 def _drop_rows(connection: sqlite3.Connection, chance: random.Random) -> None:
     table = chance.choice(("events", "events", "events", "streams", "payloads", "log", "snapshots"))
     for _ in range(chance.choice((1, 1, 2, 10))):
-        connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (_some(connection, table, chance),))  # noqa: S608
+        connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (_some(connection, table, chance),))
 
 
 def _swap_rows(connection: sqlite3.Connection, chance: random.Random) -> None:
     column = chance.choice(("data", "chain", "at", "pending", "correlation", "causation"))
     one, two = _some(connection, "events", chance), _some(connection, "events", chance)
-    value = f"SELECT {column} FROM events WHERE position = ?"  # noqa: S608 - a name of ours
+    value = f"SELECT {column} FROM events WHERE position = ?"
     [(first,)], [(second,)] = (connection.execute(value, (row,)).fetchall() for row in (one, two))
     for row, given in ((one, second), (two, first)):
         cast = "CAST(? AS TEXT)" if column not in ("chain", "at") else "?"
-        connection.execute(f"UPDATE events SET {column} = {cast} WHERE position = ?", (given, row))  # noqa: S608
+        connection.execute(f"UPDATE events SET {column} = {cast} WHERE position = ?", (given, row))
 
 
 def _repeat_rows(connection: sqlite3.Connection, chance: random.Random) -> None:
@@ -177,14 +177,14 @@ def _move_rows(connection: sqlite3.Connection, chance: random.Random) -> None:
     step = chance.choice((-1, 1, 2, -1_000, 10**6, 2**62))
     where = chance.choice((f"position = {_some(connection, 'events', chance)}", "stream = 7", "position > 40"))
     try:
-        connection.execute(f"UPDATE events SET {column} = {column} + ? WHERE {where}", (step,))  # noqa: S608
+        connection.execute(f"UPDATE events SET {column} = {column} + ? WHERE {where}", (step,))
     except sqlite3.Error:
-        connection.execute(f"DELETE FROM events WHERE {where}")  # noqa: S608 - what is taken cannot be moved to
+        connection.execute(f"DELETE FROM events WHERE {where}")
 
 
 def _name_stream(connection: sqlite3.Connection, chance: random.Random) -> None:
     row = _some(connection, "streams", chance)
-    statement = f"UPDATE streams SET name = CAST(? AS TEXT) WHERE id = {row}"  # noqa: S608 - a number
+    statement = f"UPDATE streams SET name = CAST(? AS TEXT) WHERE id = {row}"
     _try(connection, chance, [(statement, NAMES)])
 
 
@@ -230,7 +230,7 @@ def _untyped(connection: sqlite3.Connection, chance: random.Random) -> None:
     for kind in ("INTEGER", "TEXT", "BLOB"):
         loose = loose if kind == "INTEGER" else loose.replace(f" {kind}", " ")
     _write_schema(connection, table, loose)
-    statement = f"UPDATE {table} SET {chance.choice(columns)} = ? WHERE {where}"  # noqa: S608 - names are ours
+    statement = f"UPDATE {table} SET {chance.choice(columns)} = ? WHERE {where}"
     _try(connection, chance, [(statement, WEIRD)])
     _write_schema(connection, table, sql.decode())
 
@@ -284,7 +284,7 @@ def _trap(connection: sqlite3.Connection, chance: random.Random) -> None:
     disguise = chance.choice((None, None, "type = 'table'", "type = 'view'", "name = 'log'", "tbl_name = 'payloads'"))
     if disguise is not None:
         connection.execute("PRAGMA writable_schema = ON")
-        connection.execute(f"UPDATE sqlite_schema SET {disguise} WHERE name = 'trap'")  # noqa: S608 - texts of ours
+        connection.execute(f"UPDATE sqlite_schema SET {disguise} WHERE name = 'trap'")
 
 
 def _dear_index(connection: sqlite3.Connection, chance: random.Random) -> None:
@@ -308,10 +308,10 @@ def _wrong_roots(connection: sqlite3.Connection, chance: random.Random) -> None:
     """Have a table's content looked for where another's is."""
     names = ["events", "streams", "payloads", "log", "snapshots", "sqlite_autoindex_events_1", "streams_with_pending"]
     one, two = chance.sample(names, 2)
-    of_two = f"(SELECT rootpage FROM sqlite_schema WHERE name = '{two}')"  # noqa: S608 - a name of ours
+    of_two = f"(SELECT rootpage FROM sqlite_schema WHERE name = '{two}')"
     root = chance.choice((of_two, "0", "1", "-1", "2", "999999", "NULL"))
     connection.execute("PRAGMA writable_schema = ON")
-    connection.execute(f"UPDATE sqlite_schema SET rootpage = {root} WHERE name = '{one}'")  # noqa: S608
+    connection.execute(f"UPDATE sqlite_schema SET rootpage = {root} WHERE name = '{one}'")
 
 
 def _header(connection: sqlite3.Connection, chance: random.Random) -> None:

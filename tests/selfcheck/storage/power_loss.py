@@ -259,7 +259,7 @@ async def recorded_run(folder: Path, workload: StorageWorkload) -> Recording:
 @contextmanager
 def fast_folder() -> Generator[Path]:
     """Give an empty folder, in memory where there is such a place, and remove it afterwards."""
-    memory = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
+    memory = Path("/dev/shm")
     where = memory if os.access(memory, os.W_OK) else None
     with tempfile.TemporaryDirectory(dir=where, prefix="refold-rehearsal-") as folder:
         yield Path(folder).resolve()
