@@ -75,7 +75,7 @@ class Journey:
 
 
 def name_of(path: str) -> str | None:
-    """Return a file of Refold by its layer and its path there, such as `actors/agent/session.py`; None = none of ours."""
+    """Return a file of Refold by layer and path, such as `actors/agent/session.py`; None: none of ours."""
     for folder, layer in FOLDERS.items():
         if path.startswith(folder):
             return f"{layer}/{path.removeprefix(folder)}"

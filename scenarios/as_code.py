@@ -1,11 +1,11 @@
 """A scenario as Python code to paste into a test: with its imports, and without the fields that have their default."""
 
+from collections.abc import Iterator
 from typing import cast
 
 import msgspec
 
 from refold.scenarios import faults
-from refold.scenarios.core_exploration import given_fields
 from refold.scenarios.plan.scenario import Scenario
 
 _TEST = """\
@@ -78,3 +78,11 @@ def _expression(value: object) -> str:
     if isinstance(value, str) and value.isprintable() and not {'"', "\\"} & set(value):
         return f'"{value}"'
     return repr(value)
+
+
+def given_fields(struct: msgspec.Struct) -> Iterator[tuple[str, object]]:
+    """Yield the names and values of the fields that have not their default."""
+    for field in msgspec.structs.fields(struct):
+        value = getattr(struct, field.name)
+        if field.default is msgspec.NODEFAULT or value != field.default:
+            yield field.name, value

@@ -1,23 +1,18 @@
-"""Every life of somebody's own core, up to a bound: breadth first, with everything checked on the way.
+"""Every life of a user's own core, up to a bound: breadth first, with everything checked on the way.
 
     found = explore_core(OrderBook, lambda book: [Place(...), Cancel(...)], holds=not_crossed, commands_max=4)
     assert found.counterexample is None, found.counterexample
 
-Read `refold.events.core.pure_core` for what a core is; `tests.selfcheck.exhaustive.exploration` does the same for
-sessions, which have rules of their own. Checked of every command in every state: the core does not fail; it decides the
-same when asked twice; nothing but `evolve` changes the state, and a refusal nothing at all; the batch comes back from
-the codec, is decided again when it is executed again, and folds to the live state, which is what a crash leaves; and
-what the caller says must hold does. The counterexample is a shortest one.
-
-A violation, written so that somebody can run it: the commands that lead to it as a program, and the log.
-
-The program needs nothing but `refold.events` and the scope; fields that have their default are left out.
+Read `refold.events.core.pure_core` for what a core is. Checked of every command in every state: the core does not fail;
+it decides the same when asked twice; nothing but `evolve` changes the state, and a refusal nothing at all; the batch
+comes back from the codec, is decided again when it is executed again, and folds to the live state, which is what a
+crash leaves; and what the caller says must hold does. The counterexample is a shortest one.
 """
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeGuard, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, cast
 
 import msgspec
 
@@ -27,9 +22,6 @@ from refold.events.core.errors import CommandRejected, CoreFailed, RefoldError
 from refold.events.core.ids import StreamName
 from refold.events.core.pure_core import C, E, PureCore, S, State
 from refold.events.core.records import StoredEvent
-from refold.events.session.commands import Configure, SessionCommand
-from refold.events.session.events import SessionEvent
-from tests.selfcheck.exhaustive.scope import Scope
 
 STATES_MAX = 1_000_000
 """More states than that are not looked at; give fewer commands."""
@@ -244,80 +236,3 @@ def _ordered(value: object) -> object:
     if isinstance(value, list | tuple):
         return list(map(_ordered, cast("list[object]", value)))
     return value
-
-
-_PROGRAM = """\
-{imports}
-
-state = SESSION_CORE.initial()
-for command in (
-{commands}
-):
-    planned = plan(SESSION_CORE, state, command, at=0)
-    state = planned.state if isinstance(planned, Plan) else state
-"""
-
-
-def as_program(commands: Sequence[SessionCommand], scope: Scope) -> str:
-    """Return a program that tells `commands`, in order, to a session of `scope`; it ends with `state`."""
-    names = {
-        ("refold.events.core.contract", "Plan"),
-        ("refold.events.core.contract", "plan"),
-        ("refold.events.session.core", "SESSION_CORE"),
-    }
-    lines: list[str] = []
-    for command in commands:
-        if type(command) is Configure:
-            names |= {_home(command), _home(scope), (Scope.__module__, "configuration")}
-            lines.append(f"    Configure(configuration=configuration({as_code(scope)})),")
-        else:
-            names |= {_home(struct) for struct in _structs(command)}
-            lines.append(f"    {as_code(command)},")
-    imports = "\n".join(f"from {module} import {name}" for module, name in sorted(names))
-    return _PROGRAM.format(imports=imports, commands="\n".join(lines))
-
-
-def as_code(value: object) -> str:
-    """Return an expression for a Struct, or a tuple of them, without the fields that have their default."""
-    if isinstance(value, msgspec.Struct):
-        fields = (f"{name}={as_code(field)}" for name, field in given_fields(value))
-        return f"{type(value).__name__}({', '.join(fields)})"
-    if _is_tuple(value):
-        return f"({''.join(f'{as_code(item)}, ' for item in value).rstrip(' ')})"
-    return repr(value)
-
-
-def as_lines(log: Sequence[SessionEvent]) -> str:
-    """Return one line for each event of a log, with its version."""
-    return "\n".join(f"{version:>4}  {_without_time(event)}" for version, event in enumerate(log, 1))
-
-
-def _without_time(event: SessionEvent) -> str:
-    return as_code(msgspec.structs.replace(event, at=0))
-
-
-def given_fields(struct: msgspec.Struct) -> Iterator[tuple[str, object]]:
-    """Yield the names and values of the fields that have not their default."""
-    for field in msgspec.structs.fields(struct):
-        value = getattr(struct, field.name)
-        if field.default is msgspec.NODEFAULT or value != field.default:
-            yield field.name, value
-
-
-def _structs(value: object) -> Iterator[msgspec.Struct]:
-    """Yield every Struct that `as_code` names."""
-    if isinstance(value, msgspec.Struct):
-        yield value
-        for _, field in given_fields(value):
-            yield from _structs(field)
-    elif _is_tuple(value):
-        for item in value:
-            yield from _structs(item)
-
-
-def _is_tuple(value: object) -> TypeGuard[tuple[object, ...]]:
-    return isinstance(value, tuple)
-
-
-def _home(struct: msgspec.Struct) -> tuple[str, str]:
-    return type(struct).__module__, type(struct).__name__

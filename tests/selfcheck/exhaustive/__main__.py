@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from refold.actors.kernel.clock import Clock, SystemClock
-from refold.scenarios.core_exploration import as_lines, as_program
+from tests.selfcheck.exhaustive.counterexample import as_lines, as_program
 from tests.selfcheck.exhaustive.exploration import Exploration, explore
 from tests.selfcheck.exhaustive.rules import RULES, Rule
 from tests.selfcheck.exhaustive.scope import EVERYDAY, FULL, Scope

@@ -5,7 +5,7 @@ from refold.events.core.ids import RunId
 from refold.events.session.commands import CancelRun, SendInput
 from refold.events.session.events import InputQueued, RunCancelled
 from refold.events.session.state import SessionState
-from refold.scenarios.core_exploration import as_code, as_lines, as_program
+from tests.selfcheck.exhaustive.counterexample import as_code, as_lines, as_program
 from tests.selfcheck.exhaustive.enabled_commands import Moves, final_answer
 from tests.selfcheck.exhaustive.scope import Scope
 
