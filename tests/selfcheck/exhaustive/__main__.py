@@ -1,7 +1,7 @@
 """The exhaustive check of the session's core: everything that can happen, in every order, within a small scope.
 
-    python -P -m tests.selfcheck.exhaustive             what every test run does, in seconds
-    python -P -m tests.selfcheck.exhaustive --full      more inputs, turns, calls and tools at once, in minutes
+    python -m tests.selfcheck.exhaustive             what every test run does, in seconds
+    python -m tests.selfcheck.exhaustive --full      more inputs, turns, calls and tools at once, in minutes
     ... --stop-at-first                                  end with the first violation
     ... --scope=NAME                                     one scope only
 
@@ -22,7 +22,7 @@ from tests.selfcheck.exhaustive.exploration import Exploration, explore
 from tests.selfcheck.exhaustive.rules import RULES, Rule
 from tests.selfcheck.exhaustive.scope import EVERYDAY, FULL, Scope
 
-_USAGE = "usage: python -P -m tests.selfcheck.exhaustive [--full] [--stop-at-first] [--scope=NAME]\n"
+_USAGE = "usage: python -m tests.selfcheck.exhaustive [--full] [--stop-at-first] [--scope=NAME]\n"
 
 
 def main(arguments: Sequence[str], out: TextIO, clock: Clock) -> int:

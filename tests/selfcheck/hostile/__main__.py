@@ -1,6 +1,6 @@
 """Hostile logs: logs that somebody has changed, damaged or made up, and what Refold makes of them.
 
-    python -P -m tests.selfcheck.hostile                           1,000 logs, in a minute or two
+    python -m tests.selfcheck.hostile                           1,000 logs, in a minute or two
     ... --count=50000 --seed=7 --processes=2                             more of them, others, on two processors
     ... --sample=events.db                                               besides our samples, changes of this log
     ... --keep=FOLDER                                                    keeps the logs that show a fault
@@ -37,6 +37,9 @@ from tests.selfcheck.hostile.event_mutations import EVENT_MUTATIONS
 from tests.selfcheck.hostile.samples import make_samples
 from tests.selfcheck.hostile.table_mutations import TABLE_MUTATIONS, changed_tables, mutate_event
 from tests.selfcheck.hostile.trial import Fault, TrialReport, try_log
+
+ROOT = Path(__file__).resolve().parents[3]
+"""The top folder: `tests` is found from there."""
 
 MEMORY_MAX = 100 * 1024 * 1024
 """So many bytes may a process grow for one log."""
@@ -216,9 +219,10 @@ class _Worker:
         """Make the process."""
         options = [f"--seed={self._seed}", f"--work={self._next},{self._count},{self._step}"]
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tests.selfcheck.hostile", *options, *map(str, self._samples)],
+            [sys.executable, "-m", "tests.selfcheck.hostile", *options, *map(str, self._samples)],
             stdout=subprocess.PIPE,
             text=True,
+            cwd=ROOT,
         )
 
     def outcome(self) -> Outcome:
@@ -327,7 +331,7 @@ def main(arguments: Sequence[str], out: TextIO, clock: Clock) -> int:
     try:
         options = _options(arguments)
     except ValueError as error:
-        out.write(f"hostile_logs: {error}\n")
+        out.write(f"tests.selfcheck.hostile: {error}\n")
         return 2
     if options.work is not None:
         first, count, step = map(int, options.work.split(","))
@@ -335,7 +339,7 @@ def main(arguments: Sequence[str], out: TextIO, clock: Clock) -> int:
         return 0
     missing = [path for path in options.sample if not Path(path).is_file()]
     if missing:
-        out.write(f"hostile_logs: there is no file {missing[0]}; give logs to begin with, or none\n")
+        out.write(f"tests.selfcheck.hostile: there is no file {missing[0]}; give logs to begin with, or none\n")
         return 2
     with tempfile.TemporaryDirectory() as folder:
         samples = [*asyncio.run(make_samples(Path(folder))), *map(Path, options.sample)]

@@ -1,8 +1,8 @@
 """The rehearsal of storage: power cuts, failing disks and killed processes, with the store that everybody uses.
 
-    python -P -m tests.selfcheck.storage                         a look, in about a minute
-    python -P -m tests.selfcheck.storage --images 310000 --errors 1000 --kills 500 --seed 7
-    python -P -m tests.selfcheck.storage --only 'power 86 44'    one piece again, as a problem names it
+    python -m tests.selfcheck.storage                         a look, in about a minute
+    python -m tests.selfcheck.storage --images 310000 --errors 1000 --kills 500 --seed 7
+    python -m tests.selfcheck.storage --only 'power 86 44'    one piece again, as a problem names it
     ... --json                                                              everything that was counted
 
 Read `tests.selfcheck.storage.properties` for what is judged, `power_loss` for the cuts, `disk_errors` for the faults

@@ -8,7 +8,7 @@ scheduler has its say in, so that only they may not meet the same again.
 
 from typing import Final
 
-COMMAND: Final = "python -P -m tests.selfcheck.storage"
+COMMAND: Final = "python -m tests.selfcheck.storage"
 
 
 def again(*words: object) -> str:

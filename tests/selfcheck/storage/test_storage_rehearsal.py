@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,8 @@ from tests.selfcheck.storage.tasks import (
     run_task,
     task_again,
 )
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def verdicts(findings: StorageFindings) -> dict[str, str]:
@@ -147,12 +150,13 @@ def test_a_small_rehearsal_says_that_every_promise_holds() -> None:
 def test_the_command_uses_processes_and_gives_json() -> None:
     done = subprocess.run(
         [
-            *(sys.executable, "-P", "-m", "tests.selfcheck.storage", "--json"),
+            *(sys.executable, "-m", "tests.selfcheck.storage", "--json"),
             *("--images=300", "--errors=4", "--kills=2", "--jobs=2", "--seed=3"),
         ],
         capture_output=True,
         text=True,
         check=False,
+        cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
