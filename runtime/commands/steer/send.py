@@ -15,15 +15,8 @@ from refold.commands.execution import (
     tell_result,
     write_result,
 )
-from refold.commands.steer.delivery import (
-    KeyOption,
-    SessionArgument,
-    TimeoutOption,
-    approve_line,
-    given,
-    tell,
-    tell_error,
-)
+from refold.commands.output import tell_error
+from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, approve_line, given, tell
 
 
 def send(
