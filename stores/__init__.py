@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from refold.stores.append_rules import FaultPoint as FaultPoint
     from refold.stores.event_store import EventStore as EventStore
-    from refold.stores.jsonl.store import JsonLinesStore as JsonLinesStore
     from refold.stores.memory import InMemoryStore as InMemoryStore
     from refold.stores.sqlite.ownership import LogOwner as LogOwner
     from refold.stores.sqlite.ownership import log_owner as log_owner
@@ -24,7 +23,6 @@ __all__ = [
     "FaultPoint",
     "FileBackend",
     "InMemoryStore",
-    "JsonLinesStore",
     "LogOwner",
     "MemoryBackend",
     "PersistenceBackend",
@@ -38,7 +36,6 @@ _HOMES = {
     "FaultPoint": "refold.stores.append_rules",
     "FileBackend": "refold.stores.values.files",
     "InMemoryStore": "refold.stores.memory",
-    "JsonLinesStore": "refold.stores.jsonl.store",
     "LogOwner": "refold.stores.sqlite.ownership",
     "MemoryBackend": "refold.stores.values.memory",
     "PersistenceBackend": "refold.stores.values.backend",
