@@ -24,13 +24,12 @@ from refold.actors.kernel.reply import current_handling
 from refold.actors.kernel.supervision import ActorFailure
 from refold.actors.kernel.system import ActorSystem
 from refold.events.core.errors import ConfigError
+from refold.stores.append_rules import APPEND_TIMEOUT_S, WAIT_FOR_LOG_S
 from refold.stores.event_store import EventStore
 from refold.stores.memory import InMemoryStore
-from refold.stores.opening import APPEND_TIMEOUT_S, WAIT_FOR_LOG_S, open_log
 from refold.stores.sqlite.file import Durability
 
 if TYPE_CHECKING:
-    from refold.stores.jsonl.store import JsonLinesStore
     from refold.stores.sqlite.store import SQLiteStore
 
 
@@ -84,7 +83,7 @@ class EventSourcedSystem(ActorSystem):
         self._append_timeout_s = append_timeout_s
         self._cancel_grace_s = cancel_grace_s
         self._in_flight = EffectsInFlight()
-        self._own_store: SQLiteStore | JsonLinesStore | None = None
+        self._own_store: SQLiteStore | None = None
         self._journal: Journal | None = None
         self._end: asyncio.Task[tuple[str, ...]] | None = None
 
@@ -181,7 +180,9 @@ class EventSourcedSystem(ActorSystem):
             return log
         if log == ":memory:":
             return InMemoryStore()
-        self._own_store = await open_log(
+        from refold.stores.sqlite.store import SQLiteStore
+
+        self._own_store = await SQLiteStore.open(
             log,
             durability=self._durability,
             wait_for_log_s=self._wait_for_log_s,

@@ -12,7 +12,7 @@ import time
 
 PROGRAMS = {
     "bare_python": "pass",
-    "pykka_msgspec_aiosqlite": "import pykka, msgspec, aiosqlite",
+    "pykka_msgspec_sqlite3": "import pykka, msgspec, sqlite3",
     "refold": "import refold",
     "refold_agent": "from refold import AgentRuntime, AgentConfig, tool",
 }

@@ -50,9 +50,7 @@ from refold.running_agents import RunningAgents
 from refold.sessions.event_bus import SessionHub
 from refold.sessions.notifications import Recorded
 from refold.stores.event_store import EventStore
-from refold.stores.jsonl.store import JsonLinesStore
 from refold.stores.memory import InMemoryStore
-from refold.stores.opening import open_log
 from refold.stores.sqlite.store import SQLiteStore
 
 
@@ -71,14 +69,14 @@ async def opened_store(options: Settings) -> tuple[EventStore, bool]:
     if isinstance(log, str | os.PathLike):
         if log == ":memory:":
             return InMemoryStore(), True
-        store = await open_log(
+        store = await SQLiteStore.open(
             log,
             durability=options.durability,
             wait_for_log_s=options.wait_for_log_s,
             append_timeout_s=options.append_timeout_s,
         )
         return store, True
-    bounded = type(log) in (InMemoryStore, JsonLinesStore, SQLiteStore)
+    bounded = type(log) in (InMemoryStore, SQLiteStore)
     return ContainedStore(log, options.clock or SystemClock(), None if bounded else options.append_timeout_s), False
 
 

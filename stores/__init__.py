@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from refold.stores.append_rules import FaultPoint as FaultPoint
     from refold.stores.event_store import EventStore as EventStore
-    from refold.stores.jsonl.store import JsonLinesStore as JsonLinesStore
     from refold.stores.memory import InMemoryStore as InMemoryStore
     from refold.stores.sqlite.ownership import LogOwner as LogOwner
     from refold.stores.sqlite.ownership import log_owner as log_owner
@@ -25,7 +24,6 @@ else:
         {
             "refold.stores.append_rules": "FaultPoint",
             "refold.stores.event_store": "EventStore",
-            "refold.stores.jsonl.store": "JsonLinesStore",
             "refold.stores.memory": "InMemoryStore",
             "refold.stores.sqlite.ownership": "log_owner LogOwner",
             "refold.stores.sqlite.store": "SQLiteStore",

@@ -18,13 +18,19 @@ INTEGER_MAX: Final = 2**63 - 1
 BYTES_MAX: Final = 256 * 1024 * 1024
 """Largest event, payload or snapshot, in bytes: a guard against runaway data and against hostile files."""
 
+WAIT_FOR_LOG_S: Final = 30.0
+"""Seconds that opening waits for the runtime before to release the log, as in a rolling deploy."""
+
+APPEND_TIMEOUT_S: Final = 30.0
+"""Seconds after which an append counts as hanging."""
+
 FaultPoint = Callable[[str], None]
 """Called at the named points of an append, so that a rehearsal can raise, wait or kill the process there.
 
 The points are `append.begun` (nothing is written), `append.inserted` (all is written, nothing is committed) and
-`append.committed` (all is committed, nobody is told). Stores with a file call it in their writing thread, and also
-where they open it: once its name is on the disk (`opening.folder_synced`), and in an `SQLiteStore`, if there is
-something in the WAL, once that is, too (`opening.wal_synced`).
+`append.committed` (all is committed, nobody is told). An `SQLiteStore` calls it in its writing thread, and also where
+it opens the file: once its name is on the disk (`opening.folder_synced`), and, if there is something in the WAL, once
+that is, too (`opening.wal_synced`).
 """
 
 

@@ -5,7 +5,7 @@ import asyncio.constants
 import gc
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -46,6 +46,22 @@ def pytest_collection_finish() -> None:
     """Spare each collection of garbage in the run the walk over the tests themselves, which stay."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def work_put(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """All work that is given to threads for files and SQLite connections from now on."""
+    from refold.stores.sqlite.serial_worker import SerialWorker
+
+    given: list[object] = []
+    put = SerialWorker.put
+
+    def counted(worker: SerialWorker, work: Callable[[], object]) -> None:
+        given.append(work)
+        put(worker, work)
+
+    monkeypatch.setattr(SerialWorker, "put", counted)
+    return given
 
 
 @pytest.hookimpl(wrapper=True)

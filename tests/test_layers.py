@@ -48,7 +48,6 @@ IMPURE_BUILTINS = {"__import__", "breakpoint", "compile", "eval", "exec", "hash"
 
 AT_HOME_IN = {
     "numpy": ("runtime/memory/",),
-    "aiosqlite": ("stores/",),
     "sqlite3": (
         "stores/",
         "tests/selfcheck/storage/recovered_reader.py",

@@ -2,13 +2,11 @@
 
 import fnmatch
 import re
-import sqlite3
 import tomllib
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
-import aiosqlite
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -96,19 +94,12 @@ def test_the_installed_version_is_the_declared_one() -> None:
 
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS)
-def test_every_requirement_has_a_lower_bound_and_an_upper_one_where_private_names_are_used(requirement: str) -> None:
+def test_every_requirement_has_a_lower_bound_and_an_upper_one_where_a_benchmark_uses_a_private_name(
+    requirement: str,
+) -> None:
     assert ">=" in requirement
     bounds = re.findall(r"(?:<|==|~=).*", requirement)
     assert bounds == (["<0.23"] if requirement_name(requirement) == "aiosqlite" else [])
-
-
-async def test_aiosqlite_has_the_private_names_that_its_upper_bound_keeps() -> None:
-    # `stores/sqlite/connection.py` uses them: a later minor version may rename them, and would break its import.
-    core = vars(aiosqlite.core)
-    assert {"_connection_worker_thread", "_STOP_RUNNING_SENTINEL"} <= set(core)
-    async with aiosqlite.connect(":memory:") as connection:
-        assert {"_tx", "_thread", "_connection"} <= set(vars(connection))
-        assert isinstance(connection._conn, sqlite3.Connection)  # pyright: ignore[reportPrivateUsage]
 
 
 def test_every_requirement_is_pinned_in_the_constraints() -> None:

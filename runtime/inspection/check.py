@@ -5,8 +5,8 @@
 
 Read `refold.inspection.stream_check` for what is looked at in one stream. Beside the streams one by one, the whole log
 is read once in order of position. The rule: damage inside the log never raises; it becomes a problem that names its
-place, and the check goes on with what can still be read. Only a file that is no log at all raises. A log in JSON Lines
-of which a line is damaged cannot be opened; then its lines are all that is checked, and no event is decoded.
+place, and the check goes on with what can still be read. Only a file that is no log at all raises. A text log of which
+a line is damaged cannot be read; then its lines are all that is checked, and no event is decoded.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from refold.inspection.kinds import GivenKind, StreamKind, kinds_with
 from refold.inspection.log_reading import EVENTS_PER_PAGE, Batches, ReadableLog, Streams, kind_of, opened
 from refold.inspection.stream_check import PayloadCheck, Problem, Problems, StreamCheck
 from refold.stores.event_store import EventStore
-from refold.stores.jsonl.damage import find_damage
-from refold.stores.opening import is_json_lines
+from refold.stores.jsonl.check import find_damage
+from refold.stores.jsonl.format import is_text_log
 from refold.stores.sqlite.file import resolved
 
 UNREADABLE = (PersistenceError, UnicodeError)
@@ -92,13 +92,13 @@ async def check_log(log: ReadableLog, *, kinds: Mapping[str, GivenKind] | None =
 
 
 async def _damage_of_lines(log: ReadableLog, given: frozenset[str]) -> CheckReport | None:
-    """Return what is wrong with the lines of a log in JSON Lines that cannot be opened, or None if it is no such log.
+    """Return what is wrong with the lines of a text log that cannot be read, or None if it is no such log.
 
     Raises:
         LogFormatError: the file is not a log at all, or comes from a newer Refold.
         PersistenceError: it cannot be read.
     """
-    if not isinstance(log, str | os.PathLike) or not is_json_lines(log):
+    if not isinstance(log, str | os.PathLike) or not is_text_log(log):
         return None
     path = resolved(log)
     found, damage = await asyncio.to_thread(find_damage, path)

@@ -20,8 +20,8 @@ from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.inspection.log_reading import Batches, ReadableLog, kind_of, opened, session_head, stream_head
 from refold.stores.event_store import EventStore, WholeLog
 from refold.stores.jsonl.export import exported_lines
-from refold.stores.jsonl.file import sync_folder
 from refold.stores.sqlite.file import absolute
+from refold.stores.sqlite.rewrite import synchronise
 
 _BYTES_PER_WRITE = 256 * 1024
 
@@ -103,7 +103,7 @@ async def export_to_file(
             await asyncio.to_thread(os.fsync, descriptor)
         _require_nothing(target)
         unfinished.rename(target)
-        sync_folder(target.parent)
+        synchronise(target.parent)
     except OSError as error:
         raise PersistenceError(f"{target} cannot be written: {error.strerror}") from error
     finally:

@@ -30,7 +30,7 @@ ReadableLog = str | os.PathLike[str] | EventStore
 async def opened(log: ReadableLog) -> AsyncGenerator[EventStore, None]:
     """Give the store of `log`: a file is opened for reading only and closed afterwards, a store is left open.
 
-    A file whose name ends in `.jsonl` is a log in JSON Lines, every other one an SQLite log.
+    A file whose name ends in `.jsonl` is a text log, which is imported into a temporary file first.
 
     Raises:
         LogFormatError: the file is not a log, is damaged, or comes from a newer Refold.
@@ -39,9 +39,9 @@ async def opened(log: ReadableLog) -> AsyncGenerator[EventStore, None]:
     if not isinstance(log, str | os.PathLike):
         yield log
         return
-    from refold.stores.opening import open_log
+    from refold.stores.jsonl.importing import open_to_read
 
-    async with await open_log(log, read_only=True) as store:
+    async with open_to_read(log) as store:
         yield store
 
 

@@ -15,6 +15,7 @@ The rule: an event that today's code cannot decode, of a user's own kind or of a
 recorded, so that whoever follows a log sees all of it.
 """
 
+import os
 from collections.abc import AsyncGenerator
 from typing import Final
 
@@ -30,6 +31,7 @@ from refold.inspection.kinds import KINDS
 from refold.inspection.log_reading import EVENTS_PER_PAGE, ReadableLog, kind_of, opened
 from refold.inspection.summaries import event_words
 from refold.stores.event_store import EventStore
+from refold.stores.jsonl.format import is_text_log
 
 POLL_S: Final = 0.2
 """Seconds between two looks at a log in which there was nothing new."""
@@ -53,7 +55,7 @@ async def follow_log(
         log: path of the file, or an open store, which stays open. It has to be there already.
         after: only events with a greater position; 0 = from the beginning.
         stream: only this stream's events.
-        follow: wait for those to come; False = end with the last one there is.
+        follow: wait for those to come; False = end with the last one there is, as a text log always does.
         poll_s: seconds between two looks at a log in which there was nothing new.
         clock: measures them; None = the machine's.
 
@@ -67,6 +69,7 @@ async def follow_log(
     if after < 0:
         raise ConfigError(f"after is {after}; the first position is 1, and 0 stands for all of the log")
     clock = clock or SystemClock()
+    is_text = isinstance(log, str | os.PathLike) and is_text_log(log)
     async with opened(log) as store:
         pages = _Pages(store, after, stream)
         while True:
@@ -75,7 +78,7 @@ async def follow_log(
                 yield event
             if not whole:
                 continue
-            if not follow:
+            if not follow or is_text:
                 return
             await clock.sleep(poll_s)
 

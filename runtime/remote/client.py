@@ -55,11 +55,11 @@ from refold.remote.protocol import (
 )
 from refold.sessions.reads import waiting_below
 from refold.stores.event_store import EventStore
-from refold.stores.opening import open_log
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.inbox import InboxSignature
 from refold.stores.sqlite.ownership import log_owner
+from refold.stores.sqlite.store import SQLiteStore
 
 
 async def perform_directly(store: EventStore, inbox: Inbox, session: SessionId, clock: Clock) -> None:
@@ -294,11 +294,12 @@ async def give(
         wait_for_runtime: where nobody but a runtime can perform the command and none owns the log, wait for one.
 
     Raises:
-        ConfigError: there is no such session.
+        ConfigError: there is no such session, or the log is a text log.
         CommandRejected: the key was used for another command, or somebody took the command back.
         PersistenceError: the log or its inbox cannot be used. The command is not in the inbox any more, unless a
             runtime owns the log: then its key tells later what came of it.
     """
+    sqlite_file.require_no_text_log(log)
     clock = clock if clock is not None else SystemClock()
     inbox = Inbox(sqlite_file.absolute(log), clock)
     async with opened(log) as store:
@@ -370,7 +371,7 @@ async def _performed_here(log: str | os.PathLike[str], inbox: Inbox, entry: Inbo
     Raises:
         LogInUse: a runtime owns it.
     """
-    async with await open_log(log, wait_for_log_s=0) as store:
+    async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
         await perform_directly(store, inbox, entry.session, clock)
         outcome = await inbox.outcome(entry)
         return Given(session=entry.session, key=entry.key, outcome=outcome, directly=True)

@@ -25,8 +25,8 @@ from refold.events.session.state import SessionState, find_call
 from refold.scenarios.plan.world import Beginning, Body
 from refold.stores.event_store import WholeLog
 from refold.stores.jsonl.export import stored_batches
+from refold.stores.jsonl.importing import open_to_read
 from refold.stores.memory import InMemoryStore
-from refold.stores.opening import open_log
 from refold.stores.past_state import last_position
 
 NEVER_LAST = ("session.opened.v1", "session.agent_configured.v1")
@@ -78,7 +78,7 @@ async def read_recorded_log(path: Path) -> RecordedLog:
         LogFormatError: the file is no log, or the log is damaged.
         PersistenceError: it cannot be read.
     """
-    async with await open_log(path, read_only=True) as store:
+    async with open_to_read(path) as store:
         return await recorded_log(store)
 
 

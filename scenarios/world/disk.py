@@ -10,9 +10,9 @@ the life before has left, so that SQLite, which knows files by their inodes in t
 
 What runs the work of an SQLite connection in a simulation: the simulated loop itself, instead of a thread.
 
-aiosqlite queues functions for a thread. Here each of them runs on the loop, whole, after a delay drawn from the seed;
-what comes of it is told one step later, so that a crash, a cancellation or another task can come between the work and
-the word of it, as with a thread. Everything else of aiosqlite and of the store is what runs in production.
+In production a `SerialWorker` runs it. Here each function runs on the loop, whole, after a delay drawn from the seed;
+its outcome is told one step later, so that a crash, a cancellation or another task can come between the work and
+the word of it, as with a thread. Everything else of the connection and of the store is what runs in production.
 """
 
 import asyncio
@@ -45,39 +45,54 @@ from refold.scenarios.world.sqlite_shim import (
     OperationKind,
     SQLiteShim,
 )
-from refold.stores.sqlite.connection import Operation, SQLiteConnection
+from refold.stores.sqlite.connection import SQLiteConnection
 from refold.stores.sqlite.file import require_path
 from refold.stores.sqlite.store import SQLiteStore
+
+T = TypeVar("T")
 
 DELAY_MAX_S = 0.003
 """Longest time that an operation of a connection takes, in virtual seconds."""
 
+_Operation = tuple[asyncio.Future[Any] | None, Callable[[], Any]]
+
 
 class InlineWorker:
-    """The `Worker` of one connection.
+    """The `refold.stores.sqlite.serial_worker.Worker` of one connection.
 
     Args:
         chance: how long each operation takes.
     """
 
+    name = "a simulated connection"
+
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
         self._loop = asyncio.get_running_loop()
-        self._waiting: deque[Operation] = deque()
+        self._waiting: deque[_Operation] = deque()
         self._busy = False
 
-    def start(self) -> None:
-        """Begin, for which there is nothing to do."""
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `work` on the loop once what was queued before has run; the future gets its result."""
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._queue((future, work))
+        return future
+
+    def put(self, work: Callable[[], object]) -> None:
+        """Run `work` likewise, with nobody who waits; at once if the loop is closed."""
+        if self._loop.is_closed():  # The connection is let go of after its life has died.
+            work()
+        else:
+            self._queue((None, work))
+
+    def end(self) -> None:
+        """End, for which there is nothing to do."""
 
     def is_alive(self) -> bool:
         """Return False: there is no thread whose end anybody has to wait for."""
         return False
 
-    def put_nowait(self, operation: Operation, /) -> None:
-        """Run the operation on the loop once those before it have run; at once if the loop is closed."""
-        if self._loop.is_closed():  # Somebody lets go of a connection of a dead life.
-            operation[1]()
-            return
+    def _queue(self, operation: _Operation) -> None:
         self._waiting.append(operation)
         if not self._busy:
             self._busy = True
@@ -109,8 +124,6 @@ def _tell_unless_done(future: asyncio.Future[Any], tell: Callable[[asyncio.Futur
     if not future.done():
         tell(future)
 
-
-T = TypeVar("T")
 
 CLOSED_S: Final = 1.0
 """So long may an opening that was given up take to close its file, in virtual seconds."""

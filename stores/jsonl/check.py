@@ -1,24 +1,33 @@
-"""Whether the lines of a log are what a writer has written, checked one after another.
+"""Whether the lines of a text log are what a writer has written, checked one after another.
 
-Read `refold.stores.jsonl.format` first. The rule it protects: nothing is taken from a file before it was found
+Read `refold.stores.jsonl.format` first. The rules it protects: nothing is taken from a file before it was found
 whole: each batch follows the last one of its stream and hashes to its chain, positions increase, each payload is what
-its name says, an export is complete. What is wrong is told with the number of its line.
+its name says, an export is complete. What is wrong is told with the number of its line. `complete_appends` stops at the
+first line that is wrong; `find_damage` names all of them, and checks what follows a refused line as if that line had
+been right, so that one fault is told once.
 """
 
 import copy
 import hashlib
-from collections.abc import Callable
-from typing import Final, NamedTuple
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
 
-from refold.events.core.errors import LogFormatError
+import msgspec
+
+from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import EncodedBatch, Snapshot, first_chain, next_chain
 from refold.stores.append_rules import check_append, check_snapshot
 from refold.stores.event_store import Tombstone
 from refold.stores.jsonl.format import (
+    LINE_BYTES_MAX,
     BatchLine,
     EndLine,
     HeaderLine,
+    Line,
     PayloadLine,
     SnapshotLine,
     TombstoneLine,
@@ -26,6 +35,8 @@ from refold.stores.jsonl.format import (
     decoded_header,
     digest_of,
 )
+
+_logger = logging.getLogger("refold.stores")
 
 POSITION_MAX: Final = 2**62
 """Beyond what a log can reach, and far enough from 64 bits that no append overflows them."""
@@ -61,6 +72,7 @@ class _Place:
 
     def __init__(self) -> None:
         self.line = 0
+        self.size_bytes = 0
         self.position = 0
         self.batches = 0
         self.events = 0
@@ -101,15 +113,20 @@ class LinesCheck:
         return self._place.line
 
     @property
-    def position(self) -> int:
-        """Highest position that was met, or that the header names as removed: none up to it may be used again."""
-        header = self._place.header
-        return max(self._place.position, header.removed_position if header is not None else 0)
+    def size_bytes(self) -> int:
+        """How many bytes these lines have."""
+        return self._place.size_bytes
 
     @property
     def in_append(self) -> bool:
         """Whether the last line was one of an append that goes on."""
         return self._before_append is not None
+
+    @property
+    def may_end_torn(self) -> bool:
+        """Whether the lines come from a store that wrote them one append at a time, and may have died in one."""
+        header = self._place.header
+        return header is not None and (not header.export or self._place.ended)
 
     @property
     def header(self) -> HeaderLine | None:
@@ -138,7 +155,7 @@ class LinesCheck:
     def skip(self, data: bytes) -> BatchLine | None:
         """Go on behind a line that was refused, as if it had been right, and return it if it can be read as a batch.
 
-        For whoever looks for all that is wrong; what is said of the lines that follow is meant beside this one.
+        For a scan that looks for all that is wrong; what is said of the lines that follow is meant beside this one.
         """
         if self._place.header is None:
             raise ValueError("the header cannot be skipped")
@@ -147,10 +164,7 @@ class LinesCheck:
         self._heads.clear()
         self._payloads.clear()
         self._count(data)
-        try:
-            line = decoded(data)
-        except ValueError:
-            return None
+        line = _decoded_or_none(data)
         if isinstance(line, EndLine):
             place.ended = True
         if not isinstance(line, BatchLine):
@@ -165,6 +179,15 @@ class LinesCheck:
             self._place, self._before_append = self._before_append, None
             self._heads.clear()
             self._payloads.clear()
+
+    def leave_out_torn_end(self) -> None:
+        """Go back to before the append that is not complete, and say so in the log of the process."""
+        self.give_up_append()
+        _logger.warning(
+            "what follows line %d of %s is no complete append, as a writer leaves that died; it is left out",
+            self.lines,
+            self._name,
+        )
 
     def finish(self) -> None:
         """Return if the lines may end here.
@@ -256,6 +279,7 @@ class LinesCheck:
     def _count(self, data: bytes) -> None:
         place = self._place
         place.line += 1
+        place.size_bytes += len(data)
         if place.header is not None and place.header.export and not place.ended:
             place.digest.update(data)
 
@@ -273,3 +297,187 @@ def _check_tombstone(tombstone: Tombstone) -> None:
     check_append((going_on,), {})
     if not 0 < tombstone.position <= POSITION_MAX:
         raise ValueError(f"a tombstone has position {tombstone.position}")
+
+
+def complete_appends(check: LinesCheck, source: BinaryIO) -> Iterator[list[Checked]]:
+    """Give what each append holds, one append after the other; another line counts as an append of its own.
+
+    Early versions of Refold wrote logs as text while they ran. One that died left half an append at the end, which was
+    never acknowledged and is left out.
+
+    Args:
+        check: takes the lines; the caller keeps what is given, so that the check finds it again.
+        source: an open file at its beginning.
+
+    Raises:
+        LogFormatError: a line is not what has to be there, or one is missing at the end.
+        OSError: the file cannot be read.
+    """
+    append: list[Checked] = []
+    lines = _lines(source)
+    torn = False
+    for data in lines:
+        try:
+            append.append(check.take(data))
+        except LogFormatError:
+            torn = check.may_end_torn and _is_torn(data, lines)
+            if not torn:
+                raise
+            break
+        if not check.in_append:
+            yield append
+            append = []
+    if torn or (check.in_append and check.may_end_torn):
+        check.leave_out_torn_end()
+    check.finish()
+
+
+def _is_torn(refused: bytes, following: Iterator[bytes]) -> bool:
+    """Whether a refused line and those that follow can be half an append, as a dead writer or a power cut leaves it.
+
+    A file system may make a file longer before it has written the content; the hole then reads as NUL characters,
+    which no line has. After a hole the append may have its last line, and nothing else may follow.
+    """
+    if not refused.endswith(b"\n") and len(refused) <= LINE_BYTES_MAX:
+        return True
+    holes = False
+    for data in itertools.chain([refused], following):
+        if b"\0" in data:
+            holes = True
+        elif data.endswith(b"\n"):
+            line = _decoded_or_none(data)
+            if not (isinstance(line, BatchLine | PayloadLine) and line.more):
+                ends_append = isinstance(line, BatchLine | PayloadLine | SnapshotLine)
+                return holes and ends_append and next(following, None) is None
+    return holes
+
+
+class DamagedLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One line that is not what it has to be."""
+
+    message: str
+    """What is wrong with which line."""
+    stream: str = ""
+    """Whose batch it is, where that can be told."""
+    version: int = 0
+    """Of the first event of that batch."""
+    position: int | None = None
+    """Of that event."""
+
+
+class LinesFound(msgspec.Struct, kw_only=True):
+    """What a file holds."""
+
+    streams: dict[str, tuple[int, bytes]]
+    """The version and the chain of each."""
+    batches: int = 0
+    events: int = 0
+    payloads: int = 0
+
+
+def find_damage(path: Path) -> tuple[LinesFound, list[DamagedLine]]:
+    """Return what a file of JSON Lines holds, and all lines that are wrong, in order.
+
+    It blocks; run it in a thread.
+
+    Raises:
+        LogFormatError: the file is no log in this form, or comes from a newer Refold.
+        PersistenceError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return _Scan(path).run(file)
+    except OSError as error:
+        raise PersistenceError(f"the log {path} cannot be read: {error.strerror}") from error
+
+
+class _Scan:
+    """One reading of a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._name = str(path)
+        self._found = LinesFound(streams={})
+        self._payloads: set[PayloadHash] = set()
+        self._damage: list[DamagedLine] = []
+        self._check = LinesCheck(self._name, self._found.streams.get, self._payloads.__contains__)
+
+    def run(self, file: BinaryIO) -> tuple[LinesFound, list[DamagedLine]]:
+        last = b""
+        for data in _lines(file):
+            if not data.endswith(b"\n") and self._check.may_end_torn:
+                break  # A writer that died leaves half a line.
+            self._take(data)
+            last = data
+        if last.endswith(b"\n") or not last:
+            self._finish()
+        return self._found, self._damage
+
+    def _take(self, data: bytes) -> None:
+        try:
+            checked = self._check.take(data)
+        except LogFormatError as error:
+            if self._check.header is None:
+                raise
+            self._note(data, error)
+            return
+        if isinstance(checked, CheckedBatch):
+            batch = checked.batch
+            self._add(batch.stream, batch.expected_version + len(batch.events), checked.chain, len(batch.events))
+        elif isinstance(checked, CheckedPayload):
+            self._payloads.add(checked.hash)
+            self._found.payloads += 1
+
+    def _add(self, stream: str, version: int, chain: bytes, events: int) -> None:
+        self._found.streams[stream] = (version, chain)
+        self._found.batches += 1
+        self._found.events += events
+
+    def _note(self, data: bytes, error: LogFormatError) -> None:
+        """Note a line that is wrong, and go on behind it."""
+        is_end = isinstance(_decoded_or_none(data), EndLine)
+        line = self._check.skip(data)
+        if is_end and self._damage:
+            return  # It counts and digests the lines before, of which it is known that they are not what they were.
+        message = str(error).removeprefix(f"{self._name}, ")
+        if line is None:
+            self._damage.append(DamagedLine(message=message))
+            return
+        self._damage.append(
+            DamagedLine(message=message, stream=line.stream, version=line.version, position=line.position)
+        )
+        self._go_on_from(line)
+
+    def _go_on_from(self, line: BatchLine) -> None:
+        """Take a batch at its word, so that those that follow it are compared with it and not with the one before."""
+        try:
+            chain = digest_of(line.chain)
+        except ValueError:
+            return  # Nothing can follow it.
+        if line.version >= 1 and line.events:
+            self._add(line.stream, line.version + len(line.events) - 1, chain, len(line.events))
+
+    def _finish(self) -> None:
+        """Note what is missing at the end; half an append is what a writer leaves that died."""
+        if self._check.may_end_torn:
+            self._check.give_up_append()
+        try:
+            self._check.finish()
+        except LogFormatError as error:
+            if self._check.header is None:
+                raise
+            self._damage.append(DamagedLine(message=str(error).removeprefix(f"{self._name}, ")))
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    """Give the lines of a file; of one that is longer than lines may be, the beginning."""
+    while data := file.readline(LINE_BYTES_MAX + 1):
+        yield data
+        while not data.endswith(b"\n") and len(data) > LINE_BYTES_MAX:
+            data = file.readline(LINE_BYTES_MAX + 1)
+
+
+def _decoded_or_none(data: bytes) -> Line | None:
+    try:
+        return decoded(data)
+    except ValueError:
+        return None

@@ -152,7 +152,7 @@ def _read_together(listed: Sequence[ListedPayload]) -> Iterator[list[PayloadHash
 def _payload_line(log: str, name: PayloadHash, payload: bytes) -> bytes:
     if hashlib.sha256(payload).hexdigest() != name:
         raise LogFormatError(f"the log {log} is damaged: the payload {name!r} is not what its name says")
-    return _bounded(payload_line(name, payload, more=False), f"the payload {name}")
+    return _bounded(payload_line(name, payload), f"the payload {name}")
 
 
 async def _tombstone_lines(store: WholeLog) -> AsyncIterator[bytes]:
@@ -179,7 +179,7 @@ def _batch_line(name: str, events: Sequence[StoredEvent]) -> bytes:
         causation=first.causation,
     )
     try:
-        line = batch_line(batch, first.position, first.chain, more=False)
+        line = batch_line(batch, first.position, first.chain)
     except UnicodeError as error:
         raise LogFormatError(f"the log {name} is damaged: an event at position {first.position}: {error}") from None
     return _bounded(line, f"the batch at position {first.position}")

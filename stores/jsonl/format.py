@@ -1,18 +1,20 @@
-"""The lines of a log in JSON Lines: a `JsonLinesStore` writes them, `refold export` and `refold import` exchange them.
+"""The lines of a text log: `refold export` writes them, `refold import` makes a log of them.
 
     {"line":"refold.log","format":1}
-    {"line":"payload","hash":"9f86…","text":"You are brief.","more":true}
+    {"line":"payload","hash":"9f86…","text":"You are brief."}
     {"line":"batch","position":1,"stream":"session/alice","version":1,"at":1780000000000000,"events":[{…}],"chain":"…"}
 
-The first line is the header. A batch is one line, a payload is one line; an append is all lines up to one without
-`more`. Lines are UTF-8, end with one LF, and nothing in them is lost: an event that is a JSON object on one line
-stands there byte for byte, any other text of an event is a JSON string; a payload is a text or, where it is no text,
-base64. An export says so in its header, and ends in a line that counts and digests all lines before it, so that
-one that was cut short is found. Read `refold.events.core.records` for what the fields of a batch mean.
+The first line is the header. A batch is one line, a payload is one line. Early versions of Refold wrote text logs
+while they ran; there an append is all lines up to one without `more`. Lines are UTF-8, end with one LF, and nothing in
+them is lost: an event that is a JSON object on one line stands there byte for byte, any other text of an event is a
+JSON string; a payload is a text or, where it is no text, base64. An export says so in its header, and ends in a line
+that counts and digests all lines before it, so that one that was cut short is found. Read `refold.events.core.records`
+for what the fields of a batch mean.
 """
 
 import base64
 import binascii
+import os
 import re
 from typing import Final, Literal
 
@@ -23,6 +25,13 @@ from refold.events.core.ids import EventRef, PayloadHash, StreamName
 from refold.events.core.records import EncodedBatch, Snapshot
 from refold.stores.append_rules import BYTES_MAX
 from refold.stores.event_store import Tombstone
+
+TEXT_LOG_SUFFIX: Final = ".jsonl"
+"""A file whose name ends so, in lower or upper case, is a text log; every other log is an SQLite file.
+
+The name decides, not the content: to look into a file that may be an SQLite log of this very process would be to close
+it again, and POSIX then drops the locks that SQLite holds on it (`refold.stores.sqlite.ownership`).
+"""
 
 FORMAT: Final = 1
 """The `format` of the header: raised when lines get another meaning."""
@@ -181,6 +190,11 @@ _text_decoder = msgspec.json.Decoder(str)
 _raw_decoder = msgspec.json.Decoder(msgspec.Raw)
 
 
+def is_text_log(path: str | os.PathLike[str]) -> bool:
+    """Return whether a log at the path is, or would be, one in JSON Lines."""
+    return os.fspath(path).lower().endswith(TEXT_LOG_SUFFIX)
+
+
 def encoded(line: Line) -> bytes:
     """Return a line with its end."""
     return _encoder.encode(line) + b"\n"
@@ -241,7 +255,7 @@ def decoded_header(data: bytes, name: str) -> HeaderLine:
     return header
 
 
-def batch_line(batch: EncodedBatch, position: int, chain: bytes, *, more: bool) -> bytes:
+def batch_line(batch: EncodedBatch, position: int, chain: bytes) -> bytes:
     """Return the line of a batch whose first event has `position`."""
     return encoded(
         BatchLine(
@@ -254,35 +268,21 @@ def batch_line(batch: EncodedBatch, position: int, chain: bytes, *, more: bool) 
             pending=batch.pending,
             events=tuple(map(_written, batch.events)),
             chain=chain.hex(),
-            more=more,
         )
     )
 
 
-def payload_line(payload_hash: PayloadHash, payload: bytes, *, more: bool) -> bytes:
+def payload_line(payload_hash: PayloadHash, payload: bytes) -> bytes:
     """Return the line of a payload: its text, unless it has none or is shorter in base64."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:
         text = None
     if text is not None:
-        line = encoded(PayloadLine(hash=payload_hash, text=text, more=more))
+        line = encoded(PayloadLine(hash=payload_hash, text=text))
         if len(line) <= len(payload) * 4 // 3 + 256:
             return line
-    return encoded(PayloadLine(hash=payload_hash, base64=_to_base64(payload), more=more))
-
-
-def snapshot_line(snapshot: Snapshot) -> bytes:
-    """Return the line of a snapshot."""
-    return encoded(
-        SnapshotLine(
-            stream=snapshot.stream,
-            version=snapshot.version,
-            chain=_to_base64(snapshot.chain),
-            fold_version=snapshot.fold_version,
-            state=_to_base64(snapshot.state),
-        )
-    )
+    return encoded(PayloadLine(hash=payload_hash, base64=_to_base64(payload)))
 
 
 def tombstone_line(tombstone: Tombstone) -> bytes:

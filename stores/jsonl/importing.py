@@ -1,14 +1,18 @@
-"""A new SQLite log from JSON Lines: an export, or the file of a `JsonLinesStore`.
+"""A new SQLite log from a text log: an export, or one that an early version of Refold wrote while it ran.
 
 Read `refold.stores.jsonl.check` for what is checked and `refold.stores.jsonl.export` for the way here. Positions,
 versions, times, chains and everything else are kept as they are. The rule it protects: the log appears as a whole and
 checked from its first to its last line, or not at all. So it is made under another name, and renamed at the end.
-Memory holds one batch or payload at a time; the ends of streams are looked up in the new file.
+Memory holds one append at a time; the ends of streams are looked up in the new file. `open_to_read` imports a text log
+into a temporary folder, which is how one is read.
 """
 
 import asyncio
 import os
 import sqlite3
+import tempfile
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -18,10 +22,8 @@ from refold.events.core.errors import ConfigError, LogFormatError, PersistenceEr
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import first_chain
 from refold.stores.event_store import Tombstone
-from refold.stores.jsonl.check import CheckedBatch, CheckedPayload, LinesCheck
-from refold.stores.jsonl.file import sync_folder
-from refold.stores.jsonl.format import LINE_BYTES_MAX
-from refold.stores.opening import is_json_lines
+from refold.stores.jsonl.check import Checked, CheckedBatch, CheckedPayload, LinesCheck, complete_appends
+from refold.stores.jsonl.format import is_text_log
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.append import (
     ADD_EVENT,
@@ -35,6 +37,8 @@ from refold.stores.sqlite.append import (
 )
 from refold.stores.sqlite.connection import SQLiteConnection, persistence_error
 from refold.stores.sqlite.ownership import LogOwnership
+from refold.stores.sqlite.rewrite import synchronise
+from refold.stores.sqlite.store import SQLiteStore
 
 _BYTES_PER_STEP: Final = 4 * 1024 * 1024
 """After so many bytes a transaction is committed, and the loop looks whether the import is to go on."""
@@ -82,22 +86,20 @@ async def import_log(source: BinaryIO, name: str, log: str | os.PathLike[str]) -
     sqlite_file.require_path(log)
     sqlite_file.require_sqlite()
     path = sqlite_file.absolute(log)
-    if is_json_lines(path):
-        raise ConfigError(
-            f"{path} would be a log in JSON Lines by its name; copy the file, or name one such as events.db"
-        )
+    if is_text_log(path):
+        raise ConfigError(f"{path} would be a text log by its name; copy the file, or name one such as events.db")
     _require_nothing(path)
     sqlite_file.require_access(path, writing=True)
     unfinished = path.with_name(path.name + ".importing")
     _claim(unfinished)
     try:
         report = await _fill(unfinished, source, name, path)
-        await asyncio.to_thread(_synchronise, unfinished)
+        await asyncio.to_thread(synchronise, unfinished)
         ownership = await LogOwnership.acquire(path, wait_s=0)
         try:
             _require_nothing(path)
             unfinished.rename(path)
-            sync_folder(path.parent)
+            synchronise(path.parent)
         finally:
             ownership.release()
     except OSError as error:
@@ -106,6 +108,31 @@ async def import_log(source: BinaryIO, name: str, log: str | os.PathLike[str]) -
         for suffix in ("", "-wal", "-shm", "-journal", ".new"):
             unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
     return report
+
+
+@asynccontextmanager
+async def open_to_read(path: str | os.PathLike[str]) -> AsyncGenerator[SQLiteStore, None]:
+    """Give a log for reading; of a text log a copy in SQLite, in a temporary folder that is removed afterwards.
+
+    Raises:
+        LogFormatError: the file is not a log, is damaged, or comes from a newer Refold.
+        PersistenceError: the file is missing or cannot be read, or the copy cannot be made.
+    """
+    if not is_text_log(path):
+        async with await SQLiteStore.open(path, read_only=True) as store:
+            yield store
+        return
+    log = sqlite_file.resolved(path)
+    sqlite_file.require_readable(log)
+    with tempfile.TemporaryDirectory(prefix="refold-") as folder:
+        copy = Path(folder) / "events.db"
+        try:
+            with log.open("rb") as source:
+                await import_log(source, str(log), copy)
+        except OSError as error:
+            raise PersistenceError(f"the log {log} cannot be read: {error.strerror}") from error
+        async with await SQLiteStore.open(copy, read_only=True, name=str(log)) as store:
+            yield store
 
 
 def _require_nothing(log: Path) -> None:
@@ -151,21 +178,13 @@ async def _fill(unfinished: Path, source: BinaryIO, name: str, log: Path) -> Imp
         raise persistence_error(error, failed) from error
 
 
-def _synchronise(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 class _Filling:
     """Takes lines into the tables; all methods run in the connection's thread."""
 
     def __init__(self, source: BinaryIO, name: str) -> None:
-        self._source = source
         self._name = name
         self._check = LinesCheck(name, self._find_head, self._find_payload)
+        self._appends: Iterator[list[Checked]] = complete_appends(self._check, source)
         self._connection: sqlite3.Connection | None = None
         self._heads: dict[str, tuple[int, int, bytes]] = {}
         """Id, version and chain of streams that were met lately."""
@@ -186,24 +205,23 @@ class _Filling:
             LogFormatError: a line is damaged.
             PersistenceError: the source cannot be read.
         """
-        taken = 0
+        goes_on = False
+        enough = self._check.size_bytes + _BYTES_PER_STEP
         connection.execute("BEGIN IMMEDIATE")
-        while taken < _BYTES_PER_STEP:
-            line = self._next_line()
-            if not line:
-                break
-            self._take(connection, line)
-            taken += len(line)
+        try:
+            for append in self._appends:
+                for checked in append:
+                    self._take(connection, checked)
+                goes_on = self._check.size_bytes >= enough
+                if goes_on:
+                    break
+        except OSError as error:
+            raise PersistenceError(f"{self._name} cannot be read: {error.strerror}") from error
         connection.execute("COMMIT")
-        return bool(taken)
+        return goes_on
 
     def finish(self, connection: sqlite3.Connection, log: Path) -> ImportReport:
-        """Close what the lines have brought off and return what it was.
-
-        Raises:
-            LogFormatError: something is missing at the end.
-        """
-        self._check.finish()
+        """Close what the lines have brought off and return what it was."""
         header = self._check.header
         assert header is not None
         connection.execute("UPDATE log SET removed_position = ?", (header.removed_position,))
@@ -219,21 +237,15 @@ class _Filling:
             partial=header.partial,
         )
 
-    def _next_line(self) -> bytes:
-        try:
-            return self._source.readline(LINE_BYTES_MAX + 1)
-        except OSError as error:
-            raise PersistenceError(f"{self._name} cannot be read: {error.strerror}") from error
-
-    def _take(self, connection: sqlite3.Connection, line: bytes) -> None:
-        match self._check.take(line):
-            case CheckedBatch() as checked:
+    def _take(self, connection: sqlite3.Connection, checked: Checked) -> None:
+        match checked:
+            case CheckedBatch():
                 self._add_batch(connection, checked)
             case CheckedPayload(hash=name, data=data):
                 connection.execute(ADD_PAYLOAD, (name, data))
                 self._payloads += 1
-            case Tombstone() as tombstone:
-                row = (tombstone.position, tombstone.stream, tombstone.version, tombstone.chain, tombstone.at)
+            case Tombstone(position=position, stream=stream, version=version, chain=chain, at=at):
+                row = (position, stream, version, chain, at)
                 try:
                     connection.execute(_ADD_TOMBSTONE, row)
                 except sqlite3.IntegrityError as error:

@@ -16,8 +16,9 @@ from urllib.parse import quote
 
 from refold.events.core.errors import ConfigError, LogFormatError, LogInUse, PersistenceError
 from refold.stores.append_rules import BYTES_MAX, INTEGER_MAX, FaultPoint, no_fault
+from refold.stores.jsonl.format import TEXT_LOG_SUFFIX, is_text_log
 from refold.stores.sqlite.connection import Connect, SQLiteConnection, persistence_error, primary_code
-from refold.stores.sqlite.rewrite import write_again
+from refold.stores.sqlite.rewrite import synchronise, write_again
 
 APPLICATION_ID: Final = 0x52464C44
 """`RFLD`: marks an SQLite file as a Refold log."""
@@ -91,6 +92,21 @@ def require_path(path: str | os.PathLike[str]) -> None:
         raise ConfigError(f"{text!r} names no file: it holds a NUL character; choose another name")
 
 
+def require_no_text_log(path: str | os.PathLike[str]) -> None:
+    """Raise if a log at the path would be a text log by its name.
+
+    Raises:
+        ConfigError: it would; the message says how to make a log of it.
+    """
+    if is_text_log(path):
+        name = os.fspath(path)
+        log = f"{name[: -len(TEXT_LOG_SUFFIX)]}.db"
+        raise ConfigError(
+            f"{name} is a text log by its name, and only an SQLite file can be opened as a log: make one of it with "
+            f"`refold import {name} {log}` and open that, or begin a new log as {log}"
+        )
+
+
 def absolute(path: str | os.PathLike[str]) -> Path:
     """Return the path as it stays when the process changes its folder, links kept."""
     return Path(os.path.abspath(path))
@@ -130,6 +146,22 @@ def _status(log: Path) -> os.stat_result | None:
         return None
     except OSError as error:
         raise PersistenceError(f"the log {log} cannot be looked at: {error.strerror}") from error
+
+
+def require_readable(log: Path) -> None:
+    """Raise unless there is something to read at the path that this user may read.
+
+    Raises:
+        PersistenceError: it is missing, or may not be read.
+        LogFormatError: it is empty, or no file.
+    """
+    match look_at(log):
+        case "missing":
+            raise PersistenceError(f"the log {log} does not exist")
+        case "empty":
+            raise LogFormatError(f"{log} is empty, so it is no log")
+        case "file":
+            require_access(log, writing=False)
 
 
 def require_access(log: Path, *, writing: bool) -> None:
@@ -224,8 +256,8 @@ def check_format(connection: sqlite3.Connection, log: Path) -> None:
     except sqlite3.Error as error:
         if primary_code(error) == sqlite3.SQLITE_NOTADB:
             raise LogFormatError(
-                f"{log} is not a Refold log, since it is no SQLite database; name another file, or restore the log "
-                "from a backup if it was one"
+                f"{log} is not a Refold log, since it is no SQLite database; name another file, make a log of it "
+                "with `refold import` if it is a text log, or restore it from a backup if it was a log"
             ) from error
         raise persistence_error(error, f"{log} cannot be examined") from error
     except UnicodeDecodeError as error:  # SQLite gives a damaged name in the schema as it is.
@@ -335,15 +367,6 @@ def _switch_to_wal(connection: sqlite3.Connection, log: Path) -> None:
         raise PersistenceError(f"the log {log} cannot have a WAL there ({mode}); use a local file system")
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the new name in the folder survive power loss."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def prepare_for_writing(
     connection: sqlite3.Connection,
     log: Path,
@@ -373,7 +396,7 @@ def prepare_for_writing(
     """
     try:
         # Who made, moved or restored the file may have died before its name was on the disk.
-        _sync_folder(log.parent)
+        synchronise(log.parent)
         fault("opening.folder_synced")
         for pragma in _PRAGMAS_ALWAYS:
             connection.execute(pragma)

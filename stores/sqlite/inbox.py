@@ -27,7 +27,8 @@ import msgspec
 
 from refold.events.core.errors import CommandRejected, LogFormatError, PersistenceError
 from refold.stores.sqlite import file as sqlite_file
-from refold.stores.sqlite.connection import SQLiteConnection, persistence_error, primary_code, settled
+from refold.stores.sqlite.connection import SQLiteConnection, persistence_error, primary_code
+from refold.stores.sqlite.serial_worker import settled
 
 T = TypeVar("T")
 

@@ -22,14 +22,23 @@ from refold.events.core.errors import PersistenceError
 BLOCK_BYTES: Final = 1024 * 1024
 
 
-def write_again(file: Path, *, last_bytes: int | None = None) -> bool:
+def synchronise(path: Path) -> None:
+    """Make what a file holds, or the names that a folder holds, survive power loss.
+
+    Raises:
+        OSError: that cannot be done.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_again(file: Path) -> bool:
     """Write a file's bytes over themselves, wait for the disk, and return whether there were any; False if no file.
 
     Nobody else may write the file meanwhile; who reads it reads the same as before.
-
-    Args:
-        file: what to write again.
-        last_bytes: so many at its end only; None = all of it.
 
     Raises:
         PersistenceError: the file cannot be written, or the disk does not take it.
@@ -41,19 +50,19 @@ def write_again(file: Path, *, last_bytes: int | None = None) -> bool:
     except OSError as error:
         raise _failed(file, error) from error
     try:
-        size = begin = 0 if last_bytes is None else max(0, os.fstat(descriptor).st_size - last_bytes)
+        size = 0
         while block := os.pread(descriptor, BLOCK_BYTES, size):
             written = 0
             while written < len(block):
                 written += os.pwrite(descriptor, block[written:], size + written)
             size += len(block)
-        if size > begin:
+        if size:
             os.fsync(descriptor)
     except OSError as error:
         raise _failed(file, error) from error
     finally:
         os.close(descriptor)
-    return size > begin
+    return size > 0
 
 
 def _failed(file: Path, error: OSError) -> PersistenceError:

@@ -1,7 +1,8 @@
-"""A thread of its own for the blocking work of one open file.
+"""A thread of its own for the blocking work of one open file or connection, and how to wait for what runs there.
 
-The rule it protects: a disk that hangs neither stops the event loop nor keeps the process from ending. So the thread
-is a daemon; and it runs one piece of work at a time, in the order given.
+Files of values, SQLite logs and inboxes each have one. The rules it protects: a disk that hangs neither stops the event
+loop nor keeps the process from ending, so the thread is a daemon; work runs one piece at a time, in the order given;
+and a caller who is cancelled leaves nothing half done.
 """
 
 import asyncio
@@ -9,82 +10,93 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from refold.events.core.errors import PersistenceError
-from refold.stores.sqlite.connection import settled
 
 T = TypeVar("T")
 
 _logger = logging.getLogger("refold.stores")
 
 
-class FileThread:
-    """Runs functions in a thread that begins with the first of them."""
+class Worker(Protocol):
+    """Runs functions one at a time, in the order given: a `SerialWorker`, or what stands for one in a simulation."""
 
-    def __init__(self, name: str) -> None:
-        """Make one.
-
-        Args:
-            name: the thread's name, for those who look at a process.
-        """
-        self._name = name
-        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._closing = False
+    @property
+    def name(self) -> str:
+        """What errors and warnings call it."""
+        ...
 
     def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Queue `work` for the thread; the future gets its result, and cancelling the future does not stop it.
+        """Queue `work`; the future gets its result, and cancelling the future does not stop it.
 
         Raises:
-            PersistenceError: the thread was closed.
+            PersistenceError: the worker was ended.
         """
-        if self._closing:
+        ...
+
+    def put(self, work: Callable[[], object]) -> None:
+        """Queue `work` that nobody waits for and that does not fail; needs no event loop."""
+        ...
+
+    def end(self) -> None:
+        """Take no more work, and end once all that is queued has run."""
+        ...
+
+    def is_alive(self) -> bool:
+        """Return whether it still runs, or is going to run, what is queued."""
+        ...
+
+
+class SerialWorker:
+    """A `Worker` that is a daemon thread, which begins with the first work.
+
+    Args:
+        name: the thread's name, for a look at the process from outside.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._ended = False
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def submit(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        if self._ended:
             raise PersistenceError(f"{self._name} is closed; open it again")
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self.put(lambda: _settle(loop, future, work))
+        return future
+
+    def put(self, work: Callable[[], object]) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._queue.put(lambda: _settle(loop, future, work))
-        return future
-
-    async def close(self, *, timeout_s: float | None = None) -> None:
-        """End the thread once all that is queued has run, and wait for that, even if the caller is cancelled.
-
-        Args:
-            timeout_s: longest wait; then the thread ends by itself whenever it gets that far.
-        """
-        if self._closing:
-            return
-        if self._thread is None:
-            self._closing = True
-            return
-        last = self.submit(lambda: self._queue.put(None))
-        self._closing = True
-        try:
-            await settled(last, timeout_s=timeout_s)
-        except TimeoutError:
-            _logger.warning("closing %s takes longer than %s s; it goes on in the background", self._name, timeout_s)
-        else:
-            self._thread.join()
+        self._queue.put(work)
 
     def end(self) -> None:
-        """Have the thread end once all that is queued has run; nobody waits for that."""
-        self._closing = True
+        self._ended = True
         self._queue.put(None)
+
+    def is_alive(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
         while (work := self._queue.get()) is not None:
             work()
-            del work  # It may hold what ends this thread when nobody else holds it any more.
+            del work  # It may hold what ends this thread when nothing else holds it any more.
 
 
 def _settle(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], work: Callable[[], T]) -> None:
     """Run `work` and tell its outcome to the loop, if there is still one."""
     try:
         result = work()
-    except BaseException as error:  # noqa: BLE001 - whoever waits for the work gets it
+    except BaseException as error:  # noqa: BLE001 - the caller who waits for the work gets it
         _tell(loop, _set_exception, future, error)
     else:
         _tell(loop, _set_result, future, result)
@@ -105,3 +117,63 @@ def _set_result(future: asyncio.Future[T], result: T) -> None:
 def _set_exception(future: asyncio.Future[T], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+def _nothing() -> None:
+    """What a worker does last where it has nothing to close."""
+
+
+async def close_worker(worker: Worker, last: Callable[[], None] = _nothing, *, timeout_s: float | None = None) -> None:
+    """End a worker once what is queued and then `last` have run, and wait for that, even if the caller is cancelled.
+
+    Args:
+        worker: one that was not ended.
+        last: what it does last.
+        timeout_s: longest wait; then the worker ends by itself whenever it gets that far.
+    """
+    closed = worker.submit(last)
+    worker.end()
+    try:
+        await settled(closed, timeout_s=timeout_s)
+    except TimeoutError:
+        _logger.warning("closing %s takes longer than %s s; it goes on in the background", worker.name, timeout_s)
+    else:
+        await ended(worker)
+
+
+async def ended(worker: Worker) -> None:
+    """Return once nothing of a worker runs any more that was ended: the loop may be closed next."""
+    while worker.is_alive():  # noqa: ASYNC110 - a thread's end sets no event
+        await asyncio.sleep(0)
+
+
+async def settled(future: asyncio.Future[T], *, timeout_s: float | None = None) -> T:
+    """Return the result of `future`; a caller who is cancelled meanwhile gets CancelledError once it is there.
+
+    Args:
+        future: what must not be left half-done.
+        timeout_s: longest wait; begins anew when the caller is cancelled.
+
+    Raises:
+        TimeoutError: there is no result in time, and the caller was not cancelled. The work goes on.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            _, waiting = await asyncio.wait({future}, timeout=timeout_s)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        else:
+            if waiting:
+                future.add_done_callback(_retrieve)
+                raise cancelled or TimeoutError
+    if cancelled is not None:
+        _retrieve(future)
+        raise cancelled
+    return future.result()
+
+
+def _retrieve(future: asyncio.Future[T]) -> None:
+    """Look at the outcome that nobody waits for, so that asyncio does not report it as forgotten."""
+    if not future.cancelled():
+        future.exception()

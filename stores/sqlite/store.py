@@ -20,20 +20,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from refold.events.core.errors import LogFormatError, PersistenceError
+from refold.events.core.errors import PersistenceError
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
-from refold.stores.append_rules import FaultPoint, check_append, check_limit, check_snapshot, no_fault
+from refold.stores.append_rules import (
+    APPEND_TIMEOUT_S,
+    WAIT_FOR_LOG_S,
+    FaultPoint,
+    check_append,
+    check_limit,
+    check_snapshot,
+    no_fault,
+)
 from refold.stores.event_store import ListedPayload, Tombstone
-from refold.stores.opening import APPEND_TIMEOUT_S as APPEND_TIMEOUT_S
-from refold.stores.opening import WAIT_FOR_LOG_S as WAIT_FOR_LOG_S
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite import read as sqlite_read
-from refold.stores.sqlite.connection import Connect, SQLiteConnection, settled
+from refold.stores.sqlite.connection import Connect, SQLiteConnection
 from refold.stores.sqlite.file import Durability
 from refold.stores.sqlite.ownership import LogOwnership
 from refold.stores.sqlite.reader import ReadingSide, source_of_owner, source_of_reader
 from refold.stores.sqlite.rewrite import LogPlace
+from refold.stores.sqlite.serial_worker import settled
 from refold.stores.sqlite.writer import WritingSide
 
 T = TypeVar("T")
@@ -42,8 +49,9 @@ T = TypeVar("T")
 class SQLiteStore:
     """An `EventStore` in one file; make it with `open`, and close it, or use it as `async with await open(...)`."""
 
-    def __init__(self, log: Path, reading: ReadingSide, writing: WritingSide | None) -> None:
+    def __init__(self, log: Path, name: str, reading: ReadingSide, writing: WritingSide | None) -> None:
         self._log = log
+        self._name = name
         self._reading = reading
         self._writing = writing
         self._pid = os.getpid()
@@ -61,6 +69,7 @@ class SQLiteStore:
         append_timeout_s: float = APPEND_TIMEOUT_S,
         fault: FaultPoint = no_fault,
         connect: Connect = SQLiteConnection.open,
+        name: str | None = None,
     ) -> Self:
         """Open a log, for writing as its only owner, or for reading beside an owner.
 
@@ -76,17 +85,20 @@ class SQLiteStore:
                 opened anew before the next.
             fault: called in the writing thread at the named points of each append; for rehearsal.
             connect: opens the connections to the file; for rehearsal.
+            name: what errors call the log; None = its path.
 
         Raises:
             LogInUse: another runtime owns the log.
             LogFormatError: the file is not a log, is damaged, or comes from a newer Refold; it was left untouched.
             PersistenceError: the file or its folder cannot be used; the message says which and why.
-            ConfigError: the path names no file, or this system cannot have logs.
+            ConfigError: the path names no file or a text log, or this system cannot have logs.
         """
         sqlite_file.require_path(path)
+        sqlite_file.require_no_text_log(path)
         sqlite_file.require_sqlite()
         if read_only:
-            return await cls._open_for_reading(sqlite_file.resolved(path), append_timeout_s, connect)
+            log = sqlite_file.resolved(path)
+            return await cls._open_for_reading(log, name or str(log), append_timeout_s, connect)
         log = sqlite_file.absolute(path)
         if sqlite_file.look_at(log) == "file":
             await sqlite_file.examine(log, connect)
@@ -104,7 +116,7 @@ class SQLiteStore:
             close_reader=reading.disconnect,
             connect=connect,
         )
-        store = cls(log, reading, writing)
+        store = cls(log, name or str(log), reading, writing)
         try:
             if sqlite_file.look_at(log) != "file":
                 await sqlite_file.create(log, connect)
@@ -116,22 +128,16 @@ class SQLiteStore:
         return store
 
     @classmethod
-    async def _open_for_reading(cls, log: Path, timeout_s: float, connect: Connect) -> Self:
-        match sqlite_file.look_at(log):
-            case "missing":
-                raise PersistenceError(f"the log {log} does not exist")
-            case "empty":
-                raise LogFormatError(f"{log} is empty, so it is no log")
-            case "file":
-                sqlite_file.require_access(log, writing=False)
+    async def _open_for_reading(cls, log: Path, name: str, timeout_s: float, connect: Connect) -> Self:
+        sqlite_file.require_readable(log)
         await sqlite_file.examine(log, connect)
         reading = ReadingSide(log, source_of_reader, timeout_s=timeout_s, connect=connect)
         await reading.connect()
-        return cls(log, reading, None)
+        return cls(log, name, reading, None)
 
     @property
     def name(self) -> str:
-        return str(self._log)
+        return self._name
 
     async def __aenter__(self) -> Self:
         return self
@@ -150,14 +156,14 @@ class SQLiteStore:
         check_append(given, kept)
         if not given and not kept:
             return []
-        return await writing.write(lambda writer: writer.append(given, kept), f"the append to {self._log} failed")
+        return await writing.write(lambda writer: writer.append(given, kept), f"the append to {self._name} failed")
 
     async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
         self._require_open()
         check_limit(limit)
         return await self._reading.read(
             lambda connection: sqlite_read.read_stream(connection, stream, after_version, limit),
-            f"stream {stream!r} of {self._log} cannot be read",
+            f"stream {stream!r} of {self._name} cannot be read",
         )
 
     async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
@@ -165,14 +171,14 @@ class SQLiteStore:
         check_limit(limit)
         return await self._reading.read(
             lambda connection: sqlite_read.read_all(connection, after_position, limit),
-            f"the log {self._log} cannot be read after position {after_position}",
+            f"the log {self._name} cannot be read after position {after_position}",
         )
 
     async def head(self, stream: str) -> StreamHead | None:
         self._require_open()
         return await self._reading.read(
             lambda connection: sqlite_read.head(connection, stream),
-            f"the end of stream {stream!r} of {self._log} cannot be read",
+            f"the end of stream {stream!r} of {self._name} cannot be read",
         )
 
     async def list_streams(
@@ -182,7 +188,7 @@ class SQLiteStore:
         check_limit(limit)
         return await self._reading.read(
             lambda connection: sqlite_read.list_streams(connection, prefix, after, limit, with_pending),
-            f"the streams of {self._log} cannot be listed",
+            f"the streams of {self._name} cannot be listed",
         )
 
     async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
@@ -190,7 +196,7 @@ class SQLiteStore:
         wanted = list(hashes)
         return await self._reading.read(
             lambda connection: sqlite_read.read_payloads(connection, wanted),
-            f"payloads of {self._log} cannot be read",
+            f"payloads of {self._name} cannot be read",
         )
 
     async def save_snapshot(self, snapshot: Snapshot) -> None:
@@ -198,14 +204,14 @@ class SQLiteStore:
         check_snapshot(snapshot)
         await writing.write(
             lambda writer: writer.save_snapshot(snapshot),
-            f"the snapshot of stream {snapshot.stream!r} could not be kept in {self._log}",
+            f"the snapshot of stream {snapshot.stream!r} could not be kept in {self._name}",
         )
 
     async def load_snapshot(self, stream: str) -> Snapshot | None:
         self._require_open()
         return await self._reading.read(
             lambda connection: sqlite_read.load_snapshot(connection, stream),
-            f"the snapshot of stream {stream!r} of {self._log} cannot be read",
+            f"the snapshot of stream {stream!r} of {self._name} cannot be read",
         )
 
     async def read_beside(self, work: Callable[[sqlite3.Connection], T], failed: str) -> T:
@@ -239,13 +245,13 @@ class SQLiteStore:
         check_limit(limit)
         return await self._reading.read(
             lambda connection: sqlite_read.list_payloads(connection, after, limit),
-            f"the payloads of {self._log} cannot be listed",
+            f"the payloads of {self._name} cannot be listed",
         )
 
     async def removed_position(self) -> int:
         """Return the highest position that was ever removed."""
         self._require_open()
-        return await self._reading.read(sqlite_read.removed_position, f"the log {self._log} cannot be read")
+        return await self._reading.read(sqlite_read.removed_position, f"the log {self._name} cannot be read")
 
     async def list_tombstones(self, *, after_position: int = 0, limit: int) -> list[Tombstone]:
         """Return at most `limit` tombstones with a greater position, in its order."""
@@ -253,7 +259,7 @@ class SQLiteStore:
         check_limit(limit)
         return await self._reading.read(
             lambda connection: sqlite_read.list_tombstones(connection, after_position, limit),
-            f"the tombstones of {self._log} cannot be listed",
+            f"the tombstones of {self._name} cannot be listed",
         )
 
     async def find_damage(self) -> list[str]:
@@ -264,7 +270,7 @@ class SQLiteStore:
             PersistenceError: the file cannot be read.
         """
         self._require_open()
-        return await self._reading.read(sqlite_read.find_damage, f"the log {self._log} cannot be looked through")
+        return await self._reading.read(sqlite_read.find_damage, f"the log {self._name} cannot be looked through")
 
     async def reopen(self) -> None:
         """Close the file, open it and examine it again; a store does so by itself after a write in doubt.
@@ -295,17 +301,17 @@ class SQLiteStore:
 
     def _require_open(self) -> None:
         if self._closed:
-            raise PersistenceError(f"the log {self._log} is closed; open it again")
+            raise PersistenceError(f"the log {self._name} is closed; open it again")
         if os.getpid() != self._pid:
             raise PersistenceError(
-                f"the log {self._log} was opened by process {self._pid}, from which this process {os.getpid()} was "
+                f"the log {self._name} was opened by process {self._pid}, from which this process {os.getpid()} was "
                 "forked; open logs after forking, in the process that uses them"
             )
 
     def _require_writing(self) -> WritingSide:
         self._require_open()
         if self._writing is None:
-            raise PersistenceError(f"the log {self._log} is open for reading only; open it without read_only=True")
+            raise PersistenceError(f"the log {self._name} is open for reading only; open it without read_only=True")
         return self._writing
 
 

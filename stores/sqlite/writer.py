@@ -15,10 +15,11 @@ from typing import TypeVar
 from refold.events.core.errors import PersistenceError
 from refold.stores.append_rules import FaultPoint
 from refold.stores.sqlite.append import LogWriter
-from refold.stores.sqlite.connection import Connect, SQLiteConnection, persistence_error, settled
+from refold.stores.sqlite.connection import Connect, SQLiteConnection, persistence_error
 from refold.stores.sqlite.file import Durability, file_uri, prepare_for_writing
 from refold.stores.sqlite.ownership import LogOwnership
 from refold.stores.sqlite.rewrite import LogPlace
+from refold.stores.sqlite.serial_worker import settled
 
 T = TypeVar("T")
 

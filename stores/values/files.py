@@ -27,9 +27,9 @@ from urllib.parse import unquote_to_bytes
 
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.stores.append_rules import FaultPoint, no_fault
-from refold.stores.sqlite.connection import settled
 from refold.stores.sqlite.file import require_path
-from refold.stores.sqlite.serial_worker import FileThread
+from refold.stores.sqlite.rewrite import synchronise
+from refold.stores.sqlite.serial_worker import SerialWorker, close_worker, settled
 from refold.stores.values.backend import KEY_BYTES_MAX, PersistenceBackend, checked_key, checked_value, shown
 
 try:
@@ -80,12 +80,12 @@ class FileBackend(PersistenceBackend):
         self._timeout_s = timeout_s
         self._folder = _Folder(self.base_dir, fault)
         self._closed = False
-        self._begin_threads()
+        self._begin_workers()
 
-    def _begin_threads(self) -> None:
+    def _begin_workers(self) -> None:
         self._pid = os.getpid()
-        self._threads = [FileThread(f"refold-values-{number}") for number in range(THREADS)]
-        self._end = weakref.finalize(self, _end_all, self._threads)
+        self._workers = [SerialWorker(f"refold-values-{number}") for number in range(THREADS)]
+        self._end = weakref.finalize(self, _end_all, self._workers)
 
     @property
     def name(self) -> str:
@@ -122,11 +122,14 @@ class FileBackend(PersistenceBackend):
         self._closed = True
         self._end.detach()
         if os.getpid() == self._pid:
-            for thread in self._threads:
-                await thread.close(timeout_s=self._timeout_s)
+            for worker in self._workers:
+                if worker.is_alive():
+                    await close_worker(worker, timeout_s=self._timeout_s)
+                else:
+                    worker.end()
 
     async def _change(self, encoded: bytes, work: Callable[[], None], failed: str) -> None:
-        future = self._thread_for(encoded).submit(lambda: _without_os_errors(work, failed))
+        future = self._worker_for(encoded).submit(lambda: _without_os_errors(work, failed))
         try:
             await settled(future, timeout_s=self._timeout_s)
         except TimeoutError:
@@ -136,15 +139,15 @@ class FileBackend(PersistenceBackend):
             ) from None
 
     async def _ask(self, encoded: bytes, work: Callable[[], T], failed: str) -> T:
-        return await self._thread_for(encoded).submit(lambda: _without_os_errors(work, failed))
+        return await self._worker_for(encoded).submit(lambda: _without_os_errors(work, failed))
 
-    def _thread_for(self, encoded: bytes) -> FileThread:
+    def _worker_for(self, encoded: bytes) -> SerialWorker:
         if self._closed:
             raise PersistenceError(f"{self.name} is closed; make another FileBackend of it")
         if os.getpid() != self._pid:  # A forked child has none of the threads.
             self._end.detach()
-            self._begin_threads()
-        return self._threads[zlib.crc32(encoded) % THREADS]
+            self._begin_workers()
+        return self._workers[zlib.crc32(encoded) % THREADS]
 
 
 class _Folder:
@@ -223,7 +226,7 @@ class _Folder:
         missing = [folder for folder in (self._path, *self._path.parents) if not folder.exists()]
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for folder in missing:
-            _synchronise(folder.parent)
+            synchronise(folder.parent)
 
     def _unfinished(self) -> tuple[FileIO, Path]:
         """Return a new file that is locked, and its path."""
@@ -259,7 +262,7 @@ class _Folder:
             PersistenceError: that is not known; the change has taken place as far as anybody can see.
         """
         try:
-            _synchronise(self._path)
+            synchronise(self._path)
         except OSError as error:
             raise PersistenceError(
                 f"the folder could not be synchronised ({error.strerror})", outcome_unknown=True
@@ -314,14 +317,6 @@ def _read(path: Path, most: int | None = None) -> bytes | None:
         raise
 
 
-def _synchronise(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _without_os_errors(work: Callable[[], T], failed: str) -> T:
     """Return what `work` returns; what goes wrong says what failed."""
     try:
@@ -332,6 +327,6 @@ def _without_os_errors(work: Callable[[], T], failed: str) -> T:
         raise PersistenceError(f"{failed}: {error.strerror or error}") from error
 
 
-def _end_all(threads: list[FileThread]) -> None:
-    for thread in threads:
-        thread.end()
+def _end_all(workers: list[SerialWorker]) -> None:
+    for worker in workers:
+        worker.end()

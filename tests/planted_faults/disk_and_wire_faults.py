@@ -136,7 +136,7 @@ DISK_FAULTS = (
     ScenarioFault(
         name="the name of a new log is not synchronised",
         file="stores/sqlite/file.py",
-        original='        _sync_folder(log.parent)\n        fault("opening.folder_synced")\n',
+        original='        synchronise(log.parent)\n        fault("opening.folder_synced")\n',
         planted="",
         world=POWER,
     ),

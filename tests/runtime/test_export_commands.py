@@ -1,4 +1,4 @@
-"""`refold export` and `refold import`, and the commands that look into a log in JSON Lines."""
+"""`refold export` and `refold import`, and the commands that look into a text log."""
 
 import asyncio
 import json
@@ -16,13 +16,12 @@ import msgspec
 import pytest
 from typer.testing import CliRunner, Result
 
-from refold import AgentConfig, AgentRuntime, Completed, ConfigError, ScriptedProvider, say
+from refold import AgentConfig, AgentRuntime, ConfigError, ScriptedProvider, say
 from refold.commands.cli import app
 from refold.events.core.ids import StreamName
 from refold.events.model.configuration import payload_hash
-from refold.inspection.check import check_log
 from refold.inspection.export import export_log, export_to_file
-from refold.stores import JsonLinesStore, SQLiteStore
+from refold.stores import SQLiteStore
 from refold.stores.jsonl.importing import import_log
 from refold.stores.sample_batches import batch, payload
 from tests.runtime.conftest import LogBuilder
@@ -216,40 +215,50 @@ async def test_a_store_of_ones_own_that_lists_no_payloads_is_refused() -> None:
         await export_log(Small(), print)  # type: ignore[arg-type]
 
 
-# Logs in JSON Lines.
+# Text logs.
 
 
-def test_the_commands_look_into_a_log_in_json_lines(log: Path, tmp_path: Path) -> None:
+def test_the_commands_look_into_a_text_log(log: Path, tmp_path: Path) -> None:
     lines = tmp_path / "log.jsonl"
     run("export", log, "-o", lines)
-    for command in (["sessions"], ["show", "alice"], ["show", "alice", "--events", "--json"], ["replay"], ["check"]):
+    for command in (
+        ["sessions"],
+        ["show", "alice"],
+        ["show", "alice", "--events", "--json"],
+        ["replay"],
+        ["check"],
+    ):
         name, *rest = command
         of_lines, of_sqlite = run(name, lines, *rest), run(name, log, *rest)
         assert (of_lines.exit_code, of_lines.stdout) == (of_sqlite.exit_code, of_sqlite.stdout)
         assert "\x1b" not in of_lines.stdout
         assert "does not exist" in refused(run(name, tmp_path / "missing.jsonl", *rest))
+    assert run("tail", lines).stdout == run("tail", log, "--no-follow").stdout, "nothing is to come"
 
 
 @pytest.mark.parametrize("command", [["sessions"], ["show", "alice"], ["replay"], ["tail"]])
-def test_a_damaged_log_in_json_lines_is_one_line(log: Path, tmp_path: Path, command: list[str]) -> None:
+def test_a_damaged_text_log_is_one_line(log: Path, tmp_path: Path, command: list[str]) -> None:
     lines = tmp_path / "log.jsonl"
     lines.write_bytes(run("export", log).stdout_bytes.replace(b"sunny", b"rainy", 1))
     name, *rest = command
     assert "does not hash to its chain" in refused(run(name, lines, *rest))
 
 
-async def test_a_runtime_works_on_a_log_in_json_lines(tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    for text in ("Hello.", "Still here."):
-        async with (
-            await JsonLinesStore.open(log) as store,
-            AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([say(text)]), log=store) as runtime,
-        ):
-            session = await runtime.session("alice")
-            result = await session.send("Hi")
-            assert (result.outcome, result.text) == (Completed(), text)
-            assert len(await session.history()) == (2 if text == "Hello." else 4)
-    assert (await check_log(log)).problems == ()
+async def test_no_runtime_opens_a_text_log(log: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "log.jsonl"
+    await export_to_file(log, lines)
+    for path in (lines, tmp_path / "new.JSONL"):
+        with pytest.raises(ConfigError, match=r"is a text log by its name.*`refold import \S+ \S+\.db`"):
+            await AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([say("Hi.")]), log=path).open()
+    assert sorted(os.listdir(tmp_path)) == ["events.db", "events.db.lock", "log.jsonl"]
+
+
+def test_a_command_for_a_text_log_is_refused_and_leaves_nothing(log: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "log.jsonl"
+    run("export", log, "-o", lines)
+    for command in (["send", lines, "alice", "Hi"], ["cancel", lines, "alice"]):
+        assert "refold import" in refused(run(*command))
+    assert sorted(os.listdir(tmp_path)) == ["events.db", "events.db.lock", "log.jsonl"]
 
 
 # Memory.

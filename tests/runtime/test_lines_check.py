@@ -1,4 +1,4 @@
-"""`refold check` of a log in JSON Lines that cannot be opened: every damaged line is told, and it exits 1."""
+"""`refold check` of a text log that cannot be read: every damaged line is told, and it exits 1."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from refold.events.core.ids import StreamName
 from refold.inspection.check import check_log
 from refold.inspection.export import export_to_file
 from refold.stores import SQLiteStore
-from refold.stores.opening import open_log
+from refold.stores.jsonl.importing import open_to_read
 from tests.runtime.conftest import LogBuilder
 
 Lines = list[bytes]
@@ -158,6 +158,7 @@ def test_what_is_no_log_is_refused_as_before(tmp_path: Path, text: bytes) -> Non
 async def test_the_library_reports_what_opening_raises(lines: Path) -> None:
     changed(lines, lambda all_lines: [line.replace(b"sunny", b"rainy") for line in all_lines])
     with pytest.raises(LogFormatError):
-        await open_log(lines, read_only=True)
+        async with open_to_read(lines):
+            pass
     report = await check_log(lines)
     assert (report.sound, report.problems_found, report.streams) == (False, 1, 3)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 from refold.commands.cli import app
 from refold.events.core.content import TextBlock
 from refold.metrics import MetricsSnapshot, read_metrics
-from refold.stores import JsonLinesStore, SQLiteStore
+from refold.stores import SQLiteStore
 from tests.runtime.conftest import LogBuilder, use
 
 GOLDEN = sorted((Path(__file__).parent.parent / "golden").glob("*.db"))
@@ -126,10 +126,10 @@ def test_golden_logs_give_figures(golden: Path, tmp_path: Path) -> None:
 
 
 def test_an_empty_log_has_figures_too(tmp_path: Path) -> None:
-    log = tmp_path / "events.jsonl"
+    log = tmp_path / "events.db"
 
     async def make() -> None:
-        await (await JsonLinesStore.open(log)).close()
+        await (await SQLiteStore.open(log)).close()
 
     asyncio.run(make())
     assert document("metrics", log)["position"] == 0

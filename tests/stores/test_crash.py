@@ -78,8 +78,7 @@ def dead_at(log: Path, point: str) -> None:
     assert done.returncode == 7
 
 
-async def test_kill_9_of_a_writer_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_kill_9_of_a_writer_loses_nothing_that_was_acknowledged(log: Path) -> None:
     found = 0
     for appends in APPENDS_BEFORE_KILLS:
         acknowledged = killed_after(log, appends)
@@ -88,10 +87,7 @@ async def test_kill_9_of_a_writer_loses_nothing_that_was_acknowledged(tmp_path: 
 
 
 @pytest.mark.parametrize(("point", "kept"), [("append.begun", 0), ("append.inserted", 0), ("append.committed", 4)])
-async def test_a_process_that_dies_at_a_fault_point_leaves_all_or_nothing(
-    tmp_path: Path, point: str, kept: int
-) -> None:
-    log = tmp_path / "events.db"
+async def test_a_process_that_dies_at_a_fault_point_leaves_all_or_nothing(log: Path, point: str, kept: int) -> None:
     dead_at(log, point)
     async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
         assert len(await store.read_all()) == kept

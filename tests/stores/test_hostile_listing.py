@@ -13,8 +13,7 @@ from refold.inspection.export import export_log
 from refold.stores import SQLiteStore
 
 
-async def test_a_payload_whose_name_is_no_text_is_listed_once(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_a_payload_whose_name_is_no_text_is_listed_once(log: Path) -> None:
     async with await SQLiteStore.open(log) as store:
         await store.append([], {payload_hash(b"content"): b"content"})
     with closing(sqlite3.connect(log)) as connection, connection:
@@ -37,8 +36,7 @@ async def test_a_payload_whose_name_is_no_text_is_listed_once(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("reference", ["@Inf", "@", "@-1", "memory/main@1_000", "@" + "9" * 5_000, "no event"])
-async def test_a_cause_that_names_no_event_is_an_error_that_says_so(tmp_path: Path, reference: str) -> None:
-    log = tmp_path / "events.db"
+async def test_a_cause_that_names_no_event_is_an_error_that_says_so(log: Path, reference: str) -> None:
 
     def runtime(memory: EpisodicStore) -> AgentRuntime:
         return AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([]), log=log, memory=memory)

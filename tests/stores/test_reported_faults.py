@@ -21,8 +21,7 @@ async def whole_versions(log: Path) -> list[int]:
         return [event.version for event in await store.read_stream("session/a")]
 
 
-async def test_case_f01_two_sessions_write_while_others_read_and_nobody_is_locked_out(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_case_f01_two_sessions_write_while_others_read_and_nobody_is_locked_out(log: Path) -> None:
     async with (
         await SQLiteStore.open(log) as store,
         await SQLiteStore.open(log, read_only=True) as first_reader,
@@ -61,8 +60,7 @@ asyncio.run(main())
 """
 
 
-def test_case_f12_a_loop_that_ends_with_a_statement_queued_leaves_no_error_and_a_sound_log(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+def test_case_f12_a_loop_that_ends_with_a_statement_queued_leaves_no_error_and_a_sound_log(log: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-P", "-W", "ignore", "-c", ENDS_WITH_WORK_QUEUED, str(log)], capture_output=True, text=True
     )
@@ -79,8 +77,9 @@ asyncio.run(SQLiteStore.open(sys.argv[1], wait_for_log_s=0))
 """
 
 
-async def test_case_f15_a_second_process_is_kept_out_and_a_lost_wal_leaves_a_sound_prefix(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_case_f15_a_second_process_is_kept_out_and_a_lost_wal_leaves_a_sound_prefix(
+    tmp_path: Path, log: Path
+) -> None:
     async with await SQLiteStore.open(log) as store:
         for version in range(5):
             await store.append([batch("session/a", version)])
@@ -97,8 +96,7 @@ async def test_case_f15_a_second_process_is_kept_out_and_a_lost_wal_leaves_a_sou
     assert await whole_versions(log) == [1, 2, 3, 4, 5]
 
 
-async def test_case_f16_beginning_a_stream_again_never_overwrites_it(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_case_f16_beginning_a_stream_again_never_overwrites_it(log: Path) -> None:
     async with await SQLiteStore.open(log) as store:
         await store.append([batch("session/a", 0, 3)])
         before = await store.head("session/a")

@@ -9,14 +9,13 @@ import pytest
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.stores import InMemoryStore, SQLiteStore
 from refold.stores.event_store import ListedPayload, WholeLog
-from refold.stores.opening import open_log
 from refold.stores.sample_batches import batch, payload
 
-KINDS = ["memory", "events.db", "events.jsonl"]
+KINDS = ["memory", "events.db"]
 
 
 async def made(folder: Path, kind: str) -> WholeLog:
-    return InMemoryStore() if kind == "memory" else await open_log(folder / kind)
+    return InMemoryStore() if kind == "memory" else await SQLiteStore.open(folder / kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -59,8 +58,7 @@ async def test_nothing_was_removed_from_a_new_log(tmp_path: Path, kind: str) -> 
         "INSERT INTO tombstones VALUES (1, 'a', 1, 'text', 'now')",
     ],
 )
-async def test_rows_that_make_no_sense_are_damage(tmp_path: Path, damage: str) -> None:
-    log = tmp_path / "events.db"
+async def test_rows_that_make_no_sense_are_damage(log: Path, damage: str) -> None:
     async with await SQLiteStore.open(log) as store:
         await store.append([], payload(b"prompt"))
     damaged_by(log, damage)

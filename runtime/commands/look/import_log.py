@@ -16,13 +16,13 @@ def import_log(
     source: Annotated[
         str,
         typer.Argument(
-            metavar="FILE", help="What `refold export` wrote, or a .jsonl log; - is stdin.", show_default=False
+            metavar="FILE", help="What `refold export` wrote, or an older text log; - is stdin.", show_default=False
         ),
     ],
     log: LogArgument,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a new SQLite log of JSON Lines.
+    """Make a new log of JSON Lines.
 
     All that an export holds is checked, line by line, and kept as it was; LOG appears when all of it was found whole,
     and not at all otherwise. A LOG that is there already is refused.

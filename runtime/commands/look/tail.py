@@ -70,13 +70,19 @@ async def _tail(
 ) -> int:
     from refold.inspection.log_reading import opened
     from refold.inspection.tail import Following, follow_log
+    from refold.stores.jsonl.format import is_text_log
 
     async with opened(log) as store:
         head = await _head(store, session, stream)
         position = after if after is not None else await _before_last(store, head, number)
         following = Following(store)
         async with aclosing(
-            follow_log(store, after=position, stream=head.stream if head is not None else None, follow=follow)
+            follow_log(
+                store,
+                after=position,
+                stream=head.stream if head is not None else None,
+                follow=follow and not is_text_log(log),
+            )
         ) as events:
             async for stored in events:
                 item = await following.read(stored)

@@ -19,17 +19,15 @@ from refold.events import SESSION_CODEC
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.records import StoredEvent
 from refold.events.session.events import ToolCallCompleted, ToolCallStarted
+from refold.inspection.export import export_to_file
 from refold.inspection.log_reading import EVENTS_PER_PAGE
 from refold.inspection.tail import follow_log
-from refold.stores import InMemoryStore
+from refold.stores import InMemoryStore, SQLiteStore
 from refold.stores.event_store import EventStore
-from refold.stores.opening import open_log
 from refold.stores.sample_batches import batch
 
 LOOKS_MAX = 2_000
 """So often the clock is moved on before something counts as missing."""
-
-KINDS = ["events.db", "events.jsonl"]
 
 
 class Follower:
@@ -74,10 +72,9 @@ class Follower:
         return [event.position for event in self.seen]
 
 
-@pytest.mark.parametrize("name", KINDS)
-async def test_what_is_there_and_what_comes_is_seen_once_and_in_order(tmp_path: Path, name: str) -> None:
-    log = tmp_path / name
-    async with await open_log(log) as store:
+async def test_what_is_there_and_what_comes_is_seen_once_and_in_order(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    async with await SQLiteStore.open(log) as store:
         await store.append([batch("session/a", 0, 3)])
         follower = Follower(log)
         await follower.until(3)
@@ -88,15 +85,14 @@ async def test_what_is_there_and_what_comes_is_seen_once_and_in_order(tmp_path: 
     await follower.stop()
 
 
-@pytest.mark.parametrize("name", KINDS)
-async def test_a_writer_may_come_and_go(tmp_path: Path, name: str) -> None:
-    log = tmp_path / name
-    async with await open_log(log) as store:
+async def test_a_writer_may_come_and_go(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    async with await SQLiteStore.open(log) as store:
         await store.append([batch("session/a", 0)])
     follower = Follower(log)
     for version in range(1, 5):
         await follower.until(version)
-        async with await open_log(log, wait_for_log_s=0) as store:
+        async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
             await store.append([batch("session/a", version)])
             if version % 2:
                 await follower.until(version + 1)
@@ -156,12 +152,11 @@ async def test_it_looks_again_only_after_the_poll_time() -> None:
     await follower.stop()
 
 
-@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("stream", [None, "session/a"])
-async def test_a_log_that_is_replaced_ends_it(tmp_path: Path, name: str, stream: str | None) -> None:
-    log, other = tmp_path / name, tmp_path / f"other-{name}"
+async def test_a_log_that_is_replaced_ends_it(tmp_path: Path, stream: str | None) -> None:
+    log, other = tmp_path / "events.db", tmp_path / "other.db"
     for path, at in ((log, 1), (other, 2)):
-        async with await open_log(path) as store:
+        async with await SQLiteStore.open(path) as store:
             await store.append([batch("session/a", 0, 5, at=at)])
     follower = Follower(log, stream=stream)
     await follower.until(5)
@@ -171,10 +166,9 @@ async def test_a_log_that_is_replaced_ends_it(tmp_path: Path, name: str, stream:
     assert follower.positions == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("name", KINDS)
-async def test_a_log_that_is_removed_ends_it(tmp_path: Path, name: str) -> None:
-    log = tmp_path / name
-    async with await open_log(log) as store:
+async def test_a_log_that_is_removed_ends_it(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    async with await SQLiteStore.open(log) as store:
         await store.append([batch("session/a", 0)])
     follower = Follower(log)
     await follower.until(1)
@@ -183,15 +177,14 @@ async def test_a_log_that_is_removed_ends_it(tmp_path: Path, name: str) -> None:
         await follower.ended()
 
 
-@pytest.mark.parametrize("name", KINDS)
-async def test_a_log_that_a_copy_of_itself_replaces_is_followed_on(tmp_path: Path, name: str) -> None:
-    log = tmp_path / name
-    async with await open_log(log) as store:
+async def test_a_log_that_a_copy_of_itself_replaces_is_followed_on(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    async with await SQLiteStore.open(log) as store:
         await store.append([batch("session/a", 0, 2)])
     follower = Follower(log)
     await follower.until(2)
-    copy = Path(shutil.copy(log, tmp_path / f"copy-{name}"))
-    async with await open_log(copy) as store:
+    copy = Path(shutil.copy(log, tmp_path / "copy.db"))
+    async with await SQLiteStore.open(copy) as store:
         await store.append([batch("session/a", 2)])
     copy.rename(log)
     await follower.until(3)
@@ -201,7 +194,7 @@ async def test_a_log_that_a_copy_of_itself_replaces_is_followed_on(tmp_path: Pat
 
 async def test_the_wal_is_cut_back_while_somebody_follows(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    async with await open_log(log) as store:
+    async with await SQLiteStore.open(log) as store:
         await store.append([batch("session/a", 0)])
         follower = Follower(log)
         await follower.until(1)
@@ -219,6 +212,16 @@ async def test_what_cannot_be_is_refused(options: dict[str, float]) -> None:
         await anext(follow_log(InMemoryStore(), **options))  # type: ignore[arg-type]
 
 
+async def test_a_text_log_ends_where_it_ends(tmp_path: Path) -> None:
+    log = tmp_path / "events.jsonl"
+    store = InMemoryStore()
+    await store.append([batch("session/a", 0, 3)])
+    await export_to_file(store, log)
+    follower = Follower(log)
+    await follower.ended()
+    assert follower.seen == await store.read_all()
+
+
 async def test_a_log_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PersistenceError, match="does not exist"):
         await anext(follow_log(tmp_path / "events.db"))
@@ -227,7 +230,7 @@ async def test_a_log_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 WRITER = """
 import asyncio, sys
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, say, tool, use
-from refold.stores import JsonLinesStore, SQLiteStore
+from refold.stores import SQLiteStore
 
 @tool(tier="observe", effect="pure")
 async def look(what: str) -> str:
@@ -235,8 +238,7 @@ async def look(what: str) -> str:
     return what
 
 async def main():
-    kind = JsonLinesStore if sys.argv[1].endswith(".jsonl") else SQLiteStore
-    async with await kind.open(sys.argv[1]) as store:
+    async with await SQLiteStore.open(sys.argv[1]) as store:
         print("open", flush=True)
         sys.stdin.readline()
         calls = [use("look", {"what": "a"}), use("look", {"what": "b"})]
@@ -252,11 +254,10 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
 async def test_b11_a_reader_of_another_process_sees_started_before_completed_and_nothing_twice(
-    tmp_path: Path, name: str
+    tmp_path: Path,
 ) -> None:
-    log = tmp_path / name
+    log = tmp_path / "events.db"
     writer = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-c", WRITER, str(log), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -269,7 +270,7 @@ async def test_b11_a_reader_of_another_process_sees_started_before_completed_and
     while writer.returncode is None:
         await follower.clock.advance(0.2)
     assert writer.returncode == 0
-    async with await open_log(log, read_only=True) as store:
+    async with await SQLiteStore.open(log, read_only=True) as store:
         everything = await store.read_stream("session/alice")
     await follower.until(everything[-1].position)
     await follower.stop()

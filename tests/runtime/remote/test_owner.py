@@ -315,30 +315,29 @@ async def test_a_row_that_the_log_refuses_is_performed_later_and_lets_other_sess
         assert await inputs(runtime, "a") == ["1", "2"]
 
 
-async def test_nothing_is_opened_while_nothing_changes(beside: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_nothing_is_opened_while_nothing_changes(beside: Path, work_put: list[object]) -> None:
     clock = ManualClock()
     inbox = Inbox(beside, clock)
 
     async def polls(times: int, seconds: float = 0.1) -> int:
         """Return how much was done with files in so many polls."""
-        before = len(caplog.records)
+        before = len(work_put)
         for _ in range(times):
             await clock.advance(seconds)
             await until(lambda: is_polling(clock))
-        return len(caplog.records) - before
+        return len(work_put) - before
 
     async with runtime_of(InMemoryStore(), clock=clock) as runtime:
         reader = InboxReader(runtime, beside)
-        with caplog.at_level(logging.DEBUG, logger="aiosqlite"):
-            reader.start(0.1)
-            assert await polls(3) == 0  # There is no file.
-            entry = await inbox.put("s", Send(text="one"), "one")
-            await polls(1)
-            assert isinstance(await outcome(inbox, entry), Done)
-            await reader.perform_waiting()
-            await polls(4)
-            assert await polls(20) == 0
-            assert await polls(1, LOOK_ANYWAY_S) > 0
+        reader.start(0.1)
+        assert await polls(3) == 0  # There is no file.
+        entry = await inbox.put("s", Send(text="one"), "one")
+        await polls(1)
+        assert isinstance(await outcome(inbox, entry), Done)
+        await reader.perform_waiting()
+        await polls(4)
+        assert await polls(20) == 0
+        assert await polls(1, LOOK_ANYWAY_S) > 0
         await reader.stop()
 
 

@@ -31,7 +31,7 @@ from typing import IO, TextIO
 import msgspec
 
 from refold.actors.kernel.clock import Clock, SystemClock
-from refold.stores.opening import is_json_lines
+from refold.stores.jsonl.format import is_text_log
 from tests.selfcheck.hostile.byte_mutations import LINES_FILE_MUTATIONS, SQLITE_FILE_MUTATIONS
 from tests.selfcheck.hostile.event_mutations import EVENT_MUTATIONS
 from tests.selfcheck.hostile.samples import make_samples
@@ -58,7 +58,7 @@ FAULTS_SHOWN = 40
 WARM_UPS = 3
 
 SHARE_OF_LINES = 0.15
-"""Of logs in JSON Lines."""
+"""Of text logs."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,10 +98,10 @@ def mutated_log(samples: Sequence[Path], folder: Path, seed: int, number: int) -
     """
     chance = random.Random(f"hostile log {number} of {seed}")
     in_lines = chance.random() < SHARE_OF_LINES
-    fitting = [path for path in samples if is_json_lines(path) == in_lines] or list(samples)
+    fitting = [path for path in samples if is_text_log(path) == in_lines] or list(samples)
     sample = chance.choice(fitting)
     log = Path(shutil.copy(sample, folder / sample.name))
-    kind = chance.choice(KINDS["lines" if is_json_lines(log) else "sqlite"])
+    kind = chance.choice(KINDS["lines" if is_text_log(log) else "sqlite"])
     mutate(log, kind, chance)
     return log, kind, chance
 

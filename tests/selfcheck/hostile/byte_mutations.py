@@ -1,6 +1,6 @@
 """Ways in which the bytes of a log's file can be damaged or made to lie; for `tests.selfcheck.hostile`.
 
-Of a file of SQLite these are bits, pages and the files beside it, of a log in JSON Lines also its lines.
+Of a file of SQLite these are bits, pages and the files beside it, of a text log also its lines.
 """
 
 import json

@@ -26,7 +26,7 @@ from refold.events.core.content import TextBlock
 from refold.events.core.errors import RefoldError
 from refold.events.model.messages import ModelRequest, ModelResponse
 from refold.sessions.session import Session
-from refold.stores.opening import is_json_lines
+from refold.stores.jsonl.format import is_text_log
 from tests.selfcheck.hostile.samples import sample_agent
 from tests.selfcheck.hostile.table_mutations import has_executed
 
@@ -107,7 +107,7 @@ def try_log(log: Path, chance: random.Random) -> TrialReport:
     trial.command("replay", log, level=chance.choice(("core", "fold")))
     for name, values in chance.sample(_ways(log, sessions, chance), 2):
         trial.command(name, log, **values)
-    if chance.random() < TAKEN_OVER:
+    if chance.random() < TAKEN_OVER and not is_text_log(log):
         trial.take_over(sessions)
     if has_executed(log):
         trial.faults.append(Fault("anything", "something in the log was executed"))
@@ -142,7 +142,7 @@ def _ways(log: Path, sessions: Sequence[str], chance: random.Random) -> list[tup
         ("replay", {"as_json": True}),
         ("sessions", {}),
     ]
-    if is_json_lines(log):
+    if is_text_log(log):
         importing: dict[str, object] = {"to": (log.with_name("imported.db"),)}
         ways += [("import", importing)] * 3
     return ways

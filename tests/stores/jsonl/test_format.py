@@ -18,7 +18,7 @@ HASH = PayloadHash("0" * 64)
 def written(event: bytes) -> tuple[bytes, bytes]:
     """Return the line of a batch of one event, and the event as it is read back."""
     batch = EncodedBatch(stream=StreamName("note/a"), expected_version=0, at=0, events=(event,))
-    line = batch_line(batch, 1, bytes(32), more=False)
+    line = batch_line(batch, 1, bytes(32))
     read = decoded(line)
     assert isinstance(read, BatchLine)
     assert line.count(b"\n") == 1
@@ -65,7 +65,7 @@ def test_many_objects_beside_each_other_are_not_nested() -> None:
 @given(st.binary() | st.text().map(str.encode))
 @example(b"\0" * 1000)
 def test_any_payload_is_kept(payload: bytes) -> None:
-    line = payload_line(HASH, payload, more=False)
+    line = payload_line(HASH, payload)
     read = decoded(line)
     assert isinstance(read, PayloadLine)
     assert read.payload() == payload

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 
 from refold.events.core.errors import ConfigError, LogFormatError, PersistenceError, RefoldError
 from refold.events.core.ids import StreamName
-from refold.events.core.records import EncodedBatch, Snapshot
-from refold.stores import InMemoryStore, JsonLinesStore, SQLiteStore
+from refold.events.core.records import EncodedBatch
+from refold.stores import InMemoryStore, SQLiteStore
 from refold.stores.event_store import EventStore, WholeLog
 from refold.stores.jsonl.export import exported_lines
 from refold.stores.jsonl.importing import import_log
@@ -77,16 +77,9 @@ def resealed(lines: Sequence[bytes]) -> bytes:
 # Whole and the same.
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "json lines"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
 async def test_what_comes_back_is_what_went_out(tmp_path: Path, kind: str) -> None:
-    store: InMemoryStore | SQLiteStore | JsonLinesStore
-    match kind:
-        case "memory":
-            store = InMemoryStore()
-        case "sqlite":
-            store = await SQLiteStore.open(tmp_path / "source.db")
-        case _:
-            store = await JsonLinesStore.open(tmp_path / "source.jsonl")
+    store = InMemoryStore() if kind == "memory" else await SQLiteStore.open(tmp_path / "source.db")
     await fill(store)
     first = await export(store)
     log = tmp_path / "copy.db"
@@ -98,31 +91,6 @@ async def test_what_comes_back_is_what_went_out(tmp_path: Path, kind: str) -> No
         assert await export(copy) == first
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
     await store.close()
-
-
-async def test_an_export_is_a_log_in_json_lines_that_goes_on(tmp_path: Path, lines: bytes) -> None:
-    log = tmp_path / "log.jsonl"
-    log.write_bytes(lines)
-    async with await JsonLinesStore.open(log) as store:
-        assert await export(store) == lines
-        [place] = await store.append([batch("session/a", 4)])
-        assert place.position == 609
-        longer = await export(store)
-    with log.open("rb") as source:
-        await import_log(source, "x", tmp_path / "copy.db")
-    assert await export_of(tmp_path / "copy.db") == longer
-
-
-async def test_a_log_in_json_lines_is_imported_as_it_is(tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    async with await JsonLinesStore.open(log) as store:
-        await fill(store)
-        snapshot = Snapshot(stream=StreamName("session/a"), version=1, chain=b"c", fold_version=1, state=b"s")
-        await store.save_snapshot(snapshot)
-        expected = await export(store)
-    with log.open("rb") as source:
-        await import_log(source, "x", tmp_path / "copy.db")
-    assert await export_of(tmp_path / "copy.db") == expected
 
 
 async def test_an_imported_log_goes_on_where_it_ended(tmp_path: Path, lines: bytes) -> None:
@@ -155,10 +123,8 @@ async def test_removed_positions_and_tombstones_come_back(tmp_path: Path) -> Non
     assert b'"line":"tombstone"' in first
     await import_log(io.BytesIO(first), "x", tmp_path / "copy.db")
     assert await export_of(tmp_path / "copy.db") == first
-    (tmp_path / "copy.jsonl").write_bytes(first)
-    async with await JsonLinesStore.open(tmp_path / "copy.jsonl") as lines_store:
-        assert await export(lines_store) == first
-        [place] = await lines_store.append([batch("session/a", 4)])
+    async with await SQLiteStore.open(tmp_path / "copy.db") as copy:
+        [place] = await copy.append([batch("session/a", 4)])
         assert place.position == 609, "a position is never used twice"
 
 
@@ -228,8 +194,7 @@ async def test_what_is_appended_meanwhile_is_left_out_and_payloads_are_all_there
     assert batches == [line for line in expected.splitlines() if b'"batch"' in line]
 
 
-async def test_an_export_beside_a_writer_is_a_whole_log(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_an_export_beside_a_writer_is_a_whole_log(tmp_path: Path, log: Path) -> None:
     async with await SQLiteStore.open(log, durability="normal") as owner:
         done = False
 

@@ -1,6 +1,5 @@
-"""What we need of aiosqlite beyond its public interface; when one of these fails, look at its new version."""
+"""One connection on a thread of its own: whole functions in order, and nothing left behind."""
 
-import asyncio
 import sqlite3
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from refold.events.core.errors import PersistenceError
-from refold.stores.sqlite.connection import SQLiteConnection, settled
+from refold.stores.sqlite.connection import SQLiteConnection
 
 
 def memory() -> str:
@@ -94,28 +93,6 @@ async def test_closing_a_connection_that_hangs_is_bounded(caplog: pytest.LogCapt
     assert "takes longer" in caplog.text
     open_again.set()
     assert await hanging
-
-
-async def test_a_wait_that_is_cancelled_ends_with_the_outcome() -> None:
-    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    waiting = asyncio.ensure_future(settled(future))
-    for _ in range(3):
-        await asyncio.sleep(0)
-        waiting.cancel()
-        await asyncio.sleep(0)
-        assert not waiting.done()
-    future.set_exception(ValueError("nobody asks any more"))
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-
-
-async def test_a_wait_that_takes_too_long_is_over_and_the_work_goes_on() -> None:
-    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    with pytest.raises(TimeoutError):
-        await settled(future, timeout_s=0.001)
-    assert not future.done()
-    future.set_result(1)
-    assert await settled(future) == 1
 
 
 LETS_GO = """

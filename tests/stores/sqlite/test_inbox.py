@@ -1,7 +1,6 @@
 """The inbox's file: who may make it, what it refuses, and what is in it for how long."""
 
 import asyncio
-import contextlib
 import hashlib
 import os
 import shutil
@@ -9,8 +8,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -20,8 +18,7 @@ from refold.events.core.errors import CommandRejected, LogFormatError, Persisten
 from refold.stores import SQLiteStore
 from refold.stores.sqlite import inbox as inbox_file
 from refold.stores.sqlite.inbox import COMMAND_BYTES_MAX, KEEP_ROWS, KEEP_US, InboxFile, RowName
-
-NOBODY = 65534
+from tests.stores.conftest import NOBODY, unprivileged
 
 
 @pytest.fixture
@@ -114,15 +111,14 @@ async def test_a_key_is_one_command_in_its_session(inbox: InboxFile) -> None:
 
 
 async def test_what_many_add_at_once_is_written_together_and_what_is_wrong_with_one_costs_that_one_only(
-    inbox: InboxFile, caplog: pytest.LogCaptureFixture
+    inbox: InboxFile, work_put: list[object]
 ) -> None:
     keys = [*map(str, range(20)), "same", "same"]
-    with caplog.at_level("DEBUG", logger="aiosqlite"):
-        added = await asyncio.gather(
-            *[add(inbox, key=key, command=f"{number}".encode()) for number, key in enumerate(keys)],
-            return_exceptions=True,
-        )
-        opened_at_once = sum("executing" in record.getMessage() for record in caplog.records)
+    added = await asyncio.gather(
+        *[add(inbox, key=key, command=f"{number}".encode()) for number, key in enumerate(keys)],
+        return_exceptions=True,
+    )
+    opened_at_once = len(work_put)
     assert [type(result) for result in added] == [RowName] * 21 + [CommandRejected]
     assert [row.key for row in await inbox.waiting("s")] == keys[:-1]
     assert opened_at_once < len(keys)  # Each in a transaction of its own would open, work and close.
@@ -211,29 +207,7 @@ async def test_a_file_that_another_process_had_no_time_to_fill_is_filled(inbox: 
     assert len(await inbox.waiting("s")) == 1
 
 
-def _text(path: Path) -> None:
-    path.write_text("text\n" * 1_000)
-
-
-def _other_database(path: Path) -> None:
-    execute(path, "CREATE TABLE t (x)", "INSERT INTO t VALUES (1)")
-
-
-def _newer(path: Path) -> None:
-    _other_database(path)
-    execute(path, f"PRAGMA application_id = {inbox_file.INBOX_APPLICATION_ID}", "PRAGMA user_version = 2")
-
-
-def _other_table(path: Path) -> None:
-    execute(
-        path,
-        "CREATE TABLE commands (id)",
-        f"PRAGMA application_id = {inbox_file.INBOX_APPLICATION_ID}",
-        "PRAGMA user_version = 1",
-    )
-
-
-def _log(path: Path) -> None:
+def make_log(path: Path) -> None:
     async def make() -> None:
         async with await SQLiteStore.open(path):
             pass
@@ -241,19 +215,26 @@ def _log(path: Path) -> None:
     asyncio.run(make())
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (_text, "is not an inbox"),
-        (_other_database, "is not an inbox"),
-        (_log, "is not an inbox"),
-        (_newer, "has format 2"),
-        (_other_table, "has other tables"),
-    ],
-)
-def test_a_file_that_is_not_ours_is_refused_and_left_as_it_was(
-    inbox: InboxFile, make: Callable[[Path], None], said: str
-) -> None:
+OUR_MARK = f"PRAGMA application_id = {inbox_file.INBOX_APPLICATION_ID}"
+
+NOT_OURS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "a text": ("is not an inbox", lambda path: path.write_text("text\n" * 1_000)),
+    "another database": ("is not an inbox", lambda path: execute(path, "CREATE TABLE t (x)")),
+    "a log": ("is not an inbox", make_log),
+    "a newer inbox": (
+        "has format 2",
+        lambda path: execute(path, "CREATE TABLE t (x)", OUR_MARK, "PRAGMA user_version = 2"),
+    ),
+    "an inbox with another table": (
+        "has other tables",
+        lambda path: execute(path, "CREATE TABLE commands (id)", OUR_MARK, "PRAGMA user_version = 1"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", NOT_OURS)
+def test_a_file_that_is_not_ours_is_refused_and_left_as_it_was(inbox: InboxFile, what: str) -> None:
+    said, make = NOT_OURS[what]
     make(inbox.path)
     before = {path.name: path.read_bytes() for path in inbox.path.parent.iterdir()}
     for work in (
@@ -346,21 +327,6 @@ async def test_an_inbox_into_which_everybody_may_write_commands_nobody(inbox: In
     inbox.path.chmod(0o602)
     with pytest.raises(PersistenceError, match="everybody may write"):
         await inbox.sessions_waiting()
-
-
-@contextlib.contextmanager
-def unprivileged() -> Iterator[Path]:
-    """Give a folder of this user's, who is not root meanwhile: root may write everywhere."""
-    with tempfile.TemporaryDirectory() as folder:
-        if os.getuid() != 0:
-            yield Path(folder)
-            return
-        os.chown(folder, NOBODY, NOBODY)
-        os.setresuid(NOBODY, NOBODY, 0)
-        try:
-            yield Path(folder)
-        finally:
-            os.setresuid(0, 0, 0)
 
 
 async def test_in_a_folder_that_is_read_only_there_is_no_inbox(inbox: InboxFile) -> None:

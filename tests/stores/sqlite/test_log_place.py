@@ -14,11 +14,6 @@ from refold.stores import SQLiteStore
 from refold.stores.sample_batches import batch
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "events.db"
-
-
 def wal(log: Path) -> Path:
     return log.with_name(log.name + "-wal")
 

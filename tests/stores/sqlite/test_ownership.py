@@ -100,8 +100,7 @@ def owner_process(log: Path) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-async def test_a_second_process_is_refused_with_the_owners_pid_and_host(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_a_second_process_is_refused_with_the_owners_pid_and_host(log: Path) -> None:
     with owner_process(log) as owner:
         with pytest.raises(LogInUse) as refusal:
             await SQLiteStore.open(log, wait_for_log_s=0)
@@ -110,15 +109,13 @@ async def test_a_second_process_is_refused_with_the_owners_pid_and_host(tmp_path
         assert log_owner(log) == LogOwner(pid=owner.pid, host=socket.gethostname())
 
 
-async def test_a_second_process_reads_while_the_first_owns(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_a_second_process_reads_while_the_first_owns(log: Path) -> None:
     with owner_process(log):
         async with await SQLiteStore.open(log, read_only=True) as store:
             assert await store.read_all() == []
 
 
-async def test_a_log_whose_owner_was_killed_is_free_at_once(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_a_log_whose_owner_was_killed_is_free_at_once(log: Path) -> None:
     with owner_process(log) as owner:
         owner.kill()
         owner.wait()
@@ -127,8 +124,7 @@ async def test_a_log_whose_owner_was_killed_is_free_at_once(tmp_path: Path) -> N
             assert await store.read_all() == []
 
 
-async def test_an_opening_waits_for_the_owner_of_another_process_to_leave(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_an_opening_waits_for_the_owner_of_another_process_to_leave(log: Path) -> None:
     with owner_process(log) as owner:
         opening = asyncio.ensure_future(SQLiteStore.open(log, wait_for_log_s=60))
         await asyncio.sleep(0)
@@ -140,9 +136,8 @@ async def test_an_opening_waits_for_the_owner_of_another_process_to_leave(tmp_pa
 
 
 async def test_case_m03_a_second_store_of_this_process_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = tmp_path / "events.db"
     (tmp_path / "folder").symlink_to(".")
     monkeypatch.chdir(tmp_path)
     async with await SQLiteStore.open(log) as store:
@@ -156,8 +151,7 @@ async def test_case_m03_a_second_store_of_this_process_is_refused(
     assert log_owner(log) is None
 
 
-async def test_an_opening_waits_for_a_store_of_this_process_to_close(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_an_opening_waits_for_a_store_of_this_process_to_close(log: Path) -> None:
     first = await SQLiteStore.open(log)
     opening = asyncio.ensure_future(SQLiteStore.open(log, wait_for_log_s=60))
     await asyncio.sleep(0)
@@ -166,8 +160,7 @@ async def test_an_opening_waits_for_a_store_of_this_process_to_close(tmp_path: P
         await second.append([batch("session/a", 0)])
 
 
-async def test_an_opening_that_is_cancelled_while_it_waits_leaves_the_owner_alone(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_an_opening_that_is_cancelled_while_it_waits_leaves_the_owner_alone(log: Path) -> None:
     async with await SQLiteStore.open(log) as store:
         opening = asyncio.ensure_future(SQLiteStore.open(log, wait_for_log_s=60))
         await asyncio.sleep(0)
@@ -191,15 +184,13 @@ def test_a_forked_child_can_neither_read_nor_write_and_its_parent_goes_on(tmp_pa
     assert done.stdout == "child 0\nevents 2\n", done.stderr
 
 
-async def test_case_f10_a_store_that_is_never_closed_does_not_keep_the_process(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_case_f10_a_store_that_is_never_closed_does_not_keep_the_process(log: Path) -> None:
     assert run(FORGETFUL, log).returncode == 0
     async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
         assert len(await store.read_all()) == 1
 
 
-async def test_an_owner_whose_lock_file_was_removed_writes_nothing_beside_the_next(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_an_owner_whose_lock_file_was_removed_writes_nothing_beside_the_next(tmp_path: Path, log: Path) -> None:
     stale = await SQLiteStore.open(log)
     (place,) = await stale.append([batch("session/a", 0)])
     snapshot = Snapshot(stream=place.stream, version=1, chain=place.chain, fold_version=1, state=b"")
@@ -242,8 +233,7 @@ def test_a_log_that_was_never_opened_has_no_owner(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_each_opening_for_writing_is_a_new_incarnation(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_each_opening_for_writing_is_a_new_incarnation(log: Path) -> None:
     for incarnation in (1, 2, 3):
         async with await SQLiteStore.open(log):
             pass
@@ -253,8 +243,7 @@ async def test_each_opening_for_writing_is_a_new_incarnation(tmp_path: Path) -> 
             assert connection.execute("SELECT incarnation FROM log").fetchone() == (incarnation,)
 
 
-def test_a_store_that_its_event_loop_left_open_does_not_keep_the_log_in_the_same_process(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+def test_a_store_that_its_event_loop_left_open_does_not_keep_the_log_in_the_same_process(log: Path) -> None:
     abandoned: list[SQLiteStore] = []
 
     async def open_and_forget() -> None:

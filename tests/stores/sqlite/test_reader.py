@@ -22,11 +22,6 @@ def remove(log: Path) -> None:
     log.unlink()
 
 
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "events.db"
-
-
 async def test_a_reader_leaves_no_trace_beside_a_log_that_nobody_owns(log: Path) -> None:
     async with await SQLiteStore.open(log) as owner:
         await owner.append([batch("session/a", 0, 3)])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from refold.events.core.errors import PersistenceError
-from refold.stores import JsonLinesStore, SQLiteStore
+from refold.stores import SQLiteStore
 from refold.stores.sample_batches import batch
 from refold.stores.sqlite.rewrite import BLOCK_BYTES, write_again
 
@@ -24,15 +24,6 @@ def test_a_file_is_the_same_afterwards(tmp_path: Path, size: int) -> None:
     assert file.stat().st_mtime_ns > 0, "it was written"
 
 
-@pytest.mark.parametrize("last_bytes", [1, 4096, 100_000])
-def test_only_the_end_of_a_file_may_be_written_again(tmp_path: Path, last_bytes: int) -> None:
-    file = tmp_path / "file"
-    content = os.urandom(9_000)
-    file.write_bytes(content)
-    assert write_again(file, last_bytes=last_bytes)
-    assert file.read_bytes() == content
-
-
 def test_a_file_that_is_empty_or_missing_needs_nothing(tmp_path: Path) -> None:
     assert not write_again(tmp_path / "missing")
     (tmp_path / "empty").touch()
@@ -44,20 +35,6 @@ def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path)
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(PersistenceError, match="link cannot be brought to the disk"):
         write_again(tmp_path / "link")
-
-
-async def test_a_log_in_json_lines_is_written_again_too_when_it_is_opened(tmp_path: Path) -> None:
-    log = tmp_path / "events.jsonl"
-    async with await JsonLinesStore.open(log) as store:
-        await store.append([batch("session/a", 0)])
-    before = log.read_bytes()
-    os.utime(log, ns=(0, 0))
-    async with await JsonLinesStore.open(log):
-        assert log.stat().st_mtime_ns > 0
-    assert log.read_bytes() == before
-    os.utime(log, ns=(0, 0))
-    async with await JsonLinesStore.open(log, durability="normal"):
-        assert log.stat().st_mtime_ns == 0, "nobody was promised anything"
 
 
 async def test_a_log_is_opened_for_writing_once_its_wal_is_on_the_disk(tmp_path: Path) -> None:

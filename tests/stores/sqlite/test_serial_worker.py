@@ -1,4 +1,4 @@
-"""One thread per file: in order, off the loop, and gone when it is closed."""
+"""One thread per file or connection: in order, off the loop, and gone when it is closed."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from refold.events.core.errors import PersistenceError
-from refold.stores.sqlite.serial_worker import FileThread
+from refold.stores.sqlite.serial_worker import SerialWorker, close_worker, settled
 
 
 def named(name: str) -> list[threading.Thread]:
@@ -15,7 +15,7 @@ def named(name: str) -> list[threading.Thread]:
 
 
 async def test_work_runs_in_order_in_one_daemon_thread() -> None:
-    thread = FileThread("refold test order")
+    worker = SerialWorker("refold test order")
     assert named("refold test order") == [], "it begins with the first work"
     done: list[int] = []
 
@@ -23,26 +23,26 @@ async def test_work_runs_in_order_in_one_daemon_thread() -> None:
         done.append(number)
         return threading.get_ident()
 
-    futures = [thread.submit(partial(work, number)) for number in range(9)]
+    futures = [worker.submit(partial(work, number)) for number in range(9)]
     identities = set(await asyncio.gather(*futures))
     assert done == list(range(9))
     assert len(identities) == 1
     assert threading.get_ident() not in identities
     assert [running.daemon for running in named("refold test order")] == [True]
-    await thread.close()
+    await close_worker(worker)
     assert named("refold test order") == []
 
 
 async def test_an_error_reaches_who_waits_and_the_thread_goes_on() -> None:
-    thread = FileThread("refold test errors")
+    worker = SerialWorker("refold test errors")
     with pytest.raises(ZeroDivisionError):
-        await thread.submit(lambda: 1 // 0)
-    assert await thread.submit(lambda: 7) == 7
-    await thread.close()
+        await worker.submit(lambda: 1 // 0)
+    assert await worker.submit(lambda: 7) == 7
+    await close_worker(worker)
 
 
 async def test_work_of_a_cancelled_caller_runs_to_its_end() -> None:
-    thread = FileThread("refold test cancelled")
+    worker = SerialWorker("refold test cancelled")
     begun, released = threading.Event(), threading.Event()
     ended: list[bool] = []
 
@@ -51,47 +51,70 @@ async def test_work_of_a_cancelled_caller_runs_to_its_end() -> None:
         released.wait()
         ended.append(True)
 
-    future = thread.submit(work)
+    future = worker.submit(work)
     begun.wait()
     future.cancel()
     released.set()
-    await thread.close()
+    await close_worker(worker)
     assert ended == [True]
 
 
 async def test_closing_waits_for_what_is_queued_but_not_longer_than_asked(caplog: pytest.LogCaptureFixture) -> None:
-    thread = FileThread("refold test hanging")
+    worker = SerialWorker("refold test hanging")
     released = threading.Event()
-    thread.submit(released.wait)
-    await thread.close(timeout_s=0.01)
+    worker.submit(released.wait)
+    await close_worker(worker, timeout_s=0.01)
     assert "takes longer than 0.01 s" in caplog.text
-    await thread.close()
     with pytest.raises(PersistenceError, match="is closed"):
-        thread.submit(released.wait)
+        worker.submit(released.wait)
     [running] = named("refold test hanging")
     released.set()
     running.join()
 
 
-async def test_a_thread_that_never_began_is_closed_at_once() -> None:
-    thread = FileThread("refold test idle")
-    await thread.close()
+async def test_a_thread_that_never_began_needs_no_end() -> None:
+    worker = SerialWorker("refold test idle")
+    assert not worker.is_alive()
+    worker.end()
+    assert named("refold test idle") == []
     with pytest.raises(PersistenceError):
-        thread.submit(int)
+        worker.submit(int)
 
 
 def test_work_that_outlives_its_loop_disturbs_nobody() -> None:
     released = threading.Event()
-    thread = FileThread("refold test outlived")
+    worker = SerialWorker("refold test outlived")
 
     async def begin() -> None:
-        thread.submit(released.wait)
+        worker.submit(released.wait)
 
     asyncio.run(begin())
     released.set()
 
     async def end() -> None:
-        assert await thread.submit(lambda: 7) == 7
-        await thread.close()
+        assert await worker.submit(lambda: 7) == 7
+        await close_worker(worker)
 
     asyncio.run(end())
+
+
+async def test_a_wait_that_is_cancelled_ends_with_the_outcome() -> None:
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(settled(future))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    future.set_exception(ValueError("nobody asks any more"))
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_a_wait_that_takes_too_long_is_over_and_the_work_goes_on() -> None:
+    future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    with pytest.raises(TimeoutError):
+        await settled(future, timeout_s=0.001)
+    assert not future.done()
+    future.set_result(1)
+    assert await settled(future) == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from refold.events.core.errors import LogInUse, PersistenceError, WrongExpectedVersion
-from refold.events.core.records import EncodedBatch, Snapshot, StreamHead
+from refold.events.core.records import Appended, EncodedBatch, Snapshot, StreamHead
 from refold.stores import InMemoryStore, SQLiteStore
 from refold.stores.sample_batches import batch, payload
 from refold.stores.sqlite.append import LogWriter
@@ -77,13 +77,12 @@ async def versions(store: SQLiteStore | InMemoryStore) -> list[int]:
     return [event.version for event in await store.read_stream("session/a")]
 
 
-async def reached(gate: Gate) -> None:
+async def held(store: SQLiteStore, gate: Gate, given: EncodedBatch) -> "asyncio.Future[list[Appended]]":
+    """Begin an append, and return once it is held at the gate."""
+    gate.closed = True
+    appending = asyncio.ensure_future(store.append([given]))
     assert await settles(gate.reached.is_set)
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Path:
-    return tmp_path / "events.db"
+    return appending
 
 
 async def test_an_append_passes_every_fault_point_in_order(log: Path) -> None:
@@ -235,9 +234,7 @@ def with_jumping_time(test: Callable[..., Coroutine[None, None, None]]) -> Calla
 
 async def hang(store: SQLiteStore, gate: Gate, given: EncodedBatch) -> PersistenceError:
     """Append until the gate, and wait there for too long."""
-    gate.closed = True
-    appending = asyncio.ensure_future(store.append([given]))
-    await reached(gate)
+    appending = await held(store, gate, given)
     gate.closed = False
     jump()
     with pytest.raises(PersistenceError, match="takes longer than") as failure:
@@ -312,9 +309,7 @@ async def test_an_append_that_hangs_does_not_keep_a_store_from_closing(log: Path
 async def test_a_cancelled_append_is_waited_for(log: Path) -> None:
     gate = Gate("append.inserted")
     async with await SQLiteStore.open(log, fault=gate) as store:
-        gate.closed = True
-        appending = asyncio.ensure_future(store.append([batch("session/a", 0)]))
-        await reached(gate)
+        appending = await held(store, gate, batch("session/a", 0))
         appending.cancel()
         for _ in range(10):
             await asyncio.sleep(0)
@@ -331,9 +326,7 @@ async def test_a_cancelled_append_is_waited_for(log: Path) -> None:
 async def test_an_append_that_waits_for_its_turn_can_be_cancelled_and_is_not_begun(log: Path) -> None:
     gate = Gate("append.inserted")
     async with await SQLiteStore.open(log, fault=gate) as store:
-        gate.closed = True
-        first = asyncio.ensure_future(store.append([batch("session/a", 0)]))
-        await reached(gate)
+        first = await held(store, gate, batch("session/a", 0))
         second = asyncio.ensure_future(store.append([batch("session/a", 1)]))
         await asyncio.sleep(0)
         second.cancel()
@@ -354,9 +347,7 @@ async def test_a_cancelled_append_that_fails_in_doubt_still_has_the_file_opened_
         fault(point)
 
     async with await SQLiteStore.open(log, fault=both) as store:
-        gate.closed = True
-        appending = asyncio.ensure_future(store.append([batch("session/a", 0)]))
-        await reached(gate)
+        appending = await held(store, gate, batch("session/a", 0))
         appending.cancel()
         await asyncio.sleep(0)
         gate.open.set()
@@ -369,9 +360,7 @@ async def test_a_cancelled_append_that_fails_in_doubt_still_has_the_file_opened_
 async def test_closing_waits_for_the_append_under_way_even_if_it_is_cancelled(log: Path) -> None:
     gate = Gate("append.inserted")
     store = await SQLiteStore.open(log, fault=gate)
-    gate.closed = True
-    appending = asyncio.ensure_future(store.append([batch("session/a", 0)]))
-    await reached(gate)
+    appending = await held(store, gate, batch("session/a", 0))
     closing = asyncio.ensure_future(store.close())
     await asyncio.sleep(0)
     closing.cancel()

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,13 @@ from refold.stores.values.files import NAME_CHARACTERS_MAX, name_of
 
 class Crash(BaseException):
     """The process ends here, as far as can be played in one process."""
+
+
+@pytest.fixture
+async def backend(tmp_path: Path) -> AsyncGenerator[FileBackend, None]:
+    backend = FileBackend(tmp_path)
+    yield backend
+    await backend.close()
 
 
 def files_in(folder: Path) -> set[str]:
@@ -88,10 +96,9 @@ async def test_links_are_neither_read_nor_written_through(tmp_path: Path) -> Non
     await backend.close()
 
 
-async def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path) -> None:
+async def test_what_is_no_regular_file_is_refused_and_never_waited_for(backend: FileBackend, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
-    backend = FileBackend(tmp_path)
     for key in ("pipe", "folder"):
         assert await backend.exists(key) is False
         with pytest.raises(PersistenceError, match=f"'{key}' cannot be read"):
@@ -102,24 +109,20 @@ async def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path:
         await backend.delete("folder")
     assert await backend.list_keys() == []
     assert files_in(tmp_path) == {"pipe", "folder"}
-    await backend.close()
 
 
-async def test_files_that_cannot_be_of_a_key_are_left_alone(tmp_path: Path) -> None:
+async def test_files_that_cannot_be_of_a_key_are_left_alone(backend: FileBackend, tmp_path: Path) -> None:
     others = ["README.md", ".hidden", "%zz", "%41%4A", "%ff%fe", "=short", "=" + "0" * 64, "x" * 150, "a b"]
     for name in others:
         (tmp_path / name).write_bytes(b"9\n")
-    backend = FileBackend(tmp_path)
     assert await backend.list_keys() == []
     await backend.save("mine", b"1")
     assert await backend.list_keys() == ["mine"]
     assert files_in(tmp_path) == {*others, "mine"}
-    await backend.close()
 
 
-async def test_a_long_key_is_kept_in_its_file_and_checked(tmp_path: Path) -> None:
+async def test_a_long_key_is_kept_in_its_file_and_checked(backend: FileBackend, tmp_path: Path) -> None:
     key = "é" * 500
-    backend = FileBackend(tmp_path)
     await backend.save(key, b"1\nvalue")
     file = tmp_path / f"={hashlib.sha256(key.encode()).hexdigest()}"
     assert file.read_bytes() == b"1000\n" + key.encode() + b"1\nvalue"
@@ -130,7 +133,6 @@ async def test_a_long_key_is_kept_in_its_file_and_checked(tmp_path: Path) -> Non
             await backend.load(key)
     await backend.save(key, b"again")
     assert await backend.load(key) == b"again"
-    await backend.close()
 
 
 @pytest.mark.parametrize(("point", "kept"), [("save.written", b"old"), ("save.renamed", b"new")])
@@ -189,15 +191,13 @@ async def test_a_disk_that_hangs_stops_neither_the_loop_nor_the_caller(tmp_path:
     await patient.close()
 
 
-async def test_what_is_begun_first_for_a_key_takes_effect_first(tmp_path: Path) -> None:
-    backend = FileBackend(tmp_path)
+async def test_what_is_begun_first_for_a_key_takes_effect_first(backend: FileBackend) -> None:
     saving = [asyncio.ensure_future(backend.save("key", str(number).encode())) for number in range(20)]
     loading = asyncio.ensure_future(backend.load("key"))
     deleting = asyncio.ensure_future(backend.delete("key"))
     assert await loading == b"19"
     await asyncio.gather(*saving, deleting)
     assert await backend.load("key") is None
-    await backend.close()
 
 
 async def test_threads_end_with_the_backend_and_one_that_is_closed_refuses(tmp_path: Path) -> None:
@@ -222,8 +222,7 @@ async def test_threads_end_with_the_backend_and_one_that_is_closed_refuses(tmp_p
     assert threads() == []
 
 
-async def test_a_backend_goes_on_in_another_loop_and_in_a_thread(tmp_path: Path) -> None:
-    backend = FileBackend(tmp_path)
+async def test_a_backend_goes_on_in_another_loop_and_in_a_thread(backend: FileBackend) -> None:
     await backend.save("key", b"1")
     loaded: list[bytes | None] = []
     thread = threading.Thread(target=lambda: loaded.append(asyncio.run(backend.load("key"))))
@@ -231,7 +230,6 @@ async def test_a_backend_goes_on_in_another_loop_and_in_a_thread(tmp_path: Path)
     while thread.is_alive():  # noqa: ASYNC110 - A thread's end sets no event.
         await asyncio.sleep(0)
     assert loaded == [b"1"]
-    await backend.close()
 
 
 def test_a_folder_that_cannot_be_one_is_refused(tmp_path: Path) -> None:
@@ -325,8 +323,9 @@ async def test_what_a_living_writer_has_begun_is_not_cleaned_up(tmp_path: Path) 
 
 
 @pytest.mark.slow
-async def test_kill_9_at_any_moment_leaves_one_whole_value_and_a_clean_folder(tmp_path: Path) -> None:
-    backend = FileBackend(tmp_path)
+async def test_kill_9_at_any_moment_leaves_one_whole_value_and_a_clean_folder(
+    backend: FileBackend, tmp_path: Path
+) -> None:
     await backend.save("key", b"0 " * 20_000)
     for round_ in range(8):
         with writer(tmp_path, 1, count=10_000) as process:
@@ -340,12 +339,10 @@ async def test_kill_9_at_any_moment_leaves_one_whole_value_and_a_clean_folder(tm
         assert await after.list_keys() == ["key"]
         assert files_in(tmp_path) == {"key"}
         await after.close()
-    await backend.close()
 
 
 @pytest.mark.slow
-async def test_two_processes_that_write_one_key_leave_one_whole_value(tmp_path: Path) -> None:
-    backend = FileBackend(tmp_path)
+async def test_two_processes_that_write_one_key_leave_one_whole_value(backend: FileBackend, tmp_path: Path) -> None:
     await backend.save("key", b"0 " * 20_000)
     with writer(tmp_path, 1, count=150) as first, writer(tmp_path, 2, count=150) as second:
         while first.poll() is None or second.poll() is None:
@@ -354,10 +351,9 @@ async def test_two_processes_that_write_one_key_leave_one_whole_value(tmp_path: 
     assert (first.returncode, second.returncode) == (0, 0)
     assert is_whole(await backend.load("key"))
     assert files_in(tmp_path) == {"key", "other"}
-    await backend.close()
 
 
-async def test_a_forked_child_uses_threads_of_its_own(tmp_path: Path) -> None:
+async def test_a_forked_child_uses_threads_of_its_own(backend: FileBackend, tmp_path: Path) -> None:
     script = f"""
 import asyncio, os
 from refold.stores import FileBackend
@@ -371,6 +367,4 @@ assert os.waitpid(child, 0)[1] == 0
 asyncio.run(backend.save("parent", b"3"))
 """
     await asyncio.to_thread(subprocess.run, [sys.executable, "-P", "-c", script], check=True, timeout=30)
-    backend = FileBackend(tmp_path)
     assert await backend.batch_load(["parent", "child"]) == [b"3", b"2"]
-    await backend.close()

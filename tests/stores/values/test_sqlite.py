@@ -26,8 +26,7 @@ def tables_of(log: Path) -> set[str]:
         connection.close()
 
 
-async def test_a_runtime_keeps_values_in_its_own_log(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_a_runtime_keeps_values_in_its_own_log(log: Path) -> None:
     async with AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([say("Hi.")]), log=log) as runtime:
         values = SQLiteBackend(runtime.store)
         assert values.name == str(log)
@@ -113,8 +112,7 @@ async def test_a_table_that_somebody_else_made_is_refused_and_left_alone(tmp_pat
         await store.append([batch("session/a", 1)])
 
 
-async def test_a_damaged_file_is_told_with_the_key(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
+async def test_a_damaged_file_is_told_with_the_key(tmp_path: Path, log: Path) -> None:
     async with await open_store(tmp_path) as store:
         await SQLiteBackend(store).save("key", b"x" * 200_000)
     with log.open("r+b") as file:  # The last pages are those of the value.

@@ -14,7 +14,6 @@ from typer.testing import CliRunner, Result
 from refold.commands.cli import app
 from refold.events.core.ids import StreamName
 from refold.stores import SQLiteStore
-from refold.stores.opening import open_log
 from refold.stores.sample_batches import batch
 from tests.runtime.conftest import LogBuilder
 
@@ -132,12 +131,11 @@ def test_what_cannot_be_is_exit_code_2(log: Path, arguments: list[str], said: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["live.db", "live.jsonl"])
-def test_a_live_log_is_followed_until_ctrl_c(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
+def test_a_live_log_is_followed_until_ctrl_c(tmp_path: Path) -> None:
+    path = tmp_path / "live.db"
 
     async def scenario() -> None:
-        async with await open_log(path) as store:
+        async with await SQLiteStore.open(path) as store:
             builder = LogBuilder(store)
             await builder.open_session("alice")
             with process(path, "--json", "-n", 1000) as tail:
