@@ -32,9 +32,17 @@ settings.register_profile("ci", parent=settings.get_profile("everyday"), derando
 settings.load_profile("ci" if os.environ.get("CI") else "everyday")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+FEW_EXAMPLES = 10
+"""What a property case marked `in_full` draws, unless `-m` asks for it in full, as `.ci/run` does."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest first, so that no worker is left with one of them when the others have nothing more to do."""
     items.sort(key=seconds_of, reverse=True)
+    if "in_full" not in config.option.markexpr:
+        slow = [item for item in items if isinstance(item, pytest.Function) and item.get_closest_marker("in_full")]
+        for test in {item.obj for item in slow}:
+            settings(max_examples=FEW_EXAMPLES)(test)
 
 
 def seconds_of(item: pytest.Item) -> float:

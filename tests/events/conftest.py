@@ -48,11 +48,7 @@ TOOL_NAMES = tuple(spec.name for spec in TOOLS)
 USAGE = Usage(input_tokens=10, output_tokens=1)
 
 ALLOW = Verdict()
-ASK = Verdict(verdict="ask", reason="policy")
 DENY = Verdict(verdict="deny", reason="not today")
-INVALID = Verdict(verdict="invalid_arguments", reason="city is missing")
-NOT_FOUND = Verdict(verdict="not_found", reason="there is no tool of that name")
-BROKEN = Verdict(verdict="broken", reason="the policy raised ValueError")
 
 
 def configuration(config: AgentConfig | None = None, tools: tuple[ToolSpec, ...] = TOOLS) -> AgentConfiguration:
@@ -132,9 +128,9 @@ class Session:
         self.state = SessionState()
         self.batches: list[Batch] = []
         self.checker = SessionChecker(STREAM)
-        self.sound = True
-        """False once a check has failed; nothing that is seen afterwards means anything."""
         self.now = 1_700_000_000_000_000
+        self.outcome: list[SessionEvent] | Recorded = []
+        """What the last command came to."""
         if configuration is not None:
             self.tell(OpenSession(session=SessionId("alice"), agent=AgentId("agent")))
             self.tell(Configure(configuration=configuration))
@@ -148,16 +144,16 @@ class Session:
         self.now += 1_000
         planned = plan(SESSION_CORE, self.state, command, self.now)
         if isinstance(planned, Recorded):
+            self.outcome = planned
             return planned
         first = self.state.version - len(planned.events) + 1
         events = decoded(planned.events, first)
         self.state = planned.state
         self.batches.append(Batch(first, tuple(events), tuple(effect.key for effect in self.pending)))
-        self.sound = False
         for event in events:
             assert self.checker.observe(event) == []
         assert check_state(self.state, STREAM) == []
-        self.sound = True
+        self.outcome = events
         return events
 
     @property
@@ -212,10 +208,7 @@ class Session:
         return self.tell(SendInput(content=content))
 
     def answer(
-        self,
-        *content: AnswerContent,
-        verdicts: Sequence[Verdict] | None = None,
-        stop_reason: StopReason | None = None,
+        self, *content: AnswerContent, verdicts: Sequence[Verdict] | None = None, stop_reason: StopReason | None = None
     ) -> list[SessionEvent]:
         """Record the answer that the run under way waits for; every call is allowed unless `verdicts` says else."""
         run = self.state.run
@@ -243,12 +236,7 @@ class Session:
         assert run is not None
         return self.tell(
             RecordModelFailure(
-                run=run.id,
-                turn=run.turns,
-                kind=kind,
-                message=message,
-                retryable=retryable,
-                retry_after_s=retry_after_s,
+                run=run.id, turn=run.turns, kind=kind, message=message, retryable=retryable, retry_after_s=retry_after_s
             )
         )
 

@@ -33,8 +33,7 @@ def called(*calls: str) -> Message:
 def answered(*calls: str, text: str = "seen") -> Message:
     """Return the results of calls."""
     return Message(
-        "user",
-        tuple(ToolResultBlock(tool_use_id=ToolCallId(call), content=(TextBlock(text=text),)) for call in calls),
+        "user", tuple(ToolResultBlock(tool_use_id=ToolCallId(call), content=(TextBlock(text=text),)) for call in calls)
     )
 
 

@@ -12,14 +12,17 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Literal, TextIO
+from typing import Literal, TextIO, get_args
 
 import msgspec
 
 from refold.events.core.content import (
     AnswerContent,
     Block,
+    ErrorKind,
+    ImageBlock,
     Message,
+    ResultContent,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -35,7 +38,9 @@ from refold.events.session.commands import (
     CancelRun,
     DecideApproval,
     ImportHistory,
+    RecordModelFailure,
     RecordModelResponse,
+    RecordToolResult,
     ResumeRun,
     SendInput,
     SessionCommand,
@@ -77,10 +82,13 @@ WEIGHTS: dict[str, int] = {
     "ImportHistory": 1,
     "RecordModelInterruption": 1,
     "RecordContext": 1,
+    "RecordCallWaiting": 1,
     "OpenSession": 1,
     "Configure": 1,
 }
 """How often each kind of command is tried, where there is one."""
+
+IMAGE = ImageBlock(media_type="image/png", data=b"\x89PNG")
 
 VERDICTS: tuple[Literal["allow", "ask", "deny", "invalid_arguments", "not_found"], ...] = (
     "allow",
@@ -193,14 +201,15 @@ class Life:
         return self._random.choice(certain if certain and self._random.random() < 0.9 else moves)
 
     def _invented(self) -> SessionCommand:
-        """Return a command that no scope knows: keys in plenty, long answers, broken histories."""
+        """Return a command that no scope knows: keys in plenty, long answers, odd results, broken histories."""
         draw, witness = self._random, self._witness
         key = draw.choice(self._keys)
-        match draw.randrange(6):
+        match draw.randrange(8):
             case 0 if len(witness.runs) + len(witness.scheduled) < UNFINISHED_MAX:
-                words = (TextBlock(text=draw.choice(("Hello", "More", "\0é😀"))),)
+                content = draw.sample((TextBlock(text="Hello"), TextBlock(text=" "), TextBlock(text="\0é😀")), 2)
                 later = self._now + draw.randrange(100) if draw.random() < 0.3 else None
-                return SendInput(content=words, key=key, now=later is None and draw.random() < 0.5, due_at=later)
+                now, stepwise = later is None and draw.random() < 0.5, draw.random() < 0.1
+                return SendInput(content=tuple(content), key=key, now=now, stepwise=stepwise, due_at=later)
             case 1:
                 return CancelRun(run=draw.choice([*witness.runs, None]), key=key)
             case 2 if witness.calls:
@@ -209,6 +218,20 @@ class Life:
                 return DecideApproval(call=draw.choice(list(witness.calls)), allowed=allowed, always=always, key=key)
             case 3:
                 return ImportHistory(messages=_broken_history(draw), key=draw.choice((key, None)))
+            case 4 if witness.calls:
+                call, kind = draw.choice(list(witness.calls)), draw.choice((None, *get_args(ErrorKind)))
+                results: tuple[ResultContent, ...] = draw.choice(((TextBlock(text=" "),), (IMAGE,), ()))
+                return RecordToolResult(call=call, content=results, kind=kind, ends_run=draw.random() < 0.2)
+            case 5 if witness.open_run is not None:
+                turn, wait_s = draw.choice((1, witness.runs[witness.open_run].turn)), draw.choice((None, 1.5, 1e9))
+                return RecordModelFailure(
+                    run=witness.open_run,
+                    turn=turn,
+                    kind=draw.choice(("server", "agent_loop")),
+                    message="",
+                    retryable=draw.random() < 0.7,
+                    retry_after_s=wait_s,
+                )
             case _:
                 return self._long_answer()
 
@@ -222,7 +245,7 @@ class Life:
             name = draw.choice((*TOOL_NAMES, UNHEARD_OF))
             content.append(draw.choice((TextBlock(text="x"), TextBlock(text=" "), ThinkingBlock(thinking="hm"))))
             content.append(ToolUseBlock(id=ToolCallId(""), name=name, input={"n": draw.randrange(9)}))
-        stops: tuple[StopReason, ...] = ("tool_use", "tool_use", "tool_use", "max_tokens", "pause_turn", "refusal")
+        stops: tuple[StopReason, ...] = ("tool_use", "tool_use", "tool_use", *get_args(StopReason))
         return RecordModelResponse(
             run=run,
             turn=self._witness.runs[run].turn,
@@ -338,6 +361,7 @@ def _scope(draw: random.Random) -> Scope:
         always=True,
         expires=draw.random() < 0.7,
         interrupts=True,
+        waits=True,
         summaries=draw.choice((0, 3)),
     )
 

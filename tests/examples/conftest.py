@@ -1,9 +1,34 @@
-"""Makes `examples` importable, and nothing else that lies beside it."""
+"""Makes `examples` importable, and nothing else that lies beside it; runs examples and `refold` as their users do."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
+ROOT = Path(__file__).resolve().parents[2]
+QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
+
 _examples = ModuleType("examples")
-_examples.__path__ = [str(Path(__file__).resolve().parents[2] / "examples")]
+_examples.__path__ = [str(ROOT / "examples")]
 sys.modules.setdefault("examples", _examples)
+
+
+def run_example(name: str, folder: Path) -> list[str]:
+    """Return the lines that an example prints when it is run in a folder."""
+    command = [sys.executable, "-P", str(ROOT / "examples" / name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder, env=QUIET)
+    return done.stdout.splitlines()
+
+
+def refold(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-P", "-c", "from refold.commands.cli import main; main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=QUIET)
+
+
+def assert_sound(log: Path, *options: object) -> None:
+    """Replay and check a log as its user does."""
+    for command in ("replay", "check"):
+        done = refold(command, log, *options)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "not " not in done.stdout

@@ -1,9 +1,5 @@
 """The device twin of examples/: what is wanted reaches the lamp in the end, whatever fails in between."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from examples.device_twin import Change, Lamp, LampFails, LampSays, Send, SetLevel, TryAgain, Twin
@@ -12,7 +8,6 @@ from refold.events import Event, RecordedEvent
 from refold.replay import replay
 from refold.scenarios.core_exploration import explore_core
 from refold.stores import InMemoryStore
-from tests.examples.test_order_book import QUIET, ROOT, refold
 
 
 class House:
@@ -87,19 +82,3 @@ def test_in_every_life_a_lamp_that_differs_has_something_pending() -> None:
     found = explore_core(Lamp, moves, holds=goes_on, commands_max=4)
     assert found.counterexample is None, found.counterexample
     assert found.states > 30
-
-
-def test_the_example_runs_as_its_reader_runs_it(tmp_path: Path) -> None:
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-P", str(ROOT / "examples" / "device_twin.py")],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=tmp_path,
-            env=QUIET,
-        )
-        assert done.stdout.splitlines()[-1] == "the lamp shines at 70"
-    for command in ("replay", "check"):
-        done = refold(command, tmp_path / "lamps.db", "--kind", "lamp=examples.device_twin:Lamp")
-        assert (done.returncode, done.stderr) == (0, "")

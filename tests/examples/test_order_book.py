@@ -1,7 +1,6 @@
 """The order book of examples/: its own properties, a kill in the middle, and replay and check as its user runs them."""
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -20,9 +19,7 @@ from refold.inspection.check import check_log
 from refold.replay import replay, state_at
 from refold.scenarios.core_exploration import explore_core
 from refold.stores import InMemoryStore
-
-ROOT = Path(__file__).resolve().parents[2]
-QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
+from tests.examples.conftest import QUIET, ROOT, assert_sound, refold
 
 BookEvent = Placed | Cancelled | Traded
 CODEC: EventCodec[BookEvent] = EventCodec([Placed, Cancelled, Traded])
@@ -161,11 +158,6 @@ def seller(log: Path, count: int) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-def refold(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-P", "-c", "from refold.commands.cli import main; main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT, env=QUIET)
-
-
 @pytest.mark.slow
 def test_killed_in_the_middle_it_has_all_that_it_acknowledged_and_takes_nothing_twice(tmp_path: Path) -> None:
     log = tmp_path / "books.db"
@@ -180,27 +172,6 @@ def test_killed_in_the_middle_it_has_all_that_it_acknowledged_and_takes_nothing_
     assert [[number, version] for number, version, _ in lines[:25]] == [line[:2] for line in acknowledged]
     assert {new for _, _, new in lines[:25]} == {"False"}
     kind = "book=examples.order_book:OrderBook"
-    for command in ("replay", "check"):
-        done = refold(command, log, "--kind", kind)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert "not " not in done.stdout
+    assert_sound(log, "--kind", kind)
     shown = refold("replay", log, "--kind", kind, "--stream", "book/ACME", "--at", 1, "--json")
     assert msgspec.json.decode(shown.stdout)["state"]["orders"] == {"1": {"side": "buy", "price": 100, "quantity": 1}}
-
-
-def test_the_example_runs_as_its_reader_runs_it(tmp_path: Path) -> None:
-    for _ in range(2):
-        done = subprocess.run(
-            [sys.executable, "-P", str(ROOT / "examples" / "order_book.py")],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=tmp_path,
-            env=QUIET,
-        )
-        assert done.stdout == "{1: Order(side='sell', price=101, quantity=2)}\n"
-
-
-@pytest.mark.parametrize("name", ["order_book.py"])
-def test_the_example_is_short(name: str) -> None:
-    assert len((ROOT / "examples" / name).read_text().splitlines()) < 100

@@ -1,38 +1,22 @@
 """An episodic memory as its user has it: before, in and between runtimes."""
 
-import asyncio
 import math
 from pathlib import Path
 
 import pytest
 
 from refold import (
-    Agent,
-    AgentConfig,
     AgentMemoryError,
-    AgentRuntime,
-    ConfigError,
     DecayPolicy,
     EpisodicStore,
     MemoryId,
-    RecallPolicy,
-    ScriptedProvider,
-    WorkingMemory,
 )
 from refold.actors import ManualClock
-from refold.events.core.cleaning import Unrecordable
 from refold.events.kinds.episodic import AddEpisode, NoteRecalled
-from refold.inspection.check import check_log
 from refold.memory import Recalled
-from refold.replay import replay
+from tests.memory.conftest import assert_sound, runtime_of
 
 HOUR_S = 3_600
-
-
-def runtime_of(memory: EpisodicStore, log: Path | str = ":memory:", clock: ManualClock | None = None) -> AgentRuntime:
-    return AgentRuntime(
-        AgentConfig(model="m"), provider=ScriptedProvider([]), memory=memory, log=log, clock=clock, inbox_poll_s=0
-    )
 
 
 def texts(found: list[Recalled]) -> list[str]:
@@ -82,33 +66,6 @@ def test_tags_are_words_too() -> None:
     assert found[0].tags == ("Drink",)
 
 
-def test_what_fades_comes_later() -> None:
-    clock = ManualClock()
-    memory = EpisodicStore(decay=DecayPolicy.exponential(half_life_hours=24), clock=clock)
-    memory.add_episode("agent", "old tea", 0.8)
-    clock.jump(48 * HOUR_S)
-    memory.add_episode("agent", "new tea", 0.3)
-    found = memory.recall("agent", "tea").get()
-    assert texts(found) == ["new tea", "old tea"]
-    assert [each.importance for each in found] == pytest.approx([0.3, 0.2], rel=1e-12)
-    assert [each.given_importance for each in found] == [0.3, 0.8]
-
-
-def test_what_was_recalled_of_late_and_often_comes_first() -> None:
-    clock = ManualClock()
-    memory = EpisodicStore(recall=RecallPolicy.hybrid(recency_weight=1, frequency_weight=1), clock=clock)
-    often = memory.add_episode("agent", "tea often", 0.5).get()
-    memory.add_episode("agent", "tea never", 0.5)
-    for _ in range(3):
-        memory.note_recalled([often])
-    clock.jump(10 * HOUR_S)
-    found = memory.look("agent", "tea").get()
-    assert texts(found) == ["tea often", "tea never"]
-    assert found[0].recalls == 3
-    assert found[0].score == pytest.approx(0.5 + 0.995**10 + 0.75, rel=1e-12)
-    assert found[1].score == pytest.approx(0.5 + 0.995**10, rel=1e-12)
-
-
 def test_looking_counts_nothing_and_recalling_counts() -> None:
     memory = EpisodicStore()
     memory.add_episode("agent", "tea")
@@ -152,52 +109,6 @@ def test_looking_into_it() -> None:
     assert len(memory.more_important_than("a", -math.inf).get()) == 4
 
 
-@pytest.mark.parametrize("importance", [math.nan, -0.001, 1.001, "high", None])
-def test_an_importance_that_is_none_is_refused_at_the_call(importance: float) -> None:
-    memory = EpisodicStore()
-    with pytest.raises(AgentMemoryError, match="must be a number from 0 to 1"):
-        memory.add_episode("agent", "it", importance)
-    assert memory.count().get() == 0
-
-
-def test_what_cannot_be_asked_is_refused_at_the_call() -> None:
-    memory = EpisodicStore()
-    for limit in (-1, 1.5, True, "3"):
-        with pytest.raises(AgentMemoryError, match="limit must be a whole number of at least 0"):
-            memory.recall("agent", "tea", limit)  # type: ignore[arg-type]
-    with pytest.raises(AgentMemoryError, match="a query must be a text, not 3"):
-        memory.look("agent", 3)  # type: ignore[arg-type]
-    with pytest.raises(AgentMemoryError, match="importance cannot be compared to nan"):
-        memory.more_important_than("agent", math.nan)
-    with pytest.raises(AgentMemoryError, match="tags of an episode of 'agent' must be several texts"):
-        memory.add_episode("agent", "it", tags="tag")
-    with pytest.raises(AgentMemoryError, match="needs a text, not ''"):
-        memory.add_episode("agent", "")
-
-
-def test_what_is_no_setting_is_refused() -> None:
-    for capacity in (0, -1, 1.5, True):
-        with pytest.raises(ConfigError, match="capacity of a memory must be a whole number of at least 1"):
-            EpisodicStore(capacity=capacity)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="needs a DecayPolicy, not 24"):
-        EpisodicStore(decay=24)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"Agent\.memory must be a store of the kind 'memory'"):
-        Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), memory=WorkingMemory(1))  # type: ignore[arg-type]
-
-
-async def test_unicode_and_large_texts_come_back_as_they_were() -> None:
-    memory = EpisodicStore()
-    async with runtime_of(memory):
-        large = "ウ🦜é\x00" * 50_000
-        await memory.add_episode("агент", large, tags=["größe"])
-        await memory.add_episode("агент", "cut \ud83d here")
-        assert list(await memory.contents("агент")) == [large, "cut \ufffd here"]
-        assert texts(await memory.recall("агент", "GRÖSSE")) == [large]
-        with pytest.raises(Unrecordable, match="an event may have"):
-            await memory.add_episode("агент", "x" * 2_000_000)
-        assert await memory.count() == 2
-
-
 async def test_it_is_the_same_before_in_and_after_a_runtime(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     ids: list[MemoryId] = []
@@ -205,7 +116,7 @@ async def test_it_is_the_same_before_in_and_after_a_runtime(tmp_path: Path) -> N
         memory = EpisodicStore(capacity=3)
         ids.append(memory.add_episode("agent", "tea", 0.8).get())
         memory.add_episode("agent", "coffee", 0.4)
-        async with runtime_of(memory, log):
+        async with runtime_of(log, memory=memory):
             assert await memory.count("agent") == 2 + round_number
             if not round_number:
                 assert await memory.add_episode("agent", "milk", 0.6, key="k") == await memory.add_episode(
@@ -215,8 +126,7 @@ async def test_it_is_the_same_before_in_and_after_a_runtime(tmp_path: Path) -> N
             found = await memory.look("agent", "tea")
             assert [(each.id, each.recalls) for each in found] == [(ids[0], 1)]
     assert ids[0] == ids[1]
-    assert (await check_log(log)).problems == ()
-    assert (await replay(log)).divergences == ()
+    await assert_sound(log)
 
 
 async def test_another_capacity_is_recorded_and_takes_effect(tmp_path: Path) -> None:
@@ -224,11 +134,11 @@ async def test_another_capacity_is_recorded_and_takes_effect(tmp_path: Path) -> 
     memory = EpisodicStore()
     for number in range(5):
         memory.add_episode("agent", f"tea {number}", number / 10)
-    async with runtime_of(memory, log):
+    async with runtime_of(log, memory=memory):
         assert await memory.count("agent") == 5
     for _ in range(2):
         memory = EpisodicStore(capacity=2)
-        async with runtime_of(memory, log) as runtime:
+        async with runtime_of(log, memory=memory) as runtime:
             assert list(await memory.contents("agent")) == ["tea 3", "tea 4"]
             stored = await runtime.store.read_stream("memory/main")
     assert [item.data.split(b'"')[3] for item in stored[5:]] == [
@@ -239,7 +149,7 @@ async def test_another_capacity_is_recorded_and_takes_effect(tmp_path: Path) -> 
 
 async def test_nobody_waits_for_recall_counts_and_a_key_counts_once() -> None:
     memory = EpisodicStore()
-    async with runtime_of(memory):
+    async with runtime_of(memory=memory):
         memory_id = await memory.add_episode("agent", "tea")
         for _ in range(3):
             memory.note_recalled([memory_id, MemoryId("gone")], "turn 1")
@@ -250,7 +160,7 @@ async def test_nobody_waits_for_recall_counts_and_a_key_counts_once() -> None:
 
 async def test_a_recall_and_its_count_are_one(tmp_path: Path) -> None:
     memory = EpisodicStore(capacity=1)
-    async with runtime_of(memory):
+    async with runtime_of(memory=memory):
         await memory.add_episode("agent", "tea", 0.1)
         recalled = memory.recall("agent", "tea", key="r")
         added = memory.add_episode("agent", "more tea", 0.9)
@@ -259,23 +169,16 @@ async def test_a_recall_and_its_count_are_one(tmp_path: Path) -> None:
         assert texts(await memory.look("agent", "tea")) == ["more tea"]
 
 
-async def test_threads_may_ask_as_well() -> None:
-    memory = EpisodicStore()
-    async with runtime_of(memory):
-        await asyncio.to_thread(lambda: memory.add_episode("agent", "tea").get())
-        assert texts(await asyncio.to_thread(lambda: memory.recall("agent", "tea").get())) == ["tea"]
-
-
 def test_plain_code_waits_by_get() -> None:
     memory = EpisodicStore()
-    with runtime_of(memory):
+    with runtime_of(memory=memory):
         memory.add_episode("agent", "tea")
         assert texts(memory.recall("agent", "tea").get()) == ["tea"]
 
 
 async def test_after_a_refused_command_the_memory_goes_on() -> None:
     memory = EpisodicStore()
-    async with runtime_of(memory):
+    async with runtime_of(memory=memory):
         with pytest.raises(AgentMemoryError, match="from 0 to 1"):
             await memory.perform(AddEpisode(agent="agent", content="it", importance=math.nan))
         assert (await memory.perform(NoteRecalled(episodes=()))).new is False

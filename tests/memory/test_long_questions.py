@@ -4,33 +4,26 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from refold import (
-    AgentConfig,
-    AgentRuntime,
     DecayPolicy,
     EpisodicStore,
     GraphStore,
     NewEntry,
     NewEpisode,
     RecallPolicy,
-    ScriptedProvider,
     SemanticStore,
 )
 from refold.actors import ManualClock
 from refold.actors.hosted import ITEMS_PER_STEP
 from refold.memory import Entity, Relationship
 from refold.scenarios.world.loop import SimulatedLoop
+from tests.memory.conftest import runtime_of
 
 MANY = 5 * ITEMS_PER_STEP
-
-
-def runtime_of(log: Path | str = ":memory:", **stores: Any) -> AgentRuntime:
-    return AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([]), log=log, inbox_poll_s=0, **stores)
 
 
 def filled(clock: ManualClock | None = None) -> tuple[EpisodicStore, SemanticStore]:

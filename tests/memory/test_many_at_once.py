@@ -1,9 +1,6 @@
 """Many additions at once: one message, one commit, all of them or nothing, before a runtime and in one."""
 
 import asyncio
-import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,25 +9,17 @@ from typing import Any
 import pytest
 
 from refold import (
-    AgentConfig,
     AgentMemoryError,
-    AgentRuntime,
     EpisodicStore,
     GraphError,
     GraphStore,
     NewEntry,
     NewEpisode,
-    ScriptedProvider,
     SemanticStore,
 )
 from refold.events import CommandRejected
-from refold.inspection.check import check_log
 from refold.memory import Entity, Relationship
-from refold.replay import replay
-
-
-def runtime_of(log: Path | str = ":memory:", **stores: Any) -> AgentRuntime:
-    return AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([]), log=log, inbox_poll_s=0, **stores)
+from tests.memory.conftest import assert_sound, runtime_of
 
 
 def episodes_of(*contents: str) -> list[NewEpisode]:
@@ -54,8 +43,7 @@ async def test_episodes_that_are_added_together_are_one_commit_and_the_same_as_o
         assert await together.count() == 147
         found = await together.recall("a", "t199", 1)
         assert (found[0].content, found[0].id) == ("tea 199", ids[199])
-    report = await check_log(log)
-    assert (report.problems, (await replay(log)).divergences) == ((), ())
+    await assert_sound(log)
 
 
 async def test_facts_and_graphs_take_many_in_one_commit() -> None:
@@ -200,8 +188,7 @@ async def test_an_import_that_is_cancelled_is_whole_or_not_there(tmp_path: Path)
                 await asyncio.sleep(0)
             adding.cancel()
             assert await memory.count() % 300 == 0
-    report = await check_log(log)
-    assert (report.problems, (await replay(log)).divergences) == ((), ())
+    await assert_sound(log)
 
 
 def test_threads_before_a_runtime_do_not_mix_what_they_give() -> None:
@@ -226,49 +213,3 @@ def test_threads_before_a_runtime_do_not_mix_what_they_give() -> None:
 
 async def _awaited(call: Callable[[], Any]) -> Any:
     return await call()
-
-
-IMPORTS = """
-import asyncio, sys
-from refold import AgentConfig, AgentRuntime, EpisodicStore, GraphStore, NewEpisode, ScriptedProvider
-from refold.memory import Entity, Relationship
-
-async def main():
-    memory, graph = EpisodicStore(), GraphStore()
-    async with AgentRuntime(
-        AgentConfig(model="m"), provider=ScriptedProvider([]), memory=memory, graph=graph, log=sys.argv[1],
-        durability="normal",
-    ):
-        for number in range(10_000):
-            await memory.add_episodes([NewEpisode("a", f"{number} {place}") for place in range(100)])
-            name = f"e{number} {await graph.count()}"
-            await graph.add_many([Entity(name, "x"), Entity(name + "+", "x"), Relationship(name, "is", name + "+")])
-            print(number, flush=True)
-
-asyncio.run(main())
-"""
-
-
-def killed_after(batches: int, log: Path) -> int:
-    """Have a process add batches, kill it, and return how many it acknowledged."""
-    command = [sys.executable, "-P", "-c", IMPORTS, str(log)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        seen = [process.stdout.readline() for _ in range(batches)]
-        process.send_signal(signal.SIGKILL)
-        return len(seen) + len([line for line in process.stdout if line.endswith("\n")])
-
-
-@pytest.mark.slow
-async def test_a_process_that_is_killed_while_it_adds_many_leaves_each_batch_whole(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
-    acknowledged = 0
-    for life in range(3):
-        acknowledged += killed_after(5 + life, log)
-        memory, graph = EpisodicStore(), GraphStore()
-        async with runtime_of(log, memory=memory, graph=graph):
-            assert await memory.count() % 100 == 0
-            assert await memory.count() >= 100 * acknowledged
-            facts = await graph.facts()
-            assert facts.entities == 2 * facts.relationships >= 2 * acknowledged
-    assert (await check_log(log)).problems == ()

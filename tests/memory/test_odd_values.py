@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from refold import (
+    Agent,
     AgentConfig,
     AgentMemoryError,
-    AgentRuntime,
+    ConfigError,
     EpisodicStore,
     GraphError,
     GraphStore,
@@ -19,6 +20,8 @@ from refold import (
     WorkingMemory,
 )
 from refold.events import CommandRejected
+from refold.events.core.cleaning import Unrecordable
+from tests.memory.conftest import runtime_of
 
 STRANGE = ["a\ud800b", "a\0b", "e\u0301", "\u202eabc\u05d0", "\ufeffx", "a\r\n\u2028b", " ", "👩‍👩‍👧"]
 NO_TEXTS: list[Any] = [5, b"x", ["x"], {"a": 1}, object()]
@@ -30,17 +33,8 @@ async def in_and_before_a_runtime(check: Callable[[Stores], Any]) -> None:
     for live in (False, True):
         stores = EpisodicStore(), SemanticStore(embed=lambda text: [1.0, len(text)]), WorkingMemory(3), GraphStore()
         memory, facts, working, graph = stores
-        runtime = AgentRuntime(
-            AgentConfig(model="m"),
-            provider=ScriptedProvider([]),
-            memory=memory,
-            semantic=facts,
-            working_memory=working,
-            graph=graph,
-            inbox_poll_s=0,
-        )
         if live:
-            async with runtime:
+            async with runtime_of(memory=memory, semantic=facts, working_memory=working, graph=graph):
                 await check(stores)
         else:
             await check(stores)
@@ -67,6 +61,27 @@ async def test_what_is_kept_under_a_strange_text_is_found_by_it(text: str) -> No
         await working.set(text, text)
         assert await working.get(text) is not None
         assert await working.remove(text)
+
+    await in_and_before_a_runtime(check)
+
+
+async def test_large_texts_come_back_as_they_were_and_too_large_ones_are_refused() -> None:
+    async def check(stores: Stores) -> None:
+        memory, facts, _, _ = stores
+        large = "ウ🦜é\x00" * 50_000
+        await memory.add_episode("агент", large, tags=["größe"])
+        await memory.add_episode("агент", "cut \ud83d here")
+        assert list(await memory.contents("агент")) == [large, "cut \ufffd here"]
+        assert [each.content for each in await memory.recall("агент", "GRÖSSE")] == [large]
+        await facts.put("ключ\n", large, ["größe"])
+        await facts.put("cut \ud83d", "\ud83d")
+        assert await facts.get("ключ\n") == large
+        assert await facts.get("cut \ufffd") == await facts.get("cut \ud83d") == "\ufffd"
+        with pytest.raises(Unrecordable, match="an event may have"):
+            await memory.add_episode("агент", "x" * 2_000_000)
+        with pytest.raises(Unrecordable, match="an event may have"):
+            await facts.put("k", "x" * 2_000_000)
+        assert (await memory.count(), await facts.keys()) == (2, ["ключ\n", "cut \ufffd"])
 
     await in_and_before_a_runtime(check)
 
@@ -173,3 +188,69 @@ async def test_a_key_of_a_command_is_a_text_that_can_be_recorded() -> None:
             await graph.add_entity("a", key=5)  # type: ignore[arg-type]
 
     await in_and_before_a_runtime(check)
+
+
+memory, facts, working = EpisodicStore(), SemanticStore(), WorkingMemory(1)
+NO_CAPACITY = "capacity of a memory must be a whole number of at least 1"
+
+REFUSED_SETTINGS: list[tuple[Callable[[Any], object], Any, str]] = [
+    *((lambda given: EpisodicStore(capacity=given), given, NO_CAPACITY) for given in (0, -1, 1.5, True)),
+    *((WorkingMemory, given, NO_CAPACITY) for given in (0, -1, 1.5, True, None)),
+    (lambda given: EpisodicStore(decay=given), 24, "needs a DecayPolicy, not 24"),
+    *(
+        (lambda given: SemanticStore(dimension=given), given, "embeddings must be a whole number of at least 1")
+        for given in (0, -1, 2.0, True)
+    ),
+    (lambda given: SemanticStore(embed=given), "model", "embed must be a function, not str"),
+    (
+        lambda given: Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), memory=given),
+        WorkingMemory(1),
+        r"Agent\.memory must be a store of the kind 'memory'",
+    ),
+]
+
+REFUSED_CALLS: list[tuple[Callable[[Any], object], Any, str]] = [
+    *(
+        (lambda given: memory.add_episode("agent", "it", given), given, "must be a number from 0 to 1")
+        for given in (math.nan, -0.001, 1.001, "high", None)
+    ),
+    *(
+        (lambda given: memory.recall("agent", "tea", given), given, "limit must be a whole number of at least 0")
+        for given in (-1, 1.5, True, "3")
+    ),
+    (lambda given: memory.look("agent", given), 3, "a query must be a text, not 3"),
+    (lambda given: memory.more_important_than("agent", given), math.nan, "importance cannot be compared to nan"),
+    (lambda given: memory.add_episode("agent", "it", tags=given), "tag", "tags .* 'agent' must be several texts"),
+    (lambda given: memory.add_episode("agent", given), "", "needs a text, not ''"),
+    (lambda given: working.set(given, "v"), "", "needs a text as a key, not ''"),
+    (lambda given: working.set("k", given), 3, "keeps texts, and 'k' is 3"),
+    *(
+        (lambda given: facts.similar([1, 0], k=given), given, "k must be a whole number of at least 0")
+        for given in (-1, 1.5, True)
+    ),
+    (lambda given: facts.similar([1, 0], threshold=given), math.nan, "a cosine cannot be compared to nan"),
+    (facts.similar, "text", "has no `embed`, so a query must be an embedding"),
+    (facts.similar, [0, 0], "the embedding of the query is zero"),
+    (facts.similar, [math.nan, 1], "has nan at place 0"),
+    (facts.similar, [], "has no numbers"),
+    (facts.similar, [[1, 0]], "one vector of numbers"),
+    (facts.similar, ["a", "b"], "must be a vector of numbers"),
+    (facts.matching, [1.0], "a query must be a text"),
+    (lambda given: facts.put("k", given), 3, "the value of 'k' must be a text, not 3"),
+    (lambda given: facts.put(given, "v"), "", "needs a text as its key, not ''"),
+]
+
+
+@pytest.mark.parametrize(("call", "given", "problem"), REFUSED_SETTINGS)
+def test_what_is_no_setting_is_refused(call: Callable[[Any], object], given: Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        call(given)
+
+
+@pytest.mark.parametrize(("call", "given", "problem"), REFUSED_CALLS)
+def test_what_cannot_be_kept_or_asked_is_refused_at_the_call(
+    call: Callable[[Any], object], given: Any, problem: str
+) -> None:
+    with pytest.raises(AgentMemoryError, match=problem):
+        call(given)
+    assert (memory.count().get(), facts.keys().get(), working.items().get()) == (0, [], {})

@@ -5,13 +5,10 @@ from pathlib import Path
 import pytest
 
 from refold import (
-    AgentConfig,
-    AgentRuntime,
     ConfigError,
     DecayPolicy,
     EpisodicStore,
     PersistenceError,
-    ScriptedProvider,
     SemanticStore,
     WorkingMemory,
 )
@@ -19,6 +16,7 @@ from refold.actors import ManualClock
 from refold.events.kinds.episodic import Episodes, EpisodicCore
 from refold.replay import state_at
 from refold.stores import InMemoryStore
+from tests.memory.conftest import runtime_of
 
 HOUR_S = 3_600
 
@@ -35,16 +33,8 @@ class Agents:
         self.positions: list[int] = []
 
     async def live(self) -> None:
-        async with AgentRuntime(
-            AgentConfig(model="m"),
-            provider=ScriptedProvider([]),
-            memory=self.memory,
-            semantic=self.facts,
-            working_memory=self.working,
-            log=self.log,
-            clock=self.clock,
-            inbox_poll_s=0,
-        ):
+        stores = {"memory": self.memory, "semantic": self.facts, "working_memory": self.working}
+        async with runtime_of(self.log, clock=self.clock, **stores):
             for number in range(3):
                 await self.memory.add_episode("a", f"tea {number}", 0.8)
                 await self.facts.put("k", f"v{number}", embedding=[1, number])
@@ -88,8 +78,7 @@ async def test_the_past_cannot_be_changed_and_changes_nothing_of_the_present(tmp
     log = tmp_path / "events.db"
     memory = EpisodicStore()
     memory.add_episode("a", "tea")
-    config = AgentConfig(model="m")
-    async with AgentRuntime(config, provider=ScriptedProvider([]), memory=memory, log=log, inbox_poll_s=0) as runtime:
+    async with runtime_of(log, memory=memory) as runtime:
         await memory.look("a", "tea")
         past = await memory.at(runtime.store, version=1)
         for change in (past.add_episode("a", "more"), past.clear(), past.recall("a", "tea")):

@@ -2,17 +2,8 @@
 
 from pathlib import Path
 
-import pytest
-
-from refold import AgentConfig, AgentMemoryError, AgentRuntime, ConfigError, ScriptedProvider, WorkingMemory
-from refold.inspection.check import check_log
-from refold.replay import replay
-
-
-def runtime_of(working: WorkingMemory, log: Path | str = ":memory:") -> AgentRuntime:
-    return AgentRuntime(
-        AgentConfig(model="m"), provider=ScriptedProvider([]), working_memory=working, log=log, inbox_poll_s=0
-    )
+from refold import WorkingMemory
+from tests.memory.conftest import assert_sound, runtime_of
 
 
 def test_the_one_set_longest_ago_goes_and_looking_changes_nothing() -> None:
@@ -50,32 +41,17 @@ def test_what_is_appended_to_a_prompt() -> None:
     )
 
 
-@pytest.mark.parametrize("capacity", [0, -1, 1.5, True, None])
-def test_a_capacity_that_is_none_is_refused(capacity: int) -> None:
-    with pytest.raises(ConfigError, match="capacity of a memory must be a whole number of at least 1"):
-        WorkingMemory(capacity)
-
-
-def test_what_cannot_be_kept_is_refused_at_the_call() -> None:
-    working = WorkingMemory(1)
-    with pytest.raises(AgentMemoryError, match="needs a text as a key, not ''"):
-        working.set("", "v")
-    with pytest.raises(AgentMemoryError, match="keeps texts, and 'k' is 3"):
-        working.set("k", 3)  # type: ignore[arg-type]
-
-
 async def test_it_is_the_same_in_the_next_runtime_and_a_smaller_one_forgets_the_oldest(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     working = WorkingMemory(3)
     working.set("before", "🦜 \ud83d")
-    async with runtime_of(working, log):
+    async with runtime_of(log, working_memory=working):
         await working.set("in it", "", key="k")
         await working.set("in it", "", key="k")
         await working.set("last", "x" * 100_000)
     for capacity, kept in ((3, ["before", "in it", "last"]), (1, ["last"]), (1, ["last"])):
         working = WorkingMemory(capacity)
-        async with runtime_of(working, log):
+        async with runtime_of(log, working_memory=working):
             assert list(await working.items()) == kept
             assert await working.get("before") == ("🦜 \ufffd" if capacity == 3 else None)
-    assert (await check_log(log)).problems == ()
-    assert (await replay(log)).divergences == ()
+    await assert_sound(log)

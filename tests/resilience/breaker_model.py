@@ -2,8 +2,12 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, get_args
 
 import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.strategies import integers, sampled_from
 
 from refold import CircuitOpen
 from refold.actors import ManualClock
@@ -128,16 +132,48 @@ def lives(prefix: Sequence[str], length: int) -> Iterator[tuple[str, ...]]:
     return ((*prefix, *rest) for rest in itertools.product(STEPS, repeat=length))
 
 
-def compared_in_memory() -> tuple[Compared, list[BreakerCommand]]:
-    """Return a breaker in memory and what it has recorded."""
-    clock = ManualClock()
-    recorded: list[BreakerCommand] = []
-    return Compared(BreakerMemory(SETTINGS, recorded.append), clock, "b"), recorded
+def play_any_life(start: Callable[[], Compared], holds: Callable[[Compared], None] | None = None, **more: Any) -> None:
+    """Let hypothesis lead lives of breakers beside the model; after each step it must hold."""
+
+    class Machine(RuleBasedStateMachine):
+        compared: Compared
+
+        @initialize()
+        def start(self) -> None:
+            self.compared = start()
+
+        @rule()
+        def begin(self) -> None:
+            self.compared.begin()
+
+        @rule(place=integers(-3, -1), end=sampled_from(get_args(CallEnd)))
+        def end(self, place: int, end: CallEnd) -> None:
+            self.compared.end(place, end)
+
+        @rule(seconds=sampled_from([1, 3, 4, 9, 10]))
+        def wait(self, seconds: int) -> None:
+            self.compared.wait(seconds)
+
+        @invariant()
+        def holds(self) -> None:
+            if holds is not None:
+                holds(self.compared)
+
+    run_state_machine_as_test(Machine, settings=settings(**more))
 
 
-def assert_folds_to_the_live_state(compared: Compared, recorded: list[BreakerCommand]) -> None:
+class InMemory(Compared):
+    """A breaker in memory beside the model, and what it has recorded."""
+
+    def __init__(self) -> None:
+        self.recorded: list[BreakerCommand] = []
+        super().__init__(BreakerMemory(SETTINGS, self.recorded.append), ManualClock(), "b")
+
+
+def assert_folds_to_the_live_state(compared: Compared) -> None:
+    assert isinstance(compared, InMemory)
     state = SETTINGS.begin()
-    for command in recorded:
+    for command in compared.recorded:
         planned = plan(BREAKER_CORE, state, command, compared.clock.now_us())
         assert isinstance(planned, Plan)
         state = planned.state

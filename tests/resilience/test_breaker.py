@@ -11,7 +11,7 @@ import pytest
 
 from refold import CircuitOpen, ConfigError, ProviderError, ToolError
 from refold.actors import EventSourcedSystem, ManualClock
-from refold.resilience import BreakerReport, CircuitBreaker, RedisBreakerState
+from refold.resilience import CircuitBreaker, RedisBreakerState
 
 MakeBreaker = Callable[..., Awaitable[CircuitBreaker]]
 
@@ -45,11 +45,6 @@ class Service:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def service() -> Service:
     return Service()
 
@@ -75,23 +70,19 @@ async def make(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncItera
         backend.close()
 
 
-async def report_of(breaker: CircuitBreaker) -> BreakerReport:
-    return await breaker.report()
-
-
 async def test_e1_it_opens_after_so_many_failures_in_a_row_and_fails_fast(make: MakeBreaker, service: Service) -> None:
     breaker = await make()
     await service.fails(breaker, 2)
     assert await breaker.call(service, "hi") == "hi"
     await service.fails(breaker, 2)
-    assert (await report_of(breaker)).phase == "closed"
-    assert (await report_of(breaker)).failures == 2
+    assert (await breaker.report()).phase == "closed"
+    assert (await breaker.report()).failures == 2
     await service.fails(breaker, 1)
     calls = service.calls
     with pytest.raises(CircuitOpen, match=r"the circuit of .weather. is open.*in 10 s") as raised:
         await breaker.call(service)
     assert (raised.value.service, raised.value.retry_after_s, service.calls) == ("weather", 10, calls)
-    report = await report_of(breaker)
+    report = await breaker.report()
     assert (report.phase, report.failures, report.error) == ("open", 3, "ConnectionError: no route")
     assert (report.opened_at, report.retry_after_s) == (breaker.now_us(), 10)
 
@@ -105,14 +96,14 @@ async def test_e1_it_closes_when_a_probe_succeeds_and_opens_again_when_one_fails
     with pytest.raises(CircuitOpen):
         await breaker.call(service)
     await clock.advance(0.1)
-    assert (await report_of(breaker)).phase == "half_open"
+    assert (await breaker.report()).phase == "half_open"
     await service.fails(breaker)
     with pytest.raises(CircuitOpen) as raised:
         await breaker.call(service)
     assert raised.value.retry_after_s == 10
     await clock.advance(10)
     assert await breaker.call(service) == "hello"
-    report = await report_of(breaker)
+    report = await breaker.report()
     assert (report.phase, report.failures, report.generation) == ("closed", 0, 3)
     await service.fails(breaker, 2)
     assert await breaker.call(service) == "hello"
@@ -136,7 +127,7 @@ async def test_case_k07_of_many_callers_one_is_the_probe(
     assert service.calls == calls + 1
     service.gate.set()
     assert await probe == "hello"
-    assert (await report_of(breaker)).phase == "closed"
+    assert (await breaker.report()).phase == "closed"
 
 
 async def test_e1_a_probe_that_never_ends_gives_up_its_slot_and_its_result_is_ignored(
@@ -153,8 +144,8 @@ async def test_e1_a_probe_that_never_ends_gives_up_its_slot_and_its_result_is_ig
     await clock.advance(0.1)
     async with breaker.guard():
         await hanging.__aexit__(None, None, None)  # It has succeeded after all, too late.
-        assert (await report_of(breaker)).phase == "half_open"
-    assert (await report_of(breaker)).phase == "closed"
+        assert (await breaker.report()).phase == "half_open"
+    assert (await breaker.report()).phase == "closed"
 
 
 async def test_e1_what_began_in_an_older_cycle_changes_nothing(
@@ -166,12 +157,12 @@ async def test_e1_what_began_in_an_older_cycle_changes_nothing(
         await guard.__aenter__()
     await service.fails(breaker, 3)
     await old[0].__aexit__(None, None, None)
-    assert (await report_of(breaker)).phase == "open"
+    assert (await breaker.report()).phase == "open"
     await clock.advance(10)
     assert await breaker.call(service) == "hello"
     for guard in old[1:]:
         await guard.__aexit__(OSError, OSError("late"), None)
-    report = await report_of(breaker)
+    report = await breaker.report()
     assert (report.phase, report.failures) == ("closed", 0)
 
 
@@ -189,7 +180,7 @@ async def test_e1_a_cancelled_probe_gives_its_slot_back(
         await probe
     service.gate.set()
     assert await breaker.call(service) == "hello"
-    assert (await report_of(breaker)).phase == "closed"
+    assert (await breaker.report()).phase == "closed"
 
 
 async def test_e1_a_cancelled_call_of_a_closed_circuit_says_nothing(make: MakeBreaker, service: Service) -> None:
@@ -198,7 +189,7 @@ async def test_e1_a_cancelled_call_of_a_closed_circuit_says_nothing(make: MakeBr
     with pytest.raises(asyncio.CancelledError):
         async with breaker.guard():
             raise asyncio.CancelledError
-    assert (await report_of(breaker)).failures == 2
+    assert (await breaker.report()).failures == 2
 
 
 @pytest.mark.parametrize(
@@ -212,7 +203,7 @@ async def test_e1_which_errors_count_can_be_chosen(make: MakeBreaker, service: S
     with pytest.raises(ValueError, match="an answer"):
         async with breaker.guard():
             raise ValueError("an answer")
-    assert (await report_of(breaker)).failures == 0
+    assert (await breaker.report()).failures == 0
 
 
 async def test_e1_threads_use_it_as_well(make: MakeBreaker) -> None:
@@ -233,7 +224,7 @@ async def test_e1_threads_use_it_as_well(make: MakeBreaker) -> None:
 
     await asyncio.to_thread(work)
     assert entered[1:] == ["weather"]
-    assert (await report_of(breaker)).phase == "open"
+    assert (await breaker.report()).phase == "open"
 
 
 def test_case_k07_of_many_threads_one_is_the_probe(clock: ManualClock) -> None:

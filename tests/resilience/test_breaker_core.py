@@ -4,8 +4,6 @@ import itertools
 from collections.abc import Iterable
 
 import pytest
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from hypothesis.strategies import integers, sampled_from
 
 from refold import CircuitOpen
 from refold.events.core.contract import Recorded, plan
@@ -23,61 +21,29 @@ from refold.events.kinds.breaker import (
     asked,
     failed,
 )
-from refold.resilience.breaker_state import CallEnd
 from refold.scenarios.core_exploration import explore_core
 from tests.resilience.breaker_model import (
     OPENED,
     PROBING,
     SETTINGS,
     STEPS,
-    Compared,
+    InMemory,
     assert_folds_to_the_live_state,
-    compared_in_memory,
     lives,
+    play_any_life,
 )
-
-ENDS: list[CallEnd] = ["succeeded", "failed", "neither"]
-
-
-class BreakerMachine(RuleBasedStateMachine):
-    """Any life of a breaker, beside the model."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.compared: Compared
-        self.recorded: list[BreakerCommand]
-
-    @initialize()
-    def start(self) -> None:
-        self.compared, self.recorded = compared_in_memory()
-
-    @rule()
-    def begin(self) -> None:
-        self.compared.begin()
-
-    @rule(place=integers(-3, -1), end=sampled_from(ENDS))
-    def end(self, place: int, end: CallEnd) -> None:
-        self.compared.end(place, end)
-
-    @rule(seconds=sampled_from([1, 3, 4, 9, 10]))
-    def wait(self, seconds: int) -> None:
-        self.compared.wait(seconds)
-
-    @invariant()
-    def folds(self) -> None:
-        assert_folds_to_the_live_state(self.compared, self.recorded)
 
 
 def test_any_life_is_as_the_simple_model_says() -> None:
-    run_state_machine_as_test(BreakerMachine)
+    play_any_life(InMemory, assert_folds_to_the_live_state)
 
 
 def test_all_short_lives_are_as_the_simple_model_says() -> None:
     for life in itertools.chain(lives((), 3), lives(OPENED, 3), lives(PROBING, 4)):
-        compared, recorded = compared_in_memory()
+        compared = InMemory()
         for step in life:
             STEPS[step](compared)
-        assert_folds_to_the_live_state(compared, recorded)
+        assert_folds_to_the_live_state(compared)
 
 
 def test_in_every_order_of_transitions_the_log_takes_what_is_newer_and_nothing_else() -> None:

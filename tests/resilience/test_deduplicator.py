@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, lists, sampled_from, tuples
 
-from refold import AgentConfig, AgentRuntime, CommandRejected, ConfigError, PersistenceError, ScriptedProvider
+from refold import CommandRejected, ConfigError, PersistenceError
 from refold.actors import AskCycle, ManualClock
 from refold.events.core.contract import Plan, plan
 from refold.events.kinds.deduplicator import (
@@ -21,41 +21,24 @@ from refold.events.kinds.deduplicator import (
     FinishWork,
     ReleaseWork,
 )
-from refold.inspection.check import check_log
-from refold.replay import replay
 from refold.resilience import Deduplicator
 from refold.scenarios.core_exploration import explore_core
-from refold.stores import EventStore, InMemoryStore
+from refold.stores import InMemoryStore
 from tests.conformance.failing_store import FailingStore
-
-
-def runtime_of(log: Path | str | EventStore, dedup: Deduplicator, clock: ManualClock) -> AgentRuntime:
-    return AgentRuntime(
-        AgentConfig(model="m"),
-        provider=ScriptedProvider([]),
-        log=log,
-        objects=[dedup],
-        clock=clock,
-        inbox_poll_s=0,
-        close_grace_s=0,
-    )
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+from tests.resilience.conftest import assert_sound, runtime_of
 
 
 class Work:
-    """Work that says how often it was begun, waits where it is told to, and fails where it is told to."""
+    """Work that says how often it was begun, waits where it is held, and fails where it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, held: bool = False) -> None:
         self.begun = 0
         self.cancelled = 0
         self.error: Exception | None = None
         self.started = asyncio.Event()
         self.gate = asyncio.Event()
-        self.gate.set()
+        if not held:
+            self.gate.set()
         self.leaving = asyncio.Event()
         self.left = asyncio.Event()
         self.left.set()
@@ -76,7 +59,12 @@ class Work:
         return {"number": number, "pair": (1, 2)}
 
 
-FIRST = {"number": 1, "pair": [1, 2]}
+def done(number: int) -> dict[str, object]:
+    """Return what the execution of a number gives, as JSON has it."""
+    return {"number": number, "pair": [1, 2]}
+
+
+FIRST = done(1)
 
 
 @pytest.fixture(params=["alone", "log"])
@@ -86,10 +74,9 @@ async def dedup(request: pytest.FixtureRequest, clock: ManualClock) -> Any:
         yield made
         return
     log = InMemoryStore()
-    async with runtime_of(log, made, clock):
+    async with runtime_of(log, clock, made):
         yield made
-    assert (await check_log(log)).problems == ()
-    (await replay(log)).raise_for_divergence()
+    await assert_sound(log)
 
 
 async def test_e4_a_key_is_new_then_in_progress_then_done_until_its_time_is_over(
@@ -110,38 +97,39 @@ async def test_e4_a_key_is_new_then_in_progress_then_done_until_its_time_is_over
     assert work.begun == 1
     await clock.advance(0.2)
     assert (await dedup.status("k")).status == "new"
-    assert await dedup.run("k", work) == {"number": 2, "pair": [1, 2]}
-    assert (await dedup.run("other", work)) == {"number": 3, "pair": [1, 2]}
+    assert await dedup.run("k", work) == done(2)
+    assert (await dedup.run("other", work)) == done(3)
+
+
+async def callers_of(dedup: Deduplicator, work: Work, number: int) -> list["asyncio.Task[object]"]:
+    """Return so many callers of one key, whose work has begun."""
+    callers = [asyncio.create_task(dedup.run("k", work)) for _ in range(number)]
+    await work.started.wait()
+    return callers
 
 
 async def test_e4_callers_of_one_key_share_one_execution(dedup: Deduplicator) -> None:
-    work = Work()
-    work.gate.clear()
-    callers = [asyncio.create_task(dedup.run("k", work)) for _ in range(20)]
-    await work.started.wait()
+    work = Work(held=True)
+    callers = await callers_of(dedup, work, 20)
     work.gate.set()
     assert await asyncio.gather(*callers) == [FIRST] * 20
     assert work.begun == 1
 
 
 async def test_e4_what_fails_is_not_kept_and_everybody_who_waited_is_told(dedup: Deduplicator) -> None:
-    work = Work()
+    work = Work(held=True)
     work.error = OSError("no")
-    work.gate.clear()
-    callers = [asyncio.create_task(dedup.run("k", work)) for _ in range(3)]
-    await work.started.wait()
+    callers = await callers_of(dedup, work, 3)
     work.gate.set()
     assert [str(error) for error in await asyncio.gather(*callers, return_exceptions=True)] == ["no"] * 3
     assert (await dedup.status("k")).status == "new"
     work.error = None
-    assert await dedup.run("k", work) == {"number": 2, "pair": [1, 2]}
+    assert await dedup.run("k", work) == done(2)
 
 
 async def test_e4_one_caller_who_is_cancelled_leaves_the_others(dedup: Deduplicator) -> None:
-    work = Work()
-    work.gate.clear()
-    callers = [asyncio.create_task(dedup.run("k", work)) for _ in range(3)]
-    await work.started.wait()
+    work = Work(held=True)
+    callers = await callers_of(dedup, work, 3)
     callers[0].cancel()
     await asyncio.wait(callers[:1])
     assert callers[0].cancelled()
@@ -151,10 +139,8 @@ async def test_e4_one_caller_who_is_cancelled_leaves_the_others(dedup: Deduplica
 
 
 async def test_e4_when_nobody_waits_any_more_the_work_is_cancelled_and_the_key_is_new(dedup: Deduplicator) -> None:
-    work = Work()
-    work.gate.clear()
-    callers = [asyncio.create_task(dedup.run("k", work)) for _ in range(2)]
-    await work.started.wait()
+    work = Work(held=True)
+    callers = await callers_of(dedup, work, 2)
     work.left.clear()
     for caller in callers:
         caller.cancel()
@@ -166,7 +152,7 @@ async def test_e4_when_nobody_waits_any_more_the_work_is_cancelled_and_the_key_i
     work.left.set()
     await asyncio.wait(callers)
     assert all(caller.cancelled() for caller in callers)
-    assert await later == {"number": 2, "pair": [1, 2]}
+    assert await later == done(2)
 
 
 async def test_e4_a_result_without_a_json_form_is_an_error_and_not_kept(dedup: Deduplicator) -> None:
@@ -182,12 +168,11 @@ async def test_e4_what_is_forgotten_is_done_again(dedup: Deduplicator) -> None:
     assert await dedup.forget("k") is False
     await dedup.run("k", work)
     assert await dedup.forget("k") is True
-    assert await dedup.run("k", work) == {"number": 2, "pair": [1, 2]}
+    assert await dedup.run("k", work) == done(2)
 
 
 async def test_e4_loops_of_other_threads_share_the_execution(dedup: Deduplicator) -> None:
-    work = Work()
-    work.gate.clear()
+    work = Work(held=True)
     mine = asyncio.create_task(dedup.run("k", work))
     await work.started.wait()
     found: list[object] = []
@@ -205,7 +190,7 @@ async def test_e4_a_result_outlives_the_process(tmp_path: Path, clock: ManualClo
     work = Work()
     for _ in range(3):
         dedup = Deduplicator("payments", ttl_s=60)
-        async with runtime_of(tmp_path / "events.db", dedup, clock):
+        async with runtime_of(tmp_path / "events.db", clock, dedup):
             assert await dedup.run("k", work) == FIRST
     assert work.begun == 1
 
@@ -217,7 +202,7 @@ async def test_e4_after_a_crash_in_the_middle_the_key_is_refused_until_its_time_
     work = Work()
     for key in ("k", "other"):
         dedup = Deduplicator("payments", ttl_s=60)
-        async with runtime_of(log, dedup, clock):
+        async with runtime_of(log, clock, dedup):
             work.gate.clear()
             work.started.clear()
             running = asyncio.create_task(dedup.run(key, work))
@@ -228,20 +213,20 @@ async def test_e4_after_a_crash_in_the_middle_the_key_is_refused_until_its_time_
         log.mend()
     work.gate.set()
     again = Deduplicator("payments", ttl_s=60)
-    async with runtime_of(log, again, clock):
+    async with runtime_of(log, clock, again):
         assert (await again.status("k")).status == "in_progress"
         with pytest.raises(CommandRejected, match=r"the work 'k' was begun at .* by a process that is gone"):
             await again.run("k", work)
         assert work.begun == 2
         assert await again.forget("k") is True
-        assert await again.run("k", work) == {"number": 3, "pair": [1, 2]}
+        assert await again.run("k", work) == done(3)
         await clock.advance(60)
-        assert await again.run("other", work) == {"number": 4, "pair": [1, 2]}
+        assert await again.run("other", work) == done(4)
 
 
 async def test_e4_a_log_that_cannot_take_the_claim_has_the_work_not_begun(clock: ManualClock) -> None:
     log, work, dedup = FailingStore(InMemoryStore()), Work(), Deduplicator("payments")
-    async with runtime_of(log, dedup, clock):
+    async with runtime_of(log, clock, dedup):
         log.fail_appends(lambda: PersistenceError("no space left"))
         with pytest.raises(PersistenceError, match="no space left"):
             await dedup.run("k", work)
@@ -255,12 +240,12 @@ async def test_e4_what_was_done_before_the_runtime_is_known_in_it_and_the_logs_o
 ) -> None:
     first = Deduplicator("payments", clock=clock)
     await first.run("k", lambda: "first")
-    async with runtime_of(tmp_path / "events.db", first, clock):
+    async with runtime_of(tmp_path / "events.db", clock, first):
         assert await first.run("k", lambda: "again") == "first"
     second = Deduplicator("payments", clock=clock)
     await second.run("k", lambda: "second")
     await second.run("other", lambda: "other")
-    async with runtime_of(tmp_path / "events.db", second, clock):
+    async with runtime_of(tmp_path / "events.db", clock, second):
         assert await second.run("k", lambda: "again") == "first"
         assert await second.run("other", lambda: "again") == "other"
 

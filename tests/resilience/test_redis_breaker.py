@@ -5,65 +5,34 @@ import itertools
 import subprocess
 import sys
 import uuid
-from collections.abc import Generator
 from contextlib import suppress
 
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
-from hypothesis.strategies import integers, sampled_from
 
 from refold import CircuitOpen, ConfigError, PersistenceError
 from refold.actors import ManualClock
 from refold.resilience import CircuitBreaker, RedisBreakerState
-from refold.resilience.breaker_state import CallEnd
-from tests.resilience.breaker_model import OPENED, PROBING, STEPS, Compared, lives
+from tests.resilience.breaker_model import OPENED, PROBING, STEPS, Compared, lives, play_any_life
+from tests.resilience.conftest import MakeBackend, fail_on_the_loop
 from tests.resilience.redis_server import FOUND, REASON, redis_server
 
 
-@pytest.fixture
-def backend(redis_url: str) -> Generator[RedisBreakerState, None, None]:
-    made = RedisBreakerState(redis_url, prefix=f"{uuid.uuid4()}:")
-    yield made
-    made.close()
-
-
-def test_e2_in_any_life_the_script_does_what_the_simple_model_says(redis_url: str) -> None:
-    clock = ManualClock()
-    backend = RedisBreakerState(redis_url, prefix=f"{uuid.uuid4()}:", clock=clock)
-
-    class RedisMachine(RuleBasedStateMachine):
-        compared: Compared
-
-        @initialize()
-        def start(self) -> None:
-            self.compared = Compared(backend, clock, str(uuid.uuid4()))
-
-        @rule()
-        def begin(self) -> None:
-            self.compared.begin()
-
-        @rule(place=integers(-3, -1), end=sampled_from(["succeeded", "failed", "neither"]))
-        def end(self, place: int, end: CallEnd) -> None:
-            self.compared.end(place, end)
-
-        @rule(seconds=sampled_from([1, 3, 4, 9, 10]))
-        def wait(self, seconds: int) -> None:
-            self.compared.wait(seconds)
-
-    run_state_machine_as_test(RedisMachine, settings=settings(max_examples=30, stateful_step_count=30))
-    backend.close()
+def test_e2_in_any_life_the_script_does_what_the_simple_model_says(
+    make_backend: MakeBackend, clock: ManualClock
+) -> None:
+    backend = make_backend(clock)
+    play_any_life(lambda: Compared(backend, clock, str(uuid.uuid4())), max_examples=30, stateful_step_count=30)
 
 
 @pytest.mark.slow
-def test_e2_in_all_short_lives_the_script_does_what_the_simple_model_says(redis_url: str) -> None:
-    clock = ManualClock()
-    backend = RedisBreakerState(redis_url, prefix=f"{uuid.uuid4()}:", clock=clock)
+def test_e2_in_all_short_lives_the_script_does_what_the_simple_model_says(
+    make_backend: MakeBackend, clock: ManualClock
+) -> None:
+    backend = make_backend(clock)
     for number, life in enumerate(itertools.chain(lives(OPENED, 2), lives(PROBING, 3))):
         compared = Compared(backend, clock, str(number))
         for step in life:
             STEPS[step](compared)
-    backend.close()
 
 
 PROCESS = """
@@ -107,11 +76,9 @@ def test_e2_processes_share_one_circuit(redis_url: str) -> None:
     backend.close()
 
 
-async def test_e2_the_servers_clock_is_used_unless_one_is_given(backend: RedisBreakerState) -> None:
-    breaker = CircuitBreaker("b", threshold=1, recovery_s=3600, backend=backend, clock=ManualClock())
-    with suppress(OSError):
-        async with breaker.guard():
-            raise OSError
+async def test_e2_the_servers_clock_is_used_unless_one_is_given(make_backend: MakeBackend) -> None:
+    breaker = CircuitBreaker("b", threshold=1, recovery_s=3600, backend=make_backend(), clock=ManualClock())
+    await fail_on_the_loop(breaker)
     with pytest.raises(CircuitOpen) as raised:
         await breaker.call(lambda: 1)
     assert raised.value.retry_after_s is not None
@@ -123,9 +90,7 @@ async def test_e2_while_the_server_is_gone_calls_are_let_through(caplog: pytest.
     with redis_server() as url:
         backend = RedisBreakerState(url)
         breaker = CircuitBreaker("b", threshold=1, recovery_s=3600, backend=backend)
-        with suppress(OSError):
-            async with breaker.guard():
-                raise OSError
+        await fail_on_the_loop(breaker)
         with pytest.raises(CircuitOpen):
             await breaker.call(lambda: 1)
         under_way = CircuitBreaker("c", backend=backend).guard()
@@ -139,13 +104,11 @@ async def test_e2_while_the_server_is_gone_calls_are_let_through(caplog: pytest.
     backend.close()
 
 
-async def test_a_caller_who_is_cancelled_while_it_asks_holds_no_slot(redis_url: str) -> None:
-    clock = ManualClock()
-    backend = RedisBreakerState(redis_url, prefix=f"{uuid.uuid4()}:", clock=clock)
-    breaker = CircuitBreaker("b", threshold=1, recovery_s=10, probe_s=3600, backend=backend)
-    with suppress(OSError):
-        async with breaker.guard():
-            raise OSError
+async def test_a_caller_who_is_cancelled_while_it_asks_holds_no_slot(
+    make_backend: MakeBackend, clock: ManualClock
+) -> None:
+    breaker = CircuitBreaker("b", threshold=1, recovery_s=10, probe_s=3600, backend=make_backend(clock))
+    await fail_on_the_loop(breaker)
     clock.jump(10)
     asking = asyncio.create_task(breaker.call(lambda: 1))
     await asyncio.sleep(0)  # Its question is on the way.
@@ -157,7 +120,6 @@ async def test_a_caller_who_is_cancelled_while_it_asks_holds_no_slot(redis_url: 
         with suppress(CircuitOpen):
             answers.append(await breaker.call(lambda: 2))
     assert answers == [2]
-    backend.close()
 
 
 def test_a_url_that_is_none_is_refused() -> None:

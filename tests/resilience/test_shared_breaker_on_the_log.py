@@ -1,7 +1,6 @@
 """What a breaker that several processes share leaves on the log of each: what this process learned of it, and when."""
 
 import asyncio
-import uuid
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,15 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from refold import AgentConfig, AgentRuntime, CircuitOpen, ScriptedProvider
+from refold import AgentRuntime, CircuitOpen
 from refold.actors import ManualClock
 from refold.events.core.contract import Recorded, evolve_all, plan
 from refold.events.kinds.breaker import BREAKER_CORE, BreakerState
-from refold.inspection.check import check_log
-from refold.replay import replay
 from refold.resilience import CircuitBreaker, RedisBreakerState
 from refold.resilience.breaker_state import BreakerMemory, BreakerSettings
 from refold.resilience.observed_transitions import LearnedTransitions
+from tests.resilience.conftest import MakeBackend, assert_sound, fail_on_the_loop, runtime_of
 from tests.runtime.commands.test_cli import run
 
 SECOND_US = 1_000_000
@@ -28,48 +26,27 @@ def breaker_of(backend: RedisBreakerState) -> CircuitBreaker:
     return CircuitBreaker("weather", threshold=2, recovery_s=10, probe_s=20, backend=backend)
 
 
-def runtime_of(log: Path, breaker: CircuitBreaker, clock: ManualClock) -> AgentRuntime:
-    return AgentRuntime(
-        AgentConfig(model="m"),
-        provider=ScriptedProvider([]),
-        log=log,
-        objects=[breaker],
-        clock=clock,
-        inbox_poll_s=0,
-        close_grace_s=0,
-    )
-
-
-async def fail(breaker: CircuitBreaker, times: int, why: str = "no route") -> None:
-    for _ in range(times):
-        with suppress(OSError):
-            async with breaker.guard():
-                raise OSError(why)
-
-
 async def events_in(runtime: AgentRuntime, breaker: CircuitBreaker) -> list[Any]:
     await breaker.read(lambda state: state.version)  # Behind all that was told before.
     return BREAKER_CORE.codec.decode_all(await runtime.store.read_stream("breaker/weather"))
 
 
 async def test_a_process_records_what_it_did_itself_and_what_it_learns_of_others(
-    redis_url: str, tmp_path: Path
+    make_backend: MakeBackend, clock: ManualClock, tmp_path: Path
 ) -> None:
-    clock = ManualClock()
-    prefix = f"{uuid.uuid4()}:"
-    backends = [RedisBreakerState(redis_url, prefix=prefix, clock=clock) for _ in range(2)]
-    own, other = map(breaker_of, backends)
+    backend = make_backend(clock)
+    own, other = breaker_of(backend), breaker_of(make_backend(clock))
     log = tmp_path / "events.db"
     began = clock.now_us()
-    async with runtime_of(log, own, clock) as runtime:
-        await fail(own, 1)
-        await fail(other, 1, "gone")
+    async with runtime_of(log, clock, own) as runtime:
+        await fail_on_the_loop(own, 1)
+        await fail_on_the_loop(other, 1, "gone")
         with pytest.raises(CircuitOpen):
             await own.call(lambda: 1)
         [_, opened] = await events_in(runtime, own)
         assert (opened.error, opened.failures, opened.decided_at) == ("OSError: gone", 2, began)
         await clock.advance(11)
-        await fail(own, 1, "still gone")  # The probe.
+        await fail_on_the_loop(own, 1, "still gone")  # The probe.
         await clock.advance(11)
         assert await other.call(lambda: 1) == 1
         assert await own.call(lambda: 1) == 1
@@ -79,39 +56,34 @@ async def test_a_process_records_what_it_did_itself_and_what_it_learns_of_others
         assert (closed.generation, closed.decided_at) == (3, began + 22 * SECOND_US)
     shown = await asyncio.to_thread(run, "show", log, "breaker/weather")
     assert "OSError: gone" in shown.stdout
-    report = await check_log(log)
-    assert (report.problems, (await replay(log)).divergences) == ((), ())
+    await assert_sound(log)
 
-    await fail(other, 2, "at night")  # Nobody here sees it.
-    again = breaker_of(backends[0])
-    async with runtime_of(log, again, clock) as runtime:
+    await fail_on_the_loop(other, 2, "at night")  # Nobody here sees it.
+    again = breaker_of(backend)
+    async with runtime_of(log, clock, again) as runtime:
         with pytest.raises(CircuitOpen):
             await again.call(lambda: 1)
         assert (await events_in(runtime, again))[-1].error == "OSError: at night"
         assert (await again.report()).generation == 4
-    for backend in backends:
-        backend.close()
 
 
-async def test_a_shared_state_that_begins_anew_is_recorded_as_well(redis_url: str, tmp_path: Path) -> None:
+async def test_a_shared_state_that_begins_anew_is_recorded_as_well(
+    make_backend: MakeBackend, redis_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
     import redis
 
-    clock = ManualClock()
-    prefix = f"{uuid.uuid4()}:"
-    backend = RedisBreakerState(redis_url, prefix=prefix, clock=clock)
-    breaker = breaker_of(backend)
-    async with runtime_of(tmp_path / "events.db", breaker, clock) as runtime:
-        await fail(breaker, 2)
+    breaker = breaker_of(make_backend(clock))
+    async with runtime_of(tmp_path / "events.db", clock, breaker) as runtime:
+        await fail_on_the_loop(breaker, 2)
         await clock.advance(1)
         with redis.Redis.from_url(redis_url) as client:
-            client.delete(f"{prefix}weather")
+            client.delete(*client.keys("*weather"))
         assert await breaker.call(lambda: 1) == 1
         await clock.advance(1)
-        await fail(breaker, 2, "again")
+        await fail_on_the_loop(breaker, 2, "again")
         names = [type(event).__name__ for event in await events_in(runtime, breaker)]
         assert names == ["BreakerConfigured", "CircuitOpened", "CircuitClosed", "CircuitOpened"]
         assert (await events_in(runtime, breaker))[-1].error == "OSError: again"
-    backend.close()
 
 
 STEPS = st.lists(

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from refold import AgentConfig, AgentRuntime, ScriptedProvider, say
+from refold import say
 from refold.actors import ManualClock
 from refold.resilience import CircuitBreaker
-from tests.resilience.test_breaker_on_the_log import fail
+from tests.resilience.conftest import fail, runtime_of
 from tests.runtime.commands.test_cli import error_of, run
 
 
@@ -20,15 +20,7 @@ def log(tmp_path: Path) -> Path:
     async def build() -> None:
         clock = ManualClock()
         breaker = CircuitBreaker("weather", threshold=2, recovery_s=10)
-        runtime = AgentRuntime(
-            AgentConfig(model="m"),
-            provider=ScriptedProvider([say("hello")]),
-            log=path,
-            objects=[breaker],
-            clock=clock,
-            inbox_poll_s=0,
-        )
-        async with runtime:
+        async with runtime_of(path, clock, breaker, script=[say("hello")]) as runtime:
             fail(breaker, 2)
             await clock.advance(10)
             await breaker.call(lambda: 1)

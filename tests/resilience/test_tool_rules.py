@@ -3,13 +3,14 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from refold import (
-    AgentRuntime,
     Cancelled,
     Completed,
     ConfigError,
@@ -25,22 +26,18 @@ from refold import (
 from refold.actors import ManualClock
 from refold.events.session.events import ToolCallFailed
 from refold.resilience import CircuitBreaker
-from refold.stores import EventStore
+from refold.stores import EventStore, InMemoryStore
 from refold.tools.tool import Tool
 from tests.conformance.sessions import abandoned_in, checked_log, events_of, results_of, runtime_of
 
 RETRIES = RetryPolicy(attempts_max=3, base_s=1, jitter=0)
+NO_ROUTE = ConnectionError("no route")
 
 
 @pytest.fixture
 async def log(tmp_path: Path) -> AsyncIterator[EventStore]:
     async with checked_log("memory", tmp_path) as store:
         yield store
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 class Body:
@@ -51,6 +48,7 @@ class Body:
         self.keys: list[str] = []
 
     def __call__(self, context: ToolContext[Any]) -> str:
+        assert not context.cancel.cancelled
         self.keys.append(context.idempotency_key)
         if self.errors:
             raise self.errors.pop(0)
@@ -70,16 +68,25 @@ def paying(body: Callable[[ToolContext[Any]], str], **options: Any) -> Tool[...,
     return pay
 
 
-def calling(*names: str) -> list[Any]:
-    return [[use(name, {}) for name in names], say("done")]
+@asynccontextmanager
+async def sending(
+    log: EventStore, clock: ManualClock, *tools: Tool[..., Any]
+) -> AsyncIterator[tuple[Session, "asyncio.Task[RunResult]"]]:
+    """Give a session whose model calls each tool once, and the task of the input that makes it do so."""
+    script = [[use(each.name, {}) for each in tools], say("done")]
+    async with runtime_of(log, *script, tools=tools, clock=clock) as runtime:
+        session = await runtime.session("s")
+        yield session, asyncio.create_task(session.send("go"))
 
 
-async def sent(runtime: AgentRuntime, clock: ManualClock, seconds: float = 0.0) -> tuple[Session, RunResult]:
-    """Send an input, let so much time pass, and return the result."""
-    session = await runtime.session("s")
-    sending = asyncio.create_task(session.send("go"))
-    await clock.advance(seconds)
-    return session, await sending
+async def told(
+    log: EventStore, clock: ManualClock, *tools: Tool[..., Any], seconds: float = 0.0
+) -> tuple[list[str], list[str]]:
+    """Have a model call each tool once, let so much time pass, and return texts of results and kinds of failures."""
+    async with sending(log, clock, *tools) as (session, sent):
+        await clock.advance(seconds)
+        assert (await sent).outcome == Completed()
+        return [result.text for result in await results_of(session)], await kinds_of(session)
 
 
 async def kinds_of(session: Session) -> list[str]:
@@ -94,48 +101,54 @@ async def test_d6_what_may_be_run_again_is_with_the_same_key_after_growing_pause
     log: EventStore, clock: ManualClock, effect: str
 ) -> None:
     body = Body(ConnectionError("reset"), ToolError("busy", kind="transient"))
-    async with runtime_of(
-        log, *calling("pay"), tools=[paying(body, effect=effect, retries=RETRIES)], clock=clock
-    ) as runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go"))
+    async with sending(log, clock, paying(body, effect=effect, retries=RETRIES)) as (session, sent):
         for seconds, attempts in ((0, 1), (0.9, 1), (0.1, 2), (1.9, 2), (0.1, 3)):
             await clock.advance(seconds)
             assert body.attempts == attempts
-        assert (await sending).outcome == Completed()
+        assert (await sent).outcome == Completed()
         assert [result.text for result in await results_of(session)] == ["paid"]
     assert len(set(body.keys)) == 1
 
 
-async def test_d6_attempts_are_bounded_and_the_last_failure_is_told(log: EventStore, clock: ManualClock) -> None:
-    body = Body(*[TimeoutError(f"attempt {number}") for number in range(1, 9)])
-    async with runtime_of(
-        log, *calling("pay"), tools=[paying(body, effect="pure", retries=RETRIES)], clock=clock
-    ) as runtime:
-        session, _ = await sent(runtime, clock, 100)
-        assert [result.text for result in await results_of(session)] == ["TimeoutError: attempt 3"]
-        assert await kinds_of(session) == ["transient"]
-    assert body.attempts == 3
-
-
-async def test_d6_a_pause_longer_than_the_timeout_is_no_silence(log: EventStore, clock: ManualClock) -> None:
-    body = Body(ConnectionError("reset"))
-    retries = RetryPolicy(base_s=20, jitter=0)
-    async with runtime_of(
-        log, *calling("pay"), tools=[paying(body, effect="pure", retries=retries, timeout_s=5)], clock=clock
-    ) as runtime:
-        session, _ = await sent(runtime, clock, 20)
-        assert [result.text for result in await results_of(session)] == ["paid"]
-
-
-async def test_d6_a_permanent_failure_is_not_repeated(log: EventStore, clock: ManualClock) -> None:
-    body = Body(ValueError("no such account"))
-    async with runtime_of(
-        log, *calling("pay"), tools=[paying(body, effect="pure", retries=RETRIES)], clock=clock
-    ) as runtime:
-        session, _ = await sent(runtime, clock, 100)
-        assert await kinds_of(session) == ["permanent"]
-    assert body.attempts == 1
+@pytest.mark.parametrize(
+    ("errors", "options", "results", "attempts"),
+    [
+        pytest.param(
+            [TimeoutError(f"attempt {number}") for number in range(1, 9)],
+            {"retries": RETRIES},
+            (["TimeoutError: attempt 3"], ["transient"]),
+            3,
+            id="attempts are bounded and the last failure is told",
+        ),
+        pytest.param(
+            [ConnectionError("reset")],
+            {"retries": RetryPolicy(base_s=20, jitter=0), "timeout_s": 5},
+            (["paid"], []),
+            2,
+            id="a pause longer than the timeout is no silence",
+        ),
+        pytest.param(
+            [ValueError("no such account")],
+            {"retries": RETRIES},
+            (["ValueError: no such account"], ["permanent"]),
+            1,
+            id="a permanent failure is not repeated",
+        ),
+        pytest.param(
+            [NO_ROUTE] * 9,
+            {"retries": RETRIES, "breaker": CircuitBreaker("bank", threshold=2)},
+            (["ConnectionError: no route"], ["transient"]),
+            2,
+            id="where retries open the breaker the call tells what failed",
+        ),
+    ],
+)
+async def test_d6_failures_are_retried_within_the_rules(
+    log: EventStore, clock: ManualClock, errors: list[Exception], options: Any, results: object, attempts: int
+) -> None:
+    body = Body(*errors)
+    assert await told(log, clock, paying(body, effect="pure", **options), seconds=100) == results
+    assert body.attempts == attempts
 
 
 async def test_case_k05_a_tool_whose_effect_is_once_is_never_run_again(log: EventStore, clock: ManualClock) -> None:
@@ -151,27 +164,16 @@ async def test_case_k05_a_tool_whose_effect_is_once_is_never_run_again(log: Even
         return "never"
 
     body = Body(ConnectionError("reset after the payment"))
-    async with runtime_of(log, *calling("pay", "hang"), tools=[paying(body), hang], clock=clock) as runtime:
-        session, _ = await sent(runtime, clock, 1_000)
-        assert await kinds_of(session) == ["transient", "timeout"]
-    assert (body.attempts, len(attempts)) == (1, 1)
+    _, kinds = await told(log, clock, paying(body), hang, seconds=1_000)
+    assert (kinds, body.attempts, len(attempts)) == (["transient", "timeout"], 1, 1)
 
 
 async def test_d6_a_pause_ends_at_once_when_the_run_is_cancelled(log: EventStore, clock: ManualClock) -> None:
     body = Body(ConnectionError("reset"))
-
-    def watching(context: ToolContext[Any]) -> str:
-        assert not context.cancel.cancelled
-        return body(context)
-
-    async with runtime_of(
-        log, *calling("pay"), tools=[paying(watching, effect="pure", retries=RETRIES)], clock=clock
-    ) as runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go"))
+    async with sending(log, clock, paying(body, effect="pure", retries=RETRIES)) as (session, sent):
         await clock.advance(0.5)
         await session.cancel()
-        assert (await sending).outcome == Cancelled()
+        assert (await sent).outcome == Cancelled()
         await clock.advance(100)
     assert body.attempts == 1
 
@@ -192,10 +194,7 @@ async def test_d6_a_silent_attempt_is_ended_and_made_again(log: EventStore, cloc
         assert task.cancelling() == 0  # What ended the first attempt is not meant for the second.
         return "fetched"
 
-    async with runtime_of(log, *calling("fetch"), tools=[fetch], clock=clock) as runtime:
-        session, result = await sent(runtime, clock, 12)
-        assert result.outcome == Completed()
-        assert [found.text for found in await results_of(session)] == ["fetched"]
+    assert await told(log, clock, fetch, seconds=12) == (["fetched"], [])
     assert ended == ["the first"]
 
 
@@ -209,9 +208,7 @@ async def test_d6_what_a_silent_attempt_brings_after_all_counts(log: EventStore,
         await context.cancel.wait()
         return "half of it"
 
-    async with runtime_of(log, *calling("fetch"), tools=[fetch], clock=clock) as runtime:
-        session, _ = await sent(runtime, clock, 12)
-        assert [found.text for found in await results_of(session)] == ["half of it"]
+    assert await told(log, clock, fetch, seconds=12) == (["half of it"], [])
     assert len(attempts) == 1
 
 
@@ -226,17 +223,14 @@ async def test_d6_beside_an_attempt_that_does_not_end_there_is_no_other(log: Eve
         gate.wait()
         return "late"
 
-    async with runtime_of(log, *calling("block"), tools=[block], clock=clock) as runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go"))
+    async with sending(log, clock, block) as (session, sent):
         while not begun:
             await clock.advance(0)
         await clock.advance(10)
-        assert not sending.done()
+        assert not sent.done()
         await clock.advance(5)
-        await sending
-        assert await kinds_of(session) == ["timeout"]
-        assert len(begun) == 1
+        await sent
+        assert (await kinds_of(session), len(begun)) == (["timeout"], 1)
         gate.set()
     assert await abandoned_in(log, "block") == 1
 
@@ -255,10 +249,7 @@ async def test_case_k10_a_call_that_reports_progress_may_take_longer_than_its_ti
             context.progress(step)
         return "built"
 
-    async with runtime_of(log, *calling("build"), tools=[build], clock=clock) as runtime:
-        session, result = await sent(runtime, clock, 271)
-        assert result.outcome == Completed()
-        assert [found.text for found in await results_of(session)] == ["built"]
+    assert await told(log, clock, build, seconds=271) == (["built"], [])
 
 
 # The limit
@@ -284,12 +275,12 @@ async def test_d6_at_most_so_many_bodies_run_at_once_over_all_sessions_and_waiti
     calls = [use("count", {}), use("count", {})]
     async with runtime_of(log, calls, calls, calls, *[say("done")] * 3, tools=[count], clock=clock) as runtime:
         sessions = [await runtime.session(name) for name in ("a", "b", "c")]
-        sending = [asyncio.create_task(session.send("go")) for session in sessions]
+        sent = [asyncio.create_task(session.send("go")) for session in sessions]
         for seconds, expected in ((0, 2), (19, 2), (1, 4), (20, 6)):
             await clock.advance(seconds)
             assert begun == expected
         await clock.advance(20)
-        assert [(await one).outcome for one in sending] == [Completed()] * 3
+        assert [(await one).outcome for one in sent] == [Completed()] * 3
         texts = [found.text for session in sessions for found in await results_of(session)]
         assert texts == ["counted"] * 6
     assert most == 2
@@ -308,14 +299,14 @@ async def test_d6_a_call_that_waits_for_others_is_cancelled_at_once(log: EventSt
 
     async with runtime_of(log, use("count", {}), use("count", {}), say("done"), tools=[count], clock=clock) as runtime:
         sessions = [await runtime.session(name) for name in ("a", "b")]
-        sending = {session.id: asyncio.create_task(session.send("go")) for session in sessions}
+        sent = {session.id: asyncio.create_task(session.send("go")) for session in sessions}
         await clock.advance(500)
         [waiting] = [session for session in sessions if session.id not in begun]
         await waiting.cancel()
-        assert (await sending[waiting.id]).outcome == Cancelled()
+        assert (await sent[waiting.id]).outcome == Cancelled()
         assert [result.text for result in await results_of(waiting)] == ["Cancelled by user"]
         gate.set()
-        await asyncio.wait(sending.values())
+        await asyncio.wait(sent.values())
     assert len(begun) == 1
 
 
@@ -338,9 +329,11 @@ async def test_d6_a_body_that_ignores_its_end_does_not_keep_others_waiting_for_e
 
     script = [[use("ignore", {"name": "first"}), use("ignore", {"name": "second"})], say("done")]
     async with runtime_of(log, *script, tools=[ignore], clock=clock) as runtime:
-        session, _ = await sent(runtime, clock, 20)
-        assert await kinds_of(session) == ["timeout"]
-        assert begun == ["first", "second"]
+        session = await runtime.session("s")
+        sent = asyncio.create_task(session.send("go"))
+        await clock.advance(20)
+        await sent
+        assert (await kinds_of(session), begun) == (["timeout"], ["first", "second"])
         gate.set()
 
 
@@ -350,12 +343,12 @@ async def test_d6_a_body_that_ignores_its_end_does_not_keep_others_waiting_for_e
 async def test_d6_an_open_breaker_answers_calls_and_never_breaks_the_session(
     log: EventStore, clock: ManualClock
 ) -> None:
-    body = Body(*[ConnectionError("no route")] * 2)
+    body = Body(NO_ROUTE, NO_ROUTE)
     breaker = CircuitBreaker("bank", threshold=2, recovery_s=30)
     script = [use("pay", {}), use("pay", {}), use("pay", {}), say("I give up."), use("pay", {}), say("Paid.")]
     async with runtime_of(log, *script, tools=[paying(body, breaker=breaker)], clock=clock) as runtime:
-        session, result = await sent(runtime, clock)
-        assert result.outcome == Completed()
+        session = await runtime.session("s")
+        assert (await session.send("go")).outcome == Completed()
         assert await kinds_of(session) == ["transient", "transient", "shed"]
         assert (await results_of(session))[-1].text == (
             "pay was not called: it failed repeatedly, and is left alone for now. It may be tried again in 30 seconds."
@@ -364,18 +357,8 @@ async def test_d6_an_open_breaker_answers_calls_and_never_breaks_the_session(
         await clock.advance(30)
         assert (await session.send("again")).text == "Paid."
         assert (await breaker.report()).phase == "closed"
-    assert [event["type"] for event in await events_on(log, "breaker/bank")] == [
-        "breaker.configured.v1",
-        "breaker.opened.v1",
-        "breaker.probe_begun.v1",
-        "breaker.closed.v1",
-    ]
-
-
-async def events_on(log: EventStore, stream: str) -> list[Any]:
-    import msgspec
-
-    return [msgspec.json.decode(stored.data) for stored in await log.read_stream(stream)]
+    events = [msgspec.json.decode(stored.data)["type"] for stored in await log.read_stream("breaker/bank")]
+    assert events == [f"breaker.{what}.v1" for what in ("configured", "opened", "probe_begun", "closed")]
 
 
 async def test_d6_a_call_that_gave_no_sign_of_life_counts_and_one_that_was_cancelled_does_not(
@@ -391,45 +374,32 @@ async def test_d6_a_call_that_gave_no_sign_of_life_counts_and_one_that_was_cance
 
     async with runtime_of(log, use("hang", {}), use("hang", {}), say("done"), tools=[hang], clock=clock) as runtime:
         session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go"))
+        sent = asyncio.create_task(session.send("go"))
         await clock.advance(5)
         await session.cancel()
-        await sending
+        await sent
         assert (await breaker.report()).phase == "closed"
-        await sent(runtime, clock, 10)
+        sent = asyncio.create_task(session.send("go"))
+        await clock.advance(10)
+        await sent
         report = await breaker.report()
         assert (report.phase, report.error) == ("open", "NoSignOfLife: no sign of life for 10 seconds")
 
 
-async def test_d6_where_retries_open_the_breaker_the_call_tells_what_failed(
-    log: EventStore, clock: ManualClock
-) -> None:
-    body = Body(*[ConnectionError("no route")] * 9)
-    one = paying(body, effect="pure", retries=RETRIES, breaker=CircuitBreaker("bank", threshold=2))
-    async with runtime_of(log, *calling("pay"), tools=[one], clock=clock) as runtime:
-        session, _ = await sent(runtime, clock, 100)
-        assert [result.text for result in await results_of(session)] == ["ConnectionError: no route"]
-    assert body.attempts == 2
-
-
 async def test_d6_two_runtimes_of_one_process_share_the_breaker_of_a_tool(clock: ManualClock) -> None:
-    one = paying(Body(ConnectionError("no route")), breaker=CircuitBreaker("bank", threshold=1))
-    from refold.stores import InMemoryStore
-
-    first, second = (InMemoryStore(), InMemoryStore())
-    async with (
-        runtime_of(first, *calling("pay"), tools=[one], clock=clock) as mine,
-        runtime_of(second, *calling("pay"), tools=[one], clock=clock) as other,
-    ):
-        await sent(mine, clock)
-        session, _ = await sent(other, clock)
-        assert await kinds_of(session) == ["shed"]
+    one = paying(Body(NO_ROUTE), breaker=CircuitBreaker("bank", threshold=1))
+    first, second = InMemoryStore(), InMemoryStore()
+    async with sending(first, clock, one) as (_, sent):
+        await sent
+        _, kinds = await told(second, clock, one)
+    assert kinds == ["shed"]
     assert await first.head("breaker/bank") is not None
     assert await second.head("breaker/bank") is None
 
 
-def test_d6_what_cannot_work_is_refused_when_the_tool_is_made() -> None:
-    bad: list[tuple[dict[str, Any], str]] = [
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
         ({"breaker": "weather"}, "breaker is a CircuitBreaker"),
         ({"retries": 3, "effect": "pure"}, "retries are a RetryPolicy"),
         (
@@ -438,10 +408,11 @@ def test_d6_what_cannot_work_is_refused_when_the_tool_is_made() -> None:
         ),
         ({"concurrency": 0}, "concurrency is None or an integer"),
         ({"concurrency": True}, "concurrency is None or an integer"),
-    ]
-    for options, says in bad:
-        with pytest.raises(ConfigError, match=f"the tool 'pay' cannot work: its {says}"):
-            paying(Body(), **options)
+    ],
+)
+def test_d6_what_cannot_work_is_refused_when_the_tool_is_made(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=f"the tool 'pay' cannot work: its {says}"):
+        paying(Body(), **options)
 
 
 def test_d6_a_tool_from_a_schema_has_rules_too() -> None:

@@ -214,6 +214,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.in_full
 @given(json_values)
 def test_whatever_is_cleaned_is_read_back_as_it_is_written(value: object) -> None:
     cleaned = clean_json(value)
@@ -244,6 +245,10 @@ def test_plain_values_and_structs_of_them_are_recordable() -> None:
         ("$.x", {"x": math.nan}),
         ("$[0]", (Loud("a"),)),
         ("$", object()),
+        ("$", ValueError("x")),
+        ("$", ValueError),
+        ("$", 1j),
+        *(("$", number) for number in (2**64, -(2**64), 10**400, math.inf)),
     ],
 )
 def test_what_would_be_read_back_as_something_else_is_named_by_its_path(path: str, value: object) -> None:

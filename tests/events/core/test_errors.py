@@ -34,7 +34,8 @@ def test_every_error_has_the_one_root_and_stands_in_the_drawn_tree() -> None:
     assert RefoldError.__base__ is Exception
 
 
-def test_what_concerns_the_log_is_a_persistence_error() -> None:
+def test_what_concerns_the_log_is_a_persistence_error_and_what_a_graph_refuses_a_rejected_command() -> None:
+    assert issubclass(GraphError, CommandRejected)
     kinds = {error for error in EVERY_ERROR if issubclass(error, PersistenceError)}
     assert kinds == {PersistenceError, WrongExpectedVersion, LogFormatError, LogInUse}
 

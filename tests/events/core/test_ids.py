@@ -36,15 +36,12 @@ def test_what_can_name_nothing_is_refused_in_words(words: str, value: Any) -> No
 
 
 @pytest.mark.parametrize("identifier", ["alice", "a/b", "/", "x@3"])
-def test_a_stream_is_named_by_its_kind_and_identifier_and_taken_apart_again(identifier: str) -> None:
+def test_a_stream_is_named_by_its_kind_and_identifier_and_an_event_by_stream_and_version(identifier: str) -> None:
     assert kind_and_identifier(stream_name("session", identifier)) == ("session", identifier)
+    assert event_ref("session/alice", 3) == "session/alice@3"
 
 
 @pytest.mark.parametrize("stream", ["", "session", "session/", "/alice", "/"])
 def test_what_names_no_stream_is_refused(stream: str) -> None:
     with pytest.raises(ConfigError, match="is not a stream name"):
         kind_and_identifier(stream)
-
-
-def test_an_event_is_named_by_stream_and_version() -> None:
-    assert event_ref("session/alice", 3) == "session/alice@3"

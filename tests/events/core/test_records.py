@@ -28,11 +28,6 @@ def test_the_digest_of_a_batch_is_this_for_ever() -> None:
     assert next_chain(b"\0" * 32, BATCH) == hashlib.sha256(b"\0" * 32 + header).digest()
 
 
-def test_each_stream_begins_with_a_digest_of_its_own() -> None:
-    assert first_chain(ALICE) != first_chain(StreamName("session/alicf"))
-    assert len(first_chain(ALICE)) == len(next_chain(first_chain(ALICE), BATCH)) == 32
-
-
 CHANGED = [
     msgspec.structs.replace(BATCH, expected_version=3),
     msgspec.structs.replace(BATCH, at=BATCH.at + 1),
@@ -49,17 +44,15 @@ CHANGED = [
 
 
 @pytest.mark.parametrize("changed", CHANGED)
-def test_any_change_of_a_batch_changes_its_digest(changed: EncodedBatch) -> None:
+def test_any_change_of_a_batch_changes_its_digest_and_every_one_after_it(changed: EncodedBatch) -> None:
     start = first_chain(ALICE)
-    assert next_chain(start, changed) != next_chain(start, BATCH)
-
-
-def test_a_change_in_the_past_changes_every_digest_after_it() -> None:
-    start = first_chain(ALICE)
-    edited = next_chain(start, msgspec.structs.replace(BATCH, at=1))
+    assert start != first_chain(StreamName("session/alicf"))
+    edited = next_chain(start, changed)
     for _ in range(3):
-        start, edited = next_chain(start, BATCH), next_chain(edited, BATCH)
+        start = next_chain(start, BATCH)
+        assert len(start) == len(edited) == 32
         assert start != edited
+        edited = next_chain(edited, BATCH)
 
 
 def test_a_batch_that_was_removed_or_moved_is_seen() -> None:

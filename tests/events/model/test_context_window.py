@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refold.events.core.content import ImageBlock, Message, ProviderBlock, StoredBlock, ThinkingBlock, ToolUseBlock
@@ -35,8 +35,8 @@ def left(messages: Sequence[Message], latest: int, max_tokens: int) -> list[Mess
     return list(messages) if kept is None else list(kept_messages(messages, kept))
 
 
+@pytest.mark.in_full
 @given(histories(), st.integers(1, 200))
-@settings(deadline=None)
 def test_what_is_left_is_accepted_within_the_budget_and_holds_what_the_model_must_see(
     drawn: tuple[list[Message], int], max_tokens: int
 ) -> None:
@@ -70,8 +70,8 @@ def _last_answer(messages: Sequence[Message]) -> int:
     return place
 
 
+@pytest.mark.in_full
 @given(histories(), st.integers(1, 60))
-@settings(deadline=None)
 def test_as_many_whole_groups_stay_as_there_is_room_for(drawn: tuple[list[Message], int], max_tokens: int) -> None:
     messages, latest = drawn
     after = left(messages, latest, max_tokens)

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refold.events.core.cleaning import Unrecordable
@@ -60,7 +60,6 @@ def through_json(prepared: Prepared) -> Prepared:
 
 
 @given(requests, requests)
-@settings(deadline=None)
 def test_the_difference_of_any_two_requests_leads_from_the_one_to_the_other(
     before: ModelRequest, after: ModelRequest
 ) -> None:
@@ -76,8 +75,8 @@ def test_the_difference_of_any_two_requests_leads_from_the_one_to_the_other(
     assert type(made.temperature) is type(after.temperature)
 
 
+@pytest.mark.in_full
 @given(histories(), st.integers(1, 80), st.lists(WORDS, max_size=2), requests | st.none())
-@settings(deadline=None)
 def test_what_was_done_to_a_history_comes_out_of_the_log_field_by_field(
     drawn: tuple[list[Message], int], max_tokens: int, texts: list[str], wanted: ModelRequest | None
 ) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from refold.events.core.content import ImageBlock, Message, ProviderBlock, ThinkingBlock, tool_uses
@@ -26,8 +26,8 @@ from tests.events.conftest import Session, configuration, names, say, use
 from tests.events.histories import answered, called, histories, said
 
 
+@pytest.mark.in_full
 @given(histories(), st.integers(4, 120), st.integers(1, 60))
-@settings(deadline=None)
 def test_whatever_is_planned_leaves_a_history_that_providers_accept_with_all_that_is_unanswered(
     drawn: tuple[list[Message], int], max_tokens: int, keep_tokens: int
 ) -> None:

@@ -14,13 +14,14 @@ from refold.events.core.content import (
 )
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import ToolCallId
-from refold.events.session.commands import ImportHistory
+from refold.events.session.commands import ClearHistory, ImportHistory
 from refold.events.session.events import HistoryImported
 from refold.events.session.invariants import check_history
 from refold.events.session.normalise import imported_messages
 from tests.events.conftest import Session, configuration, names, say, use
+from tests.events.histories import said
 
-HI = Message("user", (say("Hi"),))
+HI = said("user", "Hi")
 
 
 def call(identifier: str) -> ToolUseBlock:
@@ -48,7 +49,7 @@ def imported(*messages: Message) -> tuple[Message, ...]:
 
 
 def test_a_sound_history_stays_as_it_is_but_for_the_ids_of_its_calls() -> None:
-    history = imported(HI, asked("t1", "t2"), answered("t1", "t2"), Message("assistant", (say("Done."),)))
+    history = imported(HI, asked("t1", "t2"), answered("t1", "t2"), said("assistant", "Done."))
     assert check_history(history) == []
     assert history[1].content == (
         ToolUseBlock(id=ToolCallId("call_7_0"), name="look", input={"n": 1}, provider_id="t1"),
@@ -57,56 +58,46 @@ def test_a_sound_history_stays_as_it_is_but_for_the_ids_of_its_calls() -> None:
     assert texts(history[2]) == ["of t1", "of t2"]
 
 
-def test_ids_that_repeat_in_later_messages_become_ids_of_their_own() -> None:
-    history = imported(HI, asked("t"), answered("t"), asked("t"), answered("t"))
-    assert check_history(history) == []
-
-
-def test_ids_that_repeat_in_one_message_are_paired_by_their_order() -> None:
-    history = imported(HI, asked("t", "t"), Message("user", (result("t", "first"), result("t", "second"))))
-    assert check_history(history) == []
-    assert texts(history[2]) == ["first", "second"]
-
-
-def test_results_go_before_everything_else_and_in_the_order_of_the_calls() -> None:
-    history = imported(HI, asked("a", "b"), Message("user", (say("Look:"), result("b", "B"), result("a", "A"))))
-    assert check_history(history) == []
-    assert texts(history[2]) == ["A", "B"]
-    assert history[2].text == "Look:"
-
-
 @pytest.mark.parametrize(
-    "messages",
+    ("messages", "results"),
     [
-        (HI, asked("a"), HI),
-        (HI, asked("a"), Message("assistant", (say("Never mind."),))),
-        (HI, asked("a"), Message("user", (say(" "),)), HI),
+        pytest.param(
+            (HI, asked("t"), answered("t"), asked("t"), answered("t")), ["of t"], id="an id repeats in a later message"
+        ),
+        pytest.param(
+            (HI, asked("t", "t"), said("user", result("t", "first"), result("t", "second"))),
+            ["first", "second"],
+            id="ids that repeat in one message are paired by their order",
+        ),
+        pytest.param(
+            (HI, asked("a", "b"), said("user", "Look:", result("b", "B"), result("a", "A"))),
+            ["A", "B"],
+            id="results go before everything else and in the order of the calls",
+        ),
+        pytest.param((HI, asked("a"), HI), [CRASHED_IMPORT_TEXT], id="a call is not answered"),
+        pytest.param((HI, asked("a"), said("assistant", "Never mind.")), [CRASHED_IMPORT_TEXT], id="nor by an answer"),
+        pytest.param((HI, asked("a"), said("user", " "), HI), [CRASHED_IMPORT_TEXT], id="nor by a blank message"),
+        pytest.param((HI, asked("a", "b"), answered("b")), [CRASHED_IMPORT_TEXT, "of b"], id="one of two is answered"),
     ],
 )
-def test_a_call_that_the_next_message_does_not_answer_gets_a_result_that_says_so(messages: tuple[Message, ...]) -> None:
+def test_each_call_of_a_history_gets_its_result_or_one_that_says_that_there_is_none(
+    messages: tuple[Message, ...], results: list[str]
+) -> None:
     history = imported(*messages)
     assert check_history(history) == []
-    assert texts(history[2]) == [CRASHED_IMPORT_TEXT]
+    assert texts(history[2]) == results
 
 
-def test_a_call_without_a_result_beside_one_with_a_result_gets_one() -> None:
-    history = imported(HI, asked("a", "b"), answered("b"))
-    assert texts(history[2]) == [CRASHED_IMPORT_TEXT, "of b"]
-
-
-def test_calls_of_the_last_message_stay_open() -> None:
+def test_calls_of_the_last_message_stay_open_and_images_stay() -> None:
     assert imported(HI, asked("a"))[-1].role == "assistant"
+    picture = said("user", ImageBlock(media_type="image/png", data=b"png"))
+    assert imported(picture) == (picture,)
 
 
 def test_blank_texts_and_empty_messages_go() -> None:
     thought = ThinkingBlock(thinking="", signature="s")
-    history = imported(
-        Message("user", (say(""), say("Hi"))),
-        Message("assistant", (thought, say(" "))),
-        Message("user", ()),
-        Message("assistant", (say("\n"),)),
-    )
-    assert history == (HI, Message("assistant", (thought,)))
+    history = imported(said("user", "", "Hi"), said("assistant", thought, " "), said("user"), said("assistant", "\n"))
+    assert history == (HI, said("assistant", thought))
 
 
 def test_an_error_without_words_gets_words_and_a_kind() -> None:
@@ -118,24 +109,19 @@ def test_an_error_without_words_gets_words_and_a_kind() -> None:
     )
 
 
-def test_images_stay() -> None:
-    picture = Message("user", (ImageBlock(media_type="image/png", data=b"png"),))
-    assert imported(picture) == (picture,)
-
-
 @pytest.mark.parametrize(
     ("words", "messages"),
     [
         ("nothing to import", ()),
-        ("nothing to import", (Message("user", (say(" "),)),)),
-        (r"messages\[0\] must be a user's", (Message("assistant", (say("Hi"),)),)),
+        ("nothing to import", (said("user", " "),)),
+        (r"messages\[0\] must be a user's", (said("assistant", "Hi"),)),
         (r"messages\[1\] has a result for 'x'", (HI, answered("x"))),
         (r"messages\[2\] has a result for 'x'", (HI, asked("a"), answered("a", "x"))),
         (r"messages\[3\] has a result for 'a'", (HI, asked("a"), HI, answered("a"))),
         (r"messages\[2\] has a result for 'a'.*less often", (HI, asked("a"), answered("a", "a"))),
-        (r"messages\[0\] is a user's and holds", (Message("user", (call("a"),)),)),
-        (r"messages\[0\] is a user's and holds", (Message("user", (ThinkingBlock(thinking="x"),)),)),
-        (r"messages\[1\] is the assistant's and holds a tool result", (HI, Message("assistant", (result("a"),)))),
+        (r"messages\[0\] is a user's and holds", (said("user", call("a")),)),
+        (r"messages\[0\] is a user's and holds", (said("user", ThinkingBlock(thinking="x")),)),
+        (r"messages\[1\] is the assistant's and holds a tool result", (HI, said("assistant", result("a")))),
     ],
 )
 def test_what_would_need_a_guess_is_refused_by_its_place(words: str, messages: tuple[Message, ...]) -> None:
@@ -144,7 +130,7 @@ def test_what_would_need_a_guess_is_refused_by_its_place(words: str, messages: t
 
 
 def test_a_history_may_go_on_with_an_assistants_message() -> None:
-    answer = (Message("assistant", (say("Hi"),)),)
+    answer = (said("assistant", "Hi"),)
     assert imported_messages(answer, 7, first=False) == answer
 
 
@@ -175,6 +161,14 @@ def test_a_history_is_imported_between_two_runs() -> None:
     roles = "user assistant user assistant user user assistant"
     assert [message.role for message in session.history] == roles.split()
     assert isinstance(session.log[7], HistoryImported)
+
+
+def test_a_late_result_of_an_imported_call_is_known_after_clearing(session: Session) -> None:
+    session.tell(ImportHistory(messages=(HI, asked("t1"))))
+    session.tell(ClearHistory())
+    assert names(session.result(ToolCallId("call_3_0"))) == ["ToolResultLate"]
+    session.tell(ImportHistory(messages=(HI,)))
+    assert session.texts == ["user: Hi"]
 
 
 blocks = st.one_of(

@@ -1,23 +1,22 @@
 """Metrics as a projection: independent counts agree, any split gives the same, and nothing unknown gets in the way."""
 
-import asyncio
 import math
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.events.core.content import ErrorKind, TextBlock, tool_uses
+from refold.events.core.content import tool_uses
 from refold.events.core.event import Event
-from refold.events.core.ids import AgentId, RunId, SessionId, StreamName, ToolCallId
+from refold.events.core.ids import AgentId, SessionId, StreamName
 from refold.events.core.records import StoredEvent
 from refold.events.model.messages import RequestReference, Usage
-from refold.events.session.core import SESSION_CODEC, fold
+from refold.events.session.core import fold
 from refold.events.session.events import (
     ContextPrepared,
     HistoryImported,
@@ -44,22 +43,9 @@ from refold.events.views.metrics_counts import (
     ToolCounts,
 )
 from refold.events.views.metrics_snapshot import DERIVED, GAUGES, MetricsSnapshot
-from refold.stores import SQLiteStore
-from tests.events.conftest import use
+from tests.events.run_events import GOLDEN, answered, call, events_of, failed, returned, sessions_of
 
-GOLDEN = sorted((Path(__file__).parent.parent / "golden").glob("*.db"))
 ALICE, BOB = StreamName("session/alice"), StreamName("session/bob")
-
-
-@cache
-def events_of(golden: Path) -> tuple[StoredEvent, ...]:
-    """Return all that a log holds."""
-
-    async def read() -> list[StoredEvent]:
-        async with await SQLiteStore.open(golden, read_only=True) as store:
-            return await store.read_all(limit=100_000)
-
-    return tuple(asyncio.run(read()))
 
 
 logs = st.sampled_from(GOLDEN).map(events_of)
@@ -80,26 +66,8 @@ def of(*events: tuple[StreamName, Event]) -> MetricsSnapshot:
     return snapshot(state)
 
 
-def answer(*tools: str, first: int = 0, verdicts: tuple[Verdict, ...] = (), **more: object) -> ModelResponded:
-    """An answer that calls tools, as `c<number>`."""
-    uses = (msgspec.structs.replace(use(name), id=ToolCallId(f"c{first + i}")) for i, name in enumerate(tools))
-    known: dict[str, object] = {"request": RequestReference(configured=2, messages=1), **more}
-    return ModelResponded(
-        run=RunId("run_3"),
-        turn=1,
-        content=tuple(uses),
-        stop_reason="tool_use",
-        verdicts=verdicts,
-        **known,  # type: ignore[arg-type]
-    )
-
-
-def completed(call: str) -> ToolCallCompleted:
-    return ToolCallCompleted(call=ToolCallId(call), content=(TextBlock(text="ok"),))
-
-
-def failed(call: str, kind: ErrorKind) -> ToolCallFailed:
-    return ToolCallFailed(call=ToolCallId(call), kind=kind, content=())
+def answer(*tools: str, **more: Any) -> ModelResponded:
+    return answered(*(call(name, number) for number, name in enumerate(tools)), **more)
 
 
 def opened(stream: StreamName, agent: str = "agent") -> tuple[StreamName, SessionOpened]:
@@ -112,10 +80,10 @@ def opened(stream: StreamName, agent: str = "agent") -> tuple[StreamName, Sessio
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)
 def test_the_figures_are_those_of_an_independent_count(golden: Path) -> None:
     found = after(events_of(golden))
-    sessions = [item for item in events_of(golden) if item.stream.startswith("session/")]
-    decoded = [(item.stream, SESSION_CODEC.decode(item)) for item in sessions]
+    sessions = sessions_of(golden)
+    decoded = [(stream, event) for stream, events in sessions.items() for event in events]
     kinds = Counter(type(event) for _, event in decoded)
-    assert found.sessions == len({item.stream for item in sessions}) == kinds[SessionOpened]
+    assert found.sessions == len(sessions) == kinds[SessionOpened]
     assert (found.runs_started, found.runs_completed, found.runs_failed, found.runs_cancelled) == (
         kinds[RunStarted],
         kinds[RunCompleted],
@@ -132,7 +100,7 @@ def test_the_figures_are_those_of_an_independent_count(golden: Path) -> None:
     ]
     assert found.usage == sum(paid, Usage())
     assert sum((counts.usage for counts in found.models.values()), Usage()) == found.usage
-    folds = [fold([event for stream, event in decoded if stream == one]) for one in {stream for stream, _ in decoded}]
+    folds = [fold(events) for events in sessions.values()]
     assert found.cost == pytest.approx(sum(state.cost for state in folds), abs=1e-9 * len(paid))
     assert (found.cost > 0) == any(state.cost for state in folds)
     calls = sum(kinds[kind] for kind in (ModelResponded, ModelFailed, ContextPrepared))
@@ -171,14 +139,14 @@ def test_a_call_counts_for_its_tool_from_the_answer_to_the_result() -> None:
     begun = of(opened(ALICE), (ALICE, answer("pay", "look")))
     assert begun.tools == {"look": ToolCounts(calls=1), "pay": ToolCounts(calls=1)}
     assert begun.tools["pay"].failure_ratio is begun.tool_failure_rate is None
-    ended = of(opened(ALICE), (ALICE, answer("pay", "look")), (ALICE, failed("c0", "shed")), (ALICE, completed("c1")))
+    ended = of(opened(ALICE), (ALICE, answer("pay", "look")), (ALICE, failed("shed")), (ALICE, returned(number=1)))
     assert ended.tools["pay"] == ToolCounts(calls=1, failures=1, failure_kinds={"shed": 1})
     assert ended.tools["look"] == ToolCounts(calls=1, successes=1)
     assert (ended.sheds, ended.shed_rate, ended.tool_failure_rate) == (1, 0.5, 0.5)
 
 
 def test_calls_of_two_sessions_with_the_same_id_are_told_apart() -> None:
-    found = of((ALICE, answer("pay")), (BOB, answer("look")), (ALICE, failed("c0", "timeout")), (BOB, completed("c0")))
+    found = of((ALICE, answer("pay")), (BOB, answer("look")), (ALICE, failed("timeout")), (BOB, returned()))
     assert (found.tools["pay"].failures, found.tools["look"].successes) == (1, 1)
 
 
@@ -186,7 +154,7 @@ def test_tools_that_do_not_exist_are_counted_as_one_and_compared_with_none() -> 
     unknown = Verdict(verdict="not_found")
     found = of(
         (ALICE, answer("a", "b", "pay", verdicts=(unknown, unknown, Verdict()))),
-        *((ALICE, failed(f"c{number}", "not_found")) for number in (0, 1)),
+        *((ALICE, failed("not_found", number=number)) for number in (0, 1)),
     )
     assert found.tools[NOT_FOUND] == ToolCounts(calls=2, failures=2, failure_kinds={"not_found": 2})
     assert (found.most_called_tool, found.tools_with_failures, found.tool_diversity) == ("pay", (), 0.0)
@@ -223,6 +191,7 @@ def test_nothing_is_remembered_of_sessions_in_which_nothing_goes_on(golden: Path
 # Splits, orders, sums and differences
 
 
+@pytest.mark.in_full
 @given(logs, st.data())
 def test_a_fold_may_stop_anywhere_be_written_down_and_go_on(log: tuple[StoredEvent, ...], data: st.DataObject) -> None:
     split = data.draw(st.integers(0, len(log)))
@@ -230,11 +199,10 @@ def test_a_fold_may_stop_anywhere_be_written_down_and_go_on(log: tuple[StoredEve
     assert snapshot(count_all(msgspec.json.decode(kept, type=MetricsState), log[split:])) == after(log)
 
 
-@settings(max_examples=25)
+@pytest.mark.in_full
 @given(logs, st.randoms(use_true_random=False))
 def test_the_order_in_which_streams_follow_one_another_makes_no_difference(
-    log: tuple[StoredEvent, ...],
-    random: Random,
+    log: tuple[StoredEvent, ...], random: Random
 ) -> None:
     order = [item.stream for item in log]
     random.shuffle(order)
@@ -243,6 +211,7 @@ def test_the_order_in_which_streams_follow_one_another_makes_no_difference(
     assert msgspec.structs.replace(mixed, position=0, at=0) == msgspec.structs.replace(after(log), position=0, at=0)
 
 
+@pytest.mark.in_full
 @given(logs, st.data())
 def test_what_was_and_what_came_is_what_is(log: tuple[StoredEvent, ...], data: st.DataObject) -> None:
     split = data.draw(st.integers(0, len(log)))
@@ -255,6 +224,7 @@ def test_what_was_and_what_came_is_what_is(log: tuple[StoredEvent, ...], data: s
     assert all(number > 0 for number in came.events.values())
 
 
+@pytest.mark.in_full
 @given(logs, st.data())
 def test_a_difference_the_wrong_way_round_is_nothing(log: tuple[StoredEvent, ...], data: st.DataObject) -> None:
     earlier = after(log[: data.draw(st.integers(0, len(log)))])
@@ -308,7 +278,7 @@ def test_no_event_whatever_stops_the_count(data: bytes, stream: str) -> None:
 
 
 def test_results_of_calls_that_the_log_does_not_hold_are_counted_all_the_same() -> None:
-    found = of((ALICE, completed("c9")), (ALICE, failed("c8", "timeout")))
+    found = of((ALICE, returned(number=9)), (ALICE, failed("timeout", number=8)))
     assert (found.tool_successes, found.tool_failures) == (1, 1)
 
 

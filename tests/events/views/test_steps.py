@@ -1,27 +1,14 @@
 """Thoughts, actions and observations as a view of a session's events, and what a session comes to as a whole."""
 
-import asyncio
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold.events.core.content import (
-    AnswerContent,
-    ErrorKind,
-    ImageBlock,
-    ProviderBlock,
-    ResultContent,
-    TextBlock,
-    ThinkingBlock,
-    ToolUseBlock,
-)
-from refold.events.core.ids import PayloadHash, RunId, ToolCallId
+from refold.events.core.content import AnswerContent, ImageBlock, ProviderBlock, ResultContent, ThinkingBlock
+from refold.events.core.ids import PayloadHash, ToolCallId
 from refold.events.model.configuration import CodeIdentity
 from refold.events.model.messages import RequestReference, Usage
 from refold.events.model.payloads import spill
-from refold.events.session.core import SESSION_CODEC
 from refold.events.session.events import (
     InputQueued,
     ModelFailed,
@@ -39,11 +26,9 @@ from refold.events.session.events import (
 )
 from refold.events.views.statistics import SessionStatistics, statistics_of
 from refold.events.views.steps import Step, Steps, steps_of, stored_texts
-from refold.stores import SQLiteStore
+from tests.events.run_events import GOLDEN, RUN, SECOND, answered, call, failed, returned, sessions_of, text
 
-GOLDEN = sorted((Path(__file__).parent.parent / "golden").glob("*.db"))
-RUN = RunId("run_3")
-SECOND = 1_000_000
+TOKENS = Usage(input_tokens=10, output_tokens=1)
 
 
 def started(at: int = 0) -> RunStarted:
@@ -52,37 +37,6 @@ def started(at: int = 0) -> RunStarted:
 
 def wanted(turn: int = 1, at: int = 0) -> ModelRequested:
     return ModelRequested(run=RUN, turn=turn, at=at * SECOND)
-
-
-def answered(*content: AnswerContent, turn: int = 1, at: int = 0, rejected: str = "") -> ModelResponded:
-    return ModelResponded(
-        run=RUN,
-        turn=turn,
-        content=content,
-        stop_reason="end_turn",
-        usage=Usage(input_tokens=10, output_tokens=1),
-        request=RequestReference(configured=2, messages=1),
-        rejected=rejected,
-        at=at * SECOND,
-    )
-
-
-def call(name: str, number: int = 0, **arguments: object) -> ToolUseBlock:
-    return ToolUseBlock(id=ToolCallId(f"call_6_{number}"), name=name, input=arguments)
-
-
-def returned(text: str, number: int = 0, at: int = 0, ends_run: bool = False) -> ToolCallCompleted:
-    content = (TextBlock(text=text),)
-    return ToolCallCompleted(call=ToolCallId(f"call_6_{number}"), content=content, ends_run=ends_run, at=at * SECOND)
-
-
-def failed(kind: ErrorKind, text: str, number: int = 0, at: int = 0) -> ToolCallFailed:
-    content = (TextBlock(text=text),)
-    return ToolCallFailed(call=ToolCallId(f"call_6_{number}"), kind=kind, content=content, at=at * SECOND)
-
-
-def text(words: str) -> TextBlock:
-    return TextBlock(text=words)
 
 
 def test_what_is_said_beside_calls_is_thought_and_what_is_said_without_is_the_answer() -> None:
@@ -171,17 +125,17 @@ WHOLE: list[SessionEvent] = [
     InputQueued(content=(text("Go"),)),
     started(at=1),
     wanted(at=1),
-    answered(text("Look first."), call("look", city="Faro"), call("pay", 1), at=2),
+    answered(text("Look first."), call("look", city="Faro"), call("pay", 1), at=2, usage=TOKENS),
     returned("rain", at=3),
     failed("denied", "no", 1, at=5),
     wanted(turn=2, at=5),
     ModelInterrupted(turn=2, usage=Usage(output_tokens=7)),
-    answered(text("It rains."), turn=2, at=6),
+    answered(text("It rains."), turn=2, at=6, usage=TOKENS),
     RunCompleted(run=RUN, at=6 * SECOND),
     InputQueued(content=(text("Again"),), at=100 * SECOND),
     started(at=100),
     wanted(at=100),
-    answered(text("Well."), at=104),
+    answered(text("Well."), at=104, usage=TOKENS),
 ]
 
 
@@ -206,7 +160,7 @@ def test_a_session_as_a_whole() -> None:
 
 def test_memories_that_entered_requests_are_hits() -> None:
     request = RequestReference(configured=2, messages=1, recalled=("m1", "m2"))
-    answer = ModelResponded(run=RUN, turn=1, content=(), stop_reason="end_turn", request=request)
+    answer = answered(request=request)
     assert statistics_of([answer, answered(), answer]).memory_hits == 4
 
 
@@ -231,16 +185,7 @@ def test_a_session_in_which_nothing_has_happened() -> None:
     assert found.thoughts == found.actions == found.observations == []
 
 
-def sessions_of(golden: Path) -> list[list[SessionEvent]]:
-    async def read() -> list[list[SessionEvent]]:
-        async with await SQLiteStore.open(golden, read_only=True) as store:
-            heads = await store.list_streams(prefix="session/")
-            return [SESSION_CODEC.decode_all(await store.read_stream(head.stream)) for head in heads]
-
-    return asyncio.run(read())
-
-
-SESSIONS = [events for golden in GOLDEN for events in sessions_of(golden)]
+SESSIONS = [events for golden in GOLDEN for events in sessions_of(golden).values()]
 
 
 @given(st.sampled_from(SESSIONS), st.data())
