@@ -94,7 +94,7 @@ def test_the_installed_version_is_the_declared_one() -> None:
 
 
 @pytest.mark.parametrize("requirement", REQUIREMENTS)
-def test_every_requirement_has_a_lower_bound_and_an_upper_one_where_a_benchmark_uses_a_private_name(
+def test_every_requirement_has_a_lower_bound_and_an_upper_one_for_a_private_name(
     requirement: str,
 ) -> None:
     assert ">=" in requirement
