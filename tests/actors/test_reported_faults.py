@@ -34,15 +34,14 @@ class Adding(Actor):
         self.stopped.append(self.address)
 
 
-async def test_case_h02_waiting_for_ones_own_stop_is_an_error_and_no_deadlock() -> None:
+async def test_case_h02_waiting_for_ones_own_stop_is_an_error_and_no_deadlock(system: ActorSystem) -> None:
     class Impatient(Actor):
         def on_start(self) -> None:
             self.actor_ref.stop(block=True)
 
-    async with ActorSystem() as system:
-        with pytest.raises(WouldDeadlock, match=r"await ref\.stop\(block=False\)"):
-            await system.start(Impatient)
-        assert system.live() == ()
+    with pytest.raises(WouldDeadlock, match=r"await ref\.stop\(block=False\)"):
+        await system.start(Impatient)
+    assert system.live() == ()
 
 
 async def test_case_h04_an_error_under_tell_does_not_end_the_actor_and_is_in_the_log() -> None:
@@ -108,17 +107,16 @@ class Order(msgspec.Struct, frozen=True):
     lines: tuple[str, ...]
 
 
-async def test_case_h10_a_receiver_cannot_change_a_message_for_its_sender() -> None:
+async def test_case_h10_a_receiver_cannot_change_a_message_for_its_sender(system: ActorSystem) -> None:
     class Changing(Actor):
         def on_receive(self, message: Any) -> None:
             message.lines = ("changed",)
 
-    async with ActorSystem() as system:
-        ref = await system.start(Changing)
-        order = Order(("as sent",))
-        with pytest.raises(AttributeError, match="immutable"):
-            await ref.ask(order, block=False)
-        assert order == Order(("as sent",))
+    ref = await system.start(Changing)
+    order = Order(("as sent",))
+    with pytest.raises(AttributeError, match="immutable"):
+        await ref.ask(order, block=False)
+    assert order == Order(("as sent",))
 
 
 async def test_case_h11_twenty_thousand_actors_take_no_thread_and_no_task() -> None:
@@ -134,15 +132,14 @@ async def test_case_h11_twenty_thousand_actors_take_no_thread_and_no_task() -> N
         assert set(threading.enumerate()) <= threads
 
 
-async def test_case_h12_messages_left_after_a_stop_and_later_ones_are_answered_at_once() -> None:
-    async with ActorSystem() as system:
-        ref: ActorRef = await system.start(Adding)
-        answers = [ref.ask(1, block=False) for _ in range(5)]
-        stopped = ref.stop(block=False, now=True)
-        late = ref.ask(1, block=False)
-        assert await stopped
-        for answer in (*answers, late):
-            with pytest.raises(ActorStopped):
-                await answer
+async def test_case_h12_messages_left_after_a_stop_and_later_ones_are_answered_at_once(system: ActorSystem) -> None:
+    ref: ActorRef = await system.start(Adding)
+    answers = [ref.ask(1, block=False) for _ in range(5)]
+    stopped = ref.stop(block=False, now=True)
+    late = ref.ask(1, block=False)
+    assert await stopped
+    for answer in (*answers, late):
         with pytest.raises(ActorStopped):
-            ref.tell(1)
+            await answer
+    with pytest.raises(ActorStopped):
+        ref.tell(1)

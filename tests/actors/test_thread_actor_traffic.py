@@ -71,38 +71,40 @@ def thread_logs() -> Iterator[list[Any]]:
         ref.stop()
 
 
-async def test_thread_actors_and_ours_send_each_other_many_messages_at_once(thread_logs: list[Any]) -> None:
-    async with ActorSystem() as system:
-        log = await system.start(Log)
-        bridges = [system.bridge(ref) for ref in thread_logs]
-        sent = [bridge.ask(log) for bridge in bridges]
+async def test_thread_actors_and_ours_send_each_other_many_messages_at_once(
+    system: ActorSystem, thread_logs: list[Any]
+) -> None:
+    log = await system.start(Log)
+    bridges = [system.bridge(ref) for ref in thread_logs]
+    sent = [bridge.ask(log) for bridge in bridges]
 
-        async def send(name: str) -> None:
-            for number in range(MESSAGES):
-                for bridge in bridges:
-                    if number % 2:
-                        bridge.tell((name, number))
-                    else:
-                        bridge.ask((name, number))
-                await asyncio.sleep(0)
+    async def send(name: str) -> None:
+        for number in range(MESSAGES):
+            for bridge in bridges:
+                if number % 2:
+                    bridge.tell((name, number))
+                else:
+                    bridge.ask((name, number))
+            await asyncio.sleep(0)
 
-        await asyncio.gather(*(send(f"task {number}") for number in range(SENDERS)))
-        assert [await answer for answer in sent] == [True] * SENDERS
-        assert_complete(await log.ask("all", block=False), {f"thread {number}" for number in range(SENDERS)})
-        for bridge in bridges:
-            assert_complete(await bridge.ask("all"), {f"task {number}" for number in range(SENDERS)})
+    await asyncio.gather(*(send(f"task {number}") for number in range(SENDERS)))
+    assert [await answer for answer in sent] == [True] * SENDERS
+    assert_complete(await log.ask("all", block=False), {f"thread {number}" for number in range(SENDERS)})
+    for bridge in bridges:
+        assert_complete(await bridge.ask("all"), {f"task {number}" for number in range(SENDERS)})
 
 
-async def test_every_question_to_a_thread_actor_gets_its_own_answer(thread_logs: list[Any]) -> None:
+async def test_every_question_to_a_thread_actor_gets_its_own_answer(
+    system: ActorSystem, thread_logs: list[Any]
+) -> None:
     class Asker(Actor):
         async def on_receive(self, message: Any) -> Any:
             return [await self.system.bridge(ref).ask((message, 0)) for ref in thread_logs]
 
-    async with ActorSystem() as system:
-        askers = [await system.start(Asker) for _ in range(50)]
-        answers = [asker.ask(str(number), block=False) for number, asker in enumerate(askers)]
-        for number, answer in enumerate(answers):
-            assert await answer == [(str(number), 0)] * SENDERS
+    askers = [await system.start(Asker) for _ in range(50)]
+    answers = [asker.ask(str(number), block=False) for number, asker in enumerate(askers)]
+    for number, answer in enumerate(answers):
+        assert await answer == [(str(number), 0)] * SENDERS
 
 
 def test_two_systems_in_two_threads_send_each_other_many_messages_at_once() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -23,6 +23,14 @@ class Stuck:
         self.begun.set()
         self.let_go.wait(30)
         return self.result
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPool]:
+    """A pool of one thread."""
+    made = ThreadPool(1)
+    yield made
+    made.close()
 
 
 async def reached(event: threading.Event) -> None:
@@ -75,8 +83,7 @@ async def test_threads_are_made_on_demand_and_never_more_than_the_bound() -> Non
     pool.close()
 
 
-async def test_abandoned_work_is_named_and_its_thread_replaced() -> None:
-    pool = ThreadPool(1)
+async def test_abandoned_work_is_named_and_its_thread_replaced(pool: ThreadPool) -> None:
     stuck = Stuck()
     work = pool.submit(stuck, name="weather")
     await reached(stuck.begun)
@@ -89,8 +96,7 @@ async def test_abandoned_work_is_named_and_its_thread_replaced() -> None:
     assert pool.close() in {("weather",), ()}
 
 
-async def test_abandoned_work_that_has_returned_is_named_no_longer_and_its_thread_ends() -> None:
-    pool = ThreadPool(1)
+async def test_abandoned_work_that_has_returned_is_named_no_longer_and_its_thread_ends(pool: ThreadPool) -> None:
     stuck = Stuck()
     threads: list[threading.Thread] = []
 
@@ -106,11 +112,9 @@ async def test_abandoned_work_that_has_returned_is_named_no_longer_and_its_threa
     await asyncio.to_thread(threads[0].join, 30)
     assert (pool.abandoned, pool.threads) == ((), 1)
     assert await pool.run(lambda: 2) == 2
-    pool.close()
 
 
-async def test_the_late_outcome_of_abandoned_work_reaches_the_loop() -> None:
-    pool = ThreadPool(1)
+async def test_the_late_outcome_of_abandoned_work_reaches_the_loop(pool: ThreadPool) -> None:
     stuck = Stuck("the real result")
     late: asyncio.Future[LateOutcome[str]] = asyncio.get_running_loop().create_future()
     work = pool.submit(stuck, name="weather")
@@ -120,11 +124,9 @@ async def test_the_late_outcome_of_abandoned_work_reaches_the_loop() -> None:
     outcome = await late
     assert (outcome.name, outcome.value, outcome.error) == ("weather", "the real result", None)
     await pool.run(lambda: None)
-    pool.close()
 
 
-async def test_work_that_was_never_begun_is_never_begun_once_abandoned() -> None:
-    pool = ThreadPool(1)
+async def test_work_that_was_never_begun_is_never_begun_once_abandoned(pool: ThreadPool) -> None:
     stuck = Stuck()
     first = pool.submit(stuck, name="first")
     await reached(stuck.begun)
@@ -136,7 +138,6 @@ async def test_work_that_was_never_begun_is_never_begun_once_abandoned() -> None
     assert await first == "late"
     await pool.run(lambda: None)
     assert ran == []
-    pool.close()
 
 
 async def test_abandoning_what_is_done_changes_nothing() -> None:
@@ -149,8 +150,7 @@ async def test_abandoning_what_is_done_changes_nothing() -> None:
     pool.close()
 
 
-async def test_cancelling_run_abandons_its_work() -> None:
-    pool = ThreadPool(1)
+async def test_cancelling_run_abandons_its_work(pool: ThreadPool) -> None:
     stuck = Stuck()
     task = asyncio.create_task(pool.run(stuck))
     await reached(stuck.begun)
@@ -160,11 +160,9 @@ async def test_cancelling_run_abandons_its_work() -> None:
     assert len(pool.abandoned) == 1
     assert await pool.run(lambda: 1) == 1
     stuck.let_go.set()
-    pool.close()
 
 
-async def test_close_does_not_wait_and_names_what_is_stuck() -> None:
-    pool = ThreadPool(1)
+async def test_close_does_not_wait_and_names_what_is_stuck(pool: ThreadPool) -> None:
     stuck = Stuck()
     running = pool.submit(stuck, name="stuck")
     queued = pool.submit(lambda: 1, name="queued")

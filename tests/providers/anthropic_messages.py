@@ -29,6 +29,17 @@ USAGE = {
     "service_tier": "standard",
 }
 
+OVERLOADED = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
+
+CITATION: dict[str, Any] = {
+    "type": "char_location",
+    "cited_text": "x",
+    "document_index": 0,
+    "document_title": None,
+    "start_char_index": 0,
+    "end_char_index": 1,
+}
+
 
 def message(*content: Mapping[str, Any], **fields: Any) -> OfficialMessage:
     whole = {

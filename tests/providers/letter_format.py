@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
 from refold import (
@@ -22,7 +23,7 @@ from refold import (
 from refold.actors.calls.protocols import StreamingProvider, StreamItem
 from refold.actors.calls.streaming import close_stream
 from refold.providers import HttpOptions, HttpProvider, Secret, WireEvent, WireRequest
-from tests.providers.loopback import PATIENCE_S
+from tests.providers.loopback import PATIENCE_S, Loopback, Step
 
 KEY = "sk-letter-0123456789abcdef-XYZ"
 
@@ -104,6 +105,13 @@ class LetterProvider(HttpProvider):
 
     def __init__(self, base_url: str, *, key: str | None = KEY, **options: Unpack[HttpOptions]) -> None:
         super().__init__(LetterFormat(), base_url=base_url, key=Secret(key) if key is not None else None, **options)
+
+
+@asynccontextmanager
+async def served(*script: Sequence[Step], **options: Any) -> AsyncIterator[tuple[Loopback, LetterProvider]]:
+    """Give a server that answers by a script, and a provider that asks it."""
+    async with Loopback(script) as server, LetterProvider(server.url, **options) as provider:
+        yield server, provider
 
 
 def piece(**data: Any) -> bytes:

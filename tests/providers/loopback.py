@@ -240,9 +240,8 @@ class _Connection:
                         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                         return False
         finally:
-            if not leaving.done():
-                leaving.cancel()
-                await asyncio.gather(leaving, return_exceptions=True)
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
         if leaving.cancelled() or leaving.exception() is not None:
             return True
         self._early += leaving.result()

@@ -11,7 +11,6 @@ from refold import (
     AgentRuntime,
     Completed,
     ConfigError,
-    Message,
     ModelRequest,
     ModelResponse,
     ProviderBlock,
@@ -22,11 +21,13 @@ from refold import (
     tool,
 )
 from refold.providers import AnthropicProvider, Secret
-from tests.providers.anthropic_messages import body_of, checked_request, events_of, message, stream_of
+from tests.providers.anthropic_messages import OVERLOADED, body_of, checked_request, events_of, message, stream_of
+from tests.providers.conversation import user
+from tests.providers.letter_format import Stream
 from tests.providers.loopback import End, Loopback, Step, event_stream, json_answer
 
 KEY = "sk-ant-api03-0123456789abcdef"
-REQUEST = ModelRequest(model="claude-test", system_prompt="", messages=[Message("user", (TextBlock(text="Hello"),))])
+REQUEST = ModelRequest(model="claude-test", system_prompt="", messages=[user("Hello")])
 HELLO = message({"type": "text", "text": "Hello, you."})
 
 
@@ -42,46 +43,33 @@ def streamed(official: Any) -> list[Step]:
     return event_stream(stream_of(events_of(official)))
 
 
-async def test_a_call_is_made_with_the_key_and_the_version() -> None:
-    async with Loopback([whole(HELLO)]) as server, provider_for(server) as provider:
-        assert (await provider.complete(REQUEST)).content == (TextBlock(text="Hello, you."),)
-        (request,) = server.requests
-    assert request.path == "/v1/messages"
-    assert request.headers["x-api-key"] == KEY
-    assert "authorization" not in request.headers
-    assert request.headers["anthropic-version"] == "2023-06-01"
-    checked_request(request.body)
+async def test_a_call_is_made_with_the_key_and_the_version_whole_or_in_pieces() -> None:
+    async with Loopback([whole(HELLO), streamed(HELLO)]) as server, provider_for(server) as provider:
+        answer = await provider.complete(REQUEST)
+        *pieces, last = [item async for item in provider.stream(REQUEST)]
+        first, second = server.requests
+    assert answer == last
+    assert answer.content == (TextBlock(text="Hello, you."),)
+    assert "".join(item.text for item in pieces if isinstance(item, TextDelta)) == "Hello, you."
+    for request in first, second:
+        assert request.path == "/v1/messages"
+        assert request.headers["x-api-key"] == KEY
+        assert "authorization" not in request.headers
+        assert request.headers["anthropic-version"] == "2023-06-01"
+        checked_request(request.body, stream=request is second)
     assert KEY not in repr(provider)
-
-
-async def test_a_stream_gives_the_pieces_and_then_the_answer() -> None:
-    async with Loopback([streamed(HELLO)]) as server, provider_for(server) as provider:
-        items = [item async for item in provider.stream(REQUEST)]
-        checked_request(server.requests[0].body, stream=True)
-    assert "".join(item.text for item in items if isinstance(item, TextDelta)) == "Hello, you."
-    assert isinstance(items[-1], ModelResponse)
-    assert items[-1].content == (TextBlock(text="Hello, you."),)
 
 
 async def test_what_is_set_is_sent() -> None:
     search = {"type": "web_search_20250305", "name": "web_search"}
-    async with Loopback([whole(HELLO)]) as server:
-        provider = provider_for(
-            server,
-            version="2026-10-21",
-            max_tokens=5000,
-            thinking=1024,
-            cache="1h",
-            server_tools=[search],
-            extra_body={"service_tier": "standard_only"},
-            headers={"anthropic-beta": "interleaved-thinking-2025-05-14"},
-        )
-        async with provider:
-            await provider.complete(REQUEST)
+    settings = {"version": "2026-10-21", "max_tokens": 5000, "thinking": 1024, "cache": "1h", "server_tools": [search]}
+    settings |= {"extra_body": {"service_tier": "standard_only"}, "headers": {"anthropic-beta": "interleaved-thinking"}}
+    async with Loopback([whole(HELLO)]) as server, provider_for(server, **settings) as provider:
+        await provider.complete(REQUEST)
         (request,) = server.requests
     body = checked_request(request.body)
     assert request.headers["anthropic-version"] == "2026-10-21"
-    assert request.headers["anthropic-beta"] == "interleaved-thinking-2025-05-14"
+    assert request.headers["anthropic-beta"] == "interleaved-thinking"
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 1024}
     assert (body["max_tokens"], body["service_tier"]) == (6024, "standard_only")
     assert body["tools"] == [{**search, "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
@@ -120,19 +108,20 @@ async def test_keys_and_the_address_come_from_arguments_or_the_environment(
     assert sent == ({header: value} if value is not None else {})
 
 
-def test_what_cannot_work_is_refused_at_once() -> None:
-    with pytest.raises(ConfigError, match="ANTHROPIC_API_KEY"):
-        AnthropicProvider(environment={})
-    with pytest.raises(ConfigError, match="not both"):
-        AnthropicProvider(api_key=KEY, auth_token=KEY, environment={})
-    with pytest.raises(ConfigError, match="max_tokens"):
-        AnthropicProvider(api_key=KEY, max_tokens=0, environment={})
-    with pytest.raises(ConfigError, match="base URL"):
-        AnthropicProvider(api_key=KEY, base_url="api.anthropic.com", environment={})
-    for wrong in (5, "a: b"):
-        headers: Any = wrong
-        with pytest.raises(ConfigError, match="headers"):
-            AnthropicProvider(api_key=KEY, drop_stale_thinking=True, headers=headers, environment={})
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"api_key": None}, "ANTHROPIC_API_KEY"),
+        ({"auth_token": KEY}, "not both"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"base_url": "api.anthropic.com"}, "base URL"),
+        ({"drop_stale_thinking": True, "headers": 5}, "headers"),
+        ({"drop_stale_thinking": True, "headers": "a: b"}, "headers"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        AnthropicProvider(**{"api_key": KEY, "environment": {}, **options})
 
 
 @pytest.mark.parametrize(
@@ -162,23 +151,18 @@ async def test_a_refusal_is_classified_and_never_shows_the_key() -> None:
     assert str(error) == "the Messages API answered HTTP 429 rate_limit_error: Not so fast, [redacted]! (request req_9)"
 
 
-async def test_case_c06_a_stream_that_breaks_off_is_an_error_and_no_answer() -> None:
+@pytest.mark.parametrize(
+    ("end", "kind"), [([stream_of([OVERLOADED])], "overloaded"), ([], "malformed"), ([End.RESET], "connection")]
+)
+async def test_case_c06_a_stream_that_breaks_off_is_an_error_and_no_answer(end: list[Step], kind: str) -> None:
     stream = stream_of(events_of(HELLO))
-    overloaded = {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}
     begun = stream[: stream.index(b"event: message_delta")]
-    ends = [event_stream(begun, stream_of([overloaded])), event_stream(begun), event_stream(begun, End.RESET)]
-    async with Loopback(ends) as server, provider_for(server) as provider:
-        for kind in ("overloaded", "malformed", "connection"):
-            items: list[object] = []
-            with pytest.raises(ProviderError) as raised:
-                await collect(provider, items)
-            assert (raised.value.kind, raised.value.retryable) == (kind, True)
-            assert not any(isinstance(item, ModelResponse) for item in items)
-
-
-async def collect(provider: AnthropicProvider, items: list[object]) -> None:
-    async for item in provider.stream(REQUEST):
-        items.append(item)  # What came before the error counts.
+    async with Loopback([event_stream(begun, *end)]) as server, provider_for(server) as provider:
+        reading = Stream(provider, REQUEST)
+        with pytest.raises(ProviderError) as raised:
+            await reading.task
+    assert (raised.value.kind, raised.value.retryable) == (kind, True)
+    assert not any(isinstance(item, ModelResponse) for item in reading.items)
 
 
 @tool(effect="pure")

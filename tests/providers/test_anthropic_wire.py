@@ -13,19 +13,8 @@ from anthropic.types import Message as OfficialMessage
 from anthropic.types import StopReason as OfficialStopReason
 from hypothesis import example, given
 
-from refold import (
-    Message,
-    ModelRequest,
-    ProviderBlock,
-    ProviderError,
-    TextBlock,
-    ThinkingBlock,
-    ToolResultBlock,
-    ToolUse,
-    ToolUseBlock,
-)
-from refold.events.core.content import Block, ImageBlock, JsonObject
-from refold.events.core.ids import ToolCallId
+from refold import Message, ModelRequest, ProviderBlock, ProviderError, TextBlock, ThinkingBlock, ToolUse
+from refold.events.core.content import Block
 from refold.events.model.configuration import ToolSpec
 from refold.events.model.history_rules import HistoryRules
 from refold.events.model.messages import TextDelta, ThinkingDelta, ToolInputDelta, deltas_of
@@ -36,49 +25,35 @@ from tests.providers.anthropic_messages import (
     body_of,
     checked_request,
     events_of,
-    json_objects,
     message,
     official_messages,
     read_chunks,
     read_events,
     stream_of,
-    texts,
-    words,
 )
+from tests.providers.conversation import IMAGE, assistant, call, result, user
+from tests.providers.histories import json_objects, misplaced_histories, texts, tools
 from tests.providers.loopback import Loopback, event_stream, json_answer
 
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 ASKED: Any = {"model": "claude-test", "max_tokens": 100, "messages": [{"role": "user", "content": "Hello"}]}
+
+PAGE = {"title": "Lisbon", "url": "https://example.org"}
+FOUND_PAGE = {"type": "web_search_result", "encrypted_content": "ZW5j", "page_age": None, **PAGE}
+CITED_PAGE = {
+    "type": "web_search_result_location",
+    "cited_text": "Portugal",
+    "encrypted_index": "aW5k",
+    **PAGE,
+    "title": None,
+}
 
 RICH = message(
     {"type": "thinking", "thinking": "hm…", "signature": "c2ln"},
     {"type": "redacted_thinking", "data": "aGlkZGVu"},
     {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "Lisbon"}},
-    {
-        "type": "web_search_tool_result",
-        "tool_use_id": "srvtoolu_1",
-        "content": [
-            {
-                "type": "web_search_result",
-                "encrypted_content": "ZW5j",
-                "page_age": None,
-                "title": "Lisbon",
-                "url": "https://example.org",
-            }
-        ],
-    },
-    {
-        "type": "text",
-        "text": "It is in Portugal 🇵🇹.",
-        "citations": [
-            {
-                "type": "web_search_result_location",
-                "cited_text": "Portugal",
-                "encrypted_index": "aW5k",
-                "title": None,
-                "url": "https://example.org",
-            }
-        ],
-    },
+    {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [FOUND_PAGE]},
+    {"type": "text", "text": "It is in Portugal 🇵🇹.", "citations": [CITED_PAGE]},
     {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Lisbon", "days": [1, 2]}},
     {"type": "tool_use", "id": "toolu_2", "name": "now", "input": {}},
     stop_reason="tool_use",
@@ -109,15 +84,8 @@ async def test_the_official_client_reads_the_same_answer_from_the_same_stream(pi
         official = await answer.get_final_message()
     ours = read_chunks([stream])
     assert AnthropicFormat().answer(as_body(official)) == ours
-    assert [type(block) for block in ours.content] == [
-        ThinkingBlock,
-        ProviderBlock,
-        ProviderBlock,
-        ProviderBlock,
-        TextBlock,
-        ToolUse,
-        ToolUse,
-    ]
+    kinds = [type(block) for block in ours.content]
+    assert kinds == [ThinkingBlock, ProviderBlock, ProviderBlock, ProviderBlock, TextBlock, ToolUse, ToolUse]
     assert ours.model == official.model == "claude-test"
     assert ours.usage.output_tokens == official.usage.output_tokens == 34
 
@@ -131,17 +99,10 @@ async def test_the_official_client_reads_the_same_answer_from_the_same_body() ->
 async def test_the_official_client_sends_the_same_messages_for_the_same_answer() -> None:
     ours = AnthropicFormat().answer(body_of(RICH))
     content: list[Block] = [
-        ToolUseBlock(id=ToolCallId(str(block.id)), name=block.name, input=dict(block.input), provider_data=None)  # type: ignore[call-overload]
-        if isinstance(block, ToolUse)
-        else block
+        call(str(block.id), block.name, dict(block.input)) if isinstance(block, ToolUse) else block  # type: ignore[call-overload]
         for block in ours.content
     ]
-    results = tuple(ToolResultBlock(tool_use_id=ToolCallId(f"toolu_{n}"), content=()) for n in (1, 2))
-    history = [
-        Message("user", (TextBlock(text="Hello"),)),
-        Message("assistant", tuple(content)),
-        Message("user", results),
-    ]
+    history = [user("Hello"), assistant(*content), user(result("toolu_1"), result("toolu_2"))]
     wire = AnthropicFormat(AnthropicOptions(cache=False))
     sent = checked_request(wire.request(ModelRequest(model="m", system_prompt="", messages=history), stream=False).body)
     async with Loopback([json_answer({})]) as server, official_client(server) as client:
@@ -259,67 +220,6 @@ def outcome_of(read: Callable[[], object]) -> str:
     return "answer"
 
 
-specs = st.builds(
-    lambda name, description, schema: ToolSpec(name=name, description=description, input_schema=schema),
-    texts.filter(bool) | words,
-    texts,
-    st.just(JsonObject()) | st.just({"type": "object", "properties": {"x": {"type": "string"}}}),
-)
-call_ids = st.sampled_from(["call-1", "call-2", "call-3", "functions.Bash:0", ""]).map(ToolCallId)
-image_blocks = st.builds(
-    lambda kind, data: ImageBlock(media_type=kind, data=data),
-    st.sampled_from(["image/png", "image/jpg", "IMAGE/WEBP; q=1", "image/tiff"]),
-    st.binary(max_size=3),
-)
-citations: st.SearchStrategy[JsonObject | None] = st.none() | st.just(
-    {
-        "anthropic": {
-            "citations": [
-                {
-                    "type": "char_location",
-                    "cited_text": "x",
-                    "document_index": 0,
-                    "document_title": None,
-                    "start_char_index": 0,
-                    "end_char_index": 1,
-                }
-            ]
-        },
-        "openai": {"anything": 1},
-    }
-)
-odd_texts = st.text(st.characters(), max_size=6) | texts  # Surrogates too.
-text_blocks = st.builds(lambda text, data: TextBlock(text=text, provider_data=data), odd_texts, citations)
-provider_blocks = st.builds(
-    lambda provider, data: ProviderBlock(provider=provider, data=data),
-    st.sampled_from(["anthropic", "openai"]),
-    st.sampled_from(
-        [
-            {"type": "redacted_thinking", "data": "x"},
-            {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}},
-            {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []},
-        ]
-    ),
-)
-thoughts = st.builds(
-    lambda text, signature: ThinkingBlock(thinking=text, signature=signature), texts, st.none() | words
-)
-tool_calls = st.builds(
-    lambda call, name, given: ToolUseBlock(id=call, name=name, input=given), call_ids, odd_texts, json_objects
-)
-results = st.builds(
-    lambda call, content, failed: ToolResultBlock(
-        tool_use_id=call, content=tuple(content), is_error=failed, kind="permanent" if failed else None
-    ),
-    call_ids,
-    st.lists(text_blocks | image_blocks, max_size=2),
-    st.booleans(),
-)
-user_messages = st.lists(text_blocks | image_blocks | results, max_size=3).map(lambda b: Message("user", tuple(b)))
-assistant_messages = st.lists(
-    text_blocks | thoughts | tool_calls | provider_blocks | image_blocks | results, max_size=4
-).map(lambda b: Message("assistant", tuple(b)))
-histories = st.lists(user_messages | assistant_messages, max_size=7)
 options = st.builds(
     AnthropicOptions,
     cache=st.sampled_from([True, False, "1h"]),
@@ -328,61 +228,36 @@ options = st.builds(
 )
 
 
-@given(histories, st.lists(specs, max_size=3, unique_by=lambda spec: spec.name), options, st.booleans())
+@given(misplaced_histories, tools, options, st.booleans())
 def test_a_request_is_what_the_official_types_accept_or_is_refused(
-    history: list[Message], tools: list[ToolSpec], settings: AnthropicOptions, stream: bool
+    history: list[Message], offered: tuple[ToolSpec, ...], settings: AnthropicOptions, stream: bool
 ) -> None:
-    request = ModelRequest(model="m", system_prompt="Be brief.", messages=history, tools=tuple(tools))
+    request = ModelRequest(model="m", system_prompt="Be brief.", messages=history, tools=offered)
     wire = AnthropicFormat(settings)
     if (outcome := outcome_of(lambda: wire.request(request, stream=stream))) != "answer":
         assert outcome == "invalid_request"
         return
     sent = wire.request(request, stream=stream)
-    body = checked_request(sent.body, stream=stream)
-    assert_acceptable(body)
+    assert_acceptable(checked_request(sent.body, stream=stream))
     assert AnthropicFormat(settings).request(request, stream=stream) == sent  # The provider's cache lives of it.
     rules = HistoryRules()
     assert [finding for each in sendable(history) for finding in rules.add(each, after_pause=False)] == []
     assert not rules.open_calls
 
 
+SEARCH = ProviderBlock(provider="anthropic", data={"type": "server_tool_use", "id": "srvtoolu_1"})
+FOUND = ProviderBlock(provider="anthropic", data={"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1"})
+
+
 @pytest.mark.parametrize(
     "history",
     [
-        [
-            Message(
-                "assistant",
-                (
-                    ToolUseBlock(id=ToolCallId("call-1"), name="look", input={}),
-                    ProviderBlock(provider="anthropic", data={"type": "server_tool_use", "id": "srvtoolu_1"}),
-                ),
-            ),
-            Message(
-                "user",
-                (
-                    ToolResultBlock(
-                        tool_use_id=ToolCallId("call-1"),
-                        content=(ImageBlock(media_type="image/png", data=b"0"),),
-                        is_error=True,
-                        kind="permanent",
-                    ),
-                ),
-            ),
-        ],
-        [
-            Message(
-                "assistant",
-                (
-                    ProviderBlock(
-                        provider="anthropic", data={"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1"}
-                    ),
-                    ProviderBlock(provider="anthropic", data={"type": "server_tool_use", "id": "srvtoolu_1"}),
-                ),
-            ),
-            Message("user", (TextBlock(text="And?"),)),
-        ],
+        pytest.param(
+            [assistant(call("1"), SEARCH), user(result("1", IMAGE, error=True))],
+            id="an image is shown behind the result",
+        ),
+        pytest.param([assistant(FOUND, SEARCH), user("And?")], id="the result stands before its call"),
     ],
-    ids=["an image is shown behind the result", "the result stands before its call"],
 )
 def test_a_servers_call_without_a_result_behind_it_is_not_sent(history: list[Message]) -> None:
     once = sendable(history)
@@ -391,7 +266,7 @@ def test_a_servers_call_without_a_result_behind_it_is_not_sent(history: list[Mes
 
 
 @pytest.mark.slow
-@given(histories)
+@given(misplaced_histories)
 def test_a_history_that_is_sent_once_is_not_changed_again(history: list[Message]) -> None:
     try:
         once = sendable(history)
@@ -402,43 +277,46 @@ def test_a_history_that_is_sent_once_is_not_changed_again(history: list[Message]
 
 def assert_acceptable(body: dict[str, Any]) -> None:
     """Check what the API demands of a request beyond its types."""
-    name = r"[a-zA-Z0-9_-]{1,128}"
     messages = body["messages"]
     assert [m["role"] for m in messages] == ["user" if n % 2 == 0 else "assistant" for n in range(len(messages))]
     pending: list[str] = []
     seen: set[str] = set()
     for each in messages:
         assert each["content"]
-        first = [block["tool_use_id"] for block in each["content"][: len(pending)] if block["type"] == "tool_result"]
-        assert sorted(first) == sorted(pending)
         kinds = [block["type"] for block in each["content"]]
+        assert kinds[: len(pending)] == ["tool_result"] * len(pending)
         assert kinds.count("tool_result") == len(pending)
+        assert sorted(block["tool_use_id"] for block in each["content"][: len(pending)]) == sorted(pending)
         assert each["role"] == "user" or kinds[-1] not in ("thinking", "redacted_thinking")
         pending = [block["id"] for block in each["content"] if block["type"] == "tool_use"]
         assert not seen & set(pending)
         assert len(set(pending)) == len(pending)
         seen.update(pending)
         for block in each["content"]:
-            assert block["type"] != "text" or block["text"].strip()
-            assert block["type"] != "text" or each["role"] == "assistant" or "citations" not in block
-            assert block["type"] != "thinking" or block["signature"]
-            if block.get("is_error"):
-                assert {part["type"] for part in block["content"]} == {"text"}
-            for part in block.get("content", ()) if block["type"] == "tool_result" else ():
-                assert part["type"] != "text" or part["text"].strip()
-        for block in each["content"]:
-            if block["type"] == "tool_use":
-                assert full_match(name, block["id"])
-                assert full_match(name, block["name"])
+            assert_acceptable_block(block, each["role"])
     assert not pending
     last = messages[-1]["content"][-1]
     assert messages[-1]["role"] == "user" or last["type"] != "text" or last["text"] == last["text"].rstrip()
     assert json.dumps(body).count('"cache_control"') <= 4
     tools = body.get("tools", [])
     assert tools or not seen
-    assert all(full_match(name, tool["name"]) for tool in tools)
+    assert all(NAME.fullmatch(tool["name"]) for tool in tools)
     assert len({tool["name"] for tool in tools}) == len(tools)
 
 
-def full_match(pattern: str, text: str) -> bool:
-    return re.fullmatch(pattern, text) is not None
+def assert_acceptable_block(block: dict[str, Any], role: str) -> None:
+    match block["type"]:
+        case "text":
+            assert block["text"].strip()
+            assert role == "assistant" or "citations" not in block
+        case "thinking":
+            assert block["signature"]
+        case "tool_use":
+            assert NAME.fullmatch(block["id"])
+            assert NAME.fullmatch(block["name"])
+        case "tool_result":
+            parts = block.get("content", ())
+            assert all(part["type"] != "text" or part["text"].strip() for part in parts)
+            assert not block.get("is_error") or {part["type"] for part in parts} == {"text"}
+        case _:
+            assert not block.get("is_error")

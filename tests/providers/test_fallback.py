@@ -1,6 +1,7 @@
 """Where one provider fails the next is asked: H6."""
 
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,16 @@ async def test_h6_the_next_provider_answers_where_one_fails_each_call_anew(log: 
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_h6_what_is_the_requests_own_fault_is_not_asked_elsewhere(log: EventStore, streaming: bool) -> None:
+async def test_h6_what_is_the_requests_own_fault_is_not_asked_elsewhere_and_opens_no_circuit(
+    log: EventStore, streaming: bool
+) -> None:
     second = ScriptedProvider([say("never")])
-    result = await sent(log, FallbackProvider([ScriptedProvider([WRONG]), second]), streaming=streaming)
-    assert isinstance(result.outcome, Failed)
-    assert "no such field" in result.outcome.error.message
+    provider = FallbackProvider([ScriptedProvider([WRONG] * 9 + [say("well")]), second])
+    for _ in range(9):
+        result = await sent(log, provider, streaming=streaming)
+        assert isinstance(result.outcome, Failed)
+        assert "no such field" in result.outcome.error.message
+    assert (await sent(log, provider, streaming=streaming)).text == "well"
     assert second.requests == []
 
 
@@ -81,19 +87,13 @@ async def test_h6_a_call_that_none_answered_is_retried_from_the_first(log: Event
     provider = FallbackProvider([first, second])
     async with runtime_of(log, provider=provider, config=config, clock=clock) as runtime:
         session = await runtime.session("alice")
-        run = await session.remind("go", at=_now(clock))
+        run = await session.remind("go", at=datetime.fromtimestamp(clock.now_us() / 1e6, UTC))
         await clock.advance(6)
         assert len(first.requests) == 1
         await clock.advance(2)
         state = await session.state_at()
     assert state.last_run is not None
     assert (state.last_run.run, state.last_run.outcome, len(first.requests)) == (run, "completed", 2)
-
-
-def _now(clock: ManualClock) -> Any:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(clock.now_us() / 1e6, UTC)
 
 
 async def test_h6_an_answer_that_broke_off_after_its_first_piece_is_not_asked_elsewhere(log: EventStore) -> None:
@@ -112,27 +112,11 @@ async def test_h6_an_answer_that_broke_off_after_its_first_piece_is_not_asked_el
     assert (pieces, second.requests) == (["a long a"], [])
 
 
-async def test_h6_an_answer_that_broke_off_before_its_first_piece_is_asked_elsewhere(log: EventStore) -> None:
-    first = ScriptedProvider([cut(say("a long answer", usage=Usage(input_tokens=3)), after=0)])
-    result = await sent(log, FallbackProvider([first, ScriptedProvider([say("second")])]), streaming=True)
-    assert (result.outcome, result.text) == (Completed(), "second")
-
-
 async def test_h6_the_model_that_answered_is_the_one_that_is_paid_for(log: EventStore) -> None:
-    usage = Usage(input_tokens=1_000_000)
-    second = ScriptedProvider([say("second", usage=usage)])
+    second = ScriptedProvider([say("second", usage=Usage(input_tokens=1_000_000))])
     prices = {"first": Price(input=1, output=1), "second": Price(input=5, output=1)}
     provider = FallbackProvider([ScriptedProvider([DOWN]), (second, "second-model")])
     assert (await sent(log, provider, prices=prices)).cost == 5
-
-
-async def test_h6_a_provider_without_a_stream_of_its_own_is_one_too(log: EventStore) -> None:
-    class Plain:
-        async def complete(self, request: ModelRequest) -> Any:
-            return say("plain")
-
-    provider: Any = FallbackProvider([ScriptedProvider([DOWN]), Plain()])
-    assert (await sent(log, provider, streaming=True)).text == "plain"
 
 
 async def test_h6_which_errors_lead_on_can_be_chosen(log: EventStore) -> None:
@@ -143,14 +127,20 @@ async def test_h6_which_errors_lead_on_can_be_chosen(log: EventStore) -> None:
     assert (await sent(log, wide)).text == "second"
 
 
-def test_h6_what_cannot_work_is_refused_at_once() -> None:
-    for alternatives, says in (([], "at least one"), ([3], "async method"), ([(ScriptedProvider([]), "")], "its name")):
-        given: Any = alternatives
-        with pytest.raises(ConfigError, match=says):
-            FallbackProvider(given)
-    bad: Any = ["weather"]
-    with pytest.raises(ConfigError, match="no kind of ProviderError"):
-        FallbackProvider([ScriptedProvider([])], on=bad)
+@pytest.mark.parametrize(
+    ("alternatives", "options", "says"),
+    [
+        ([], {}, "at least one"),
+        ([3], {}, "async method"),
+        ([(ScriptedProvider([]), "")], {}, "its name"),
+        ([ScriptedProvider([])], {"on": ["weather"]}, "no kind of ProviderError"),
+        ([ScriptedProvider([])], {"breakers": [None, None]}, "as many breakers"),
+        ([ScriptedProvider([])], {"breakers": ["weather"]}, "breakers are CircuitBreakers"),
+    ],
+)
+def test_h6_what_cannot_work_is_refused_at_once(alternatives: Any, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        FallbackProvider(alternatives, **options)
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -202,28 +192,13 @@ async def test_h6_where_all_are_left_alone_the_call_may_be_repeated_when_one_may
     assert text_of((await asked())[-1].content) == "at last"
 
 
-async def test_h6_what_is_the_requests_own_fault_opens_no_circuit(log: EventStore) -> None:
-    provider = FallbackProvider([ScriptedProvider([WRONG] * 9 + [say("well")])])
-    for _ in range(9):
-        await sent(log, provider)
-    assert (await sent(log, provider)).text == "well"
-
-
-async def test_h6_breakers_can_be_left_out_and_those_inside_are_found() -> None:
+def test_h6_breakers_can_be_left_out_and_those_inside_are_found() -> None:
     one, other = CircuitBreaker("one"), CircuitBreaker("other")
     inner = FallbackProvider([ScriptedProvider([])], breakers=[one])
-    outer = FallbackProvider([inner, ReActProvider(FallbackProvider([ScriptedProvider([])], breakers=[other]))],
-                             breakers=[None, None])  # fmt: skip
-    assert outer.stream_objects == (one, other)
-    bad: Any
-    for bad, says in (([None, None], "as many breakers"), (["weather"], "breakers are CircuitBreakers")):
-        with pytest.raises(ConfigError, match=says):
-            FallbackProvider([inner], breakers=bad)
-
-
-async def test_h6_two_providers_of_one_class_and_model_have_two_breakers() -> None:
-    provider = FallbackProvider([(ScriptedProvider([]), "m"), (ScriptedProvider([]), "m")])
-    assert [living.name for living in provider.stream_objects] == ["ScriptedProvider/m", "ScriptedProvider/m 2"]
+    in_front = ReActProvider(FallbackProvider([ScriptedProvider([])], breakers=[other]))
+    assert FallbackProvider([inner, in_front], breakers=[None, None]).stream_objects == (one, other)
+    twins = FallbackProvider([(ScriptedProvider([]), "m"), (ScriptedProvider([]), "m")])
+    assert [living.name for living in twins.stream_objects] == ["ScriptedProvider/m", "ScriptedProvider/m 2"]
 
 
 async def test_h6_closing_closes_every_provider_also_where_one_fails() -> None:
@@ -265,9 +240,26 @@ class UnclosableStream:
         raise RuntimeError("cannot be closed")
 
 
-@pytest.mark.parametrize("kind", [NoStream, Unclosable])
-async def test_h6_a_stream_that_is_none_or_cannot_be_closed_is_a_failure_like_any_other(
-    log: EventStore, kind: type[ScriptedProvider]
+class Plain:
+    async def complete(self, request: ModelRequest) -> Any:
+        return say("from the second")
+
+
+BROKEN_OFF = cut(say("a long answer", usage=Usage(input_tokens=3)), after=0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(NoStream([]), None, id="a stream that is none"),
+        pytest.param(Unclosable([]), None, id="a stream that cannot be closed"),
+        pytest.param(ScriptedProvider([BROKEN_OFF]), None, id="an answer that broke off before its first piece"),
+        pytest.param(ScriptedProvider([DOWN]), Plain(), id="and the next may have no stream of its own"),
+    ],
+)
+async def test_h6_a_stream_without_a_piece_is_a_failure_like_any_other(
+    log: EventStore, first: Any, second: Any
 ) -> None:
-    provider = FallbackProvider([kind([]), ScriptedProvider([say("from the second")])])
-    assert (await sent(log, provider, streaming=True)).text == "from the second"
+    provider = FallbackProvider([first, second or ScriptedProvider([say("from the second")])])
+    result = await sent(log, provider, streaming=True)
+    assert (result.outcome, result.text) == (Completed(), "from the second")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from refold import ModelResponse, ProviderBlock, ProviderError, TextBlock, ThinkingBlock, ToolUse, Usage
+from refold import ModelResponse, ProviderBlock, ProviderError, TextBlock, ThinkingBlock, ToolUse, ToolUseBlock, Usage
 from refold.events.session.events import Verdict
 from refold.events.session.normalise import recorded_answer
 from refold.providers.openai.provider import OpenAIFormat
@@ -77,7 +77,18 @@ def test_the_old_form_of_a_call_is_understood() -> None:
     assert answer({**message, "tool_calls": [call("{}")]}).content == (
         ToolUse(name="weather", input="{}", id="call_1"),
     )
-    assert answer({"content": "Hi", "function_call": None, "tool_calls": None}).content == (TextBlock(text="Hi"),)
+    nothing = answer({"content": "Hi", "function_call": None, "tool_calls": None}, error=None)
+    assert nothing.content == (TextBlock(text="Hi"),)
+
+
+def recorded_call(arguments: object) -> tuple[ToolUseBlock, list[str]]:
+    """Return a call as it is recorded, and the verdict on it."""
+    found = recorded_answer(
+        answer({"tool_calls": [call(arguments)]}), lambda name, given: (given, Verdict(verdict="allow"))
+    )
+    (use,) = found.content
+    assert isinstance(use, ToolUseBlock)
+    return use, [verdict.verdict for verdict in found.verdicts]
 
 
 @pytest.mark.parametrize(
@@ -94,12 +105,8 @@ def test_the_old_form_of_a_call_is_understood() -> None:
     ],
 )
 def test_case_b04_b08_arguments_become_what_the_model_meant(arguments: object, recorded: dict[str, object]) -> None:
-    found = recorded_answer(
-        answer({"tool_calls": [call(arguments)]}), lambda name, given: (given, Verdict(verdict="allow"))
-    )
-    (use,) = found.content
-    assert use.input == recorded  # type: ignore[union-attr]
-    assert found.verdicts == (Verdict(verdict="allow"),)
+    use, verdicts = recorded_call(arguments)
+    assert (use.input, verdicts) == (recorded, ["allow"])
 
 
 def test_case_b04_arguments_that_are_missing_are_none() -> None:
@@ -109,12 +116,9 @@ def test_case_b04_arguments_that_are_missing_are_none() -> None:
 
 @pytest.mark.parametrize("arguments", ['{"path": "/a', "[1]", "nonsense", '"text"', ["x"], 7, True])
 def test_case_b06_arguments_that_are_no_object_are_for_the_model_to_correct(arguments: object) -> None:
-    found = recorded_answer(
-        answer({"tool_calls": [call(arguments)]}), lambda name, given: (given, Verdict(verdict="allow"))
-    )
-    assert [verdict.verdict for verdict in found.verdicts] == ["invalid_arguments"]
-    (use,) = found.content
-    assert use.malformed_input  # type: ignore[union-attr]
+    use, verdicts = recorded_call(arguments)
+    assert verdicts == ["invalid_arguments"]
+    assert use.malformed_input
 
 
 @pytest.mark.parametrize(
@@ -175,26 +179,18 @@ def test_case_c14_content_in_parts_is_one_text() -> None:
     assert (refused.content, refused.stop_reason) == ((TextBlock(text="No."),), "refusal")
 
 
-def test_case_d01_an_empty_answer_holds_no_blocks() -> None:
-    messages: tuple[object, ...] = ({"content": None}, {"content": ""}, {"content": " \n"}, {"content": []}, {})
-    for message in messages:
-        assert answer(message).content == ()
+@pytest.mark.parametrize("message", [{"content": None}, {"content": ""}, {"content": " \n"}, {"content": []}, {}])
+def test_case_d01_an_empty_answer_holds_no_blocks(message: object) -> None:
+    assert answer(message).content == ()
 
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
-def test_reasoning_comes_first(field: str) -> None:
+def test_reasoning_comes_first_and_counts_once(field: str) -> None:
     found = answer({"content": "Hi", field: "hm", "tool_calls": [call()]}).content
-    assert found == (
-        ThinkingBlock(thinking="hm"),
-        TextBlock(text="Hi"),
-        ToolUse(name="weather", input="{}", id="call_1"),
-    )
-
-
-def test_reasoning_that_is_said_twice_counts_once() -> None:
-    assert answer({"content": None, "reasoning": "hm", "reasoning_content": "hm"}).content == (
-        ThinkingBlock(thinking="hm"),
-    )
+    expected = ThinkingBlock(thinking="hm"), TextBlock(text="Hi"), ToolUse(name="weather", input="{}", id="call_1")
+    assert found == expected
+    twice = answer({"content": None, "reasoning": "hm", "reasoning_content": "hm"}).content
+    assert twice == (ThinkingBlock(thinking="hm"),)
 
 
 def test_signed_reasoning_is_kept_for_its_provider() -> None:
@@ -310,10 +306,6 @@ def test_an_error_inside_a_successful_response_is_one(body: dict[str, Any], kind
     error = failure(body)
     assert (error.kind, error.status) == (kind, status)
     assert error.retryable == (kind != "invalid_request")
-
-
-def test_no_error_is_none() -> None:
-    assert answer({"content": "Hi"}, error=None).content == (TextBlock(text="Hi"),)
 
 
 def test_a_byte_order_mark_and_halves_of_emojis_do_no_harm() -> None:

@@ -16,6 +16,14 @@ def failure(status: int, body: object) -> ProviderError:
     return error
 
 
+def bad(message: str, kind: str = "BadRequestError", code: int | None = 400) -> dict[str, object]:
+    return {"message": message, "type": kind, "code": code}
+
+
+TOO_LONG = "maximum context length is 8192 tokens"
+GEMINI = {"code": 400, "message": "The input token count (9) exceeds the maximum", "status": "INVALID_ARGUMENT"}
+
+
 def official(code: object, kind: str = "invalid_request_error", message: str = "No.") -> dict[str, object]:
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
@@ -70,73 +78,17 @@ def test_an_error_names_its_code_and_its_type_once() -> None:
     ("status", "body", "kind", "said"),
     [
         # vLLM, old and new
-        (
-            400,
-            {
-                "object": "error",
-                "message": "This model's maximum context length is 8192 tokens.",
-                "type": "BadRequestError",
-                "code": 400,
-            },
-            "context_too_long",
-            "maximum context length is 8192",
-        ),
-        (
-            404,
-            {"error": {"message": "The model `x` does not exist.", "type": "NotFoundError", "code": 404}},
-            "invalid_request",
-            "`x`",
-        ),
-        (
-            400,
-            {"error": {"message": "m", "type": "BadRequestError", "param": None, "code": 400}},
-            "invalid_request",
-            "m",
-        ),
+        (400, {"object": "error", **bad(f"This model's {TOO_LONG}.")}, "context_too_long", TOO_LONG),
+        (404, {"error": bad("The model `x` does not exist.", "NotFoundError", 404)}, "invalid_request", "`x`"),
+        (400, {"error": {**bad("m"), "param": None}}, "invalid_request", "m"),
         # llama.cpp
-        (
-            400,
-            {
-                "error": {
-                    "code": 400,
-                    "message": "too big",
-                    "type": "exceed_context_size_error",
-                    "n_prompt_tokens": 9,
-                    "n_ctx": 4,
-                }
-            },
-            "context_too_long",
-            "too big",
-        ),
-        (
-            503,
-            {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}},
-            "overloaded",
-            "Loading model",
-        ),
+        (400, {"error": bad("too big", "exceed_context_size_error")}, "context_too_long", "too big"),
+        (503, {"error": bad("Loading model", "unavailable_error", 503)}, "overloaded", "Loading model"),
         # Ollama, LM Studio
-        (
-            404,
-            {"error": {"message": 'model "x" not found', "type": "api_error", "param": None, "code": None}},
-            "invalid_request",
-            "x",
-        ),
+        (404, {"error": {**bad('model "x" not found', "api_error", None), "param": None}}, "invalid_request", "x"),
         (400, {"error": "json: cannot unmarshal"}, "invalid_request", "cannot unmarshal"),
         # Gemini's compatible endpoint
-        (
-            400,
-            [
-                {
-                    "error": {
-                        "code": 400,
-                        "message": "The input token count (9) exceeds the maximum",
-                        "status": "INVALID_ARGUMENT",
-                    }
-                }
-            ],
-            "context_too_long",
-            "input token count",
-        ),
+        (400, [{"error": GEMINI}], "context_too_long", "input token count"),
         # OpenRouter
         (402, {"error": {"message": "Insufficient credits", "code": 402}}, "auth", "Insufficient credits"),
         # FastAPI, gateways

@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from refold import Message, ModelRequest, ModelResponse, ProviderBlock, ProviderError, TextBlock, ThinkingBlock, ToolUse
-from refold.events import ImageBlock, ToolResultBlock, ToolUseBlock
-from refold.events.core.content import Block, JsonObject
-from refold.events.core.ids import ToolCallId
+from refold import Message, ModelRequest, ModelResponse, ProviderError, TextBlock, ToolUse
+from refold.events import ImageBlock, ToolUseBlock
+from refold.events.core.content import JsonObject
 from refold.events.model.configuration import ToolSpec
 from refold.events.model.history_rules import HistoryRules
-from refold.events.model.messages import Delta, StopReason, TextDelta, ToolInputDelta
+from refold.events.model.messages import Delta, TextDelta, ToolInputDelta
 from refold.providers.http.events import EventStreamReader
 from refold.providers.openai.provider import OpenAIFormat
 from refold.providers.openai.request import OpenAISettings
 from tests.providers.chat_completions import check_accepted, chunk
+from tests.providers.conversation import IMAGE, assistant, call, result, user
+from tests.providers.histories import histories, texts, tool_names, tools
 
 T = TypeVar("T")
 
@@ -59,37 +60,7 @@ def test_the_check_of_requests_notices_what_is_wrong() -> None:
             check_accepted(json.dumps(body).encode())
 
 
-texts = st.text(max_size=8) | st.sampled_from(["", " ", "é😀", "\ud83d", "Error: x"])
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | texts,
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(texts, inner, max_size=2),
-    max_leaves=4,
-)
-arguments = st.dictionaries(texts, json_values, max_size=3)
-call_ids = st.sampled_from([ToolCallId(name) for name in ("call_1_0", "call_1_1", "toolu_" + "x" * 50, "", "ä b")])
-tool_names = st.sampled_from(["weather", "time", "wetter für morgen", "x" * 70, "", "a.b"])
-images = st.builds(ImageBlock, media_type=st.sampled_from(["image/png", "image/jpeg"]), data=st.binary(max_size=4))
-text_blocks = st.builds(TextBlock, text=texts)
-calls = st.builds(ToolUseBlock, id=call_ids, name=tool_names, input=arguments)
-results = st.builds(
-    ToolResultBlock,
-    tool_use_id=call_ids,
-    content=st.lists(text_blocks | images, max_size=2).map(tuple),
-    is_error=st.booleans(),
-)
-foreign = st.builds(ProviderBlock, provider=st.just("anthropic"), data=arguments)
-thoughts = st.builds(ThinkingBlock, thinking=texts, signature=st.none() | texts)
-user_messages = st.lists(text_blocks | images | results | foreign, max_size=4)
-assistant_messages = st.lists(text_blocks | images | calls | foreign | thoughts, max_size=4)
-any_history: st.SearchStrategy[list[Message]] = st.lists(
-    st.tuples(st.just("user"), user_messages) | st.tuples(st.just("assistant"), assistant_messages), max_size=6
-).map(lambda pairs: [Message(role, tuple(blocks)) for role, blocks in pairs])  # type: ignore[arg-type]
-tools = st.lists(tool_names, unique=True, max_size=3).map(
-    lambda names: tuple(ToolSpec(name=name, description=name, input_schema={"type": "object"}) for name in names)
-)
-
-
-@given(history=any_history, prompt=texts, offered=tools, stream=st.booleans(), parallel=st.none() | st.booleans())
+@given(histories, texts, tools, st.booleans(), st.none() | st.booleans())
 def test_every_request_that_is_sent_is_one_that_the_api_accepts(
     history: list[Message], prompt: str, offered: tuple[ToolSpec, ...], stream: bool, parallel: bool | None
 ) -> None:
@@ -103,37 +74,25 @@ def test_every_request_that_is_sent_is_one_that_the_api_accepts(
     assert wire_format.request(request, stream=stream).body == sent.body
 
 
+spoken_or_shown: st.SearchStrategy[ImageBlock | str] = st.sampled_from(["Hi", IMAGE])
+
+
 @st.composite
 def balanced_histories(draw: st.DrawFn) -> list[Message]:
     """Histories as Refold keeps them."""
     history: list[Message] = []
+    open_calls: list[ToolUseBlock] = []
     for turn in range(draw(st.integers(1, 4))):
-        content: list[Block] = list(
-            draw(st.lists(st.builds(TextBlock, text=st.just("Hi")) | images, min_size=1, max_size=2))
-        )
-        open_calls = [block for block in history[-1].content if isinstance(block, ToolUseBlock)] if history else []
-        answers = [
-            ToolResultBlock(tool_use_id=call.id, content=(TextBlock(text=f"of {call.id}"),)) for call in open_calls
-        ]
-        history.append(Message("user", (*draw(st.permutations(answers)), *content)))
+        answers = draw(st.permutations([result(each.id, f"of {each.id}") for each in open_calls]))
+        content = draw(st.lists(spoken_or_shown, min_size=1, max_size=2))
+        history.append(user(*answers, *content))
+        open_calls = []
         if draw(st.booleans()):
-            used = [
-                ToolUseBlock(id=ToolCallId(f"call_{turn}_{place}"), name=name, input={"turn": turn})
-                for place, name in enumerate(draw(st.lists(tool_names, max_size=3)))
-            ]
-            history.append(Message("assistant", (TextBlock(text="So."), *used)))
+            names = draw(st.lists(tool_names, max_size=3))
+            open_calls = [call(f"call_{turn}_{place}", name, {"turn": turn}) for place, name in enumerate(names)]
+            history.append(assistant("So.", *open_calls))
     if history[-1].role == "assistant":
-        history.append(
-            Message(
-                "user",
-                tuple(
-                    ToolResultBlock(tool_use_id=block.id, content=(TextBlock(text=f"of {block.id}"),))
-                    for block in history[-1].content
-                    if isinstance(block, ToolUseBlock)
-                )
-                or (TextBlock(text="Go on."),),
-            )
-        )
+        history.append(user(*(result(each.id, f"of {each.id}") for each in open_calls), "Go on."))
     return history
 
 
@@ -156,12 +115,7 @@ def test_nothing_of_a_balanced_history_is_lost(history: list[Message]) -> None:
 
 # ----- what is read
 
-REASONS: dict[str, StopReason] = {
-    "stop": "end_turn",
-    "length": "max_tokens",
-    "content_filter": "refusal",
-    "tool_calls": "tool_use",
-}
+REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal", "tool_calls": "tool_use"}
 
 spoken_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 call_values = st.fixed_dictionaries(
@@ -180,20 +134,13 @@ def completions(draw: st.DrawFn) -> ChatCompletion:
     text = draw(st.none() | spoken_texts)
     refusal = draw(st.none() | spoken_texts) if not used else None
     counts = draw(st.none() | st.tuples(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100)))
-    message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": refusal}
-    if used:
-        message["tool_calls"] = [
-            {"id": f"call_{place}", "type": "function", "function": function} for place, function in enumerate(used)
-        ]
+    calls = [{"id": f"call_{place}", "type": "function", "function": function} for place, function in enumerate(used)]
+    message = {"role": "assistant", "content": text, "refusal": refusal, **({"tool_calls": calls} if calls else {})}
     usage = None
     if counts is not None:
         prompt, output, cached = counts
-        usage = {
-            "prompt_tokens": prompt,
-            "completion_tokens": output,
-            "total_tokens": prompt + output,
-            "prompt_tokens_details": {"cached_tokens": min(cached, prompt)},
-        }
+        usage = {"prompt_tokens": prompt, "completion_tokens": output, "total_tokens": prompt + output}
+        usage["prompt_tokens_details"] = {"cached_tokens": min(cached, prompt)}  # type: ignore[assignment]
     finish = draw(st.sampled_from(["stop", "length", "content_filter", *(["tool_calls"] if used else [])]))
     choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
     return ChatCompletion.model_validate(
@@ -238,13 +185,12 @@ def streams(draw: st.DrawFn, official: ChatCompletion) -> list[ChatCompletionChu
     deltas += [{"content": piece} for piece in pieces(choice.message.content or "", draw)]
     deltas += [{"refusal": piece} for piece in pieces(choice.message.refusal or "", draw)]
     rows: list[list[dict[str, Any]]] = []
-    for index, call in enumerate(choice.message.tool_calls or ()):
-        assert call.type == "function"
-        begun = {"name": call.function.name, "arguments": ""}
-        deltas.append({"tool_calls": [{"index": index, "id": call.id, "type": "function", "function": begun}]})
-        rows.append(
-            [{"index": index, "function": {"arguments": piece}} for piece in pieces(call.function.arguments, draw)]
-        )
+    for index, used in enumerate(choice.message.tool_calls or ()):
+        assert used.type == "function"
+        begun = {"name": used.function.name, "arguments": ""}
+        deltas.append({"tool_calls": [{"index": index, "id": used.id, "type": "function", "function": begun}]})
+        arguments = pieces(used.function.arguments, draw)
+        rows.append([{"index": index, "function": {"arguments": piece}} for piece in arguments])
     waiting = [iter(row) for row in rows]
     for place in draw(st.permutations([place for place, row in enumerate(rows) for _ in row])):
         deltas.append({"tool_calls": [next(waiting[place])]})
@@ -336,61 +282,28 @@ def test_a_body_that_ends_early_is_a_failure(official: ChatCompletion, data: st.
     assert (caught.value.kind, caught.value.retryable) == ("malformed", True)
 
 
-FIELDS = [
-    "index",
-    "id",
-    "type",
-    "name",
-    "arguments",
-    "function",
-    "tool_calls",
-    "content",
-    "delta",
-    "message",
-    "choices",
-    "text",
-]
-FIELDS += [
-    "finish_reason",
-    "error",
-    "code",
-    "usage",
-    "prompt_tokens",
-    "reasoning",
-    "reasoning_details",
-    "extra_content",
-    "refusal",
-]
+FIELDS = ["index", "id", "type", "name", "arguments", "function", "tool_calls", "content", "delta", "message", "text"]
+FIELDS += ["choices", "finish_reason", "error", "code", "usage", "prompt_tokens", "reasoning", "reasoning_details"]
+FIELDS += ["extra_content", "refusal"]
+some_fields = st.sampled_from(FIELDS)
+leaves = st.none() | st.booleans() | st.integers(-2, 600) | st.floats()
 nonsense: st.SearchStrategy[Any] = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-2, 600)
-    | st.floats()
-    | st.sampled_from(["", "a", "{", "{}", "stop", "\ud83d"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4),
+    leaves | st.sampled_from(["", "a", "{", "{}", "stop", "\ud83d"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(some_fields, inner, max_size=4),
     max_leaves=12,
 )
-likely: st.SearchStrategy[JsonObject] = st.fixed_dictionaries(
-    {
-        "choices": st.lists(
-            st.fixed_dictionaries(
-                {"index": st.sampled_from([0, 0, 0, 1, None])},
-                optional={
-                    "delta": st.dictionaries(st.sampled_from(FIELDS), nonsense, max_size=3)
-                    | st.fixed_dictionaries(
-                        {
-                            "tool_calls": st.lists(
-                                st.dictionaries(st.sampled_from(FIELDS), nonsense, max_size=4), max_size=3
-                            )
-                        }
-                    ),
-                    "message": nonsense,
-                    "finish_reason": st.sampled_from([None, None, "stop", "length", 3]),
-                },
-            ),
-            max_size=2,
-        )
+likely_calls = st.lists(st.dictionaries(some_fields, nonsense, max_size=4), max_size=3)
+likely_choices = st.fixed_dictionaries(
+    {"index": st.sampled_from([0, 0, 0, 1, None])},
+    optional={
+        "delta": st.dictionaries(some_fields, nonsense, max_size=3)
+        | st.fixed_dictionaries({"tool_calls": likely_calls}),
+        "message": nonsense,
+        "finish_reason": st.sampled_from([None, None, "stop", "length", 3]),
     },
+)
+likely: st.SearchStrategy[JsonObject] = st.fixed_dictionaries(
+    {"choices": st.lists(likely_choices, max_size=2)},
     optional={"usage": nonsense, "model": nonsense, "error": st.none() | nonsense},
 )
 

@@ -46,26 +46,25 @@ THOUGHT = ThinkingBlock(thinking="I look.", provider_data=THOUGHT_DATA)
 CALL = ToolUse(name="weather", input={"city": "Lisbon"})
 
 
+async def pieces_of(provider: Any, request: ModelRequest = REQUEST) -> list[Any]:
+    return [piece async for piece in ReActProvider(provider).stream(request)]
+
+
 async def answer_to(item: Any, request: ModelRequest = REQUEST) -> ModelResponse:
     """Return what is made of an answer, which is the same streamed and whole."""
     whole = await ReActProvider(ScriptedProvider([item])).complete(request)
-    streamed = [piece async for piece in ReActProvider(ScriptedProvider([item])).stream(request)][-1]
+    streamed = (await pieces_of(ScriptedProvider([item]), request))[-1]
     assert streamed == whole
     return whole
 
 
-async def test_the_other_provider_is_asked_in_text() -> None:
-    scripted = ScriptedProvider([ACTION])
-    await ReActProvider(scripted).complete(REQUEST)
-    [asked] = scripted.requests
-    assert asked.tools == ()
-    assert "## weather" in asked.system_prompt
-
-
-async def test_a_model_that_refuses_stop_sequences_is_sent_none() -> None:
+async def test_the_other_provider_is_asked_in_text_and_without_stop_sequences_where_it_refuses_them() -> None:
     scripted = ScriptedProvider([ACTION, ACTION])
     await ReActProvider(scripted).complete(REQUEST)
     await ReActProvider(scripted, stop=False).complete(REQUEST)
+    for asked in scripted.requests:
+        assert asked.tools == ()
+        assert "## weather" in asked.system_prompt
     assert [request.stop_sequences for request in scripted.requests] == [("\nObservation:",), ()]
 
 
@@ -85,6 +84,7 @@ def test_a_provider_is_put_in_front_once_and_only_for_react() -> None:
         ("FINAL_ANSWER: Sunny.", "end_turn", (TextBlock(text="Sunny."),), "end_turn"),
         ("FINAL_ANSWER: Sunny.", "stop_sequence", (TextBlock(text="Sunny."),), "stop_sequence"),
         ("FINAL_ANSWER: Sun", "max_tokens", (TextBlock(text="Sun"),), "max_tokens"),
+        ("FINAL_ANSWER: Sunny.\nObservation: x", "max_tokens", (TextBlock(text="Sunny."),), "end_turn"),
         (ACTION, "max_tokens", (THOUGHT, CALL), "tool_use"),  # It was over before the answer was cut.
         (f"{ACTION}\nObservation: su", "max_tokens", (THOUGHT, CALL), "tool_use"),
     ],
@@ -95,12 +95,6 @@ async def test_a_step_becomes_an_answer(
     usage = Usage(input_tokens=3, output_tokens=4)
     answer = await answer_to(say(text, stop_reason=stop_reason, usage=usage))
     assert answer == ModelResponse(content=content, stop_reason=made_of_it, usage=usage)
-
-
-async def test_an_answer_that_was_over_before_it_was_cut_is_whole() -> None:
-    answer = await answer_to(say("FINAL_ANSWER: Sunny.\nObservation: x", stop_reason="max_tokens"))
-    assert answer.stop_reason == "end_turn"
-    assert answer.content == (TextBlock(text="Sunny."),)
 
 
 @pytest.mark.parametrize(
@@ -192,8 +186,7 @@ async def test_the_models_own_reasoning_is_kept_and_is_no_thought() -> None:
 
 async def test_thoughts_and_the_answer_are_streamed_and_nothing_else() -> None:
     usage = Usage(input_tokens=3, output_tokens=4)
-    provider = ReActProvider(ScriptedProvider([say("Thought: I know.\nFINAL_ANSWER: It is sunny.", usage=usage)]))
-    pieces = [piece async for piece in provider.stream(REQUEST)]
+    pieces = await pieces_of(ScriptedProvider([say("Thought: I know.\nFINAL_ANSWER: It is sunny.", usage=usage)]))
     assert "".join(piece.thinking for piece in pieces if isinstance(piece, ThinkingDelta)) == "I know."
     assert "".join(piece.text for piece in pieces if isinstance(piece, TextDelta)) == "It is sunny."
     assert [piece for piece in pieces if isinstance(piece, UsageDelta)] == [
@@ -205,7 +198,7 @@ async def test_thoughts_and_the_answer_are_streamed_and_nothing_else() -> None:
 
 
 async def test_what_was_held_back_comes_before_the_answer() -> None:
-    pieces = [piece async for piece in ReActProvider(ScriptedProvider(["FINAL_ANSWER: See:\nObs"])).stream(REQUEST)]
+    pieces = await pieces_of(ScriptedProvider(["FINAL_ANSWER: See:\nObs"]))
     assert pieces[:-1] == [TextDelta("Se"), TextDelta("e:"), TextDelta("\nObs")]
     assert isinstance(pieces[-1], ModelResponse)
 
@@ -271,9 +264,9 @@ class NoStream(Wrong):
         return self.item
 
 
-async def test_a_model_that_cannot_stream_is_streamed_from_too() -> None:
-    pieces = [piece async for piece in ReActProvider(Whole()).stream(REQUEST)]
-    assert pieces == [say("Sunny.")]
+async def test_a_model_that_cannot_stream_is_streamed_from_and_a_stream_may_lack_an_answer() -> None:
+    assert await pieces_of(Whole()) == [say("Sunny.")]
+    assert await pieces_of(Wrong(TextDelta("Thought: hm"))) == [ThinkingDelta("hm")]
 
 
 @pytest.mark.parametrize("item", ["text", None, ModelResponse(content=(7,))])  # type: ignore[arg-type]
@@ -282,14 +275,6 @@ async def test_what_is_no_answer_is_refused(item: Any) -> None:
         await ReActProvider(Wrong(item)).complete(REQUEST)
     assert refusal.value.kind == "malformed"
     with pytest.raises(ProviderError, match="cannot be used"):
-        [piece async for piece in ReActProvider(Wrong(item)).stream(REQUEST)]
-
-
-async def test_a_stream_that_is_none_is_refused() -> None:
+        await pieces_of(Wrong(item))
     with pytest.raises(ProviderError, match="not an async iterator"):
-        [piece async for piece in ReActProvider(NoStream("text")).stream(REQUEST)]
-
-
-async def test_a_stream_without_an_answer_ends_without_one() -> None:
-    pieces = [piece async for piece in ReActProvider(Wrong(TextDelta("Thought: hm"))).stream(REQUEST)]
-    assert pieces == [ThinkingDelta("hm")]
+        await pieces_of(NoStream(item))

@@ -1,4 +1,7 @@
-"""What a policy and an offer say becomes verdicts; what they get wrong, a broken call or an error with a name."""
+"""What a policy and an offer say becomes verdicts; what they get wrong, a broken call or an error with a name.
+
+What sessions do about it is tested in `tests/conformance/test_policies.py`.
+"""
 
 import asyncio
 from typing import Any
@@ -6,7 +9,7 @@ from typing import Any
 import pytest
 
 from refold.actors.calls.policy import judged, offered_tools
-from refold.events.core.content import AnswerContent, TextBlock, ToolUseBlock
+from refold.events.core.content import AnswerContent, ToolUseBlock
 from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.events.model.configuration import ToolSpec
@@ -54,32 +57,6 @@ async def test_what_a_policy_says_becomes_the_verdict(said: object, verdict: Ver
     assert await verdicts(later, call()) == [verdict]
 
 
-async def test_a_policy_sees_the_call_and_where_it_is_made() -> None:
-    seen: list[ProposedCall] = []
-    await verdicts(seen.append, TextBlock(text="first"), call("pay", amount=1))
-    assert seen == [
-        ProposedCall(
-            session=SessionId("s"),
-            run=RunId("run_3"),
-            turn=2,
-            tool="pay",
-            input={"amount": 1},
-            tier="confirm",
-            effect="once",
-        )
-    ]
-
-
-async def test_a_policy_gets_arguments_of_its_own() -> None:
-    use = call(rows=[{"x": 1}])
-
-    def policy(proposed: ProposedCall) -> None:
-        proposed.input["rows"][0]["x"] = 2  # type: ignore[index]
-
-    await verdicts(policy, use)
-    assert use.input == {"rows": [{"x": 1}]}
-
-
 @pytest.mark.parametrize("kind", ["ask", "deny", "invalid_arguments", "not_found", "broken"])
 async def test_a_verdict_other_than_allow_stays_and_no_policy_is_asked(kind: Any) -> None:
     def policy(_: ProposedCall) -> None:
@@ -107,20 +84,6 @@ async def test_a_policy_that_raises_breaks_its_call_and_no_other(error: BaseExce
     assert first.reason == f"The policy failed: {error!s}" or first.reason.endswith(type(error).__name__)
 
 
-async def test_whoever_cancels_the_work_of_a_policy_gets_the_cancellation() -> None:
-    thinking = asyncio.Event()
-
-    async def policy(_: ProposedCall) -> None:
-        thinking.set()
-        await asyncio.Event().wait()
-
-    work = asyncio.create_task(verdicts(policy, call()))
-    await thinking.wait()
-    work.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await work
-
-
 async def test_a_policy_that_limits_its_own_time_breaks_only_its_call() -> None:
     async def policy(_: ProposedCall) -> None:
         async with asyncio.timeout(0):
@@ -142,31 +105,9 @@ async def _in_a_frame(work: Any) -> Any:
     return await work
 
 
-def test_everything_is_offered_where_nobody_says_otherwise() -> None:
-    assert offered_tools(None, SessionId("s"), TOOLS) is TOOLS
-
-
-def test_an_offer_says_yes_or_no_to_each_tool_in_order() -> None:
-    asked: list[tuple[str, str]] = []
-
+def test_an_offer_that_would_end_the_process_is_an_error_that_names_the_tool() -> None:
     def offer(session: SessionId, spec: ToolSpec) -> bool:
-        asked.append((session, spec.name))
-        return spec.tier == "confirm"
-
-    assert offered_tools(offer, SessionId("s"), TOOLS) == (PAY,)
-    assert asked == [("s", "look"), ("s", "pay")]
-
-
-@pytest.mark.parametrize("said", [None, 1, "yes"])
-def test_an_offer_that_says_neither_yes_nor_no_is_an_error(said: Any) -> None:
-    with pytest.raises(AgentLoopError, match=rf"gave {type(said).__name__} for look instead of True or False"):
-        offered_tools(lambda session, spec: said, SessionId("s"), TOOLS)
-
-
-@pytest.mark.parametrize("error", [RuntimeError("boom"), SystemExit(2), asyncio.CancelledError()])
-def test_an_offer_that_raises_is_an_error_that_names_the_tool(error: BaseException) -> None:
-    def offer(session: SessionId, spec: ToolSpec) -> bool:
-        raise error
+        raise SystemExit(2)
 
     with pytest.raises(AgentLoopError, match="the offer of tools failed on look"):
         offered_tools(offer, SessionId("s"), TOOLS)

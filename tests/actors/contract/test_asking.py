@@ -28,68 +28,50 @@ def ref(world: World, gate: threading.Event) -> Any:
     return world.start(Answerer, world, gate)
 
 
-def test_a_blocking_ask_returns_the_answer(ref: Any) -> None:
-    assert ref.ask("this") == "answer to this"
-
-
-def test_an_ask_that_does_not_block_returns_a_future_of_the_answer(ref: Any, gate: threading.Event) -> None:
-    future = ref.ask("wait", block=False)
-    assert isinstance(future, pykka.Future)
-    gate.set()
-    assert future.get(timeout=LONG_S) is True
-    assert future.get() is True
-
-
-def test_a_blocking_ask_may_be_given_a_time(ref: Any) -> None:
-    with pytest.raises(pykka.Timeout):
-        ref.ask("wait", timeout=0.001)
-
-
-def test_getting_an_answer_may_be_given_a_time_and_tried_again(ref: Any, gate: threading.Event) -> None:
-    future = ref.ask("wait", block=False)
-    with pytest.raises(pykka.Timeout):
-        future.get(timeout=0)
-    gate.set()
-    assert future.get() is True
-
-
-def test_an_answer_that_comes_too_late_hurts_nobody(ref: Any, gate: threading.Event) -> None:
+def test_a_blocking_ask_may_be_given_a_time_and_an_answer_that_comes_too_late_hurts_nobody(
+    ref: Any, gate: threading.Event
+) -> None:
     with pytest.raises(pykka.Timeout):
         ref.ask("wait", timeout=0.001)
     gate.set()
     assert ref.ask("next") == "answer to next"
 
 
-def test_an_error_of_the_handler_is_raised_for_the_asker(ref: Any) -> None:
+def test_an_ask_that_does_not_block_returns_a_future_that_may_be_got_in_time_and_again(
+    ref: Any, gate: threading.Event
+) -> None:
+    future = ref.ask("wait", block=False)
+    assert isinstance(future, pykka.Future)
+    with pytest.raises(pykka.Timeout):
+        future.get(timeout=0)
+    gate.set()
+    assert [future.get(timeout=LONG_S), future.get()] == [True, True]
+
+
+def test_an_error_of_the_handler_is_raised_for_the_asker_and_waits_in_the_future(ref: Any) -> None:
     error = ValueError("broken")
     with pytest.raises(ValueError, match="broken") as raised:
         ref.ask(error)
     assert raised.value is error
     assert any(entry.name == "on_receive" for entry in raised.traceback)
     assert ref.ask("next") == "answer to next"
-
-
-def test_an_error_of_the_handler_waits_in_the_future(ref: Any) -> None:
     future = ref.ask(ValueError("broken"), block=False)
     for _ in range(2):
         with pytest.raises(ValueError, match="broken"):
             future.get()
 
 
-def test_a_blocking_ask_of_a_stopped_actor_fails(ref: Any) -> None:
+def test_an_ask_of_a_stopped_actor_fails_blocking_or_not(ref: Any) -> None:
     ref.stop()
     with pytest.raises(pykka.ActorDeadError, match="Answerer"):
         ref.ask("too late")
-
-
-def test_the_future_of_an_ask_of_a_stopped_actor_fails(ref: Any) -> None:
-    ref.stop()
     future = ref.ask("too late", block=False)
     with pytest.raises(pykka.ActorDeadError, match="Answerer"):
         future.get()
 
 
 def test_answers_come_in_the_order_of_the_questions(ref: Any) -> None:
+    assert ref.ask("this") == "answer to this"
     futures = [ref.ask(number, block=False) for number in range(100)]
     assert pykka.get_all(futures) == [f"answer to {number}" for number in range(100)]
 

@@ -52,37 +52,23 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL)
 
 
-def test_an_error_under_tell_goes_to_on_failure_with_its_traceback(world: World) -> None:
+def test_an_error_under_tell_goes_to_on_failure_with_its_traceback_and_not_to_on_stop(world: World) -> None:
     seen: list[Any] = []
     failed = threading.Event()
     ref = world.start(Fragile, seen, failed)
     error = ValueError("broken")
     ref.tell(error)
     assert failed.wait(LONG_S)
-    assert [(kind, value) for kind, value, _ in seen] == [(ValueError, error)]
-    assert isinstance(seen[0][2], TracebackType)
+    [(kind, value, traceback)] = seen
+    assert (kind, value) == (ValueError, error)
+    assert isinstance(traceback, TracebackType)
 
 
-def test_on_stop_is_not_called_for_a_failure(world: World) -> None:
-    seen: list[Any] = []
-    failed = threading.Event()
-    world.start(Fragile, seen, failed).tell(ValueError("broken"))
-    assert failed.wait(LONG_S)
-    assert "stop" not in seen
-
-
-def test_an_error_in_on_failure_goes_no_further(world: World) -> None:
+@pytest.mark.parametrize("kind", [Fragile, FailsToFail], ids=["one", "also in on_failure"])
+def test_the_failure_of_one_actor_is_none_of_another(world: World, kind: type) -> None:
     failed = threading.Event()
     other = world.start(Fragile, [], threading.Event())
-    world.start(FailsToFail, [], failed).tell(ValueError("broken"))
-    assert failed.wait(LONG_S)
-    assert other.ask("still there?") == "still there?"
-
-
-def test_the_failure_of_one_actor_is_none_of_another(world: World) -> None:
-    failed = threading.Event()
-    other = world.start(Fragile, [], threading.Event())
-    world.start(Fragile, [], failed).tell(ValueError("broken"))
+    world.start(kind, [], failed).tell(ValueError("broken"))
     assert failed.wait(LONG_S)
     assert other.ask("still there?") == "still there?"
 

@@ -6,6 +6,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator
+from operator import add
 from types import coroutine
 from typing import Any
 
@@ -25,23 +26,15 @@ def futures(world: World) -> "list[pykka.Future[Any]]":
     return [world.future() for _ in range(3)]
 
 
-def test_a_value_can_be_got_many_times(future: "pykka.Future[Any]") -> None:
-    future.set(7)
-    assert [future.get(), future.get(timeout=0)] == [7, 7]
-
-
-def test_a_value_is_none_where_none_is_given(future: "pykka.Future[Any]") -> None:
-    future.set()
-    assert future.get() is None
-
-
-def test_there_is_one_outcome(future: "pykka.Future[Any]") -> None:
+def test_there_is_one_outcome_which_can_be_got_many_times(futures: "list[pykka.Future[Any]]") -> None:
+    future, nothing, _ = futures
+    nothing.set()
     future.set("first")
     with pytest.raises(queue.Full):
         future.set("second")
     with pytest.raises(queue.Full):
         future.set_exception((ValueError, ValueError("late"), None))
-    assert future.get() == "first"
+    assert [future.get(), future.get(timeout=0), nothing.get()] == ["first", "first", None]
 
 
 def test_get_gives_up_in_time_and_the_future_lives_on(future: "pykka.Future[Any]") -> None:
@@ -94,18 +87,14 @@ def test_a_future_may_be_the_value_of_another(world: World) -> None:
     assert outer.get().get() == "inner"
 
 
-def test_get_all_waits_for_all(futures: "list[pykka.Future[Any]]") -> None:
-    for number, future in enumerate(futures):
-        future.set(number)
-    assert pykka.get_all(futures) == [0, 1, 2]
-    assert pykka.get_all(futures) == [0, 1, 2]
-
-
-def test_get_all_gives_up_in_time(futures: "list[pykka.Future[Any]]") -> None:
+def test_get_all_waits_for_all_or_gives_up_in_time(futures: "list[pykka.Future[Any]]") -> None:
     futures[0].set(0)
     futures[2].set(2)
     with pytest.raises(pykka.Timeout):
         pykka.get_all(futures, timeout=0)
+    futures[1].set(1)
+    for _ in range(2):
+        assert pykka.get_all(futures) == [0, 1, 2]
 
 
 def test_get_all_takes_futures_of_both_worlds(refold_world: World, pykka_world: World) -> None:
@@ -115,24 +104,16 @@ def test_get_all_takes_futures_of_both_worlds(refold_world: World, pykka_world: 
     assert pykka.get_all(futures) == [0, 1]
 
 
-def test_a_future_can_be_awaited(future: "pykka.Future[Any]") -> None:
-    async def wait() -> Any:
-        return await future
-
-    future.set("awaited")
-    assert asyncio.run(wait()) == "awaited"
-
-
-def test_a_future_can_be_yielded_from(future: "pykka.Future[Any]") -> None:
+def test_a_future_can_be_awaited_and_yielded_from(future: "pykka.Future[Any]") -> None:
     @coroutine
-    def wait() -> Generator[Any, Any, Any]:
+    def yielding() -> Generator[Any, Any, Any]:
         return (yield from future)
 
-    async def run() -> Any:
-        return await wait()
+    async def wait() -> Any:
+        return await future, await yielding()
 
-    future.set("yielded")
-    assert asyncio.run(run()) == "yielded"
+    future.set("value")
+    assert asyncio.run(wait()) == ("value", "value")
 
 
 DERIVED: "dict[str, Callable[[pykka.Future[Any]], pykka.Future[Any]]]" = {
@@ -143,75 +124,58 @@ DERIVED: "dict[str, Callable[[pykka.Future[Any]], pykka.Future[Any]]]" = {
 }
 
 
-def test_map_passes_the_whole_value_through_a_function(future: "pykka.Future[Any]") -> None:
-    count = future.map(len)
-    future.set([10, 20, 30])
-    assert count.get(timeout=0) == 3
-
-
-def test_map_takes_a_mapping_as_one_value(future: "pykka.Future[Any]") -> None:
-    picked = future.map(lambda value: value["key"])
-    future.set({"key": "picked"})
-    assert picked.get(timeout=0) == "picked"
-
-
-def test_filter_keeps_the_items_that_pass(future: "pykka.Future[Any]") -> None:
-    even = future.filter(lambda item: item % 2 == 0)
-    future.set(range(7))
-    assert even.get(timeout=0) == [0, 2, 4, 6]
-
-
-def test_reduce_goes_from_left_to_right(future: "pykka.Future[Any]") -> None:
-    joined = future.reduce(lambda text, item: text + item)
-    future.set(["a", "b", "c"])
-    assert joined.get(timeout=0) == "abc"
-
-
-def test_reduce_may_begin_with_a_value(world: World) -> None:
-    some, none = world.future(), world.future()
-    sums = [future.reduce(lambda total, item: total + item, 100) for future in (some, none)]
-    some.set([1, 2])
-    none.set([])
-    assert pykka.get_all(sums) == [103, 100]
-
-
-def test_join_is_the_list_of_all_values_in_the_order_given(futures: "list[pykka.Future[Any]]") -> None:
-    joined = futures[0].join(futures[1], futures[2])
+def test_join_is_the_list_of_all_values_in_the_order_given_and_can_be_derived_from(
+    futures: "list[pykka.Future[Any]]",
+) -> None:
+    joined = futures[0].join(*futures[1:])
+    total = joined.filter(bool).map(sum)
     for number, future in enumerate(futures):
         future.set(number)
-    assert joined.get(timeout=0) == [0, 1, 2]
+    assert (joined.get(timeout=0), total.get(timeout=0)) == ([0, 1, 2], 3)
 
 
-def test_derived_futures_can_be_derived_from(futures: "list[pykka.Future[Any]]") -> None:
-    total = futures[0].join(*futures[1:]).filter(bool).map(sum)
-    for number, future in enumerate(futures):
-        future.set(number)
-    assert total.get(timeout=0) == 3
-
-
-@pytest.mark.parametrize("way", ["filter", "reduce"])
-def test_what_cannot_be_iterated_is_a_type_error_when_it_is_got(future: "pykka.Future[Any]", way: str) -> None:
-    derived = DERIVED[way](future)
-    future.set(7)
+@pytest.mark.parametrize(
+    ("derive", "value", "expected"),
+    [
+        pytest.param(lambda future: future.map(len), [10, 20, 30], 3, id="map passes the whole value"),
+        pytest.param(lambda future: future.map(lambda given: given["a"]), {"a": 1}, 1, id="map takes a mapping as one"),
+        pytest.param(
+            lambda future: future.filter(lambda item: item % 2 == 0),
+            range(7),
+            [0, 2, 4, 6],
+            id="filter keeps what passes",
+        ),
+        pytest.param(lambda future: future.reduce(add), ["a", "b", "c"], "abc", id="reduce goes from left to right"),
+        pytest.param(lambda future: future.reduce(add, 100), [1, 2], 103, id="reduce may begin with a value"),
+        pytest.param(lambda future: future.reduce(add, 100), [], 100, id="which is that of nothing"),
+        pytest.param(lambda future: future.filter(bool), 7, None, id="filter of what cannot be iterated"),
+        pytest.param(lambda future: future.reduce(add), 7, None, id="reduce of what cannot be iterated"),
+    ],
+)
+def test_a_derived_future_is_made_of_the_value(
+    future: "pykka.Future[Any]", derive: Callable[[Any], Any], value: Any, expected: Any
+) -> None:
+    derived = derive(future)
+    future.set(value)
+    if expected is not None:
+        assert derived.get(timeout=0) == expected
+        return
     with pytest.raises(TypeError):
         derived.get(timeout=0)
 
 
 @pytest.mark.parametrize("way", DERIVED)
-def test_a_derived_future_gives_up_in_time(future: "pykka.Future[Any]", way: str) -> None:
-    derived = DERIVED[way](future)
+def test_a_derived_future_gives_up_in_time_and_raises_the_error_of_what_it_is_derived_from(
+    futures: "list[pykka.Future[Any]]", way: str
+) -> None:
+    late, failed = DERIVED[way](futures[0]), DERIVED[way](futures[1])
     with pytest.raises(pykka.Timeout):
-        derived.get(timeout=0)
-    future.set(["late"])
-    assert derived.get(timeout=0)
-
-
-@pytest.mark.parametrize("way", DERIVED)
-def test_a_derived_future_raises_the_error_of_what_it_is_derived_from(future: "pykka.Future[Any]", way: str) -> None:
-    derived = DERIVED[way](future)
-    future.set_exception((KeyError, KeyError("key"), None))
+        late.get(timeout=0)
+    futures[0].set(["late"])
+    assert late.get(timeout=0)
+    futures[1].set_exception((KeyError, KeyError("key"), None))
     with pytest.raises(KeyError):
-        derived.get(timeout=0)
+        failed.get(timeout=0)
 
 
 @pytest.mark.parametrize("way", ["map", "filter", "reduce"])

@@ -69,31 +69,26 @@ def test_a_message_that_nobody_handles_is_a_warning_that_names_the_actor(
     assert ref.actor_urn in record.getMessage()
 
 
-def test_an_error_under_tell_is_logged_with_its_traceback(world: World, request: pytest.FixtureRequest) -> None:
-    records = recorded(request, logging.ERROR, 1)
-    ref = world.start(Broken, "nothing")
-    ref.tell("fail")
-    (record,) = records.wait()
-    assert ref.actor_urn in record.getMessage()
-    assert record.exc_info is not None
-    assert str(record.exc_info[1]) == "on_receive is broken"
-
-
-def test_an_error_in_on_stop_is_logged(world: World, request: pytest.FixtureRequest) -> None:
-    records = recorded(request, logging.ERROR, 1)
-    ref = world.start(Broken, "on_stop")
-    ref.stop()
-    (record,) = records.wait()
-    assert ref.actor_urn in record.getMessage()
-    assert record.exc_info is not None
-    assert str(record.exc_info[1]) == "on_stop is broken"
-
-
-def test_an_error_in_on_failure_is_logged_beside_the_failure(world: World, request: pytest.FixtureRequest) -> None:
-    records = recorded(request, logging.ERROR, 2)
-    world.start(Broken, "on_failure").tell("fail")
-    errors = [str(record.exc_info[1]) for record in records.wait() if record.exc_info is not None]
-    assert sorted(errors) == ["on_failure is broken", "on_receive is broken"]
+@pytest.mark.parametrize(
+    ("broken", "errors"),
+    [
+        ("nothing", ["on_receive is broken"]),
+        ("on_stop", ["on_stop is broken"]),
+        ("on_failure", ["on_failure is broken", "on_receive is broken"]),
+    ],
+)
+def test_an_error_in_a_hook_is_logged_with_its_traceback(
+    world: World, request: pytest.FixtureRequest, broken: str, errors: list[str]
+) -> None:
+    records = recorded(request, logging.ERROR, len(errors))
+    ref = world.start(Broken, broken)
+    if broken == "on_stop":
+        ref.stop()
+    else:
+        ref.tell("fail")
+    kept = records.wait()
+    assert all(ref.actor_urn in record.getMessage() for record in kept)
+    assert sorted(str(record.exc_info[1]) for record in kept if record.exc_info is not None) == errors
 
 
 def test_a_life_without_errors_logs_nothing_worth_a_look(world: World, request: pytest.FixtureRequest) -> None:

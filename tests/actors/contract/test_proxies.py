@@ -106,32 +106,23 @@ def proxy(world: World) -> Any:
     return world.start(House).proxy()
 
 
-def test_a_method_is_called_and_returns_a_future(proxy: Any) -> None:
+def test_a_method_is_called_and_returns_a_future_of_what_it_returns_or_raises(proxy: Any) -> None:
     future = proxy.ring(2, sound="dong")
     assert isinstance(future, pykka.Future)
     assert future.get() == "dong dong"
+    failed = proxy.burn()
+    with pytest.raises(ZeroDivisionError, match="on fire"):
+        failed.get()
 
 
-def test_what_a_method_does_is_seen_by_the_next_message(proxy: Any) -> None:
+def test_a_deferred_call_returns_nothing_and_is_seen_by_the_next_message_as_any_other_is(proxy: Any) -> None:
     assert proxy.renumber(7).get() is None
     assert proxy.number.get() == 7
-
-
-def test_a_deferred_call_returns_nothing_and_is_done(proxy: Any) -> None:
     assert proxy.renumber.defer(8) is None
     assert proxy.number.get() == 8
-
-
-def test_an_error_in_a_method_is_raised_by_its_future(proxy: Any) -> None:
-    future = proxy.burn()
-    with pytest.raises(ZeroDivisionError, match="on fire"):
-        future.get()
-
-
-def test_an_error_in_a_deferred_call_goes_to_on_failure(proxy: Any) -> None:
     failed = proxy.failed.get()
     assert proxy.burn.defer() is None
-    assert failed.wait(LONG_S)
+    assert failed.wait(LONG_S)  # Its error went to on_failure.
 
 
 @pytest.mark.parametrize("name", ["unknown", "_safe", "_paint"])
@@ -140,24 +131,14 @@ def test_what_is_not_there_or_private_is_an_attribute_error_at_once(proxy: Any, 
         getattr(proxy, name)
 
 
-def test_attributes_of_class_and_instance_and_properties_are_read(proxy: Any) -> None:
+def test_attributes_and_properties_are_read_and_set_before_the_assignment_returns(proxy: Any) -> None:
     assert [proxy.street.get(), proxy.number.get(), proxy.sign.get()] == ["Main Street", 1, "Main Street 1"]
-
-
-def test_attributes_and_properties_are_set_before_the_assignment_returns(proxy: Any) -> None:
     proxy.number = 9
     proxy.paint = "red"
-    assert [proxy.sign.get(), proxy.paint.get()] == ["Main Street 9", "red"]
-
-
-def test_an_attribute_may_be_new(proxy: Any) -> None:
-    proxy.garden = "roses"
-    assert proxy.garden.get() == "roses"
-
-
-def test_a_property_without_a_setter_cannot_be_set(proxy: Any) -> None:
+    proxy.garden = "roses"  # An attribute may be new.
+    assert [proxy.sign.get(), proxy.paint.get(), proxy.garden.get()] == ["Main Street 9", "red", "roses"]
     with pytest.raises(AttributeError):
-        proxy.sign = "elsewhere"
+        proxy.sign = "elsewhere"  # It has no setter.
 
 
 def test_making_a_proxy_calls_no_property(world: World) -> None:
@@ -169,14 +150,10 @@ def test_making_a_proxy_calls_no_property(world: World) -> None:
     world.start(Costly).proxy()
 
 
-def test_a_method_added_later_is_found(proxy: Any) -> None:
+def test_an_actor_may_use_a_proxy_of_itself_for_later_and_a_method_added_later_is_found(proxy: Any) -> None:
+    assert proxy.ring_through_proxy("ring", 1).get(timeout=LONG_S).get(timeout=LONG_S) == "ding"
     proxy.hang("picture").get()
     assert proxy.picture().get() == "picture hangs here"
-
-
-def test_an_actor_may_use_a_proxy_of_itself_for_later(proxy: Any) -> None:
-    assert proxy.ring_through_proxy("ring", 1).get(timeout=LONG_S).get(timeout=LONG_S) == "ding"
-    proxy.hang("picture")
     assert proxy.ring_through_proxy("picture").get(timeout=LONG_S).get(timeout=LONG_S) == "picture hangs here"
 
 
@@ -186,22 +163,16 @@ def test_an_actor_may_use_a_proxy_of_itself_for_later(proxy: Any) -> None:
 def test_what_is_marked_traversable_is_a_proxy_itself(proxy: Any, name: str, watts: int) -> None:
     assert isinstance(getattr(proxy, name), pykka.ActorProxy)
     assert getattr(proxy, name).watts.get() == watts
+    getattr(proxy, name).watts = 100
+    assert getattr(proxy, name).watts.get() == 100
 
 
-def test_methods_and_attributes_inside_are_called_and_set(proxy: Any) -> None:
-    proxy.decorated_lamp.watts = 100
-    assert proxy.decorated_lamp.brighten(5).get() == 105
-    assert proxy.decorated_lamp.watts.get() == 105
-
-
-def test_what_is_not_marked_is_a_plain_value(proxy: Any) -> None:
+def test_what_is_not_marked_and_what_a_property_gives_is_a_plain_value(proxy: Any) -> None:
     with pytest.raises(AttributeError, match="has no attribute 'watts'"):
         _ = proxy.plain_lamp.watts
     assert proxy.plain_lamp.get().watts == 40
-
-
-def test_a_property_is_a_future_though_its_value_is_marked(proxy: Any) -> None:
-    assert proxy.new_lamp.get().watts == 80
+    assert proxy.new_lamp.get().watts == 80  # Though it is marked.
+    assert proxy.decorated_lamp.brighten(5).get() == 65
 
 
 def test_something_with_slots_cannot_be_marked_from_outside() -> None:
@@ -287,30 +258,21 @@ def test_a_typed_proxy_is_used_as_its_types_say(world: World) -> None:
     assert proxy.stop().get() is None
 
 
-def test_a_method_may_be_replaced_by_a_mock(world: World) -> None:
-    class Mocked(House):
-        ring = Mock(return_value="mocked")
-
-    assert world.start(Mocked).proxy().ring(3).get() == "mocked"
-    Mocked.ring.assert_called_once_with(3)
-
-
-def test_a_property_may_be_replaced_by_a_mock_that_cannot_be_called(world: World) -> None:
+def test_a_method_or_a_property_may_be_replaced_by_a_mock(world: World) -> None:
     descriptor = NonCallableMock()
     descriptor.__get__ = Mock(return_value="mocked")
 
-    class Mocked(pykka.Actor):
+    class Mocked(House):
+        ring = Mock(return_value="mocked")
         sign = descriptor
+        paint = Mock()
 
-    assert world.start(Mocked).proxy().sign.get() == "mocked"
+    proxy: Any = world.start(Mocked).proxy()
+    assert proxy.ring(3).get() == "mocked"
+    Mocked.ring.assert_called_once_with(3)
+    assert proxy.sign.get() == "mocked"
     assert descriptor.__get__.call_count == 1
-
-
-def test_a_property_replaced_by_a_mock_that_can_be_called_is_taken_for_a_method(world: World) -> None:
-    class Mocked(pykka.Actor):
-        sign = Mock()
-
-    assert isinstance(world.start(Mocked).proxy().sign, pykka.CallableProxy)
+    assert isinstance(proxy.paint, pykka.CallableProxy)  # A mock that can be called is taken for a method.
 
 
 def test_proxy_calls_gets_and_sets_are_messages_that_anyone_may_send(world: World) -> None:

@@ -23,14 +23,19 @@ class Keeper(pykka.Actor):
         return None
 
 
-def test_a_ref_names_its_actor(world: World) -> None:
-    ref = world.start(Keeper)
+@pytest.fixture
+def ref(world: World) -> Any:
+    return world.start(Keeper)
+
+
+def test_a_ref_is_one_of_pykkas_names_its_actor_and_knows_its_class(ref: Any) -> None:
+    assert isinstance(ref, pykka.ActorRef)
+    assert issubclass(ref.actor_class, Keeper)
     assert ref.actor_urn in str(ref)
-    assert repr(ref).startswith("<")
-    assert repr(ref).endswith(">")
+    assert "Keeper" in str(ref)
+    assert (repr(ref)[0], repr(ref)[-1]) == ("<", ">")
     for part in ("ActorRef", "Keeper", ref.actor_urn):
         assert part in repr(ref)
-    assert "Keeper" in str(ref)
 
 
 def test_each_actor_has_a_name_of_its_own(world: World) -> None:
@@ -39,17 +44,12 @@ def test_each_actor_has_a_name_of_its_own(world: World) -> None:
     assert len(set(refs)) == 3
 
 
-def test_a_ref_is_one_of_pykkas_and_knows_the_class(world: World) -> None:
-    ref = world.start(Keeper)
-    assert isinstance(ref, pykka.ActorRef)
-    assert issubclass(ref.actor_class, Keeper)
-
-
-def test_an_actor_is_alive_until_it_is_stopped(world: World) -> None:
-    ref = world.start(Keeper)
+def test_an_actor_is_alive_until_it_is_stopped_and_then_nothing_can_be_told_to_it(ref: Any) -> None:
     assert ref.is_alive()
     ref.stop()
     assert not ref.is_alive()
+    with pytest.raises(pykka.ActorDeadError, match="Keeper"):
+        ref.tell("too late")
 
 
 def test_an_actor_stays_alive_though_nobody_holds_a_ref(world: World) -> None:
@@ -64,28 +64,19 @@ def test_an_actor_stays_alive_though_nobody_holds_a_ref(world: World) -> None:
 
 
 @pytest.mark.parametrize("message", ["text", 7, 7.5, None, {"a": 1}, ("a", 1), ["a", 1], ValueError("no failure")])
-def test_anything_can_be_told(world: World, message: Any) -> None:
-    ref = world.start(Keeper)
+def test_anything_can_be_told_and_is_passed_as_it_is_and_not_copied(ref: Any, message: Any) -> None:
     ref.tell(message)
-    assert ref.ask("all") == [message]
+    (kept,) = ref.ask("all")
+    assert kept is message
 
 
-def test_a_message_is_passed_as_it_is_and_not_copied(world: World) -> None:
-    ref = world.start(Keeper)
-    message = ["a list"]
-    ref.tell(message)
-    assert ref.ask("all")[0] is message
-
-
-def test_messages_of_one_sender_keep_their_order(world: World) -> None:
-    ref = world.start(Keeper)
+def test_messages_of_one_sender_keep_their_order(ref: Any) -> None:
     for number in range(500):
         ref.tell(number)
     assert ref.ask("all") == list(range(500))
 
 
-def test_messages_of_many_senders_all_arrive_and_keep_each_senders_order(world: World) -> None:
-    ref = world.start(Keeper)
+def test_messages_of_many_senders_all_arrive_and_keep_each_senders_order(ref: Any) -> None:
 
     def send(sender: int) -> None:
         for number in range(200):
@@ -99,13 +90,6 @@ def test_messages_of_many_senders_all_arrive_and_keep_each_senders_order(world: 
     kept = ref.ask("all")
     for sender in range(4):
         assert [number for who, number in kept if who == sender] == list(range(200))
-
-
-def test_nothing_can_be_told_to_a_stopped_actor(world: World) -> None:
-    ref = world.start(Keeper)
-    ref.stop()
-    with pytest.raises(pykka.ActorDeadError, match="Keeper"):
-        ref.tell("too late")
 
 
 def test_a_ref_may_be_given_to_another_actor(world: World) -> None:

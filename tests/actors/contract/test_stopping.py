@@ -45,14 +45,6 @@ def seen() -> list[Any]:
     return []
 
 
-def test_the_hooks_run_in_order_around_the_messages(world: World, seen: list[Any]) -> None:
-    ref = world.start(Chronicler, world, seen)
-    ref.tell("one")
-    ref.ask("two")
-    ref.stop()
-    assert seen == ["start", "one", "two", "stop"]
-
-
 def test_the_hooks_run_in_one_thread_that_is_not_the_callers(world: World) -> None:
     threads: list[int] = []
 
@@ -74,13 +66,6 @@ def test_the_hooks_run_in_one_thread_that_is_not_the_callers(world: World) -> No
     assert threading.get_ident() not in threads
 
 
-def test_an_instance_may_be_made_with_any_arguments(world: World) -> None:
-    class Plain(pykka.Actor):
-        pass
-
-    assert "Plain" in str(world.unstarted(Plain, 1, 2, keyword="three"))
-
-
 def test_the_arguments_of_the_start_are_those_of_the_instance(world: World) -> None:
     class Given(pykka.Actor):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -91,6 +76,7 @@ def test_the_arguments_of_the_start_are_those_of_the_instance(world: World) -> N
             return self.given
 
     assert world.start(Given, 1, two=2).ask("what?") == ((1,), {"two": 2})
+    assert "Plain" in str(world.unstarted(type("Plain", (pykka.Actor,), {}), 1, 2, keyword="three"))
 
 
 def test_an_actor_knows_itself(world: World) -> None:
@@ -111,14 +97,16 @@ def test_stop_says_whether_there_was_something_to_stop(world: World) -> None:
     assert ref.stop(block=False).get() is False
 
 
-def test_stop_without_blocking_is_a_future_of_the_same(world: World, seen: list[Any], gate: threading.Event) -> None:
+def test_stop_without_blocking_is_a_future_of_the_same_for_all_who_want_it(
+    world: World, seen: list[Any], gate: threading.Event
+) -> None:
     ref = world.start(Chronicler, world, seen, gate)
     ref.tell("wait")
-    stopped = ref.stop(block=False)
+    first, second = ref.stop(block=False), ref.stop(block=False)
     with pytest.raises(pykka.Timeout):
-        stopped.get(timeout=0)
+        first.get(timeout=0)
     gate.set()
-    assert stopped.get() is True
+    assert [first.get(timeout=LONG_S), second.get(timeout=LONG_S)] == [True, True]
     assert seen[-1] == "stop"
 
 
@@ -132,12 +120,16 @@ def test_a_blocking_stop_may_be_given_a_time_and_goes_on(world: World, gate: thr
     assert not ref.is_alive()
 
 
-def test_what_was_sent_before_the_stop_is_handled_first(world: World, seen: list[Any]) -> None:
+def test_the_hooks_run_around_the_messages_and_what_was_sent_before_the_stop_is_handled_first(
+    world: World, seen: list[Any]
+) -> None:
     ref = world.start(Chronicler, world, seen)
+    ref.tell("told")
     answers = [ref.ask(number, block=False) for number in range(50)]
     ref.stop()
     assert pykka.get_all(answers) == ["answer"] * 50
-    assert seen == ["start", *range(50), "stop"]
+    assert not ref.stop()
+    assert seen == ["start", "told", *range(50), "stop"]
 
 
 def test_what_is_asked_after_the_stop_is_answered_with_an_error(
@@ -153,28 +145,17 @@ def test_what_is_asked_after_the_stop_is_answered_with_an_error(
     assert "late" not in seen
 
 
-def test_who_else_wants_the_stop_gets_it_too(world: World, gate: threading.Event) -> None:
-    ref = world.start(Chronicler, world, [], gate)
-    ref.tell("wait")
-    first, second = ref.stop(block=False), ref.stop(block=False)
-    gate.set()
-    assert [first.get(timeout=LONG_S), second.get(timeout=LONG_S)] == [True, True]
-
-
-@pytest.mark.parametrize("message", ["stop", "stop twice"])
-def test_an_actor_may_stop_itself_and_still_answer(world: World, seen: list[Any], message: str) -> None:
+@pytest.mark.parametrize(
+    ("message", "before"), [("stop", []), ("stop twice", []), ("tell yourself, then stop", ["told myself"])]
+)
+def test_an_actor_may_stop_itself_and_still_answer_and_handle_what_it_told_itself_before(
+    world: World, seen: list[Any], message: str, before: list[str]
+) -> None:
     ref = world.start(Chronicler, world, seen)
     assert ref.ask(message) == "answer"
     ref.stop()
     assert not ref.is_alive()
-    assert seen == ["start", message, "stop"]
-
-
-def test_an_actor_that_stops_itself_handles_first_what_it_told_itself_before(world: World, seen: list[Any]) -> None:
-    ref = world.start(Chronicler, world, seen)
-    ref.ask("tell yourself, then stop")
-    ref.stop()
-    assert seen == ["start", "tell yourself, then stop", "told myself", "stop"]
+    assert seen == ["start", message, *before, "stop"]
 
 
 def test_an_actor_may_stop_itself_while_it_starts(world: World) -> None:

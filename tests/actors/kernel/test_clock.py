@@ -5,8 +5,7 @@ import asyncio
 from refold.actors.kernel.clock import ManualClock, SystemClock
 
 
-async def test_timers_run_in_order_of_their_due_times_and_then_of_setting() -> None:
-    clock = ManualClock()
+async def test_timers_run_in_order_of_their_due_times_and_then_of_setting(clock: ManualClock) -> None:
     fired: list[str] = []
     clock.call_later(2, lambda: fired.append("two"))
     clock.call_later(1, lambda: fired.append("one"))
@@ -17,8 +16,7 @@ async def test_timers_run_in_order_of_their_due_times_and_then_of_setting() -> N
     assert fired == ["one", "two", "two, set later"]
 
 
-async def test_a_cancelled_timer_does_not_run() -> None:
-    clock = ManualClock()
+async def test_a_cancelled_timer_does_not_run(clock: ManualClock) -> None:
     fired: list[str] = []
     timer = clock.call_later(1, lambda: fired.append("fired"))
     timer.cancel()
@@ -37,16 +35,14 @@ async def test_each_timer_sees_the_time_at_which_it_is_due() -> None:
     assert clock.monotonic_s() == 5.0
 
 
-async def test_a_timer_set_by_a_timer_runs_within_the_same_advance() -> None:
-    clock = ManualClock()
+async def test_a_timer_set_by_a_timer_runs_within_the_same_advance(clock: ManualClock) -> None:
     fired: list[float] = []
     clock.call_later(1, lambda: clock.call_later(1, lambda: fired.append(clock.monotonic_s())))
     await clock.advance(2)
     assert fired == [2.0]
 
 
-async def test_advance_lets_the_tasks_that_were_woken_run() -> None:
-    clock = ManualClock()
+async def test_advance_lets_the_tasks_that_were_woken_run(clock: ManualClock) -> None:
     woken: list[float] = []
 
     async def sleeper() -> None:
@@ -60,8 +56,7 @@ async def test_advance_lets_the_tasks_that_were_woken_run() -> None:
     assert task.done()
 
 
-async def test_a_sleeper_that_is_cancelled_leaves_no_timer() -> None:
-    clock = ManualClock()
+async def test_a_sleeper_that_is_cancelled_leaves_no_timer(clock: ManualClock) -> None:
     task = asyncio.create_task(clock.sleep(1))
     await clock.settle()
     assert clock.waiting() == (1.0,)

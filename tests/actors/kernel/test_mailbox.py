@@ -134,32 +134,30 @@ async def test_a_handover_to_the_next_life_takes_everything_that_was_taken_befor
     assert seen == [0, 1, *results]
 
 
-async def test_a_told_message_that_an_actor_fails_on_is_parked_and_the_failure_is_kept() -> None:
+async def test_a_told_message_that_an_actor_fails_on_is_parked_and_the_failure_is_kept(system: ActorSystem) -> None:
     poison = ValueError("poison")
-    async with ActorSystem(restart_backoff_s=0) as system:
-        ref = await system.start(Failing, address="failing/1")
-        ref.tell(poison)
-        assert await ref.ask("next", block=False) == "next"
-        [parked] = system.parked
-        assert (parked.address, parked.message) == ("failing/1", poison)
-        assert parked.reason == "the actor failed on it: ValueError: poison"
-        [failure] = system.failures
-        assert (failure.address, failure.message, failure.during) == ("failing/1", "poison", "message")
-        with pytest.raises(ValueError, match="poison"):
-            await ref.ask(poison, block=False)
-        assert len(system.parked) == 1  # Whoever asked has it.
-        assert len(system.failures) == 2
+    ref = await system.start(Failing, address="failing/1")
+    ref.tell(poison)
+    assert await ref.ask("next", block=False) == "next"
+    [parked] = system.parked
+    assert (parked.address, parked.message) == ("failing/1", poison)
+    assert parked.reason == "the actor failed on it: ValueError: poison"
+    [failure] = system.failures
+    assert (failure.address, failure.message, failure.during) == ("failing/1", "poison", "message")
+    with pytest.raises(ValueError, match="poison"):
+        await ref.ask(poison, block=False)
+    assert len(system.parked) == 1  # Whoever asked has it.
+    assert len(system.failures) == 2
 
 
-async def test_a_told_message_that_nobody_takes_any_more_is_parked() -> None:
+async def test_a_told_message_that_nobody_takes_any_more_is_parked(system: ActorSystem) -> None:
     gate = asyncio.Event()
-    async with ActorSystem() as system:
-        ref = await system.start(Gated, gate, [])
-        ref.tell("handled")
-        await asyncio.sleep(0)
-        ref.tell("left")
-        await ref.stop(block=False, now=True)
-        assert [parked.message for parked in system.parked] == ["left"]
+    ref = await system.start(Gated, gate, [])
+    ref.tell("handled")
+    await asyncio.sleep(0)
+    ref.tell("left")
+    await ref.stop(block=False, now=True)
+    assert [parked.message for parked in system.parked] == ["left"]
 
 
 async def test_what_a_system_keeps_of_failures_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
@@ -186,8 +184,7 @@ class Slow(Failing):
         return "done"
 
 
-async def test_a_handler_that_takes_too_long_is_cancelled_and_has_failed() -> None:
-    clock = ManualClock()
+async def test_a_handler_that_takes_too_long_is_cancelled_and_has_failed(clock: ManualClock) -> None:
     async with ActorSystem(clock=clock, restart_backoff_s=0) as system:
         ref = await system.start(Slow, address="slow/1")
         event = asyncio.Event()
@@ -205,26 +202,22 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_has_failed() -> No
         assert clock.waiting() == () or min(clock.waiting()) > 2
 
 
-async def test_a_handler_in_time_is_not_disturbed_by_its_limit() -> None:
-    clock = ManualClock()
-    async with ActorSystem(clock=clock) as system:
-        ref = await system.start(Slow)
-        event = asyncio.Event()
-        asked = ref.ask(event, block=False)
-        await clock.advance(1)
-        event.set()
-        assert await asked == "done"
-        await clock.advance(10)
-        assert await ref.ask("next", block=False) == "done"
-        assert system.failures == ()
+async def test_a_handler_in_time_is_not_disturbed_by_its_limit(clock: ManualClock, timed: ActorSystem) -> None:
+    ref = await timed.start(Slow)
+    event = asyncio.Event()
+    asked = ref.ask(event, block=False)
+    await clock.advance(1)
+    event.set()
+    assert await asked == "done"
+    await clock.advance(10)
+    assert await ref.ask("next", block=False) == "done"
+    assert timed.failures == ()
 
 
-async def test_a_stop_overtakes_a_handler_with_a_limit() -> None:
-    clock = ManualClock()
-    async with ActorSystem(clock=clock) as system:
-        ref = await system.start(Slow)
-        asked = ref.ask(asyncio.Event(), block=False)
-        await clock.settle()
-        assert await ref.stop(block=False, now=True)
-        with pytest.raises(Exception, match="it was stopped while it handled the message"):
-            await asked
+async def test_a_stop_overtakes_a_handler_with_a_limit(clock: ManualClock, timed: ActorSystem) -> None:
+    ref = await timed.start(Slow)
+    asked = ref.ask(asyncio.Event(), block=False)
+    await clock.settle()
+    assert await ref.stop(block=False, now=True)
+    with pytest.raises(Exception, match="it was stopped while it handled the message"):
+        await asked

@@ -281,9 +281,7 @@ class UndecidedWaiter(Undecided):
 
 
 @pytest.mark.parametrize("kind", [Undecided, UndecidedWaiter])
-async def test_an_actor_that_cannot_say_whether_it_may_be_let_go_stays_and_that_is_reported(
-    kind: type[Actor],
-) -> None:
+async def test_an_actor_that_cannot_say_whether_it_may_be_let_go_stays_and_that_is_reported(kind: type[Actor]) -> None:
     system = ActorSystem(clock=ManualClock(), passivate_after_s=0, live_max=1)
     system.register("undecided", lambda _: kind())
     for number in range(3):

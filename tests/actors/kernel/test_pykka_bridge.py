@@ -143,18 +143,18 @@ async def test_an_error_of_ours_reaches_the_thread_actor_that_asks(error: BaseEx
     await asyncio.to_thread(asker.stop)
 
 
-async def test_a_late_answer_does_not_hurt_the_thread_actor(slow: pykka.ActorRef[Slow], gate: threading.Event) -> None:
-    clock = ManualClock()
-    async with ActorSystem(clock=clock) as system:
-        bridge = system.bridge(slow)
-        answer = bridge.ask("slow question", timeout=1)
-        failed = bridge.ask(ValueError("nobody waits for this"), timeout=1)
-        await clock.advance(1)
-        for late in (answer, failed):
-            with pytest.raises(AskTimeout):
-                await late
-        gate.set()
-        assert await bridge.ask("another") == ["slow question", "another"]
+async def test_a_late_answer_does_not_hurt_the_thread_actor(
+    clock: ManualClock, timed: ActorSystem, slow: pykka.ActorRef[Slow], gate: threading.Event
+) -> None:
+    bridge = timed.bridge(slow)
+    answer = bridge.ask("slow question", timeout=1)
+    failed = bridge.ask(ValueError("nobody waits for this"), timeout=1)
+    await clock.advance(1)
+    for late in (answer, failed):
+        with pytest.raises(AskTimeout):
+            await late
+    gate.set()
+    assert await bridge.ask("another") == ["slow question", "another"]
 
 
 async def test_a_bridge_is_used_on_its_systems_loop_only(system: ActorSystem, slow: pykka.ActorRef[Slow]) -> None:
@@ -328,15 +328,15 @@ async def test_what_a_future_of_pykka_raises_or_derives_comes_along(
     assert await bridge.future(slow.stop(block=False)) is True
 
 
-async def test_a_future_of_pykka_without_an_outcome_ends_in_time(slow: pykka.ActorRef[Slow]) -> None:
-    clock = ManualClock()
-    async with ActorSystem(clock=clock) as system:
-        future: pykka.ThreadingFuture[str] = pykka.ThreadingFuture()
-        awaited = system.bridge(slow).future(future, timeout=5)
-        await clock.advance(5)
-        with pytest.raises(AskTimeout):
-            await awaited
-        future.set("late")
+async def test_a_future_of_pykka_without_an_outcome_ends_in_time(
+    clock: ManualClock, timed: ActorSystem, slow: pykka.ActorRef[Slow]
+) -> None:
+    future: pykka.ThreadingFuture[str] = pykka.ThreadingFuture()
+    awaited = timed.bridge(slow).future(future, timeout=5)
+    await clock.advance(5)
+    with pytest.raises(AskTimeout):
+        await awaited
+    future.set("late")
 
 
 async def test_a_future_of_ours_joined_with_one_of_pykka_is_awaited_and_the_loop_goes_on() -> None:

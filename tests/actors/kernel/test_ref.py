@@ -1,8 +1,6 @@
 """Refs: tell, ask, stop, from the loop and from threads."""
 
 import asyncio
-import logging
-import threading
 from typing import Any
 
 import pykka
@@ -41,83 +39,52 @@ class Counter(Actor):
         return self.total
 
 
-async def test_refs_to_one_address_are_equal_and_survive_a_restart() -> None:
-    async with ActorSystem(restart_backoff_s=0) as system:
-        ref = await system.start(Counter, address="counter/1")
-        assert ref == system.ref("counter/1")
-        assert len({ref, system.ref("counter/1"), system.ref("counter/2")}) == 2
-        assert (str(ref), repr(ref), ref.actor_urn) == ("counter/1", "<ActorRef counter/1>", "counter/1")
-        assert ref.actor_class is Counter
-        assert await ref.ask(5, block=False) == 5
-        with pytest.raises(ValueError, match="boom"):
-            await ref.ask(ValueError("boom"), block=False)
-        assert await ref.ask(1, block=False) == 1
+async def test_refs_to_one_address_are_equal_and_survive_a_restart(system: ActorSystem) -> None:
+    ref = await system.start(Counter, address="counter/1")
+    assert ref == system.ref("counter/1")
+    assert len({ref, system.ref("counter/1"), system.ref("counter/2")}) == 2
+    assert (str(ref), repr(ref), ref.actor_urn) == ("counter/1", "<ActorRef counter/1>", "counter/1")
+    assert ref.actor_class is Counter
+    assert await ref.ask(5, block=False) == 5
+    with pytest.raises(ValueError, match="boom"):
+        await ref.ask(ValueError("boom"), block=False)
+    assert await ref.ask(1, block=False) == 1
 
 
-async def test_one_future_serves_threads_and_coroutines() -> None:
-    async with ActorSystem() as system:
-        ref = await system.start(Counter)
-        future = await asyncio.to_thread(lambda: ref.ask(4, block=False))
-        assert await future == 4
-        assert await asyncio.to_thread(future.get) == 4
+async def test_one_future_serves_threads_and_coroutines(system: ActorSystem) -> None:
+    ref = await system.start(Counter)
+    future = await asyncio.to_thread(lambda: ref.ask(4, block=False))
+    assert await future == 4
+    assert await asyncio.to_thread(future.get) == 4
 
 
-async def test_blocking_calls_on_the_loops_thread_are_refused_before_anything_is_sent() -> None:
-    async with ActorSystem() as system:
-        ref = await system.start(Counter)
-        with pytest.raises(WouldDeadlock, match="block=False"):
-            ref.ask(1)
-        with pytest.raises(WouldDeadlock, match="block=False"):
-            ref.stop()
-        future = ref.ask(2, block=False)
-        with pytest.raises(WouldDeadlock, match="await"):
-            future.get()
-        assert await future == 2
+async def test_blocking_calls_on_the_loops_thread_are_refused_before_anything_is_sent(system: ActorSystem) -> None:
+    ref = await system.start(Counter)
+    with pytest.raises(WouldDeadlock, match="block=False"):
+        ref.ask(1)
+    with pytest.raises(WouldDeadlock, match="block=False"):
+        ref.stop()
+    future = ref.ask(2, block=False)
+    with pytest.raises(WouldDeadlock, match="await"):
+        future.get()
+    assert await future == 2
 
 
-async def test_a_blocking_stop_of_oneself_in_on_start_is_refused_and_not_a_deadlock() -> None:
-    class Suicidal(Actor):
-        def on_start(self) -> None:
-            self.actor_ref.stop(block=True)
-
-    async with ActorSystem() as system:
-        with pytest.raises(WouldDeadlock):
-            await system.start(Suicidal)
-        assert system.live() == ()
-
-
-async def test_stop_handles_what_is_queued_first_and_refuses_what_comes_later() -> None:
-    async with ActorSystem() as system:
-        ref = await system.start(Counter)
-        answers = [ref.ask(1, block=False) for _ in range(1000)]
-        stopped = ref.stop(block=False)
-        late = ref.ask(1, block=False)
-        assert late.ready()
-        with pytest.raises(ActorStopped, match="stopping"):
-            await late
-        assert await stopped is True
-        assert [await answer for answer in answers] == list(range(1, 1001))
+async def test_stop_now_answers_what_is_queued_and_cancels_the_handler_that_waits(system: ActorSystem) -> None:
+    ref = await system.start(Counter)
+    waiting = ref.ask(asyncio.Event(), block=False)
+    await asyncio.sleep(0)
+    answers = [ref.ask(1, block=False) for _ in range(1000)]
+    assert await ref.stop(block=False, now=True)
+    for answer in (waiting, *answers):
+        assert answer.ready()
         with pytest.raises(ActorStopped):
-            ref.tell(1)
-        with pytest.raises(pykka.ActorDeadError):
-            await ref.ask(1, block=False)
-        assert await ref.stop(block=False) is False
+            await answer
 
 
-async def test_stop_now_answers_what_is_queued_and_cancels_the_handler_that_waits() -> None:
-    async with ActorSystem() as system:
-        ref = await system.start(Counter)
-        waiting = ref.ask(asyncio.Event(), block=False)
-        await asyncio.sleep(0)
-        answers = [ref.ask(1, block=False) for _ in range(1000)]
-        assert await ref.stop(block=False, now=True)
-        for answer in (waiting, *answers):
-            assert answer.ready()
-            with pytest.raises(ActorStopped):
-                await answer
-
-
-async def test_who_asked_for_a_stop_is_answered_when_it_has_stopped_though_another_stopped_it_now() -> None:
+async def test_who_asked_for_a_stop_is_answered_when_it_has_stopped_though_another_stopped_it_now(
+    system: ActorSystem,
+) -> None:
     gate = asyncio.Event()
 
     class Slow(Actor):
@@ -127,20 +94,19 @@ async def test_who_asked_for_a_stop_is_answered_when_it_has_stopped_though_anoth
         async def on_stop(self) -> None:
             await gate.wait()
 
-    async with ActorSystem() as system:
-        ref = await system.start(Slow)
-        ref.tell("wait")
-        after_all = ref.stop(block=False)
-        now = ref.stop(block=False, now=True)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert [after_all.ready(), now.ready()] == [False, False]
-        gate.set()
-        assert await after_all
-        assert await now
+    ref = await system.start(Slow)
+    ref.tell("wait")
+    after_all = ref.stop(block=False)
+    now = ref.stop(block=False, now=True)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [after_all.ready(), now.ready()] == [False, False]
+    gate.set()
+    assert await after_all
+    assert await now
 
 
-async def test_a_handler_that_swallows_the_cancellation_finishes_and_its_asker_is_answered() -> None:
+async def test_a_handler_that_swallows_the_cancellation_finishes_and_its_asker_is_answered(system: ActorSystem) -> None:
     class Stubborn(Actor):
         async def on_receive(self, message: Any) -> str:
             try:
@@ -149,55 +115,69 @@ async def test_a_handler_that_swallows_the_cancellation_finishes_and_its_asker_i
                 await asyncio.sleep(0)
             return "finished all the same"
 
-    async with ActorSystem() as system:
-        ref = await system.start(Stubborn)
-        answer = ref.ask("go", block=False)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert await ref.stop(block=False, now=True)
-        assert await answer == "finished all the same"
+    ref = await system.start(Stubborn)
+    answer = ref.ask("go", block=False)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert await ref.stop(block=False, now=True)
+    assert await answer == "finished all the same"
 
 
-async def test_stop_now_by_the_handler_itself_takes_effect_when_it_returns() -> None:
+async def test_stop_now_ends_a_start_that_waits_and_answers_the_message_that_began_it(system: ActorSystem) -> None:
+    class Starting(Actor):
+        async def on_start(self) -> None:
+            await self.start_child(Counter, address="counter/child")
+            await asyncio.Event().wait()
+
+    system.register("starting", lambda _: Starting())
+    ref = system.ref("starting/1")
+    answer = ref.ask("hello", block=False)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert "counter/child" in system.live()
+    assert await ref.stop(block=False, now=True)
+    with pytest.raises(ActorStopped):
+        await answer
+    assert system.live() == ()
+
+
+async def test_stop_now_by_the_handler_itself_takes_effect_when_it_returns(system: ActorSystem) -> None:
     class Mortal(Actor):
         async def on_receive(self, message: Any) -> str:
             self.actor_ref.stop(block=False, now=True)
             await asyncio.sleep(0)
             return "my last words"
 
-    async with ActorSystem() as system:
-        ref = await system.start(Mortal)
-        first, second = ref.ask(1, block=False), ref.ask(2, block=False)
-        assert await first == "my last words"
-        with pytest.raises(ActorStopped):
-            await second
+    ref = await system.start(Mortal)
+    first, second = ref.ask(1, block=False), ref.ask(2, block=False)
+    assert await first == "my last words"
+    with pytest.raises(ActorStopped):
+        await second
 
 
-async def test_an_awaiter_that_is_cancelled_does_not_disturb_the_handler() -> None:
-    async with ActorSystem() as system:
-        ref = await system.start(Counter)
-        gate = asyncio.Event()
+async def test_an_awaiter_that_is_cancelled_does_not_disturb_the_handler(system: ActorSystem) -> None:
+    ref = await system.start(Counter)
+    gate = asyncio.Event()
 
-        async def ask() -> Any:
-            return await ref.ask(gate, block=False)
+    async def ask() -> Any:
+        return await ref.ask(gate, block=False)
 
-        task = asyncio.create_task(ask())
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        task.cancel()
-        await asyncio.wait([task])
-        gate.set()
-        assert task.cancelled()
-        assert await ref.ask(1, block=False) == 1
-        assert await ref.proxy().waited
+    task = asyncio.create_task(ask())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    gate.set()
+    assert task.cancelled()
+    assert await ref.ask(1, block=False) == 1
+    assert await ref.proxy().waited
 
 
-async def test_a_tell_from_a_thread_to_nobody_raises_there() -> None:
-    async with ActorSystem() as system:
-        with pytest.raises(ActorStopped, match="nobody is there"):
-            await asyncio.to_thread(system.ref("counter/1").tell, 1)
-        with pytest.raises(ActorStopped, match="nobody is there"):
-            await asyncio.to_thread(system.ref("counter/1").ask, 1)
+async def test_a_tell_from_a_thread_to_nobody_raises_there(system: ActorSystem) -> None:
+    with pytest.raises(ActorStopped, match="nobody is there"):
+        await asyncio.to_thread(system.ref("counter/1").tell, 1)
+    with pytest.raises(ActorStopped, match="nobody is there"):
+        await asyncio.to_thread(system.ref("counter/1").ask, 1)
 
 
 async def test_a_told_message_that_comes_to_nothing_by_a_stop_is_logged_and_parked(
@@ -223,44 +203,18 @@ def test_a_thread_that_asks_a_closed_loop_gets_an_error_at_once() -> None:
     assert ref.stop() is False
 
 
-async def test_proxies_are_awaited_and_work_with_async_methods() -> None:
-    async with ActorSystem() as system:
-        ref = await system.start(Counter)
-        proxy = ref.proxy()
-        assert await proxy.add_twice(2) == 4
-        assert await proxy.add_later(1) == 5
-        proxy.add_later.defer(2)
-        assert await proxy.total == 7
+async def test_proxies_are_awaited_and_work_with_async_methods(system: ActorSystem) -> None:
+    ref = await system.start(Counter)
+    proxy = ref.proxy()
+    assert await proxy.add_twice(2) == 4
+    assert await proxy.add_later(1) == 5
+    proxy.add_later.defer(2)
+    assert await proxy.total == 7
 
 
-async def test_a_proxy_needs_a_live_actor() -> None:
-    async with ActorSystem() as system:
-        with pytest.raises(pykka.ActorDeadError):
-            system.ref("counter/1").proxy()
-        system.register("counter", lambda _: Counter())
-        with pytest.raises(pykka.ActorDeadError):
-            system.ref("counter/1").proxy()
-
-
-async def test_a_blocking_ask_from_a_thread_while_the_loop_is_busy_is_answered() -> None:
-    async with ActorSystem() as system:
-        ref = await system.start(Counter)
-        begun = threading.Event()
-
-        def ask() -> Any:
-            begun.set()
-            return ref.ask(1)
-
-        task = asyncio.create_task(asyncio.to_thread(ask))
-        await asyncio.to_thread(begun.wait)
-        assert await task == 1
-
-
-async def test_the_loop_is_not_told_of_refusals_as_of_errors(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, logger="refold.actors")
-    async with ActorSystem() as system:
-        ref = await system.start(Counter)
-        with pytest.raises(WouldDeadlock, match="a refusal"):
-            await ref.ask(WouldDeadlock("a refusal"), block=False)
-        assert await ref.ask(1, block=False) == 1
-    assert caplog.records == []
+async def test_a_proxy_needs_a_live_actor(system: ActorSystem) -> None:
+    with pytest.raises(pykka.ActorDeadError):
+        system.ref("counter/1").proxy()
+    system.register("counter", lambda _: Counter())
+    with pytest.raises(pykka.ActorDeadError):
+        system.ref("counter/1").proxy()

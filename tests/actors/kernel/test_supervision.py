@@ -59,9 +59,8 @@ async def test_a_refusal_under_ask_goes_to_the_asker_and_the_actor_keeps_its_sta
 
 
 async def test_any_other_error_under_ask_goes_to_the_asker_and_restarts_the_actor(
-    is_async: bool, failures: list[ActorFailure]
+    clock: ManualClock, is_async: bool, failures: list[ActorFailure]
 ) -> None:
-    clock = ManualClock()
     async with ActorSystem(clock=clock, on_failure=failures.append) as system:
         ref = await system.start(Fragile, is_async)
         await ref.ask("lost", block=False)
@@ -112,17 +111,15 @@ async def test_a_refusal_under_tell_is_parked_and_the_actor_keeps_its_state(
     assert failures == []
 
 
-async def test_messages_queued_at_a_failure_are_handled_after_the_restart_in_order() -> None:
-    async with ActorSystem(restart_backoff_s=0) as system:
-        ref = await system.start(Fragile)
-        ref.tell(ValueError("first in the queue"))
-        answers = [ref.ask(number, block=False) for number in range(5)]
-        assert await answers[-1] == [0, 1, 2, 3, 4]
-        assert [len(await answer) for answer in answers] == [1, 2, 3, 4, 5]
+async def test_messages_queued_at_a_failure_are_handled_after_the_restart_in_order(system: ActorSystem) -> None:
+    ref = await system.start(Fragile)
+    ref.tell(ValueError("first in the queue"))
+    answers = [ref.ask(number, block=False) for number in range(5)]
+    assert await answers[-1] == [0, 1, 2, 3, 4]
+    assert [len(await answer) for answer in answers] == [1, 2, 3, 4, 5]
 
 
-async def test_the_pause_before_a_restart_doubles_and_is_measured_on_the_clock() -> None:
-    clock = ManualClock()
+async def test_the_pause_before_a_restart_doubles_and_is_measured_on_the_clock(clock: ManualClock) -> None:
     started_s: list[float] = []
 
     class Hopeless(Actor):
@@ -143,9 +140,8 @@ async def test_the_pause_before_a_restart_doubles_and_is_measured_on_the_clock()
 
 
 async def test_an_actor_that_fails_too_often_is_stopped_and_its_askers_learn_why(
-    is_async: bool, failures: list[ActorFailure]
+    clock: ManualClock, is_async: bool, failures: list[ActorFailure]
 ) -> None:
-    clock = ManualClock()
     async with ActorSystem(clock=clock, restarts_max=2, on_failure=failures.append) as system:
         system.register("fragile", lambda _: Fragile(is_async))
         ref = system.ref("fragile/1")
@@ -169,8 +165,7 @@ async def test_an_actor_that_fails_too_often_is_stopped_and_its_askers_learn_why
     assert [(failure.restarts, failure.stopped) for failure in failures] == [(1, False), (2, False), (2, True)]
 
 
-async def test_restarts_before_the_window_are_forgotten(failures: list[ActorFailure]) -> None:
-    clock = ManualClock()
+async def test_restarts_before_the_window_are_forgotten(clock: ManualClock, failures: list[ActorFailure]) -> None:
     async with ActorSystem(clock=clock, restarts_max=1, restart_window_s=10, on_failure=failures.append) as system:
         ref = await system.start(Fragile)
         for _ in range(4):
@@ -208,18 +203,19 @@ async def test_an_error_of_any_class_stays_at_the_actors_border(
     assert len(failures) == 2
 
 
-async def test_a_handler_whose_inner_task_is_cancelled_has_failed_and_is_not_cancelled_itself() -> None:
+async def test_a_handler_whose_inner_task_is_cancelled_has_failed_and_is_not_cancelled_itself(
+    system: ActorSystem,
+) -> None:
     class Impatient(Actor):
         async def on_receive(self, message: Any) -> Any:
             inner = asyncio.ensure_future(asyncio.Event().wait())
             asyncio.get_running_loop().call_soon(inner.cancel)
             await inner
 
-    async with ActorSystem(restart_backoff_s=0) as system:
-        ref = await system.start(Impatient)
-        for _ in range(2):
-            with pytest.raises(ActorStopped, match="CancelledError"):
-                await ref.ask("wait", block=False)
+    ref = await system.start(Impatient)
+    for _ in range(2):
+        with pytest.raises(ActorStopped, match="CancelledError"):
+            await ref.ask("wait", block=False)
 
 
 @pytest.mark.parametrize("is_async_handler", [False, True])
@@ -299,8 +295,7 @@ async def test_a_failing_start_is_reported_to_whoever_starts(failures: list[Acto
     assert failures == []
 
 
-async def test_a_start_by_a_message_that_fails_is_tried_again_and_the_message_waits() -> None:
-    clock = ManualClock()
+async def test_a_start_by_a_message_that_fails_is_tried_again_and_the_message_waits(clock: ManualClock) -> None:
     attempts: list[int] = []
 
     class Slow(Actor):
@@ -331,8 +326,7 @@ async def test_a_factory_that_raises_counts_as_a_failing_start(failures: list[Ac
     assert [failure.during for failure in failures] == ["start", "start"]
 
 
-async def test_stopping_now_ends_the_pause_before_a_restart() -> None:
-    clock = ManualClock()
+async def test_stopping_now_ends_the_pause_before_a_restart(clock: ManualClock) -> None:
     async with ActorSystem(clock=clock, restart_backoff_s=10) as system:
         ref = await system.start(Fragile)
         ref.tell(ValueError("failed"))

@@ -34,32 +34,30 @@ class Waiting(Actor):
         return "waited"
 
 
-async def test_a_registered_kind_is_started_by_its_first_message() -> None:
-    async with ActorSystem() as system:
-        system.register("named", Named)
-        assert system.ref("named/alice").is_alive()
-        assert system.live() == ()
-        assert await system.ref("named/alice").ask("hello", block=False) == ("alice", 1)
-        assert await system.ref("named/a/b/c").ask("hello", block=False) == ("a/b/c", 1)
-        assert await system.ref("named/alice").ask("hello", block=False) == ("alice", 2)
-        assert system.live() == ("named/alice", "named/a/b/c")
+async def test_a_registered_kind_is_started_by_its_first_message(system: ActorSystem) -> None:
+    system.register("named", Named)
+    assert system.ref("named/alice").is_alive()
+    assert system.live() == ()
+    assert await system.ref("named/alice").ask("hello", block=False) == ("alice", 1)
+    assert await system.ref("named/a/b/c").ask("hello", block=False) == ("a/b/c", 1)
+    assert await system.ref("named/alice").ask("hello", block=False) == ("alice", 2)
+    assert system.live() == ("named/alice", "named/a/b/c")
 
 
-async def test_a_message_after_a_clean_stop_starts_a_fresh_instance() -> None:
-    async with ActorSystem() as system:
-        system.register("named", Named)
-        ref = system.ref("named/alice")
-        assert await ref.ask("hello", block=False) == ("alice", 1)
-        before = ref.ask("before the stop", block=False)
-        stopped = ref.stop(block=False)
-        after = [ref.ask("after the stop", block=False) for _ in range(2)]
-        assert await before == ("alice", 2)
-        assert await stopped
-        assert [await answer for answer in after] == [("alice", 1), ("alice", 2)]
-        await ref.stop(block=False)
-        assert system.live() == ()
-        ref.tell("wake up")
-        assert await ref.ask("hello", block=False) == ("alice", 2)
+async def test_a_message_after_a_clean_stop_starts_a_fresh_instance(system: ActorSystem) -> None:
+    system.register("named", Named)
+    ref = system.ref("named/alice")
+    assert await ref.ask("hello", block=False) == ("alice", 1)
+    before = ref.ask("before the stop", block=False)
+    stopped = ref.stop(block=False)
+    after = [ref.ask("after the stop", block=False) for _ in range(2)]
+    assert await before == ("alice", 2)
+    assert await stopped
+    assert [await answer for answer in after] == [("alice", 1), ("alice", 2)]
+    await ref.stop(block=False)
+    assert system.live() == ()
+    ref.tell("wake up")
+    assert await ref.ask("hello", block=False) == ("alice", 2)
 
 
 async def test_stopping_what_was_never_started_starts_nothing() -> None:
@@ -77,34 +75,31 @@ async def test_stopping_what_was_never_started_starts_nothing() -> None:
     assert made == []
 
 
-async def test_an_address_without_actor_and_kind_is_refused_at_once() -> None:
-    async with ActorSystem() as system:
-        system.register("named", Named)
-        for address in ("unknown/alice", "named", "named/", "/"):
-            ref = system.ref(address)
-            assert not ref.is_alive()
-            with pytest.raises(ActorStopped, match="nobody is there"):
-                await ref.ask("hello", block=False)
-            with pytest.raises(ActorStopped, match="register its kind"):
-                ref.tell("hello")
+async def test_an_address_without_actor_and_kind_is_refused_at_once(system: ActorSystem) -> None:
+    system.register("named", Named)
+    for address in ("unknown/alice", "named", "named/", "/"):
+        ref = system.ref(address)
+        assert not ref.is_alive()
+        with pytest.raises(ActorStopped, match="nobody is there"):
+            await ref.ask("hello", block=False)
+        with pytest.raises(ActorStopped, match="register its kind"):
+            ref.tell("hello")
 
 
-async def test_a_kind_is_a_word_and_is_registered_once() -> None:
-    async with ActorSystem() as system:
-        system.register("named", Named)
-        for kind in ("named", "", "a/b"):
-            with pytest.raises(ConfigError):
-                system.register(kind, Named)
+async def test_a_kind_is_a_word_and_is_registered_once(system: ActorSystem) -> None:
+    system.register("named", Named)
+    for kind in ("named", "", "a/b"):
+        with pytest.raises(ConfigError):
+            system.register(kind, Named)
 
 
-async def test_an_explicit_start_has_the_given_address_or_a_made_up_one() -> None:
-    async with ActorSystem() as system:
-        ref = await system.start(Named, "alice", address="people/alice")
-        assert ref.address == "people/alice"
-        assert await ref.ask("hello", block=False) == ("alice", 1)
-        with pytest.raises(ConfigError, match="in use"):
-            await system.start(Named, "bob", address="people/alice")
-        assert [(await system.start(Named, "x")).address for _ in range(2)] == ["Named/1", "Named/2"]
+async def test_an_explicit_start_has_the_given_address_or_a_made_up_one(system: ActorSystem) -> None:
+    ref = await system.start(Named, "alice", address="people/alice")
+    assert ref.address == "people/alice"
+    assert await ref.ask("hello", block=False) == ("alice", 1)
+    with pytest.raises(ConfigError, match="in use"):
+        await system.start(Named, "bob", address="people/alice")
+    assert [(await system.start(Named, "x")).address for _ in range(2)] == ["Named/1", "Named/2"]
 
 
 async def test_two_systems_live_side_by_side() -> None:
@@ -120,18 +115,17 @@ async def test_two_systems_live_side_by_side() -> None:
         assert pykka.ActorRegistry.get_all() == []
 
 
-async def test_an_async_actor_has_no_task_once_it_is_idle() -> None:
-    async with ActorSystem() as system:
-        ref = await system.start(Waiting)
-        gate = asyncio.Event()
-        answer = ref.ask(gate, block=False)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert len(asyncio.all_tasks()) == 2
-        gate.set()
-        await answer
-        await asyncio.sleep(0)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
+async def test_an_async_actor_has_no_task_once_it_is_idle(system: ActorSystem) -> None:
+    ref = await system.start(Waiting)
+    gate = asyncio.Event()
+    answer = ref.ask(gate, block=False)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert len(asyncio.all_tasks()) == 2
+    gate.set()
+    await answer
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_system_is_made_inside_a_loop_with_settings_that_can_work() -> None:
@@ -185,8 +179,7 @@ async def test_closing_stops_what_was_started_first_last() -> None:
     assert stopped == ["alice: journal still works", "index: journal still works", "journal"]
 
 
-async def test_closing_cancels_what_does_not_end_within_the_grace_period() -> None:
-    clock = ManualClock()
+async def test_closing_cancels_what_does_not_end_within_the_grace_period(clock: ManualClock) -> None:
     system = ActorSystem(clock=clock)
     ref = await system.start(Waiting)
     hanging = ref.ask(asyncio.Event(), block=False)
@@ -234,16 +227,15 @@ async def test_closing_that_is_cancelled_leaves_nobody_waiting() -> None:
     assert system.live() == ()
 
 
-async def test_closing_inside_a_handler_is_refused() -> None:
+async def test_closing_inside_a_handler_is_refused(system: ActorSystem) -> None:
     class Closer(Actor):
         async def on_receive(self, message: Any) -> Any:
             return await self.system.close()
 
-    async with ActorSystem() as system:
-        ref = await system.start(Closer)
-        with pytest.raises(WouldDeadlock, match="Closer/1"):
-            await ref.ask("close", block=False)
-        assert ref.is_alive()
+    ref = await system.start(Closer)
+    with pytest.raises(WouldDeadlock, match="Closer/1"):
+        await ref.ask("close", block=False)
+    assert ref.is_alive()
 
 
 async def test_nothing_is_logged_per_message(caplog: pytest.LogCaptureFixture) -> None:

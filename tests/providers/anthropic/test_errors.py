@@ -48,28 +48,25 @@ def test_an_error_is_classified_by_its_type_and_without_one_by_its_status(
         assert (error.kind, error.retryable, error.status) == (kind, retryable, status)
 
 
+BOUND_ELSEWHERE = (
+    "messages.1.content.0: Invalid `signature` in `thinking` block. The block is bound to a different conversation."
+)
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "kind"),
     [
-        "prompt is too long: 208310 tokens > 200000 maximum",
-        "input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000, decrease input length",
-        "request (9000 tokens) exceeds the available context size (8192 tokens)",
+        ("prompt is too long: 208310 tokens > 200000 maximum", "context_too_long"),
+        ("input length and `max_tokens` exceed context limit: 178959 + 64000 > 200000, decrease", "context_too_long"),
+        ("request (9000 tokens) exceeds the available context size (8192 tokens)", "context_too_long"),
+        ("messages: text content blocks must be non-empty", "invalid_request"),
+        (BOUND_ELSEWHERE, "invalid_request"),
     ],
 )
-def test_a_context_that_is_too_long_is_told_apart(text: str) -> None:
-    assert failure(400, said("invalid_request_error", text)).kind == "context_too_long"
-    assert failure(400, said("invalid_request_error", "messages: text content blocks must be non-empty")).kind != (
-        "context_too_long"
-    )
-
-
-def test_thinking_that_does_not_fit_is_refused_with_the_way_out() -> None:
-    text = (
-        "messages.1.content.0: Invalid `signature` in `thinking` block. The block is bound to a different conversation."
-    )
+def test_a_context_that_is_too_long_and_thinking_that_does_not_fit_are_told_apart(text: str, kind: str) -> None:
     error = failure(400, said("invalid_request_error", text))
-    assert error.kind == "invalid_request"
-    assert "drop_stale_thinking=True" in str(error)
+    assert error.kind == kind
+    assert ("drop_stale_thinking=True" in str(error)) == (text == BOUND_ELSEWHERE)
 
 
 def test_the_server_says_whether_to_ask_again() -> None:
@@ -89,10 +86,7 @@ def test_an_error_says_what_happened_and_which_request_it_was() -> None:
     ("body", "expected"),
     [
         (b"", "an empty body"),
-        (
-            b"<!DOCTYPE html><html><head><title> 502 Bad\nGateway </title></head>",
-            "an HTML page titled '502 Bad Gateway'",
-        ),
+        (b"<!DOCTYPE html><html><title> 502 Bad\nGateway </title>", "an HTML page titled '502 Bad Gateway'"),
         (b"<html>", "an HTML page"),
         (b"upstream connect error", "not JSON: upstream connect error"),
         (b"\xff\xfe" * 5000, "not JSON: " + "\ufffd" * 120 + "…"),

@@ -30,11 +30,11 @@ from refold import (
     say,
 )
 from refold.providers import HttpLimits, HttpTimeouts, RecordingProvider, Secret, key_from
-from tests.providers.letter_format import END, KEY, REQUEST, LetterProvider, piece, streamed
-from tests.providers.loopback import End, Loopback, Step, answer, event_stream, json_answer
+from tests.providers.failures import CALL_IDS, CALLS, SOON, Failure
+from tests.providers.letter_format import END, KEY, REQUEST, LetterProvider, piece, served, streamed
+from tests.providers.loopback import End, Step, answer, event_stream, json_answer
 
 GONE = "[redacted]"
-BUSY = b'event: error\ndata: {"error": "no entry for '
 
 
 # --- A secret ---
@@ -96,18 +96,10 @@ def test_a_missing_key_names_the_variable(environment: dict[str, str]) -> None:
 # --- What a provider sends back ---
 
 
-async def test_a_key_in_a_whole_answer_is_taken_out() -> None:
-    async with (
-        Loopback([json_answer({"text": f"your key is {KEY}!"})]) as server,
-        LetterProvider(server.url) as provider,
-    ):
-        assert await provider.complete(REQUEST) == say(f"your key is {GONE}!")
-
-
 async def test_a_key_that_the_answer_spells_with_escapes_is_taken_out() -> None:
     body = json.dumps({"text": f"a {KEY}"}).replace("letter", "\\u006cetter").encode()
     assert KEY.encode() not in body
-    async with Loopback([answer(body)]) as server, LetterProvider(server.url) as provider:
+    async with served(answer(body)) as (_, provider):
         assert await provider.complete(REQUEST) == say(f"a {GONE}")
 
 
@@ -118,10 +110,9 @@ async def test_a_key_that_comes_in_pieces_is_taken_out(size: int) -> None:
 
     text = f"sk-sk-letter {KEY}{KEY} sk-letter-0123"
     call = json.dumps({"key": KEY})
-    script = [
+    async with served(
         event_stream(*pieces("thinking", text), *pieces("text", text), piece(tokens=3), *pieces("call", call), END)
-    ]
-    async with Loopback(script) as server, LetterProvider(server.url) as provider:
+    ) as (_, provider):
         items = await streamed(provider)
     clean = f"sk-sk-letter {GONE}{GONE} sk-letter-0123"
     assert "".join(item.text for item in items if isinstance(item, TextDelta)) == clean
@@ -134,8 +125,7 @@ async def test_a_key_that_comes_in_pieces_is_taken_out(size: int) -> None:
 
 async def test_only_what_may_be_the_beginning_of_a_key_waits() -> None:
     go = asyncio.Event()
-    script = [event_stream(piece(text="tasks"), go, piece(text=" sk"), piece(text="y"), END)]
-    async with Loopback(script) as server, LetterProvider(server.url) as provider:
+    async with served(event_stream(piece(text="tasks"), go, piece(text=" sk"), piece(text="y"), END)) as (_, provider):
         stream = provider.stream(REQUEST)
         assert await anext(stream) == TextDelta("task")
         go.set()
@@ -144,8 +134,9 @@ async def test_only_what_may_be_the_beginning_of_a_key_waits() -> None:
 
 
 async def test_a_text_is_shown_to_its_end_before_what_follows_it() -> None:
-    script = [event_stream(piece(thinking="files"), piece(text="I ask"), piece(tokens=3), piece(call="{}"), END)]
-    async with Loopback(script) as server, LetterProvider(server.url) as provider:
+    async with served(
+        event_stream(piece(thinking="files"), piece(text="I ask"), piece(tokens=3), piece(call="{}"), END)
+    ) as (_, provider):
         items = await streamed(provider)
     assert items[:-1] == [
         ThinkingDelta("file"),
@@ -160,8 +151,10 @@ async def test_a_text_is_shown_to_its_end_before_what_follows_it() -> None:
 @pytest.mark.parametrize("first", [1, 3, 4, 29])
 async def test_a_key_with_something_else_in_its_midst_is_shown_to_its_first_characters_at_most(first: int) -> None:
     parts = [piece(text=f"a {KEY[:first]}"), piece(call="{}"), piece(text=KEY[first:-1]), piece(thinking="b")]
-    script = [event_stream(*parts, piece(text=f"{KEY[-1]} sk"), piece(thinking="c"), piece(text="y"), END)]
-    async with Loopback(script) as server, LetterProvider(server.url) as provider:
+    async with served(event_stream(*parts, piece(text=f"{KEY[-1]} sk"), piece(thinking="c"), piece(text="y"), END)) as (
+        _,
+        provider,
+    ):
         items = await streamed(provider)
     shown = "".join(item.text for item in items if isinstance(item, TextDelta))
     assert shown == f"a {KEY[:first] if first <= 3 else ''}{GONE} sky"
@@ -169,41 +162,15 @@ async def test_a_key_with_something_else_in_its_midst_is_shown_to_its_first_char
 
 
 async def test_a_placeholder_for_a_key_is_left_in_answers() -> None:
-    script = [event_stream(piece(text="EMP"), piece(text="TY glass"), END)]
-    async with Loopback(script) as server, LetterProvider(server.url, key="EMPTY") as provider:
+    async with served(event_stream(piece(text="EMP"), piece(text="TY glass"), END), key="EMPTY") as (_, provider):
         assert await streamed(provider) == [TextDelta("EMP"), TextDelta("TY glass"), say("EMPTY glass")]
 
 
 # --- Failures of every kind ---
 
-ECHO = KEY.encode()
-JSON = {"content-type": "application/json"}
-STREAM = {"content-type": "text/event-stream"}
-
-FAILURES: dict[str, list[Step]] = {
-    "refused": json_answer({"error": f"bad key {KEY}"}, status=401, headers={"x-echo": KEY}),
-    "refused at length": answer(b"x" * 20 + ECHO, status=500),
-    "redirected": answer(status=307, headers={"location": f"/{KEY}"}),
-    "reset": [End.RESET],
-    "a head that is none": [b"HTTP/1.1 " + ECHO + b"\r\n\r\n", End.CLOSE],
-    "a header that is none": [b"HTTP/1.1 200 OK\r\n" + ECHO + b"\r\n\r\n", End.CLOSE],
-    "a page": answer(ECHO, headers={"content-type": f"text/html-{KEY}"}),
-    "compressed": answer(ECHO, headers={"content-encoding": f"gzip-{KEY}"}),
-    "no letter": answer(b"[" + ECHO),
-    "cut": answer(ECHO, End.CLOSE, length=900),
-    "silent": answer(ECHO, End.STALL, length=900),
-    "too long": answer(b'{"text": "' + ECHO * 300 + b'"}'),
-    "an error in a whole answer": json_answer({"error": f"no entry for {KEY}"}),
-    "an error in a stream": event_stream(piece(text="a"), BUSY + ECHO + b'"}\n\n'),
-    "a key in pieces, then a cut": event_stream(piece(text=KEY[:15]), piece(text=KEY[15:]), End.CLOSE),
-    "a key over two events, then an error": event_stream(piece(text=KEY[:15]), piece(text=KEY[15:]), b"data: [\n\n"),
+ANSWERS = {
     "an answer": json_answer({"text": f"key {KEY}"}),
     "a streamed answer": event_stream(piece(text="key " + KEY[:9]), piece(text=KEY[9:]), END),
-}
-
-SETTINGS: dict[str, Any] = {
-    "timeouts": HttpTimeouts(silence_s=0.05),
-    "limits": HttpLimits(body_bytes_max=8000),
 }
 
 
@@ -222,42 +189,56 @@ def everything_about(error: BaseException) -> str:
     return report
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("steps", FAILURES.values(), ids=FAILURES.keys())
-async def test_no_failure_shows_the_key(steps: list[Step], stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("name", "failure", "stream"), CALLS, ids=CALL_IDS)
+async def test_no_failure_shows_the_key(
+    name: str, failure: Failure, stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
-    shown: list[str] = []
-    async with Loopback([steps]) as server, LetterProvider(server.url, **SETTINGS) as provider:
-        try:
-            shown.append(repr(await (streamed(provider) if stream else provider.complete(REQUEST))))
-        except ProviderError as error:
-            shown.append(everything_about(error))
-        assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
-        shown.append(repr(provider))
+    async with served(failure.steps, **failure.settings) as (server, provider):
+        with pytest.raises(ProviderError) as caught:
+            await (streamed(provider) if stream else provider.complete(REQUEST))
+        sent = [request.headers["authorization"] for request in server.requests]
+        assert sent == [f"Bearer {KEY}"] or (sent == [] and failure.kind == "timeout")
+        shown = [everything_about(caught.value), repr(provider)]
     # What the server has written is what the test itself knows.
     shown.extend(record.getMessage() for record in caplog.records if record.name != "asyncio")
     for text in shown:
         assert KEY[:16] not in text
 
 
+@pytest.mark.parametrize("steps", ANSWERS.values(), ids=ANSWERS)
+async def test_no_answer_shows_the_key(steps: list[Step], caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with served(steps, steps) as (_, provider):
+        assert (await streamed(provider))[-1] == say(f"key {GONE}")
+        if steps is ANSWERS["an answer"]:
+            assert await provider.complete(REQUEST) == say(f"key {GONE}")
+    assert not [record for record in caplog.records if record.name != "asyncio" and KEY[:16] in record.getMessage()]
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_no_log_holds_the_key(stream: bool, tmp_path: Path) -> None:
     config = AgentConfig(model="letter-1", streaming=stream, retry=RetryPolicy(attempts_max=1))
     log = tmp_path / "events.db"
-    async with Loopback(list(FAILURES.values())) as server, LetterProvider(server.url, **SETTINGS) as provider:
-        async with AgentRuntime(config, provider=provider, log=log) as runtime:
-            for name in FAILURES:
-                await (await runtime.session(name.replace(" ", "-").replace(",", ""))).send("hello")
-        assert len(server.requests) == len(FAILURES)
+    settings = {"timeouts": HttpTimeouts(silence_s=SOON), "limits": HttpLimits(body_bytes_max=6000)}
+    failures = [failure.steps for _, failure, streamed in CALLS if streamed == stream and failure.steps != [End.STALL]]
+    script = [*failures, *ANSWERS.values()]
+    async with (
+        served(*script, **settings) as (server, provider),
+        AgentRuntime(config, provider=provider, log=log) as runtime,
+    ):
+        for number in range(len(script)):
+            await (await runtime.session(f"session-{number}")).send("hello")
+        assert len(server.requests) == len(script)
     files = [Path(name) for name in glob.glob(f"{tmp_path}/*")]
     assert log in files
     for file in files:
-        assert ECHO[:16] not in file.read_bytes()
+        assert KEY.encode()[:16] not in file.read_bytes()
         assert b"Bearer" not in file.read_bytes()
 
 
 async def test_a_cancelled_call_does_not_show_the_key_of_its_provider() -> None:
-    async with Loopback([[End.STALL]]) as server, LetterProvider(server.url) as provider:
+    async with served([End.STALL]) as (server, provider):
         call = asyncio.create_task(provider.complete(REQUEST))
         await server.until(lambda: len(server.requests) == 1)
         call.cancel()
@@ -270,8 +251,9 @@ async def test_a_cancelled_call_does_not_show_the_key_of_its_provider() -> None:
 async def test_headers_that_sound_secret_are_secrets_too(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     headers: dict[str, str | Secret] = {"X-Auth": "Basic dXNlcjpwYXNz0123456789", "x-tag": Secret("tag-0123456789")}
-    script = [json_answer({"text": "dXNlcjpwYXNz0123456789 tag-0123456789"}), json_answer({}, status=500)]
-    async with Loopback(script) as server, LetterProvider(server.url, headers=headers) as provider:
+    async with served(
+        json_answer({"text": "dXNlcjpwYXNz0123456789 tag-0123456789"}), json_answer({}, status=500), headers=headers
+    ) as (server, provider):
         assert await provider.complete(REQUEST) == say(f"{GONE} {GONE}")
         with pytest.raises(ProviderError) as caught:
             await provider.complete(REQUEST)
