@@ -24,9 +24,10 @@ from refold.actors.kernel.reply import current_handling
 from refold.actors.kernel.supervision import ActorFailure
 from refold.actors.kernel.system import ActorSystem
 from refold.events.core.errors import ConfigError
+from refold.stores.append_rules import APPEND_TIMEOUT_S, WAIT_FOR_LOG_S
 from refold.stores.event_store import EventStore
 from refold.stores.memory import InMemoryStore
-from refold.stores.opening import APPEND_TIMEOUT_S, WAIT_FOR_LOG_S, open_log
+from refold.stores.opening import open_log
 from refold.stores.sqlite.file import Durability
 
 if TYPE_CHECKING:

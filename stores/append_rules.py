@@ -18,6 +18,12 @@ INTEGER_MAX: Final = 2**63 - 1
 BYTES_MAX: Final = 256 * 1024 * 1024
 """Largest event, payload or snapshot, in bytes: a guard against runaway data and against hostile files."""
 
+APPEND_TIMEOUT_S: Final = 30.0
+"""Seconds after which an append counts as hanging, where its store is told nothing else."""
+
+WAIT_FOR_LOG_S: Final = 30.0
+"""Seconds that opening waits for the runtime before to release the log, as in a rolling deploy."""
+
 FaultPoint = Callable[[str], None]
 """Called at the named points of an append, so that a rehearsal can raise, wait or kill the process there.
 

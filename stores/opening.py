@@ -7,6 +7,8 @@ be to close it again, and POSIX then drops the locks that SQLite holds on it (`r
 import os
 from typing import TYPE_CHECKING, Final
 
+from refold.stores.append_rules import APPEND_TIMEOUT_S, WAIT_FOR_LOG_S
+
 if TYPE_CHECKING:
     from refold.stores.jsonl.store import JsonLinesStore
     from refold.stores.sqlite.file import Durability
@@ -14,12 +16,6 @@ if TYPE_CHECKING:
 
 JSON_LINES_SUFFIX: Final = ".jsonl"
 """A log whose name ends so, in lower or upper case, is one in JSON Lines; every other one is an SQLite file."""
-
-WAIT_FOR_LOG_S: Final = 30.0
-"""Seconds that opening waits for the runtime before to release the log, as in a rolling deploy."""
-
-APPEND_TIMEOUT_S: Final = 30.0
-"""Seconds after which an append counts as hanging."""
 
 
 def is_json_lines(path: str | os.PathLike[str]) -> bool:

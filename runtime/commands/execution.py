@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TextIO
 
 import typer
 
-from refold.commands.output import console, one_line, write_json, write_paragraph
-from refold.commands.steer.delivery import tell_error
+from refold.commands.output import console, one_line, tell_error, write_json, write_paragraph
 
 if TYPE_CHECKING:
     from refold.sessions.outcome import RunResult

@@ -23,10 +23,16 @@ from typing import Self, TypeVar
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
-from refold.stores.append_rules import FaultPoint, check_append, check_limit, check_snapshot, no_fault
+from refold.stores.append_rules import (
+    APPEND_TIMEOUT_S,
+    WAIT_FOR_LOG_S,
+    FaultPoint,
+    check_append,
+    check_limit,
+    check_snapshot,
+    no_fault,
+)
 from refold.stores.event_store import ListedPayload, Tombstone
-from refold.stores.opening import APPEND_TIMEOUT_S as APPEND_TIMEOUT_S
-from refold.stores.opening import WAIT_FOR_LOG_S as WAIT_FOR_LOG_S
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite import read as sqlite_read
 from refold.stores.sqlite.connection import Connect, SQLiteConnection, settled

@@ -28,7 +28,7 @@ from refold.commands.execution import (
     run_blocking_command,
     tell_result,
 )
-from refold.commands.output import console, counted, one_line
+from refold.commands.output import console, counted, one_line, tell_error
 from refold.commands.run.provider_options import (
     AllowHttpOption,
     BaseUrlOption,
@@ -41,7 +41,7 @@ from refold.commands.run.provider_options import (
     chosen_agent,
 )
 from refold.commands.run.watching import signals_handled, tell
-from refold.commands.steer.delivery import approve_line, tell_error
+from refold.commands.steer.delivery import approve_line
 
 if TYPE_CHECKING:
     from refold.commands.run.chat_session import ChatSession, Ended, WaitingCall

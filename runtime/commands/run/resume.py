@@ -20,7 +20,7 @@ from refold.commands.execution import (
     run_command,
     tell_result,
 )
-from refold.commands.output import write_json
+from refold.commands.output import tell_error, write_json
 from refold.commands.run.provider_options import (
     AllowHttpOption,
     BaseUrlOption,
@@ -35,7 +35,7 @@ from refold.commands.run.provider_options import (
 )
 from refold.commands.run.run import Sending, ctrl_c_cancels, sigterm_leaves_open
 from refold.commands.run.watching import tell
-from refold.commands.steer.delivery import approve_line, resume_line, tell_error
+from refold.commands.steer.delivery import approve_line, resume_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

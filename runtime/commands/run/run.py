@@ -21,6 +21,7 @@ from refold.commands.execution import (
     tell_result,
     write_result,
 )
+from refold.commands.output import tell_error
 from refold.commands.run.live_text import LiveText
 from refold.commands.run.provider_options import (
     AllowHttpOption,
@@ -35,7 +36,7 @@ from refold.commands.run.provider_options import (
     connections_closed,
 )
 from refold.commands.run.watching import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildApprovals, tell
-from refold.commands.steer.delivery import approve_line, resume_line, tell_error
+from refold.commands.steer.delivery import approve_line, resume_line
 
 if TYPE_CHECKING:
     from refold.actors.cancellation import CancellationToken

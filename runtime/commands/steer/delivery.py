@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from refold.commands.execution import EXIT_FOUND, EXIT_LOG_IN_USE, EXIT_OK
-from refold.commands.output import console, one_line, write_json, write_paragraph
+from refold.commands.output import console, tell_error, write_json, write_paragraph
 
 if TYPE_CHECKING:
     from refold.remote.client import Given
@@ -96,8 +96,3 @@ def resume_line(log: Path, session: str, agent: Sequence[str] = ()) -> str:
     """
     words = [f"--log={log}", f"--session={session}"]
     return " ".join(["refold", "resume", *map(shlex.quote, agent or ["AGENT"]), *map(shlex.quote, words)])
-
-
-def tell_error(words: str) -> None:
-    """Write an error, which is one line on stderr."""
-    typer.echo(f"refold: {one_line(words)}", err=True)

@@ -15,6 +15,7 @@ from refold.commands.execution import (
     tell_result,
     write_result,
 )
+from refold.commands.output import tell_error
 from refold.commands.steer.delivery import (
     KeyOption,
     SessionArgument,
@@ -22,7 +23,6 @@ from refold.commands.steer.delivery import (
     approve_line,
     given,
     tell,
-    tell_error,
 )
 
 
