@@ -21,7 +21,7 @@ from refold.providers.http.client import IDLE_S
 from tests.providers.letter_format import END, KEY, REQUEST, LetterProvider, Stream, piece, streamed
 from tests.providers.loopback import PATIENCE_S, End, Loopback, Step, answer, chunk, event_stream, json_answer
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 SOON = 0.05
 """A time limit that is met only because the server does nothing, however long it takes."""
