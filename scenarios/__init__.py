@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from refold.scenarios.as_code import scenario_as_code as scenario_as_code
     from refold.scenarios.as_code import scenario_as_test as scenario_as_test
-    from refold.scenarios.command.stubs import with_stand_ins as with_stand_ins
     from refold.scenarios.plan.random_scenario import drawn_scenario as drawn_scenario
     from refold.scenarios.plan.scenario import Abandon as Abandon
     from refold.scenarios.plan.scenario import Answer as Answer
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from refold.scenarios.shrinking import shrunk as shrunk
     from refold.scenarios.simulator import Simulator as Simulator
     from refold.scenarios.world.loop import SimulationError as SimulationError
+    from refold.scenarios.world.stubs import with_stand_ins as with_stand_ins
 else:
     from refold._lazy import lazy
 
@@ -33,7 +33,7 @@ else:
         __name__,
         {
             "refold.scenarios.as_code": "scenario_as_code scenario_as_test",
-            "refold.scenarios.command.stubs": "with_stand_ins",
+            "refold.scenarios.world.stubs": "with_stand_ins",
             "refold.scenarios.plan.random_scenario": "drawn_scenario",
             "refold.scenarios.plan.scenario": "Abandon Answer Call Cancel Clear Decide Say Scenario Watch",
             "refold.scenarios.report": "SimulationReport",

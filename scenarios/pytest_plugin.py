@@ -86,9 +86,9 @@ def refold_report(
     request: pytest.FixtureRequest, refold_scenario: "Scenario", tmp_path_factory: pytest.TempPathFactory
 ) -> "SimulationReport":
     """What came of the scenario of a test with the marker `refold_scenarios`, played with its agent."""
-    from refold.scenarios.command.stubs import with_stand_ins
     from refold.scenarios.simulator import Simulator
     from refold.scenarios.sweep import quietly
+    from refold.scenarios.world.stubs import with_stand_ins
 
     options = _options_of(request)
     source = _source(options["agent"])

@@ -23,7 +23,7 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -42,13 +42,13 @@ from refold.replay.log_replay import replay
 from refold.scenarios import faults
 from refold.scenarios.monitors.expectations import Watching
 from refold.scenarios.monitors.monitor import SimulationWatch
-from refold.scenarios.plan.scenario import AnyAct, Cancel, Decide, Scenario, Watch
+from refold.scenarios.plan.scenario import Cancel, Decide, Scenario, Watch
 from refold.scenarios.plan.world import Beginning, World
 from refold.scenarios.report import SimulationReport, save_log
 from refold.scenarios.wire.providers import SimulatedWire, wire_of
 from refold.scenarios.world.agent import simulated_agent
 from refold.scenarios.world.disk import SimulatedDisk
-from refold.scenarios.world.life import Life, Repetition, nobody
+from refold.scenarios.world.life import Life, Progress, no_network, nobody
 from refold.scenarios.world.loop import Schedule, SeededSchedule, SimulatedLoop, SparseSchedule
 from refold.scenarios.world.model import SimulatedModel
 from refold.scenarios.world.process import Gone, bury, garbage_by_hand
@@ -122,17 +122,20 @@ class Simulation:
         self._agent = agent
         self._stores: list[SimulatedStore] = []
         """Of the present life, and of processes that live beside it."""
-        self.acts: list[AnyAct] = list(scenario.acts)
-        """Those of the scenario, and behind them those that faults have brought."""
-        self.on_act: Callable[[int], object] = nobody
-        """Has the present life, once it is open, begin an act that a fault has brought; the next ones know of it."""
-        self.outcomes: dict[int, str] = {}
-        self.repetitions: list[Repetition] = []
-        """Of acts, still to come."""
-        self.watching = {index: Watching(act) for index, act in enumerate(scenario.acts) if isinstance(act, Watch)}
+        self.progress = Progress(
+            scenario=scenario,
+            world=self.world,
+            watch=self.watch,
+            replies=self.replies,
+            files=self.files,
+            agent=self.agent,
+            store=self.store,
+            split=self.wire.network.split if self.wire is not None else no_network,
+            acts=list(scenario.acts),
+            watching={index: Watching(act) for index, act in enumerate(scenario.acts) if isinstance(act, Watch)},
+        )
         self.refused: set[str] = set()
         self.steps = 0
-        self.over = False
         self._ended = False
         """Whether the process has come to its end by itself, and its loop is about to stop."""
 
@@ -145,7 +148,7 @@ class Simulation:
 
     def _run(self) -> SimulationReport:
         time_s = 0.0
-        while not self.over and not self.watch.broken:
+        while not self.progress.over and not self.watch.broken:
             self.world.life += 1
             if self.world.life > LIVES_MAX:
                 self.watch.note("LIVENESS", "", f"the process has died {LIVES_MAX} times")
@@ -160,7 +163,7 @@ class Simulation:
         loop.before_step = self._before_step
         loop.on_refused = self.refused.add
         self.world.loop, self.world.dying = loop, False
-        self.on_act = nobody
+        self.progress.on_act = nobody
         asyncio.set_event_loop(loop)
         if self.files is not None:
             self.files.begin_life()
@@ -196,15 +199,15 @@ class Simulation:
         self._ended = False
         try:
             if self.files is None or await self.files.starts(self.watch):
-                await Life(self).live()
+                await Life(self.progress).live()
         finally:
             self._ended = True
 
     def _before_step(self, step: int) -> None:
         for fault in self.world.plan.count("step"):
             if isinstance(fault, faults.CancelAtStep):
-                self.acts.append(Cancel(session=fault.session))
-                self.on_act(len(self.acts) - 1)
+                self.progress.acts.append(Cancel(session=fault.session))
+                self.progress.on_act(len(self.progress.acts) - 1)
             else:
                 assert isinstance(fault, faults.CrashAtStep)
                 self.world.die()
@@ -273,9 +276,9 @@ class Simulation:
             events=len(events),
             event_kinds=dict(sorted(Counter(tag_of(event.data) or "" for event in events).items())),
             times=self.world.plan.times(),
-            watched=tuple(watching.seen() for watching in self.watching.values()),
+            watched=tuple(watching.seen() for watching in self.progress.watching.values()),
             operations=self.world.plan.operations(),
-            outcomes=tuple(self.outcomes.get(index, "") for index in range(len(self.scenario.acts))),
+            outcomes=tuple(self.progress.outcomes.get(index, "") for index in range(len(self.scenario.acts))),
             met=self.watch.meetings.counted(),
             digest=digest.hexdigest(),
         )

@@ -20,7 +20,6 @@ from typing import Any, cast
 import msgspec
 
 from refold.agents.loading import AgentSource, load_agent_source
-from refold.scenarios.command.stubs import with_stand_ins
 from refold.scenarios.monitors.monitor import PROMISES, Broken, Meeting, Verdict, verdict_on
 from refold.scenarios.plan.random_scenario import drawn_scenario
 from refold.scenarios.plan.scenario import Scenario
@@ -29,6 +28,7 @@ from refold.scenarios.report import SimulationReport
 from refold.scenarios.simulator import Simulator
 from refold.scenarios.workers import WorkerDied, done_in_processes
 from refold.scenarios.world.loop import SimulationError
+from refold.scenarios.world.stubs import with_stand_ins
 
 SEEDS_PER_TASK = 4
 """So many seeds are given to a process at once."""

@@ -13,9 +13,9 @@ import logging
 from collections.abc import Mapping
 
 from refold.actors.calls.middleware import CallRefused
-from refold.actors.calls.protocols import SessionObserver, Subagents, ToolRunner
+from refold.actors.calls.protocols import SessionObserver, ToolRunner
 from refold.actors.calls.results import WithLimit, failure, result_content, text_of_error
-from refold.actors.calls.tool_context import CallingTool, ToolContext, calling_tool
+from refold.actors.calls.tool_context import CallingTool, Subagents, ToolContext, calling_tool
 from refold.actors.calls.tool_rules import (
     CallGuard,
     CallNotMade,

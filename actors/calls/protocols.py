@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from typing import Protocol, TypeAlias
 
-from refold.actors.calls.tool_context import CallingTool, ToolContext
+from refold.actors.calls.tool_context import ToolContext
 from refold.actors.calls.tool_rules import ToolRules
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import JsonObject
@@ -69,18 +69,6 @@ class ToolRunner(Protocol):
         Raises:
             AgentLoopError: the body could not be carried out, through no fault of the tool.
             Exception: whatever the body raised.
-        """
-        ...
-
-
-class Subagents(Protocol):
-    """Runs other agents for calls of tools."""
-
-    async def answer(self, agent: str, task: str, context: ToolContext[object], calling: CallingTool) -> object:
-        """Have an agent carry out a task in the call's child session, and return its answer.
-
-        Raises:
-            ToolError: there is no answer; its kind, or that of a `CallFailed`, says why.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import AskCycle
@@ -12,10 +12,21 @@ from refold.events.core.ids import EventRef, PayloadHash, SessionId, ToolCallId,
 from refold.events.session.core import SESSION_KIND
 
 if TYPE_CHECKING:
-    from refold.actors.calls.protocols import Subagents
     from refold.actors.kernel.system import ActorSystem
 
 D = TypeVar("D")
+
+
+class Subagents(Protocol):
+    """Runs other agents for calls of tools."""
+
+    async def answer(self, agent: str, task: str, context: "ToolContext[object]", calling: "CallingTool") -> object:
+        """Have an agent carry out a task in the call's child session, and return its answer.
+
+        Raises:
+            ToolError: there is no answer; its kind, or that of a `CallFailed`, says why.
+        """
+        ...
 
 
 class CallingTool:
@@ -42,7 +53,7 @@ class CallingTool:
         call: ToolCallId,
         started: EventRef,
         correlation: EventRef,
-        subagents: "Subagents | None" = None,
+        subagents: Subagents | None = None,
         listen: Callable[[bool], None],
         ended_by: Callable[[], EventRef | None],
     ) -> None:

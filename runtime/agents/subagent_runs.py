@@ -123,7 +123,7 @@ class SubagentRuns:
         self._in_flight = in_flight
 
     async def answer(self, agent: str, task: str, context: ToolContext[object], calling: CallingTool) -> object:
-        """Do as `refold.actors.calls.protocols.Subagents` says."""
+        """Do as `refold.actors.calls.tool_context.Subagents` says."""
         found = self._runtime.agents.get(agent)
         if found is None:
             raise ToolError(

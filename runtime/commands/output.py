@@ -107,6 +107,11 @@ def console() -> "Console":
     return made
 
 
+def tell_error(words: str) -> None:
+    """Write an error, which is one line on stderr."""
+    typer.echo(f"refold: {one_line(words)}", err=True)
+
+
 def table(*columns: str) -> "Table":
     """Return an empty table for cells made by `cell`; columns whose names begin with `#` hold numbers."""
     from rich.table import Table

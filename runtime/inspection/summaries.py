@@ -3,11 +3,7 @@
 Nothing here is read by a machine, and nothing is made safe for a terminal: that is for whoever shows it.
 
 What was done to a request, in words for people who read a log.
-
-Times and durations in microseconds, as people read them.
 """
-
-from datetime import UTC, datetime
 
 import msgspec
 
@@ -56,6 +52,7 @@ from refold.events.session.events import (
     TurnAllowed,
 )
 from refold.events.session.react import AskPerson, CallModel, RunTool
+from refold.inspection.times import time_words
 
 
 def request_words(reference: RequestReference | None) -> list[str]:
@@ -92,25 +89,6 @@ def _prepared_words(prepared: Prepared, messages: int) -> list[str]:
 
 def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def time_words(at: int) -> str:
-    """Return a time in microseconds since the epoch as `2026-07-01 12:00:00.000Z`."""
-    try:
-        moment = datetime.fromtimestamp(at // 1_000_000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"{at} µs"
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{at % 1_000_000 // 1000:03}Z"
-
-
-def duration_words(microseconds: int) -> str:
-    """Return how long something took: `340 ms`, `1.2 s`, `5 min 3 s`."""
-    seconds = microseconds / 1e6
-    if seconds < 1:
-        return f"{microseconds / 1000:.0f} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds // 60):,} min {int(seconds % 60)} s"
 
 
 def event_words(event: Event) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from refold.actors.kernel.future import ActorFuture
 from refold.events.core.errors import AgentMemoryError, ConfigError
 from refold.events.kinds.semantic import check_embedding
-from refold.memory.indexes.worker import in_thread
+from refold.memory.worker import in_thread
 
 R = TypeVar("R")
 

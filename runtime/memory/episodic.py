@@ -34,9 +34,9 @@ from refold.events.kinds.episodic import (
 )
 from refold.events.kinds.indexing import TextColumn
 from refold.events.kinds.memory_policies import DecayPolicy, RecallPolicy
-from refold.memory.indexes.worker import loaded
 from refold.memory.items import NewEpisode, Recalled, commands_of, given_text
 from refold.memory.stream_object import StreamObject
+from refold.memory.worker import loaded
 
 if TYPE_CHECKING:
     from refold.memory.indexes.episodic import AgentIndex, EpisodicIndex

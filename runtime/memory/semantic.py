@@ -37,13 +37,13 @@ from refold.events.kinds.semantic import (
 )
 from refold.memory.embedding import Embed, Embedder, Vector, Wanted, float32_bytes
 from refold.memory.episodic import PREPARED_FROM, checked_limit, checked_threshold
-from refold.memory.indexes.worker import loaded
 from refold.memory.items import KnownEntry, NewEntry, SimilarEntry, commands_of, given_text
 from refold.memory.stream_object import StreamObject
+from refold.memory.worker import loaded
 
 if TYPE_CHECKING:
     from refold.memory.indexes.vectors import VectorIndex
-    from refold.memory.items import EntryWords
+    from refold.memory.indexes.words import EntryWords
 
 SIMILAR_LIMIT: Final = 5
 """So many similar entries are returned unless the caller says otherwise."""
@@ -97,7 +97,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
 
     async def attach(self, host: Host) -> None:
         """Live on the log behind `host`, and have many entries ready to be found."""
-        await loaded("refold.memory.indexes.vectors", "refold.memory.items")
+        await loaded("refold.memory.indexes.vectors", "refold.memory.indexes.words")
         await super().attach(host)
 
         def prepare(state: Knowledge) -> Steps[None]:
@@ -312,7 +312,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
         return self._index
 
     def _words_of(self, state: Knowledge) -> "Steps[EntryWords]":
-        from refold.memory.items import EntryWords
+        from refold.memory.indexes.words import EntryWords
 
         if self._words is None or not self._words.follow(state):
             self._words = yield from EntryWords.made(state)

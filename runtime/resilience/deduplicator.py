@@ -45,7 +45,7 @@ from refold.events.kinds.deduplicator import (
     FinishWork,
     ReleaseWork,
 )
-from refold.inspection.summaries import time_words
+from refold.inspection.times import time_words
 from refold.memory.stream_object import StreamObject
 
 P = ParamSpec("P")

@@ -25,12 +25,12 @@ from refold.events.core.ids import SessionId, kind_and_identifier
 from refold.events.session.core import SESSION_KIND
 from refold.scenarios import faults
 from refold.scenarios.command.log_prefixes import Prefix, RecordedLog
-from refold.scenarios.command.stubs import recorded_agent
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.monitor import PROMISES, Broken, Situation, Verdict, situations_of, verdict_on
 from refold.scenarios.plan.scenario import Say, Scenario
 from refold.scenarios.simulator import Simulator
 from refold.scenarios.sweep import quietly
+from refold.scenarios.world.stubs import recorded_agent
 from refold.stores.memory import InMemoryStore
 
 CALM_S = 120.0

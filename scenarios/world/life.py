@@ -8,14 +8,16 @@ The rule: whatever they are told is checked before anybody goes on.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.agent_runtime import AgentRuntime
+from refold.agents.agent import Agent
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import AgentLoopError, BackpressureShed, CommandRejected, PersistenceError
 from refold.events.core.ids import SessionId, kind_and_identifier, stream_name
@@ -26,12 +28,11 @@ from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.expectations import Watching
 from refold.scenarios.monitors.monitor import SimulationWatch, marked
-from refold.scenarios.plan.scenario import Abandon, AnyAct, Cancel, Clear, Decide, Say, Watch
+from refold.scenarios.plan.scenario import Abandon, AnyAct, Cancel, Clear, Decide, Say, Scenario, Watch
 from refold.scenarios.plan.world import World
+from refold.scenarios.world.disk import SimulatedDisk
+from refold.scenarios.world.store import SimulatedReplies, SimulatedStore
 from refold.sessions.outcome import RunResult
-
-if TYPE_CHECKING:
-    from refold.scenarios.simulator import Simulation
 
 
 async def carry_out(
@@ -123,37 +124,71 @@ class Repetition(msgspec.Struct, frozen=True, eq=False):
     due_s: float
 
 
+def no_network(split: faults.NetworkSplit) -> None:
+    """Split nothing: the model is an object of the process."""
+
+
+@dataclass(kw_only=True)
+class Progress:
+    """How far a scenario has been played: what one life of the process hands on to the next."""
+
+    scenario: Scenario
+    world: World
+    watch: SimulationWatch
+    replies: SimulatedReplies
+    files: SimulatedDisk | None
+    """What the log lies on; None = it is in memory."""
+    agent: Callable[[], Agent]
+    """Makes the agent of a life."""
+    store: Callable[[], SimulatedStore]
+    """Makes the store of a life."""
+    split: Callable[[faults.NetworkSplit], object] = no_network
+    """Splits the network between the process and its model."""
+    acts: list[AnyAct]
+    """Those of the scenario, and behind them those that faults have brought."""
+    watching: dict[int, Watching]
+    """What the acts that follow a session have seen, by their place."""
+    on_act: Callable[[int], object] = nobody
+    """Has the present life, once it is open, begin an act that a fault has brought; the next ones know of it."""
+    outcomes: dict[int, str] = field(default_factory=dict[int, str])
+    """How acts have ended, by their place."""
+    repetitions: list[Repetition] = field(default_factory=list[Repetition])
+    """Of acts, still to come."""
+    over: bool = False
+    """Whether all is over."""
+
+
 class Life:
     """One life of the process, and those outside who speak to it.
 
     Args:
-        simulation: what it is part of.
+        progress: how far the scenario has been played; this life goes on from there.
         beside: whether another process lives that had the log before.
     """
 
-    def __init__(self, simulation: "Simulation", *, beside: bool = False) -> None:
-        self._simulation = simulation
-        self._world = simulation.world
-        self._number = simulation.world.life
-        self._watch = simulation.watch
+    def __init__(self, progress: Progress, *, beside: bool = False) -> None:
+        self._progress = progress
+        self._world = progress.world
+        self._number = progress.world.life
+        self._watch = progress.watch
         self._beside = beside
-        self._store = simulation.store()
+        self._store = progress.store()
         self._ending: asyncio.Event = asyncio.Event()
         self._taken_over = False
         self._acts: list[asyncio.Task[None]] = []
 
     async def live(self) -> None:
         """Run the process until it ends in order, or all is over."""
-        simulation, world = self._simulation, self._world
+        progress, world = self._progress, self._world
         loop = asyncio.get_running_loop()
         for fault in world.plan.timed():
             loop.call_at(max(fault.at_s, loop.time()), self._timed, fault)
         runtime = AgentRuntime(
-            simulation.agent(),
+            progress.agent(),
             log=self._store,
             clock=world.clock,
             inbox_poll_s=0,
-            passivate_after_s=simulation.scenario.passivate_after_s,
+            passivate_after_s=progress.scenario.passivate_after_s,
         )
         try:
             await runtime.open()
@@ -161,12 +196,12 @@ class Life:
             self._require_excuse(error)
             await asyncio.sleep(START_AGAIN_S)
             return
-        simulation.replies.serve(runtime.system)
+        progress.replies.serve(runtime.system)
         runtime.subscribe(partial(self._watch.effects.published, self._number))
-        waiting = {index: act for index, act in enumerate(simulation.acts) if index not in simulation.outcomes}
+        waiting = {index: act for index, act in enumerate(progress.acts) if index not in progress.outcomes}
         acts = [self._begin_act(runtime, index) for index in waiting]
-        simulation.on_act = partial(self._begin_act, runtime)
-        for repetition in simulation.repetitions:
+        progress.on_act = partial(self._begin_act, runtime)
+        for repetition in progress.repetitions:
             self._begin_repetition(runtime, repetition)
         everything: asyncio.Task[Any] = loop.create_task(self._all_over(runtime, self._acts), name="all over")
         ending: asyncio.Task[Any] = loop.create_task(self._ending.wait(), name="the order to end")
@@ -178,20 +213,20 @@ class Life:
                     if isinstance(act, Watch):  # Somebody follows the session on, where it goes on.
                         task.cancel()
                 world.life += 1
-                if simulation.files is None or await simulation.files.taken_over(self._watch):
-                    await Life(simulation, beside=True).live()
+                if progress.files is None or await progress.files.taken_over(self._watch):
+                    await Life(progress, beside=True).live()
             elif everything.done():
                 everything.result()
-                simulation.over = True
+                progress.over = True
         finally:
-            simulation.on_act = nobody
+            progress.on_act = nobody
             await runtime.close()
         outside: tuple[asyncio.Task[Any], ...] = (*self._acts, everything, ending)
         for task in outside:
             task.cancel()
         await asyncio.gather(*outside, return_exceptions=True)
-        if simulation.files is not None and not self._beside:
-            await simulation.files.close(self._watch)
+        if progress.files is not None and not self._beside:
+            await progress.files.close(self._watch)
         self._check_nothing_is_left()
 
     def _check_nothing_is_left(self) -> None:
@@ -212,40 +247,39 @@ class Life:
             case faults.ClockJumps(seconds=seconds):
                 self._world.clock.jump(seconds)
             case faults.SecondRuntime():
-                if self._simulation.files is None:  # A real store finds out by itself.
+                if self._progress.files is None:  # A real store finds out by itself.
                     self._store.fence()
                 self._taken_over = True
                 self._ending.set()
             case faults.NetworkSplit():
-                if self._simulation.wire is not None:
-                    self._simulation.wire.network.split(fault)
+                self._progress.split(fault)
             case _:
                 raise AssertionError(f"{fault} has no moment")
 
     def _begin_act(self, runtime: AgentRuntime, index: int) -> asyncio.Task[None]:
-        act = self._simulation.acts[index]
+        act = self._progress.acts[index]
         task = asyncio.get_running_loop().create_task(self._act(runtime, index, act), name=f"act {index}")
         self._acts.append(task)
         return task
 
     async def _act(self, runtime: AgentRuntime, index: int, act: AnyAct) -> None:
         await asyncio.sleep(max(0.0, act.at_s - self._world.now_s()))
-        if index not in self._simulation.outcomes and not isinstance(act, Watch):
+        if index not in self._progress.outcomes and not isinstance(act, Watch):
             for fault in self._world.plan.count("input", [act.session]):
                 assert isinstance(fault, faults.DuplicateInput)
                 repetition = Repetition(index, self._world.now_s() + fault.after_s)
-                self._simulation.repetitions.append(repetition)
+                self._progress.repetitions.append(repetition)
                 self._begin_repetition(runtime, repetition)
-        if index not in self._simulation.outcomes:
+        if index not in self._progress.outcomes:
             outcome = await self._insisting(runtime, act, index)
             if outcome is not None:
-                self._simulation.outcomes[index] = outcome
+                self._progress.outcomes[index] = outcome
 
     async def _insisting(self, runtime: AgentRuntime, act: AnyAct, index: int) -> str | None:
         """Return what an act comes to, however often it has to be tried; None = the process ends."""
         while True:
             try:
-                key, watching = f"{self._world.keys}act {index}", self._simulation.watching.get(index)
+                key, watching = f"{self._world.keys}act {index}", self._progress.watching.get(index)
                 return await carry_out(act, key, runtime, self._world, self._watch, watching, life=self._number)
             except (PersistenceError, BackpressureShed, AskTimeout) as error:
                 self._require_excuse(error)
@@ -270,16 +304,16 @@ class Life:
     async def _repeat(self, runtime: AgentRuntime, repetition: Repetition) -> None:
         """Do again what somebody does, as a network does that delivers a message twice."""
         await asyncio.sleep(max(0.0, repetition.due_s - self._world.now_s()))
-        act = self._simulation.acts[repetition.index]
+        act = self._progress.acts[repetition.index]
         if isinstance(act, Abandon):
             act = Say(session=act.session, text=act.text)
-        told, left = await self._insisting(runtime, act, repetition.index) is not None, self._simulation.repetitions
+        told, left = await self._insisting(runtime, act, repetition.index) is not None, self._progress.repetitions
         if told and repetition in left:  # Another process may have been told too.
             left.remove(repetition)
 
     async def _all_over(self, runtime: AgentRuntime, acts: Sequence[asyncio.Task[None]]) -> None:
         """Return when nothing is open any more; somebody sees to runs that wait for a person."""
-        scenario = self._simulation.scenario
+        scenario = self._progress.scenario
         while True:
             for task in acts:
                 if task.done():
@@ -310,7 +344,7 @@ class Life:
 
     async def _resume_what_waits(self, runtime: AgentRuntime, open_now: Sequence[str]) -> None:
         waiting = (kind_and_identifier(stream)[1] for stream in open_now)
-        for session_id in dict.fromkeys((*self._simulation.scenario.sessions(), *waiting)):
+        for session_id in dict.fromkeys((*self._progress.scenario.sessions(), *waiting)):
             session = await runtime.session(session_id)
             run = (await session.state_at()).run
             if run is not None and (run.parked or _waits_for_its_next_turn(run)):

@@ -9,7 +9,7 @@ import typer
 
 from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
 from refold.commands.output import cell, console, counted, safe_lines, table, write_json, write_paragraph, write_table
-from refold.inspection.summaries import time_words
+from refold.inspection.times import time_words
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
 from refold.commands.output import cell, console, table, write_json, write_table
-from refold.inspection.summaries import time_words
+from refold.inspection.times import time_words
 
 if TYPE_CHECKING:
     from refold.inspection.session_view import ListedSession

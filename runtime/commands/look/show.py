@@ -7,7 +7,7 @@ import typer
 
 from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
 from refold.commands.output import cell, console, table, write_json, write_table
-from refold.inspection.summaries import time_words
+from refold.inspection.times import time_words
 
 if TYPE_CHECKING:
     from refold.events.core.records import StreamHead

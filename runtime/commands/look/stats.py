@@ -9,7 +9,7 @@ import typer
 from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
 from refold.commands.look.metrics import cost_words, models_table
 from refold.commands.output import cell, console, counted, one_line, table, write_json, write_paragraph, write_table
-from refold.inspection.summaries import duration_words
+from refold.inspection.times import duration_words
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -117,7 +117,7 @@ async def _before_last(store: "EventStore", head: "StreamHead | None", number: i
 
 
 def _write(item: "Followed") -> None:
-    from refold.inspection.summaries import time_words
+    from refold.inspection.times import time_words
 
     words = one_line(item.words, SUMMARY_CHARACTERS)
     place = f"{one_line(item.stream)}@{item.version}"

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, assert_never
 from refold.commands.output import counted, one_line, write_paragraph
 from refold.events.core.content import ThinkingBlock
 from refold.inspection.session_view import SessionView
-from refold.inspection.summaries import block_words, call_words, content_words, duration_words, time_words, usage_words
+from refold.inspection.summaries import block_words, call_words, content_words, usage_words
+from refold.inspection.times import duration_words, time_words
 from refold.inspection.transcript import CallEntry, Ended, Noted, Said
 
 if TYPE_CHECKING:

@@ -1,7 +1,8 @@
 """Which of many texts share words with a query, found without looking at those that share none.
 
 Each word has the rows of the texts that it is in. Rows are counted up as texts come, so their order is that of
-insertion; a text that goes leaves its row behind, until whoever owns the rows renumbers them. Needs numpy.
+insertion; a text that goes leaves its row behind, until the owner of the rows renumbers them. `EntryWords` is such an
+index of what a semantic store knows, derived from the folded state and no part of it. Needs numpy.
 """
 
 from array import array
@@ -9,6 +10,10 @@ from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
+
+from refold.actors.hosted import ITEMS_PER_STEP, Steps
+from refold.events.kinds.indexing import words_of
+from refold.events.kinds.semantic import Knowledge, Known
 
 Rows = NDArray[np.int64]
 
@@ -85,3 +90,61 @@ def _of_largest(places: Rows, score: NDArray[np.float64], count: int) -> Rows:
     least = np.partition(own, len(own) - count)[len(own) - count]
     above = places[own > least]
     return np.concatenate((above, places[own == least][: count - len(above)]))
+
+
+GONE_MIN = 1_024
+"""Rows of entries that are gone or replaced are kept until there are more than this, and more than of the others."""
+
+
+class EntryWords:
+    """The entries by row; one whose value is replaced gets a new row. `made` makes it.
+
+    Args:
+        state: whose entries they will be.
+    """
+
+    def __init__(self, state: Knowledge) -> None:
+        self._changes = state.changes
+        self._entries = state.entries
+        self._seen = state.changes.count
+        self._names: list[str] = []
+        self._row_of: dict[str, int] = {}
+        self._words = WordIndex()
+
+    @classmethod
+    def made(cls, state: Knowledge) -> "Steps[EntryWords]":
+        """Return the words of all that is known."""
+        words = cls(state)
+        for place, (name, known) in enumerate(state.entries.items(), 1):
+            words._add(name, known)
+            if not place % ITEMS_PER_STEP:
+                yield
+        return words
+
+    def follow(self, state: Knowledge) -> bool:
+        """Take in what has changed in the state; returns whether that is known, else another index must be made."""
+        if state.changes is not self._changes or state.entries is not self._entries:
+            return False
+        changed = state.changes.since(self._seen)
+        if changed is None or len(self._names) - len(self._row_of) > max(GONE_MIN, len(self._row_of)):
+            return False
+        self._seen = state.changes.count
+        for name in changed:
+            self._row_of.pop(name, None)
+            known = self._entries.get(name)
+            if known is not None:
+                self._add(name, known)
+        return True
+
+    def matching(self, query: str, count: int) -> list[str]:
+        """Return the keys of the `count` entries that share most words with `query`, of several the first inserted."""
+        shared = self._words.shared(words_of(query), len(self._names))
+        there = [row for row in np.flatnonzero(shared).tolist() if self._row_of.get(self._names[row]) == row]
+        rows = np.array(there, dtype=np.int64)
+        earlier = np.array([-self._entries[self._names[row]].number for row in there], dtype=np.float64)
+        return [self._names[row] for row in rows[best(shared[rows], earlier, count)].tolist()]
+
+    def _add(self, name: str, known: Known) -> None:
+        row = self._row_of[name] = len(self._names)
+        self._names.append(name)
+        self._words.add(row, words_of(" ".join((name, known.value, *known.tags))))

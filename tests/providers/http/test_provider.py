@@ -22,7 +22,7 @@ from tests.providers.failures import CALL_IDS, CALLS, FAILURES, Failure
 from tests.providers.letter_format import END, KEY, REQUEST, LetterProvider, Stream, piece, served, streamed
 from tests.providers.loopback import PATIENCE_S, End, Loopback, Step, answer, chunk, event_stream, json_answer
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 async def failing(provider: HttpProvider, *, stream: bool = False) -> ProviderError:

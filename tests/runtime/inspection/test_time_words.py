@@ -2,7 +2,7 @@
 
 import pytest
 
-from refold.inspection.summaries import duration_words, time_words
+from refold.inspection.times import duration_words, time_words
 
 
 @pytest.mark.parametrize(

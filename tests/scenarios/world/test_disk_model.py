@@ -212,7 +212,11 @@ def test_sqlite_syncs_the_folder_exactly_where_the_model_says(tmp_path: Path) ->
     except ShimUnavailable as error:
         pytest.skip(str(error))
     done = subprocess.run(
-        [sys.executable, "-P", "-c", REALITY, os.path.realpath(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, "-c", REALITY, os.path.realpath(tmp_path)],
+        cwd=Path(__file__).resolve().parents[3],  # For what it imports of the tests.
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     from_nothing, over_a_wal = (line.split() for line in done.stdout.splitlines())

@@ -22,7 +22,7 @@ from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import SQLiteStore
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 
 # Without asyncio's debug mode, which writes a line to stderr whenever a step of the loop takes long.
 QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
