@@ -6,7 +6,8 @@ cancelled and nothing of it goes on; and a closed runtime leaves nothing on the 
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,10 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
+from refold.events.session.events import RunCancelled
 from refold.inspection.check import check_log
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
-from tests.conformance.sessions import checked_log
-
-TERMINALS = ("RunCompleted", "RunCancelled", "RunFailed")
+from tests.conformance.sessions import TERMINAL, HeldAnswer, Parked, Seen, types_of
 
 
 @pytest.fixture(autouse=True)
@@ -52,13 +52,6 @@ async def nothing_is_left_on_the_loop() -> AsyncIterator[None]:
     loop.set_exception_handler(None)
 
 
-@pytest.fixture(params=["memory", pytest.param("file", marks=pytest.mark.slow)])
-async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
-    """A log that is checked and replayed when the test is over."""
-    async with checked_log(request.param, tmp_path) as store:
-        yield store
-
-
 @tool(tier="observe")
 async def look(name: str) -> str:
     """Look; may run beside others."""
@@ -68,19 +61,16 @@ async def look(name: str) -> str:
 
 @tool(tier="act")
 async def act(name: str) -> str:
-    """Act; one after another."""
     return f"did {name}"
 
 
 @tool(tier="act")
 def block(name: str) -> str:
-    """Work in a thread."""
     return f"made {name}"
 
 
 @tool(tier="confirm")
 async def pay(name: str) -> str:
-    """Pay, if allowed."""
     return f"paid {name}"
 
 
@@ -134,14 +124,10 @@ def kind_of(recorded: Any) -> str:
     return type(recorded.event).__name__
 
 
-async def kinds_of(session: Session) -> list[str]:
-    return [kind_of(recorded) async for recorded in session.events()]
-
-
 async def assert_ended(session: Session, *ends: str) -> None:
     """Check that the session's runs have ended as given, that each call has its result, and that nothing goes on."""
-    kinds = await kinds_of(session)
-    assert tuple(kind for kind in kinds if kind in TERMINALS) == ends
+    kinds = await types_of(session)
+    assert tuple(kind for kind in kinds if kind in TERMINAL) == ends
     open_calls: list[str] = []
     for message in await session.history():
         answered = [block.tool_use_id for block in message.content if isinstance(block, ToolResultBlock)]
@@ -162,6 +148,18 @@ async def cancelled(task: asyncio.Task[Any], requests: int = 1) -> None:
         await task
     assert task.cancelled()
     assert task.cancelling() == requests
+
+
+@asynccontextmanager
+async def asked(
+    log: EventStore, held: HeldAnswer, *script: Any
+) -> AsyncIterator[tuple[Session, "asyncio.Task[RunResult]"]]:
+    """Give a session, and what sends to it, once its model has been asked for an answer that is held."""
+    async with runtime_of(log, ScriptedProvider([held, *script])) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await held.asked.wait()
+        yield session, sending
 
 
 # Cancelling the task
@@ -193,22 +191,35 @@ class AtEvent:
         return "RunCompleted" if self._seen[self._place - 1].batch in completed else "RunCancelled"
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-async def test_a_caller_may_be_cancelled_at_every_event_of_a_run(log: EventStore, streaming: bool) -> None:
-    config = AgentConfig(model="m", streaming=streaming)
+async def limited(session: Session, moment: AtEvent) -> RunResult:
+    """Send with a time limit that expires at a moment."""
+    async with asyncio.timeout(None) as limit:
+        moment.action = lambda: limit.reschedule(asyncio.get_running_loop().time())
+        return await session.send("go")
+
+
+@pytest.mark.parametrize("means", ["cancelled", "cancelled while it streams", "by a timeout"])
+async def test_a_caller_may_be_cancelled_at_every_event_of_a_run(log: EventStore, means: str) -> None:
+    config = AgentConfig(model="m", streaming="streams" in means)
     async with runtime_of(log, config=config) as runtime, asyncio.TaskGroup() as group:
         allow_payments(runtime, group)
         for place in count(1):
             session = await runtime.session(f"s{place}")
             moment = AtEvent(runtime, session, place)
-            sending = asyncio.create_task(session.send("go"))
-            moment.action = sending.cancel
+            sends = limited(session, moment) if means == "by a timeout" else session.send("go")
+            sending = asyncio.create_task(sends)
+            if means != "by a timeout":
+                moment.action = sending.cancel
             await asyncio.wait([sending])
             end = moment.end()
             if end is None:
                 assert sending.result().text == "done"
                 break
-            await cancelled(sending)
+            if means == "by a timeout":
+                assert isinstance(sending.exception(), TimeoutError)
+                assert sending.cancelling() == 0
+            else:
+                await cancelled(sending)
             await assert_ended(session, end)
             assert (await session.send("more")).text == "after"
             await assert_nothing_is_pending(log)
@@ -232,7 +243,7 @@ async def test_a_caller_may_be_cancelled_after_any_number_of_steps_of_the_loop()
                 break
             await cancelled(sending)
             if await log.head(f"session/{session.id}") is not None:
-                kinds = await kinds_of(session)
+                kinds = await types_of(session)
                 await assert_ended(session, "RunCompleted" if "RunCompleted" in kinds else "RunCancelled")
             assert (await session.send("more")).text in ("after", "done")
             await assert_nothing_is_pending(log)
@@ -273,23 +284,17 @@ async def test_a_caller_cancelled_while_the_log_writes_waits_for_it_and_ends_can
 
 
 async def test_a_caller_cancelled_in_the_queue_leaves_the_run_before_it_alone(log: EventStore) -> None:
-    asked, gate = asyncio.Event(), asyncio.Event()
-
-    async def wait(request: ModelRequest) -> str:
-        asked.set()
-        await gate.wait()
-        return "first"
-
-    provider = ScriptedProvider([wait, say("third")])
+    held = HeldAnswer("first")
+    provider = ScriptedProvider([held, say("third")])
     async with runtime_of(log, provider) as runtime:
         session = await runtime.session("s")
         first, second, third = (asyncio.create_task(session.send(text)) for text in ("one", "two", "three"))
-        await asked.wait()
+        await held.asked.wait()
         await session.history()
         second.cancel()
         await cancelled(second)
         assert not first.done()
-        gate.set()
+        held.gate.set()
         assert [(await first).text, (await third).text] == ["first", "third"]
         await assert_ended(session, "RunCompleted", "RunCancelled", "RunCompleted")
     assert len(provider.requests) == 2
@@ -297,11 +302,6 @@ async def test_a_caller_cancelled_in_the_queue_leaves_the_run_before_it_alone(lo
 
 @pytest.mark.parametrize("times", [2, 3, 10])
 async def test_a_caller_may_be_cancelled_several_times_and_take_it_back_and_go_on(log: EventStore, times: int) -> None:
-    async def never(request: ModelRequest) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return "unreachable"
-
     async def stubborn(session: Session) -> str:
         task = asyncio.current_task()
         assert task is not None
@@ -313,47 +313,21 @@ async def test_a_caller_may_be_cancelled_several_times_and_take_it_back_and_go_o
                 pass
         return (await session.send("more")).text
 
-    asked = asyncio.Event()
-    async with runtime_of(log, ScriptedProvider([never, say("after")])) as runtime:
+    held = HeldAnswer("never")
+    async with runtime_of(log, ScriptedProvider([held, say("after")])) as runtime:
         session = await runtime.session("s")
         task = asyncio.create_task(stubborn(session))
-        await asked.wait()
+        await held.asked.wait()
         for place in range(times):
             task.cancel(f"reason {place}")
             if place % 2:
                 await asyncio.sleep(0)
         assert await task == "after"
-        assert (await kinds_of(session)).count("CancelRequested") == 1
+        assert (await types_of(session)).count("CancelRequested") == 1
         await assert_ended(session, "RunCancelled", "RunCompleted")
 
 
 # asyncio's own means
-
-
-async def limited(session: Session, moment: AtEvent) -> RunResult:
-    """Send with a time limit that expires at a moment."""
-    async with asyncio.timeout(None) as limit:
-        moment.action = lambda: limit.reschedule(asyncio.get_running_loop().time())
-        return await session.send("go")
-
-
-async def test_a_timeout_may_come_at_every_event_of_a_run(log: EventStore) -> None:
-    async with runtime_of(log) as runtime, asyncio.TaskGroup() as group:
-        allow_payments(runtime, group)
-        for place in count(1):
-            session = await runtime.session(f"s{place}")
-            moment = AtEvent(runtime, session, place)
-            task = asyncio.create_task(limited(session, moment))
-            await asyncio.wait([task])
-            end = moment.end()
-            if end is None:
-                assert task.result().text == "done"
-                break
-            assert isinstance(task.exception(), TimeoutError)
-            assert task.cancelling() == 0
-            await assert_ended(session, end)
-            await assert_nothing_is_pending(log)
-        assert place > 25
 
 
 async def _expire_after(steps: int, ended: asyncio.Event, limit: asyncio.Timeout) -> None:
@@ -386,17 +360,12 @@ async def test_a_timeout_that_races_the_result_gives_one_of_the_two(log: EventSt
 
 
 async def test_a_caller_who_is_cancelled_in_a_timeout_that_expires_is_cancelled(log: EventStore) -> None:
-    async def never(request: ModelRequest) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return "unreachable"
-
-    asked = asyncio.Event()
-    async with runtime_of(log, ScriptedProvider([never])) as runtime:
+    held = HeldAnswer("never")
+    async with runtime_of(log, ScriptedProvider([held])) as runtime:
         session = await runtime.session("s")
         moment = AtEvent(runtime, session, 0)
         task = asyncio.create_task(limited(session, moment))
-        await asked.wait()
+        await held.asked.wait()
         moment.action()
         task.cancel()
         await cancelled(task)
@@ -405,41 +374,29 @@ async def test_a_caller_who_is_cancelled_in_a_timeout_that_expires_is_cancelled(
 
 @pytest.mark.parametrize("how", ["wait_for", "gather", "cancelled gather", "shield"])
 async def test_send_inside_what_asyncio_offers(log: EventStore, how: str) -> None:
-    async def wait(request: ModelRequest) -> str:
-        asked.set()
-        await gate.wait()
-        return "late"
-
-    asked, gate = asyncio.Event(), asyncio.Event()
-    async with runtime_of(log, ScriptedProvider([wait, say("after")])) as runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go"))
+    held = HeldAnswer("late")
+    async with asked(log, held, say("after")) as (session, sending):
         if how == "wait_for":
-            await asked.wait()
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(sending, 0.001)
-        elif how == "gather":
-            both = asyncio.gather(sending, asyncio.Event().wait(), return_exceptions=True)
-            await asked.wait()
-            both.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await both
         elif how == "cancelled gather":
             gathered = asyncio.gather(sending, session.history(), return_exceptions=True)
-            await asked.wait()
             sending.cancel()
             first, second = await gathered
             assert isinstance(first, asyncio.CancelledError)
             assert isinstance(second, list)
         else:
-            shielded = asyncio.shield(sending)
-            await asked.wait()
-            shielded.cancel()
+            other = asyncio.Event()
+            outer: asyncio.Future[Any] = asyncio.shield(sending)
+            if how == "gather":
+                outer = asyncio.gather(sending, other.wait(), return_exceptions=True)
+            outer.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await shielded
-            gate.set()
+                await outer
+        if how == "shield":
+            held.gate.set()
             assert (await sending).text == "late"
-        if how != "shield":
+        else:
             await cancelled(sending)
         await assert_ended(session, "RunCompleted" if how == "shield" else "RunCancelled")
         assert (await session.send("more")).text == "after"
@@ -449,25 +406,16 @@ async def test_send_inside_what_asyncio_offers(log: EventStore, how: str) -> Non
 
 
 async def test_a_failure_in_a_task_group_cancels_the_sends_beside_it_and_is_its_only_error(log: EventStore) -> None:
-    failure = ValueError("of the application")
+    failure, parked = ValueError("of the application"), Parked()
 
     def answer(request: ModelRequest) -> Any:
-        return use("park") if len(request.messages) == 1 else "unreachable"
-
-    @tool(tier="observe")
-    async def park() -> None:
-        """Wait; when all do, one of the callers fails."""
-        parked.append("parked")
-        if len(parked) == 3:
-            everybody.set()
-        await asyncio.Event().wait()
+        return use("park", {"name": "a"}) if len(request.messages) == 1 else "unreachable"
 
     async def fail() -> None:
-        await everybody.wait()
+        await parked.until(3)
         raise failure
 
-    parked, everybody = list[str](), asyncio.Event()
-    async with runtime_of(log, Answering(answer), [park]) as runtime:
+    async with runtime_of(log, Answering(answer), [parked.park]) as runtime:
         sessions = [await runtime.session(name) for name in "abc"]
         tasks: list[asyncio.Task[Any]] = []
 
@@ -486,14 +434,11 @@ async def test_a_failure_in_a_task_group_cancels_the_sends_beside_it_and_is_its_
 
 
 async def test_the_error_of_a_handler_in_one_send_of_a_task_group_cancels_the_others(log: EventStore) -> None:
-    def answer(request: ModelRequest) -> Awaitable[str]:
-        return asyncio.Event().wait()  # type: ignore[return-value]
-
     def refuse(recorded: Any) -> None:
         if kind_of(recorded) == "ModelRequested":
             raise LookupError("of the handler")
 
-    async with runtime_of(log, Answering(answer)) as runtime:
+    async with runtime_of(log, Answering(HeldAnswer("never"))) as runtime:
         one, other = await runtime.session("one"), await runtime.session("other")
 
         async def work_together() -> None:
@@ -581,66 +526,57 @@ async def test_a_task_group_in_a_tool_that_sends_to_other_sessions_ends_their_ru
 # Who swallows a cancellation, or makes one
 
 
-class Swallowing(ScriptedProvider):
+class Swallows(HeldAnswer):
     """Takes no notice of its cancellation, as often as it comes, until it is let go."""
 
-    def __init__(self) -> None:
-        super().__init__([say("too late"), say("after")])
-        self.asked, self.gate = asyncio.Event(), asyncio.Event()
-
-    async def complete(self, request: ModelRequest) -> Any:
-        if not self.requests:
-            self.asked.set()
-            while not self.gate.is_set():
-                try:
-                    await self.gate.wait()
-                except asyncio.CancelledError:
-                    continue
-        return await super().complete(request)
+    async def __call__(self, request: ModelRequest) -> Any:
+        while not self.gate.is_set():
+            try:
+                await super().__call__(request)
+            except asyncio.CancelledError:
+                continue
+        return self.answer
 
 
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_a_provider_that_swallows_its_cancellation_holds_its_caller_for_the_grace_and_no_longer(
     log: EventStore, streaming: bool
 ) -> None:
-    provider, clock, settled = Swallowing(), ManualClock(), asyncio.Event()
-    config = AgentConfig(model="m", streaming=streaming)
-    async with runtime_of(log, provider, config=config, clock=clock, cancel_grace_s=5) as runtime:
+    held, clock = Swallows("too late"), ManualClock()
+    options: dict[str, Any] = {
+        "config": AgentConfig(model="m", streaming=streaming),
+        "clock": clock,
+        "cancel_grace_s": 5,
+    }
+    async with runtime_of(log, ScriptedProvider([held, say("after")]), **options) as runtime:
         session = await runtime.session("s")
-
-        def see(recorded: Any) -> None:
-            if kind_of(recorded) == "RunCancelled":
-                settled.set()
-
-        runtime.subscribe(see)
+        seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("go"))
-        await provider.asked.wait()
+        await held.asked.wait()
         sending.cancel()
-        await settled.wait()
+        await seen.first(RunCancelled)
         await clock.advance(4.9)
         assert not sending.done()
         await clock.advance(0.2)
         await cancelled(sending)
         await assert_ended(session, "RunCancelled")
-        provider.gate.set()
+        held.gate.set()
         await assert_ended(session, "RunCancelled")
         assert (await session.send("more")).text == "after"
 
 
-async def test_a_provider_that_answers_its_cancellation_is_evidence_and_no_answer(log: EventStore) -> None:
-    async def answer(request: ModelRequest) -> str:
-        asked.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return "all the same"
-        return "unreachable"
+class Answers(HeldAnswer):
+    """Answers when it is cancelled."""
 
-    asked = asyncio.Event()
-    async with runtime_of(log, ScriptedProvider([answer, say("after")])) as runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go"))
-        await asked.wait()
+    async def __call__(self, request: ModelRequest) -> Any:
+        try:
+            return await super().__call__(request)
+        except asyncio.CancelledError:
+            return "after its cancellation"
+
+
+async def test_a_provider_that_answers_its_cancellation_is_evidence_and_no_answer(log: EventStore) -> None:
+    async with asked(log, Answers("never"), say("after")) as (session, sending):
         sending.cancel()
         await cancelled(sending)
         await assert_ended(session, "RunCancelled")
@@ -767,17 +703,12 @@ async def test_a_runtime_may_be_cancelled_in_every_operation_of_its_store_and_li
 
 
 async def test_leaving_with_a_send_under_way_tells_its_caller_and_leaves_no_task(log: EventStore) -> None:
-    async def never(request: ModelRequest) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return "unreachable"
-
     async def leave_while_it_runs() -> None:
-        async with asyncio.TaskGroup() as group, runtime_of(log, ScriptedProvider([never]), close_grace_s=0) as runtime:
+        async with asyncio.TaskGroup() as group, runtime_of(log, ScriptedProvider([held]), close_grace_s=0) as runtime:
             group.create_task((await runtime.session("s")).send("go"))
-            await asked.wait()
+            await held.asked.wait()
 
-    asked = asyncio.Event()
+    held = HeldAnswer("never")
     with pytest.raises(ExceptionGroup) as caught:
         await leave_while_it_runs()
     assert [type(error).__name__ for error in caught.value.exceptions] == ["ActorStopped"]
@@ -790,18 +721,13 @@ async def test_leaving_with_a_send_under_way_tells_its_caller_and_leaves_no_task
 async def test_leaving_by_an_error_of_the_body_passes_it_on_and_ends_the_sends_of_a_group_inside(
     log: EventStore,
 ) -> None:
-    async def never(request: ModelRequest) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return "unreachable"
-
     async def leave_by_an_error() -> None:
-        async with runtime_of(log, ScriptedProvider([never])) as runtime, asyncio.TaskGroup() as group:
+        async with runtime_of(log, ScriptedProvider([held])) as runtime, asyncio.TaskGroup() as group:
             sending.append(group.create_task((await runtime.session("s")).send("go")))
-            await asked.wait()
+            await held.asked.wait()
             raise KeyError("of the body")
 
-    asked, sending = asyncio.Event(), list[asyncio.Task[RunResult]]()
+    held, sending = HeldAnswer("never"), list[asyncio.Task[RunResult]]()
     with pytest.raises(ExceptionGroup) as caught:
         await leave_by_an_error()
     assert [type(error) for error in caught.value.exceptions] == [KeyError]
@@ -810,35 +736,22 @@ async def test_leaving_by_an_error_of_the_body_passes_it_on_and_ends_the_sends_o
 
 
 async def test_the_same_caller_may_be_cancelled_again_and_again_on_one_session(log: EventStore) -> None:
-    async def never(request: ModelRequest) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return "unreachable"
-
-    asked = asyncio.Event()
-    async with runtime_of(log, Answering(never)) as runtime:
+    held = HeldAnswer("never")
+    async with runtime_of(log, Answering(held)) as runtime:
         session = await runtime.session("s")
         for _ in range(5):
-            asked.clear()
+            held.asked.clear()
             sending = asyncio.create_task(session.send("go"))
-            await asked.wait()
+            await held.asked.wait()
             sending.cancel()
             await cancelled(sending)
         await assert_ended(session, *["RunCancelled"] * 5)
         assert [message.text for message in await session.history()] == ["go"] * 5
 
 
-async def test_other_waits_of_a_session_may_be_cancelled_and_do_what_they_were_asked_all_the_same() -> None:
-    async def never(request: ModelRequest) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return "unreachable"
-
-    asked, log = asyncio.Event(), HeldStore("cancel_requested")
-    async with runtime_of(log, Answering(never)) as runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go"))
-        await asked.wait()
+async def test_other_waits_of_a_session_may_be_cancelled_and_do_what_they_were_asked_for() -> None:
+    log = HeldStore("cancel_requested")
+    async with asked(log, HeldAnswer("never")) as (session, sending):
         asking = asyncio.create_task(session.cancel())
         await log.held.wait()
         reading = asyncio.create_task(session.history())

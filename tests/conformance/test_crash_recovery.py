@@ -5,12 +5,9 @@ on, so that a run can be cut at every one of its commits.
 """
 
 import asyncio
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
@@ -21,36 +18,27 @@ from refold import (
     Cancelled,
     CommandRejected,
     Completed,
-    Message,
     ModelRequest,
     PersistenceError,
-    ScriptedProvider,
     Session,
-    TextBlock,
     ToolContext,
-    ToolUseBlock,
     say,
     tool,
     use,
 )
+from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
-from refold.events.core.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, CRASHED_TEXT, ToolResultBlock
-from refold.events.core.ids import PayloadHash, ToolCallId
-from refold.events.core.records import Appended, EncodedBatch
-from refold.events.session.events import (
-    RunCompleted,
-    RunParked,
-    RunResumed,
-    ToolApprovalRequested,
-)
+from refold.events.core.content import CRASHED_TEXT
+from refold.events.session.events import RunCompleted, RunParked, RunResumed, ToolApprovalRequested
 from refold.stores import EventStore, SQLiteStore
+from tests.conformance.crashes import OPENING, CutStore, assert_sound_file, runtime_on, sent_until_cut
 from tests.conformance.failing_store import FailingStore, When
+from tests.conformance.processes import BEGINNING, command_line, kill, read_until, started
 from tests.conformance.sessions import (
     HeldAnswer,
     Parked,
     Seen,
     assert_accepted,
-    assert_sound,
     crash,
     events_of,
     requests_of,
@@ -63,27 +51,6 @@ from tests.conformance.sessions import (
 # A14: a run that is cut at every commit
 
 
-class CutStore(FailingStore):
-    """A log that is gone from one append on, which takes effect or not."""
-
-    def __init__(self, store: EventStore, *, at: int, when: When) -> None:
-        super().__init__(store)
-        self.off = asyncio.Event()
-        self._at = at
-        self._when = when
-
-    async def append(
-        self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
-    ) -> list[Appended]:
-        if len(self.appends) + 1 >= self._at:
-            if len(self.appends) + 1 == self._at and self._when == "after":
-                await super().append(batches, payloads)
-            self.appends.append(())
-            self.off.set()
-            raise PersistenceError("the machine is off")
-        return await super().append(batches, payloads)
-
-
 class Errands:
     """An agent whose run has all tiers and effect classes, and what of it was done."""
 
@@ -93,31 +60,26 @@ class Errands:
 
         @tool(tier="observe", effect="pure")
         async def look(at: str) -> str:
-            """Look."""
             self.done.append(f"look {at}")
             return f"saw {at}"
 
         @tool(tier="observe", effect="once")
         async def peek() -> str:
-            """Look, once."""
             self.done.append("peek")
             return "peeked"
 
         @tool(tier="act", effect="idempotent")
         async def order(context: ToolContext[Any]) -> str:
-            """Order."""
             self.done.append(f"order {context.idempotency_key}")
             return "ordered"
 
         @tool(tier="act", effect="once")
         def note() -> str:
-            """Note, in a thread."""
             self.done.append("note")
             return "noted"
 
         @tool(tier="confirm", effect="once")
         async def pay() -> str:
-            """Pay."""
             self.done.append("pay")
             return "paid"
 
@@ -159,9 +121,6 @@ class Errands:
         assert types.count("RunStarted") == types.count("RunCompleted") == types.count("InputQueued") == 1
 
 
-OPENING = 2
-"""Appends before the first input."""
-
 APPENDS = 20
 """More than the run takes."""
 
@@ -169,22 +128,16 @@ APPENDS = 20
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", range(OPENING + 1, APPENDS))
 async def test_a14_a_run_that_a_crash_cuts_at_any_commit_gets_done_in_the_next_runtime(
-    log: EventStore, at: int, when: Literal["before", "after"]
+    log: EventStore, at: int, when: When
 ) -> None:
     errands, store = Errands(), CutStore(log, at=at, when=when)
-    async with errands.runtime(store) as runtime:
-        sending = asyncio.create_task((await runtime.session("s")).send("go", key="k"))
-        off = asyncio.create_task(store.off.wait())
-        await asyncio.wait([sending, off], return_when=asyncio.FIRST_COMPLETED)
-        off.cancel()
-        done = sending.done() and sending.exception() is None
-    await asyncio.gather(sending, off, return_exceptions=True)
+    sending = await sent_until_cut(errands.runtime(store), store)
     async with errands.runtime(log) as runtime:
         session = await runtime.session("s")
         result = await session.send("go", key="k")
         assert (result.outcome, result.text) == (Completed(), "all done")
         await errands.assert_done(session)
-        assert not done or result == sending.result(), "what the caller was told stays true"
+    assert sending.exception() or result == sending.result(), "what the caller was told stays true"
 
 
 def committed_by(committed: asyncio.Event) -> Callable[[Any], None]:
@@ -223,20 +176,13 @@ async def test_a14_a_run_that_is_stopped_after_each_of_its_commits_gets_done_in_
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a14_a_run_whose_machine_fails_again_and_again_gets_done_in_the_end(log: EventStore, when: When) -> None:
-    errands, told = Errands(), False
-    config = AgentConfig(model="m", resumes_max=100)
+    errands, config = Errands(), AgentConfig(model="m", resumes_max=100)
     for life in range(40):
         store = CutStore(log, at=OPENING + 2 + life % 4, when=when)
-        async with errands.runtime(store, config=config) as runtime:
-            sending = asyncio.create_task((await runtime.session("s")).send("go", key="k"))
-            off = asyncio.create_task(store.off.wait())
-            await asyncio.wait([sending, off], return_when=asyncio.FIRST_COMPLETED)
-            off.cancel()
-        await asyncio.gather(sending, off, return_exceptions=True)
-        told = sending.exception() is None
-        if told:
+        sending = await sent_until_cut(errands.runtime(store, config=config), store)
+        if sending.exception() is None:
             break
-    assert told
+    assert sending.exception() is None
     async with errands.runtime(log, config=config) as runtime:
         session = await runtime.session("s")
         assert await session.send("go", key="k") == sending.result()
@@ -279,7 +225,6 @@ async def test_a22_an_input_whose_fate_is_unknown_is_sent_again_under_its_key_an
 
 @tool(tier="confirm")
 async def pay() -> str:
-    """Pay."""
     return "paid"
 
 
@@ -389,96 +334,7 @@ async def test_a24_progress_between_two_crashes_starts_the_count_anew(log: Event
     assert "RunParked" not in types
 
 
-DEADLY = """
-import asyncio, os, sys
-from refold import AgentConfig, AgentRuntime, ScriptedProvider, say, tool, use
-
-@tool(tier="observe", effect="pure")
-async def die() -> str:
-    "End the process."
-    print("dying", flush=True)
-    os.kill(os.getpid(), 9)
-
-def answer(request):
-    return use("die") if request.messages[0].text == "die" else say("well")
-
-async def main():
-    config = AgentConfig(model="m")
-    async with AgentRuntime(config, provider=ScriptedProvider([answer] * 9), tools=[die], log=sys.argv[1]) as runtime:
-        if sys.argv[2] == "first":
-            await (await runtime.session("deadly")).send("die")
-        well = await (await runtime.session("well")).send("hello")
-        print(well.text, flush=True)
-        deadly = await runtime.session("deadly")
-        while "RunParked" not in [type(item.event).__name__ async for item in deadly.events()]:
-            await asyncio.sleep(0.01)
-        print("parked", flush=True)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.slow
-def test_b21_a_tool_that_kills_the_process_on_every_attempt_is_parked_after_three_resumes(tmp_path: Path) -> None:
-    log = str(tmp_path / "events.db")
-    said: list[list[str]] = []
-    for life in ["first", *["again"] * 4]:
-        child = subprocess.run(
-            [sys.executable, "-P", "-c", DEADLY, log, life], stdout=subprocess.PIPE, text=True, check=False
-        )
-        said.append(child.stdout.split())
-        assert child.returncode == (0 if len(said) == 5 else -signal.SIGKILL)
-    assert sum(line.count("dying") for line in said) == 4
-    assert said[-1] == ["well", "parked"]
-    asyncio.run(assert_file_sound(Path(log)))
-
-
-# B10, B11: what is left in a history, and who reads while it grows
-
-
-@pytest.mark.parametrize("orphans", [1, 3])
-async def test_b10_an_imported_orphan_gets_one_crash_result_and_the_next_request_is_balanced(
-    log: EventStore, orphans: int
-) -> None:
-    calls = tuple(ToolUseBlock(id=ToolCallId(f"theirs-{place}"), name="gone", input={}) for place in range(orphans))
-    messages = [Message("user", (TextBlock(text="before"),)), Message("assistant", (TextBlock(text="I"), *calls))]
-    async with runtime_of(log, say("done"), say("more")) as runtime:
-        session = await runtime.session("s")
-        await session.import_history(messages)
-        await session.send("go")
-        await session.send("on")
-        for request in requests_of(runtime):
-            assert_accepted(request.messages)
-            assert str(shown(request.messages)).count(CRASHED_IMPORT_TEXT) == orphans
-        assert [block.kind for block in await results_of(session)] == ["crashed"] * orphans
-
-
-async def test_b10_an_orphan_of_a_crash_gets_one_crash_result_and_the_next_runs_request_is_balanced(
-    log: EventStore,
-) -> None:
-    store, parked = FailingStore(log), Parked()
-    calls = [use("park", {"name": name}) for name in "ab"]
-    async with runtime_of(store, calls, tools=[parked.park], close_grace_s=0) as runtime:
-        sending = asyncio.create_task((await runtime.session("s")).send("first"))
-        await parked.until(2)
-        await crash(runtime, store)
-    await asyncio.gather(sending, return_exceptions=True)
-    async with runtime_of(store, say("recovered"), say("second answer"), tools=[parked.park]) as runtime:
-        session = await runtime.session("s")
-        assert (await session.send("second")).text == "second answer"
-        request = requests_of(runtime)[-1]
-        assert_accepted(request.messages)
-        assert shown(request.messages) == [
-            "user: first",
-            "use park",
-            "use park",
-            f"result: {CRASHED_TEXT}",
-            f"result: {CRASHED_TEXT}",
-            "assistant: recovered",
-            "user: second",
-        ]
-    assert parked.begun == ["a", "b"]
-    assert CANCELLED_TEXT not in str([event.data for event in await log.read_all()]), "b15"
+# B11: who reads while it grows
 
 
 @pytest.mark.parametrize("reader", ["events", "follow"])
@@ -487,7 +343,6 @@ async def test_b11_a_reader_beside_a_run_sees_everything_once_and_started_before
 ) -> None:
     @tool
     async def work() -> str:
-        """Work."""
         return "worked"
 
     seen: list[tuple[int, str]] = []
@@ -524,17 +379,16 @@ async def test_b11_a_reader_beside_a_run_sees_everything_once_and_started_before
 # B20: kill -9
 
 
-CHILD = """
-import asyncio, sys
-from refold import AgentConfig, AgentRuntime, Allow, ScriptedProvider, ToolContext, say, tool, use
+CHILD = (
+    BEGINNING
+    + """
+effect, calls = sys.argv[2], int(sys.argv[3])
 
-log, effect, calls, tier = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-
-@tool(tier=tier, effect=effect)
+@tool(tier="observe", effect=effect)
 async def work(context: ToolContext[object], n: int) -> str:
     if n == 0:
         return "done early"
-    print("working", n, context.idempotency_key, flush=True)
+    print("working", n, flush=True)
     await asyncio.Event().wait()
     return "unreachable"
 
@@ -542,229 +396,101 @@ async def model(request):
     print("asked", flush=True)
     await asyncio.Event().wait()
 
-script = [[use("work", {"n": n}) for n in range(calls)]] if calls else [model]
-
 async def main():
-    config = AgentConfig(model="m")
-    async with AgentRuntime(
-        config, provider=ScriptedProvider(script), tools=[work], log=log, approval=lambda *_: Allow()
-    ) as runtime:
+    provider = ScriptedProvider([[use("work", {"n": n}) for n in range(calls)]] if calls else [model])
+    async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[work], log=log) as runtime:
         runtime.subscribe(lambda recorded: print("recorded", type(recorded.event).__name__, flush=True))
-        session = await runtime.session("alice")
-        print("open", flush=True)
-        await session.send("go", key="the input")
+        await (await runtime.session("s")).send("go", key="k")
 
 asyncio.run(main())
 """
+)
 
 
-def killed(log: Path, effect: str, calls: int, until: list[str], tier: str = "observe") -> None:
-    """Run the child until it has printed lines that begin with `until`, in any order, and kill it."""
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-c", CHILD, str(log), effect, str(calls), tier], stdout=subprocess.PIPE, text=True
-    )
-    assert child.stdout is not None
-    waiting = [*until, "recorded ToolCallCompleted"] if calls else list(until)
-    while waiting:
-        line = child.stdout.readline()
-        assert line, f"the child ended early; still expected {waiting}"
-        waiting = [start for start in waiting if not line.startswith(start)]
-    child.send_signal(signal.SIGKILL)
-    child.communicate()
-    assert child.returncode == -signal.SIGKILL
+def killed(log: Path, effect: str, calls: int) -> None:
+    """Kill a process in a run on a log: in all its calls but the first one, which has ended; or while it asks."""
+    until = [*(f"working {n}" for n in range(1, calls)), "recorded ToolCallCompleted"] if calls else ["asked"]
+    with started(command_line("-c", CHILD, log, effect, calls)) as child:
+        read_until(child, *until)
+        kill(child)
 
 
-def runtime_after(log: Path, script: list[Any], ran: list[str], **options: Any) -> AgentRuntime:
-    @tool(tier=options.pop("tier", "observe"), effect=options.pop("effect", "once"))
+def runtime_after(log: Path, *script: Any, ran: list[str], effect: Any = "once", **options: Any) -> AgentRuntime:
+    @tool(tier="observe", effect=effect)
     async def work(context: ToolContext[object], n: int) -> str:
-        """Work again."""
         ran.append(context.idempotency_key)
         return f"again {n}"
 
-    tools = [work] if options.pop("registered", True) else []
-    config = AgentConfig(model="m")
-    return AgentRuntime(config, provider=ScriptedProvider(script), tools=tools, log=log, **options)
+    return runtime_on(log, *script, **{"tools": [work]} | options)
 
 
-async def ended(runtime: AgentRuntime, session_id: str = "alice") -> Any:
+async def ended(runtime: AgentRuntime) -> Session:
     """Return the session once its open run has ended by itself."""
-    session = await runtime.session(session_id, restore=True)
-    done = asyncio.Event()
-    forget = runtime.subscribe(
-        lambda recorded: done.set() if type(recorded.event).__name__.startswith(("RunC", "RunF", "RunP")) else None
-    )
+    session = await runtime.session("s", restore=True)
+    seen = Seen(runtime, session)
     if (await session.state_at()).run is not None:
-        await done.wait()
-    forget()
+        await seen.first(RunCompleted)
     return session
 
 
-async def assert_file_sound(log: Path) -> None:
-    async with await SQLiteStore.open(log, read_only=True) as store:
-        await assert_sound(store)
-
-
-async def test_b20_a_run_killed_in_a_once_tool_resumes_by_itself_and_says_that_the_outcome_is_unknown(
-    tmp_path: Path,
-) -> None:
-    log = tmp_path / "events.db"
-    killed(log, "once", 3, ["working 1", "working 2"])
-    ran: list[str] = []
-    seen: list[ModelRequest] = []
-
-    def answer(request: ModelRequest) -> str:
-        seen.append(request)
-        return "checked"
-
-    async with runtime_after(log, [answer], ran) as runtime:
-        session = await ended(runtime)
-        result = await session.send("go", key="the input")
-        results = [block for block in (await session.history())[2].content if isinstance(block, ToolResultBlock)]
-
-    assert ran == []
-    assert [block.text for block in results] == ["done early", CRASHED_TEXT, CRASHED_TEXT]
-    assert [block.kind for block in results] == [None, "crashed", "crashed"]
-    assert (result.outcome, result.text) == (Completed(), "checked")
-    assert len(seen) == 1
-    await assert_file_sound(log)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("effect", ["pure", "idempotent"])
-async def test_b20_a_run_killed_in_a_repeatable_tool_runs_it_again_under_the_same_key(
+@pytest.mark.parametrize(
+    "effect", ["once", *(pytest.param(effect, marks=pytest.mark.slow) for effect in ("pure", "idempotent"))]
+)
+async def test_b20_case_m02_a_run_killed_in_its_tools_resumes_by_itself_and_before_any_time_has_passed(
     effect: str, tmp_path: Path
 ) -> None:
-    log = tmp_path / "events.db"
-    killed(log, effect, 2, ["working 1"])
-    ran: list[str] = []
-    async with runtime_after(log, [say("fine")], ran, effect=effect) as runtime:
+    """What may run once has an unknown outcome; what is repeatable runs again, under the same keys."""
+    log, clock, ran = tmp_path / "events.db", ManualClock(), list[str]()
+    killed(log, effect, 3)
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        before = SESSION_CODEC.recorded(await store.read_stream("session/s"))
+    async with runtime_after(log, say("checked"), ran=ran, effect=effect, clock=clock) as runtime:
         session = await ended(runtime)
-        texts = [block.text for block in (await session.history())[2].content if isinstance(block, ToolResultBlock)]
+        result = await session.send("go", key="k")
+        results = await results_of(session)
         events = [recorded async for recorded in session.events()]
-
-    responded = next(item for item in events if type(item.event).__name__ == "ModelResponded")
-    assert ran == [f"alice/call_{responded.version}_1"]
-    assert texts == ["done early", "again 1"]
-    assert [type(item.event).__name__ for item in events][-5:] == [
-        "RunResumed",
-        "ToolCallCompleted",
-        "ModelRequested",
-        "ModelResponded",
-        "RunCompleted",
-    ]
-    await assert_file_sound(log)
+        assert clock.monotonic_s() == 0, "nothing waits for a lease"
+        assert len(requests_of(runtime)) == 1
+    assert (result.outcome, result.text) == (Completed(), "checked")
+    assert events[: len(before)] == before, "every acknowledged event is there"
+    responded = next(item.version for item in events if type(item.event).__name__ == "ModelResponded")
+    types = [type(item.event).__name__ for item in events[len(before) :]]
+    if effect == "once":
+        assert [block.text for block in results] == ["done early", CRASHED_TEXT, CRASHED_TEXT]
+        assert [block.kind for block in results] == [None, "crashed", "crashed"]
+        assert ran == []
+    else:
+        assert [block.text for block in results] == ["done early", "again 1", "again 2"]
+        assert sorted(ran) == [f"s/call_{responded}_{n}" for n in (1, 2)]
+        after = ["ToolCallCompleted"] * 2 + ["ModelRequested", "ModelResponded", "RunCompleted"]
+        assert types[-6:] == ["RunResumed", *after]
+    await assert_sound_file(log)
 
 
 async def test_b20_a_repeatable_tool_that_no_longer_exists_is_answered_and_not_run(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    killed(log, "pure", 2, ["working 1"])
-    async with runtime_after(log, [say("fine")], [], registered=False) as runtime:
-        session = await ended(runtime)
-        results = [block for block in (await session.history())[2].content if isinstance(block, ToolResultBlock)]
-
-    assert results[1].text == CRASHED_TEXT
-    await assert_file_sound(log)
+    killed(log, "pure", 2)
+    async with runtime_after(log, say("fine"), ran=[], tools=[]) as runtime:
+        assert (await results_of(await ended(runtime)))[1].text == CRASHED_TEXT
+    await assert_sound_file(log)
 
 
 async def test_a14_a_run_killed_while_the_model_was_asked_asks_again(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    killed(log, "once", 0, ["asked"])
-    async with runtime_after(log, [say("second try")], []) as runtime:
-        session = await ended(runtime)
-        assert [message.text for message in await session.history()] == ["go", "second try"]
-    await assert_file_sound(log)
-
-
-async def test_b15_crash_recovery_never_uses_the_cancel_text_and_cancellation_never_the_crash_text(
-    tmp_path: Path,
-) -> None:
-    log = tmp_path / "events.db"
-    killed(log, "once", 2, ["working 1"])
-    parked = asyncio.Event()
-
-    @tool(tier="observe", effect="once")
-    async def work(n: int) -> str:
-        """Wait for ever."""
-        parked.set()
-        await asyncio.Event().wait()
-        return "unreachable"
-
-    provider = ScriptedProvider([say("recovered"), [use("work", {"n": 1})], say("after")])
-    async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[work], log=log) as runtime:
-        session = await ended(runtime)
-        sending = asyncio.create_task(session.send("more"))
-        await parked.wait()
-        await session.cancel()
-        await sending
-        texts = [
-            block.text
-            for message in await session.history()
-            for block in message.content
-            if isinstance(block, ToolResultBlock)
-        ]
-
-    assert texts == ["done early", CRASHED_TEXT, CANCELLED_TEXT]
+    killed(log, "once", 0)
+    async with runtime_after(log, say("second try"), ran=[]) as runtime:
+        assert [message.text for message in await (await ended(runtime)).history()] == ["go", "second try"]
+    await assert_sound_file(log)
 
 
 async def test_without_auto_resume_a_run_waits_for_resume(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
-    killed(log, "pure", 2, ["working 1"])
-    ran: list[str] = []
-    async with runtime_after(log, [say("fine")], ran, effect="pure", auto_resume=False) as runtime:
-        session = await runtime.session("alice", restore=True)
-        assert (await session.history())[2].content[1].is_error  # type: ignore[union-attr]
+    log, ran = tmp_path / "events.db", list[str]()
+    killed(log, "pure", 2)
+    async with runtime_after(log, say("fine"), ran=ran, effect="pure", auto_resume=False) as runtime:
+        session = await runtime.session("s", restore=True)
+        assert (await results_of(session))[1].is_error
         assert ran == []
         await session.resume()
         await ended(runtime)
         assert len(ran) == 1
-    await assert_file_sound(log)
-
-
-async def test_every_run_that_was_open_resumes_and_every_acknowledged_event_is_there(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
-    killed(log, "pure", 3, ["working 1", "working 2"])
-    async with await SQLiteStore.open(log, read_only=True) as store:
-        before = SESSION_CODEC.recorded(await store.read_stream("session/alice"))
-    async with runtime_after(log, [say("fine")], [], effect="pure") as runtime:
-        session = await ended(runtime)
-        after = [recorded async for recorded in session.events()]
-    assert after[: len(before)] == before
-    await assert_file_sound(log)
-
-
-async def test_b20_a_call_that_a_person_approved_and_a_kill_interrupted_goes_back_to_the_person(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
-    killed(log, "once", 2, ["working 1"], tier="confirm")
-    ran: list[str] = []
-    async with runtime_after(log, [say("fine")], ran, tier="confirm") as runtime:
-        session = await runtime.session("alice", restore=True)
-        seen = Seen(runtime, session)
-        if not await session.approvals():
-            await seen.first(ToolApprovalRequested)
-        (waiting,) = await session.approvals()
-        assert (waiting.tool, waiting.input, waiting.reason) == ("work", {"n": 1}, CRASHED_TEXT)
-        assert ran == []
-        await session.decide(waiting.call, allow=True)
-        await ended(runtime)
-        results = [block.text for block in await results_of(session)]
-    assert results == ["done early", "again 1"]
-    assert ran == [f"alice/{waiting.call}"], "the same key as before"
-    await assert_file_sound(log)
-
-
-async def test_b20_a_person_who_denies_it_another_run_leaves_its_outcome_unknown(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
-    killed(log, "once", 2, ["working 1"], tier="confirm")
-    ran: list[str] = []
-    async with runtime_after(log, [say("fine")], ran, tier="confirm") as runtime:
-        session = await runtime.session("alice", restore=True)
-        seen = Seen(runtime, session)
-        if not await session.approvals():
-            await seen.first(ToolApprovalRequested)
-        (waiting,) = await session.approvals()
-        await session.decide(waiting.call, allow=False)
-        await ended(runtime)
-        results = await results_of(session)
-    assert [block.text for block in results] == ["done early", CRASHED_TEXT]
-    assert ran == []
-    await assert_file_sound(log)
+    await assert_sound_file(log)

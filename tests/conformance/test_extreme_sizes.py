@@ -7,14 +7,11 @@ effects named in a batch), never by the clock.
 import asyncio
 import json
 import math
-import os
-import subprocess
-import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from refold import (
     AgentConfig,
@@ -31,46 +28,33 @@ from refold import (
     ThinkingBlock,
     Tool,
     ToolCallId,
+    ToolContext,
     ToolResultBlock,
     ToolUseBlock,
     say,
     tool,
     use,
 )
+from refold.commands.cli import app
+from refold.events.core.ids import PayloadHash
 from refold.inspection.check import check_log
-from refold.replay import replay
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
+from tests.conformance.processes import refold_line, run
+from tests.conformance.sessions import results_of
 
 MEGABYTE = 1024 * 1024
 
 SIZES = [pytest.param(3 * MEGABYTE, id="3 MB"), pytest.param(100 * MEGABYTE, id="100 MB", marks=pytest.mark.slow)]
 
 
-@pytest.fixture(params=["memory", pytest.param("file", marks=pytest.mark.slow)])
-async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
-    """A log that is checked and replayed when the test is over."""
-    store: EventStore = InMemoryStore() if request.param == "memory" else await SQLiteStore.open(tmp_path / "events.db")
-    yield store
-    assert (await check_log(store)).problems == ()
-    (await replay(store, level="core")).raise_for_divergence()
-    await store.close()
-
-
 @tool(tier="observe", effect="pure")
 async def echo(value: Any = None) -> Any:
-    """Return it."""
     return value
 
 
 def runtime_of(log: Any, *script: Any, tools: Any = (echo,), **settings: Any) -> AgentRuntime:
     config = AgentConfig(model="m", **settings)
     return AgentRuntime(config, provider=ScriptedProvider(script), tools=tools, log=log)
-
-
-async def results_of(session: Session) -> list[ToolResultBlock]:
-    return [
-        block for message in await session.history() for block in message.content if isinstance(block, ToolResultBlock)
-    ]
 
 
 async def count_of(session: Session) -> int:
@@ -101,13 +85,12 @@ async def test_a_huge_result_is_kept_beside_the_events_and_reaches_model_and_rea
 
     @tool(result_limit=None)
     async def read() -> str | ImageBlock:
-        """Read something huge."""
         return huge
 
     def look(request: ModelRequest) -> Any:
         if request.messages[0].text == "me too":
             return "done"
-        results = [block for message in request.messages for block in message.content if type(block) is ToolResultBlock]
+        results = results_in(request)
         if not results:
             return use("read")
         asked.append([shown(block) for block in results[0].content] == [huge])
@@ -148,23 +131,30 @@ async def test_arguments_that_are_too_long_together_fail_their_run_and_the_next_
         assert (await session.send("again")).text == "ok"
 
 
+TOO_LONG: dict[str, Any] = {
+    "long": {"value": "x" * 2 * MEGABYTE},
+    "long text": '{"value": "' + "x" * 2 * MEGABYTE + '"}',
+    "wide": {"value": dict.fromkeys(map(str, range(50_000)), 0)},
+}
+
+NO_NUMBER = ("9" * 5_000, "1e999", "NaN", "9223372036854775808", "-Infinity")
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "said"),
     [
-        {"value": "x" * 2 * MEGABYTE},
-        '{"value": "' + "x" * 2 * MEGABYTE + '"}',
-        {"value": dict.fromkeys(map(str, range(50_000)), 0)},
+        *(pytest.param(arguments, "262,144", id=f"too long: {name}") for name, arguments in TOO_LONG.items()),
+        *(pytest.param(f'{{"value": {number}}}', "", id=f"no number: {number[:20]}") for number in NO_NUMBER),
     ],
-    ids=["long", "long text", "wide"],
 )
-async def test_arguments_that_are_too_long_are_told_to_the_model_with_their_size(
-    log: EventStore, arguments: Any
+async def test_arguments_that_are_too_long_or_hold_what_is_no_number_of_ours_are_told_to_the_model(
+    log: EventStore, arguments: Any, said: str
 ) -> None:
     async with runtime_of(log, use("echo", arguments), say("ok")) as runtime:
         session = await runtime.session("s")
         assert (await session.send("go")).text == "ok"
         (result,) = await results_of(session)
-        assert (result.kind, "262,144" in result.text) == ("invalid_arguments", True)
+        assert (result.kind, said in result.text) == ("invalid_arguments", True)
 
 
 # Deep nesting
@@ -186,7 +176,6 @@ async def test_what_is_nested_too_deep_is_refused_in_both_directions_by_a_short_
 
     @tool
     async def dig() -> object:
-        """Return what is deep."""
         return deep
 
     async with runtime_of(
@@ -338,13 +327,7 @@ async def test_a_session_of_many_messages_goes_on_restarts_and_can_be_shown_chec
 
 
 def command(*arguments: object) -> str:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", "from refold.commands.cli import main; main()", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"},
-    )
+    done = run(refold_line(*arguments))
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -436,12 +419,10 @@ async def test_numbers_are_kept_exactly_or_refused_in_both_directions(log: Event
 
     @tool
     async def number(place: int) -> Any:
-        """Return a number."""
         return numbers[place]
 
     @tool
     async def take(value: Any) -> None:
-        """Take a number."""
         seen.append(value)
 
     answer = [use("number", {"place": place}) for place in range(len(numbers))]
@@ -458,16 +439,6 @@ async def test_numbers_are_kept_exactly_or_refused_in_both_directions(log: Event
             with pytest.raises(CommandRejected, match=r"messages\[1\].content\[0\].input.value"):
                 await session.import_history([Message("user", (TextBlock(text="x"),)), Message("assistant", (call,))])
         assert (await session.send("again")).text == "back"
-
-
-@pytest.mark.parametrize("literal", ["9" * 5_000, "1e999", "NaN", "9223372036854775808", "-Infinity"])
-async def test_a_number_in_the_text_of_arguments_that_is_none_of_ours_is_told_to_the_model(
-    log: EventStore, literal: str
-) -> None:
-    async with runtime_of(log, use("echo", '{"value": ' + literal + "}"), say("ok")) as runtime:
-        session = await runtime.session("s")
-        assert (await session.send("go")).text == "ok"
-        assert [result.kind for result in await results_of(session)] == ["invalid_arguments"]
 
 
 # Names at their limits
@@ -488,3 +459,166 @@ async def test_keys_and_session_ids_have_at_most_512_bytes(log: EventStore, unit
     async with runtime_of(log) as runtime:
         session = await runtime.session(longest, restore=True)
         assert (await session.send("x", key=longest)).text == "one"
+
+
+# Results that are too long for a model: what it sees, what the log keeps, and how to get all of it
+
+
+LINES = "".join(f"{number:05} ein Wort: größer\n" for number in range(10_000))
+
+
+@tool(result_limit=3_000, effect="pure")
+async def log_file() -> str:
+    return LINES
+
+
+@tool(result_limit=100)
+def rows() -> list[dict[str, int]]:
+    return [{"row": number} for number in range(1_000)]
+
+
+LIMITED = (log_file, rows)
+
+
+def results_in(request: ModelRequest) -> list[ToolResultBlock]:
+    return [block for message in request.messages for block in message.content if isinstance(block, ToolResultBlock)]
+
+
+def hash_in(text: str) -> str:
+    return text.partition("the log keeps all of it as payload ")[2][:64]
+
+
+async def test_a_model_sees_beginning_and_end_and_the_log_keeps_all_also_after_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "events.db"
+    seen: list[str] = []
+
+    def look(request: ModelRequest) -> str:
+        seen.extend(result.text for result in results_in(request))
+        return "done"
+
+    async with runtime_of(path, [use("log_file"), use("rows")], look, tools=LIMITED) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("read")).text == "done"
+        text, table = seen
+        assert text.startswith("00000 ein Wort: größer\n00001")
+        assert text.endswith("09999 ein Wort: größer\n")
+        assert len(text.encode()) < 3_200
+        assert f"of {len(LINES.encode()):,} bytes are left out here" in text
+        assert table.startswith('[{"row":0},{"row":1}')
+        assert (await session.payload(hash_in(text))).decode() == LINES
+        assert (await session.payload(PayloadHash(hash_in(table)))).endswith(b'{"row":999}]')
+    async with runtime_of(path, look, tools=LIMITED) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("again")).text == "done"
+        assert seen[2:] == seen[:2]  # The very same request as before.
+        assert (await session.payload(hash_in(seen[0]))).decode() == LINES
+        assert (await check_log(runtime.store)).sound
+
+
+def test_show_says_what_was_cut_and_writes_all_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "events.db"
+
+    async def run() -> str:
+        async with runtime_of(path, use("log_file"), say("done"), tools=LIMITED) as runtime:
+            session = await runtime.session("s")
+            await session.send("read")
+            (result,) = await results_of(session)
+            return hash_in(result.text)
+
+    name = asyncio.run(run())
+    shown = CliRunner().invoke(app, ["show", str(path), "s"])
+    assert name in shown.stdout.replace("\n", "").replace(" ", "")
+    whole = CliRunner().invoke(app, ["show", str(path), "s", "--payload", name])
+    assert whole.exit_code == 0
+    assert whole.stdout_bytes.decode() == LINES
+    for wrong in ("0" * 64, "short", name.upper()):
+        refused = CliRunner().invoke(app, ["show", str(path), "s", "--payload", wrong])
+        assert refused.exit_code == 2
+        assert "payload" in refused.stderr
+
+
+async def test_what_another_session_has_is_not_shown() -> None:
+    async with runtime_of(InMemoryStore(), use("log_file"), say("done"), say("hi"), tools=LIMITED) as runtime:
+        alice, bob = await runtime.session("alice"), await runtime.session("bob")
+        await alice.send("read")
+        await bob.send("hello")
+        (result,) = await results_of(alice)
+        assert (await alice.payload(hash_in(result.text))).decode() == LINES
+        with pytest.raises(ConfigError, match="nothing in session/bob"):
+            await bob.payload(hash_in(result.text))
+        with pytest.raises(ConfigError, match="no hash"):
+            await bob.payload("../etc/passwd")
+
+
+async def test_an_image_is_shown_whole_or_refused(tmp_path: Path) -> None:
+    async def picture(size: int) -> ImageBlock:
+        """Return a picture."""
+        return ImageBlock(media_type="image/png", data=b"x" * size)
+
+    tools = [tool(picture), tool(name="whole", result_limit=None)(picture)]
+    size = 6 * 1024 * 1024
+    script = [use("picture", {"size": 100_000}), use("picture", {"size": size}), use("whole", {"size": size})]
+    seen: list[ToolResultBlock] = []
+
+    def look(request: ModelRequest) -> str:
+        seen.extend(results_in(request))
+        return "done"
+
+    async with runtime_of(tmp_path / "events.db", script, look, tools=tools) as runtime:
+        session = await runtime.session("s")
+        await session.send("look")
+        small, refused, whole = seen
+        assert small.content == (ImageBlock(media_type="image/png", data=b"x" * 100_000),)
+        assert refused.kind == "permanent"
+        assert "is an image of 6,291,456 bytes; 5,242,880 are accepted" in refused.text
+        assert whole.content == (ImageBlock(media_type="image/png", data=b"x" * size),)
+        stored = [
+            block for event in [e async for e in session.events()] for block in getattr(event.event, "content", ())
+        ]
+        image = next(block for block in stored if getattr(block, "holds", "") == "image")
+        assert await session.payload(image.hash) == b"x" * 100_000
+
+
+async def test_what_ends_a_run_is_never_cut() -> None:
+    @tool(result_limit=10)
+    async def finish(context: ToolContext[None]) -> str:
+        return context.finish(LINES)
+
+    async with runtime_of(InMemoryStore(), use("finish"), tools=[finish]) as runtime:
+        assert (await (await runtime.session("s")).send("go")).text == LINES
+
+
+def test_an_export_of_one_session_carries_the_whole_of_what_was_cut(tmp_path: Path) -> None:
+    log, lines, copy = (str(tmp_path / name) for name in ("events.db", "lines.jsonl", "copy.db"))
+
+    async def run() -> None:
+        async with runtime_of(log, use("rows"), say("done"), tools=LIMITED) as runtime:
+            await (await runtime.session("s")).send("read")
+
+    async def large_payloads() -> list[bytes]:
+        async with await SQLiteStore.open(copy, read_only=True) as store:
+            large = [listed.hash for listed in await store.list_payloads(limit=100) if listed.size > 10_000]
+            return list((await store.read_payloads(large)).values())
+
+    asyncio.run(run())
+    for command in (["export", log, "--session", "s", "--output", lines], ["import", lines, copy]):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code == 0, done.stderr
+    (whole,) = asyncio.run(large_payloads())
+    assert whole.startswith(b'{"type":"text","text":"[{')
+
+
+@pytest.mark.parametrize("limit", [-1, True, 1.5, "10", 200_000])
+def test_a_limit_that_cannot_be_is_refused(limit: Any) -> None:
+    async def read() -> str:
+        """Read."""
+        return ""
+
+    async def handle(arguments: dict[str, object]) -> str:
+        return ""
+
+    schema: dict[str, object] = {"type": "object", "properties": {}}
+    with pytest.raises(ConfigError, match="result_limit of the tool 'read' must be 0 to 131,072 bytes, or None"):
+        tool(result_limit=limit)(read)
+    with pytest.raises(ConfigError, match="result_limit of the tool 'handle'"):
+        Tool.from_schema(name="handle", description="", input_schema=schema, handler=handle, result_limit=limit)

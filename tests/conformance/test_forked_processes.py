@@ -3,30 +3,16 @@
 Each runs with every warning an error and in Python's development mode; whatever is written to stderr is a fault.
 """
 
-import asyncio
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from refold.events.session.core import SESSION_CODEC
-from refold.events.session.events import InputQueued
-from refold.stores import SQLiteStore
-from tests.conformance.sessions import assert_sound
+from tests.conformance import processes
+from tests.conformance.processes import STRICT, Done, command_line, left_in
 
-QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
-
-BEGINNING = """
-import asyncio, gc, logging, multiprocessing, os, signal, subprocess, sys
-from refold import *
-
-if sys.flags.dev_mode:  # Development mode switches asyncio's debug mode on, and that times every step of the loop.
-    logging.getLogger("asyncio").addFilter(lambda record: "took" not in record.getMessage())
-
-log = sys.argv[1]
-
+BEGINNING = (
+    processes.BEGINNING
+    + """
 def reply(request):
     return f"{request.messages[-1].text}!"
 
@@ -39,6 +25,7 @@ def refused(work):
     except ConfigError as error:
         print("ConfigError:", str(error).partition(";")[0].replace(str(os.getpid()), "PID"), flush=True)
 """
+)
 
 ASYNC_PARENT = """
 async def main():
@@ -55,20 +42,8 @@ async def main():
 asyncio.run(main())
 """
 
-SYNC_PARENT = """
-def main():
-    with make() as runtime:
-        session = runtime.session("s")
-        session.send("before")
-        for end in sys.argv[2:] or ["uses it"]:
-            pid = os.fork()
-            if pid == 0:
-                CHILD
-            print(end, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-            print(session.send("after").text, os.path.exists(log + "-wal"), flush=True)
-
-main()
-"""
+SYNC_PARENT = ASYNC_PARENT.replace("asyncio.run(main())", "main()").replace("async ", "")
+SYNC_PARENT = SYNC_PARENT.replace("(await session.send", "(session.send").replace("await ", "")
 
 ENDS = {"at once": 0, "by the end of the block": 0, "by an exit": 3, "collected": 0, "closed": 0}
 
@@ -87,31 +62,8 @@ ENDING_CHILD = """
 """
 
 
-# From Python 3.12 on it warns of every fork beside threads, with reason.
-STRICT = [sys.executable, "-P", "-W", "error", "-W", "ignore:This process:DeprecationWarning", "-X", "dev"]
-
-
-def run(program: str, log: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [*STRICT, "-c", BEGINNING + program, str(log), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=QUIET,
-        timeout=30,
-    )
-
-
-def inputs_of(log: Path) -> list[str]:
-    """Check a log that nobody holds any more, and return what was sent to its session."""
-
-    async def read() -> list[str]:
-        async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
-            await assert_sound(store)
-            events = SESSION_CODEC.decode_all(await store.read_stream("session/s"))
-        return [event.content[0].text for event in events if isinstance(event, InputQueued)]  # type: ignore[union-attr]
-
-    return asyncio.run(read())
+def run(program: str, log: Path, *arguments: str) -> Done:
+    return processes.run(command_line(*STRICT, "-c", BEGINNING + program, log, *arguments), timeout=30)
 
 
 @pytest.fixture
@@ -125,7 +77,7 @@ def test_a_child_leaves_the_parents_runtime_and_log_alone_however_it_ends(log: P
     done = run(parent.replace("CHILD", ENDING_CHILD.strip().replace("CLOSE", close)), log, *ENDS)
     said = "".join(f"{end} {code}\nafter! True\n" for end, code in ENDS.items())
     assert (done.stdout, done.stderr, done.returncode) == (said, "", 0)
-    assert inputs_of(log) == ["before", *["after"] * len(ENDS)]
+    assert left_in(log).inputs == ["before", *["after"] * len(ENDS)]
 
 
 def test_a_child_that_uses_the_runtime_is_told_that_it_was_forked(log: Path) -> None:
@@ -140,14 +92,34 @@ def test_a_child_that_uses_the_runtime_is_told_that_it_was_forked(log: Path) -> 
     done = run(ASYNC_PARENT.replace("CHILD", child.strip()), log)
     said = "this process was forked from the runtime's; open another log here\n"
     assert (done.stdout, done.stderr) == (5 * said + "uses it 0\nafter! True\n", "")
-    assert inputs_of(log) == ["before", "after"]
+    assert left_in(log).inputs == ["before", "after"]
 
 
-def test_a_child_that_uses_the_sync_runtime_is_told_that_it_was_forked(log: Path) -> None:
-    child = "refused(lambda: session.send('x')); refused(lambda: runtime.session('t')); os._exit(0)"
-    done = run(SYNC_PARENT.replace("CHILD", child), log)
-    assert done.stdout.count("ConfigError: this process was forked from the one that opened the runtime") == 2
-    assert (done.stdout.endswith("uses it 0\nafter! True\n"), done.stderr) == (True, "")
+def test_a_child_that_uses_the_sync_runtime_is_refused_at_every_door_and_harms_nothing(log: Path) -> None:
+    child = """
+                for use_it in (
+                    lambda: session.send("x"),
+                    lambda: runtime.session("t"),
+                    lambda: runtime.sessions(),
+                    lambda: list(session.events()),
+                    lambda: runtime.follow(),
+                    lambda: runtime.subscribe(print),
+                    lambda: next(stream),
+                    lambda: next(subscription),
+                ):
+                    refused(use_it)
+                runtime.close()
+                del stream, subscription
+                sys.exit(7)"""
+    parent = SYNC_PARENT.replace(
+        "for end in", "stream, subscription = session.stream('x'), session.follow()\n        for end in"
+    )
+    done = run(parent.replace("CHILD", child.strip()), log)
+    said = ["ConfigError: this process was forked from the one that opened the runtime, which does not run here"] * 8
+    assert done.stdout.splitlines() == [*said, "uses it 7", "after! True"]
+    assert (done.stderr, done.returncode) == ("", 0)
+    left = left_in(log)
+    assert (left.inputs, left.closed) == (["before", "after"], True)
 
 
 def test_a_child_cannot_open_the_log_that_its_parent_had_open(log: Path) -> None:
@@ -193,7 +165,7 @@ print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
     done = run(program, log)
     assert (done.stdout.splitlines()[0], done.stdout.splitlines()[-1], done.stderr) == ("other!", "child 0", "")
     assert done.stdout.count("ConfigError") == 1
-    assert inputs_of(log) == ["before", "other"]
+    assert left_in(log).inputs == ["before", "other"]
 
 
 @pytest.mark.slow
@@ -222,16 +194,9 @@ if __name__ == "__main__":
         print([worker.exitcode for worker in workers], flush=True)
 """
     )
-    done = subprocess.run(
-        [*STRICT, str(script), str(log)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=QUIET,
-        timeout=30,
-    )
+    done = processes.run(command_line(*STRICT, script, log), timeout=30)
     assert (done.stdout, done.stderr, done.returncode) == ("[0, 0]\n", "", 0)
-    assert sorted(inputs_of(log)) == ["worker 0", "worker 1"]
+    assert sorted(left_in(log).inputs) == ["worker 0", "worker 1"]
 
 
 def test_a_connection_for_threads_that_was_used_before_the_fork_is_used_in_the_child_too(log: Path) -> None:
@@ -254,14 +219,13 @@ with connect(log) as connection:
 """
     done = run(program, log)
     assert (done.stdout, done.stderr) == ("child!\nchild 0\nparent!\n", "")
-    assert inputs_of(log) == ["child", "parent"]
+    assert left_in(log).inputs == ["child", "parent"]
 
 
 def test_a_child_that_is_forked_while_another_thread_begins_to_connect_or_tells_a_result_waits_for_no_lock(
     log: Path,
 ) -> None:
     program = """
-import threading
 from refold.actors import cancellation, future
 
 class SlowToBegin(Connection):
@@ -342,4 +306,4 @@ with make() as runtime:
 """
     done = run(program, log)
     assert (done.stdout, done.stderr) == ("in use by True\nafter!\n", "")
-    assert inputs_of(log) == ["before", "through the inbox", "after"]
+    assert left_in(log).inputs == ["before", "through the inbox", "after"]

@@ -19,19 +19,15 @@ from refold.remote.owner import InboxReader
 from refold.remote.protocol import Decide, Done, Inbox
 from refold.stores import InMemoryStore
 from tests.conformance.failing_store import FailingStore, Hold
-from tests.conformance.sessions import assert_sound, runtime_of
+from tests.conformance.sessions import HeldAnswer, Seen, assert_sound, runtime_of
 
 
 @tool(tier="confirm", effect="once")
 def pay(amount: int) -> str:
-    """Pay."""
     return f"paid {amount}"
 
 
-async def never(request: ModelRequest) -> str:
-    await asyncio.Event().wait()
-    return "never"
-
+NEVER = [HeldAnswer("never")] * 2
 
 ASKING = use("pay", {"amount": 3})
 """The first answer of the model; the call then waits for a decision."""
@@ -68,10 +64,9 @@ class Flooded:
 async def flooded(store: FailingStore, *script: Any, **options: Any) -> AsyncIterator[Flooded]:
     async with runtime_of(store, *script, tools=[pay], mailbox_capacity=2, close_grace_s=0, **options) as runtime:
         session = await runtime.session("alice")
-        asked = asyncio.Event()
-        runtime.subscribe(lambda recorded: asked.set() if isinstance(recorded.event, ToolApprovalRequested) else None)
+        seen = Seen(runtime, session)
         sending = [asyncio.create_task(session.send("first"))]
-        await asked.wait()
+        await seen.first(ToolApprovalRequested)
         flood = Flooded(runtime, session, sending)
         await flood.fill(store)
         yield flood
@@ -86,8 +81,23 @@ async def only_call(session: Session) -> ToolCallId:
     return ToolCallId(call)
 
 
+async def test_a_full_mailbox_sheds_inputs_and_says_so(memory: InMemoryStore) -> None:
+    async with runtime_of(memory, *[say("done")] * 5, mailbox_capacity=2) as runtime:
+        session = await runtime.session("alice")
+        outcomes = await asyncio.gather(*(session.send(f"{number}") for number in range(6)), return_exceptions=True)
+        shed = [outcome for outcome in outcomes if isinstance(outcome, BackpressureShed)]
+        done = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+        assert len(shed) + len(done) == 6
+        assert shed
+        assert done
+        assert all(result.outcome == Completed() for result in done)
+        assert "session/alice has no room" in str(shed[0])
+        inputs = [item async for item in session.events() if type(item.event).__name__ == "InputQueued"]
+        assert len(inputs) == len(done)
+
+
 async def test_a_run_is_cancelled_although_the_mailbox_is_full() -> None:
-    async with flooded(FailingStore(InMemoryStore()), ASKING, never, never, never) as flood:
+    async with flooded(FailingStore(InMemoryStore()), ASKING, *NEVER, NEVER[0]) as flood:
         cancelling = asyncio.ensure_future(flood.session.cancel())
         await asyncio.sleep(0)
         flood.drain()
@@ -96,7 +106,7 @@ async def test_a_run_is_cancelled_although_the_mailbox_is_full() -> None:
 
 
 async def test_a_call_is_decided_although_the_mailbox_is_full() -> None:
-    async with flooded(FailingStore(InMemoryStore()), ASKING, say("paid"), never, never) as flood:
+    async with flooded(FailingStore(InMemoryStore()), ASKING, say("paid"), *NEVER) as flood:
         call = await only_call(flood.session)
         deciding = asyncio.ensure_future(flood.session.decide(call, allow=True))
         await asyncio.sleep(0)
@@ -108,7 +118,7 @@ async def test_a_call_is_decided_although_the_mailbox_is_full() -> None:
 
 async def test_a_runtime_that_closes_with_cancel_ends_the_runs_of_full_mailboxes_too() -> None:
     store = FailingStore(InMemoryStore())
-    async with flooded(store, ASKING, never, never, never) as flood:
+    async with flooded(store, ASKING, *NEVER, NEVER[0]) as flood:
         closing = asyncio.ensure_future(flood.runtime.close(cancel=True))
         await asyncio.sleep(0)
         flood.drain()
@@ -121,7 +131,7 @@ async def test_a_command_that_another_process_left_durably_is_not_lost_to_a_full
     beside = tmp_path / "no.db"
     beside.touch()
     store = FailingStore(InMemoryStore())
-    async with flooded(store, ASKING, say("paid"), never, never) as flood:
+    async with flooded(store, ASKING, say("paid"), *NEVER) as flood:
         inbox, reader = Inbox(beside, SystemClock()), InboxReader(flood.runtime, beside)
         entry = await inbox.put("alice", Decide(call=await only_call(flood.session), allow=True), "key")
         asking = Hold()
@@ -139,7 +149,6 @@ async def test_a_command_that_another_process_left_durably_is_not_lost_to_a_full
 
 @tool(tier="observe", effect="pure")
 async def look(place: int) -> str:
-    """Look."""
     return f"{place} is empty"
 
 

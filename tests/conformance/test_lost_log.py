@@ -19,7 +19,6 @@ async def test_what_a_new_owner_has_begun_does_not_begin_in_the_old_one_too(tmp_
     def runtime_named(name: str) -> AgentRuntime:
         @tool
         async def pay(amount: int) -> str:
-            """Pay."""
             bodies.append((name, amount))
             begun.set()
             await gates[name].wait()

@@ -4,8 +4,6 @@ import asyncio
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,31 +11,20 @@ from pathlib import Path
 import pytest
 
 from refold import connect
-from refold.events.session.events import InputQueued, RunCompleted
-from refold.stores import SQLiteStore
-from tests.conformance.sessions import assert_sound
+from tests.conformance.processes import ROOT, STRICT, Process, command_line, left_in, read_until, started
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "many_workers.py"
-QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
+EXAMPLE = ROOT / "examples" / "many_workers.py"
 
 
 class Server:
     """The example as it runs."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
-        self.port = int(self.read("port ").split()[1])
-
-    def read(self, beginning: str) -> str:
-        """Read its output up to a line that begins so, and return that."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith(beginning):
-                return line
-        raise AssertionError(f"the server ended before it wrote a line that begins with {beginning!r}")
+        self.port = int(read_until(process, "port ").split()[1])
 
     def next_owner(self) -> int:
-        return int(self.read("worker ").split()[1])
+        return int(read_until(self.process, "worker ").split()[1])
 
     def ask(self, line: str) -> str:
         """Say a line, again wherever the connection or its worker is lost, and return the answer."""
@@ -54,15 +41,7 @@ class Server:
 
 @contextmanager
 def server(folder: Path, workers: int) -> Iterator[Server]:
-    with subprocess.Popen(
-        [sys.executable, "-P", "-W", "error", "-X", "dev", str(EXAMPLE), str(workers)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=folder,
-        env=QUIET,
-        start_new_session=True,
-    ) as process:
+    with started(command_line(*STRICT, EXAMPLE, workers), cwd=folder, start_new_session=True) as process:
         try:
             yield Server(process)
         finally:
@@ -70,18 +49,12 @@ def server(folder: Path, workers: int) -> Iterator[Server]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-async def log_of(folder: Path) -> tuple[list[str], int]:
+def log_of(folder: Path) -> tuple[list[str], int]:
     """Check the log, and return its sessions' inputs and how many runs were completed."""
     log = folder / "workers.db"
-    async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
-        await assert_sound(store)
-    events = [
-        recorded.event
-        for name in await connect(log).sessions()
-        async for recorded in connect(log).session(name).events()
-    ]
-    inputs = [event.content[0].text for event in events if isinstance(event, InputQueued)]  # type: ignore[union-attr]
-    return sorted(inputs), sum(isinstance(event, RunCompleted) for event in events)
+    left = [left_in(log, session) for session in asyncio.run(connect(log).sessions())]
+    ends = [end for each in left for end in each.ends]
+    return sorted(text for each in left for text in each.inputs), ends.count("RunCompleted")
 
 
 def test_any_worker_answers_and_a_key_is_one_run_in_all_of_them(tmp_path: Path) -> None:
@@ -95,7 +68,7 @@ def test_any_worker_answers_and_a_key_is_one_run_in_all_of_them(tmp_path: Path) 
     # In development mode asyncio times every step of the loop.
     complaints = [line for line in errors.splitlines() if not (line.startswith("Executing") and "took" in line)]
     assert (running.process.returncode, complaints) == (0, [])
-    assert asyncio.run(log_of(tmp_path)) == (["Hello"], 1)
+    assert log_of(tmp_path) == (["Hello"], 1)
 
 
 def test_a_line_that_is_none_gets_an_answer_and_the_client_goes_on(tmp_path: Path) -> None:
@@ -131,4 +104,4 @@ def test_when_the_owner_is_killed_another_worker_goes_on_and_nothing_acknowledge
         running.process.terminate()
         running.process.communicate(timeout=60)
     assert len(set(owners)) == 4
-    assert asyncio.run(log_of(tmp_path)) == (["text0", "text1", "text2", "text9"], 4)
+    assert log_of(tmp_path) == (["text0", "text1", "text2", "text9"], 4)

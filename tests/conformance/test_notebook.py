@@ -13,8 +13,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 from refold.inspection.check import check_log
-
-QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
+from tests.conformance.processes import QUIET
 
 PREPARE = """
 import asyncio

@@ -8,11 +8,24 @@ from typing import Any
 
 import pytest
 
-from refold import AgentConfig, AgentRuntime, Completed, Deny, Failed, ModelRequest, RetryPolicy, say, tool, use
+from refold import (
+    AgentConfig,
+    AgentRuntime,
+    Completed,
+    Deny,
+    Failed,
+    ModelRequest,
+    RetryPolicy,
+    RunResult,
+    Session,
+    say,
+    tool,
+    use,
+)
 from refold.actors import ManualClock
-from refold.events.core.errors import BackpressureShed, ProviderError
+from refold.events.core.errors import ProviderError
 from refold.stores import EventStore
-from tests.conformance.sessions import checked_log, requests_of, runtime_of
+from tests.conformance.sessions import HeldAnswer, checked_log, requests_of, runtime_of
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -21,15 +34,13 @@ async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[E
         yield store
 
 
-@pytest.fixture
-async def memory(tmp_path: Path) -> AsyncIterator[EventStore]:
-    async with checked_log("memory", tmp_path) as store:
-        yield store
+HOURLY = RetryPolicy(base_s=3_600, max_s=3_600, jitter=0)
+
+BROKEN = ProviderError("broken", kind="server", retryable=True)
 
 
 @tool(tier="confirm", effect="once")
 def pay(amount: int) -> str:
-    """Pay."""
     return f"paid {amount}"
 
 
@@ -44,6 +55,13 @@ def live(runtime: AgentRuntime) -> list[str]:
 
 async def idle(clock: ManualClock) -> None:
     await clock.advance(61)
+
+
+async def sent(session: Session, clock: ManualClock, text: str = "go") -> "asyncio.Task[RunResult]":
+    """Send an input, and return when nothing goes on."""
+    sending = asyncio.ensure_future(session.send(text))
+    await clock.settle()
+    return sending
 
 
 async def test_an_idle_session_is_let_go_and_knows_everything_when_it_is_spoken_to_again(log: EventStore) -> None:
@@ -81,8 +99,7 @@ async def test_a_session_that_waits_for_approval_is_let_go_and_the_decision_find
     script = [use("pay", {"amount": 3}), say("done")]
     async with runtime_of(memory, *script, tools=[pay], clock=clock, auto_resume=auto_resume) as runtime:
         session = await runtime.session("alice")
-        sending = asyncio.ensure_future(session.send("pay 3"))
-        await clock.settle()
+        sending = await sent(session, clock, "pay 3")
         await idle(clock)
         assert live(runtime) == []
         [waiting] = await session.approvals()
@@ -99,8 +116,7 @@ async def test_the_time_for_a_decision_passes_while_the_session_is_not_in_memory
     script = [use("pay", {"amount": 3}), echo]
     async with runtime_of(memory, *script, tools=[pay], clock=clock, config=config) as runtime:
         session = await runtime.session("alice")
-        sending = asyncio.ensure_future(session.send("pay 3"))
-        await clock.settle()
+        sending = await sent(session, clock, "pay 3")
         await clock.advance(3_600)
         assert live(runtime) == []
         await clock.advance(3_601)
@@ -130,24 +146,17 @@ async def test_an_input_for_later_finds_a_session_that_is_not_in_memory_also_whe
 
 async def test_a_session_at_work_stays_and_a_pause_before_a_retry_is_no_work(memory: EventStore) -> None:
     clock = ManualClock()
-    gate = asyncio.Event()
-
-    async def slow(request: ModelRequest) -> str:
-        await gate.wait()
-        return "at last"
-
-    config = AgentConfig(model="m", retry=RetryPolicy(base_s=3_600, max_s=3_600, jitter=0))
-    broken = ProviderError("broken", kind="server", retryable=True)
-    async with runtime_of(memory, broken, slow, clock=clock, config=config) as runtime:
+    slow = HeldAnswer("at last")
+    config = AgentConfig(model="m", retry=HOURLY)
+    async with runtime_of(memory, BROKEN, slow, clock=clock, config=config) as runtime:
         session = await runtime.session("alice")
-        sending = asyncio.ensure_future(session.send("go"))
-        await clock.settle()
+        sending = await sent(session, clock)
         await clock.advance(3_000)
         assert live(runtime) == []
         await clock.advance(700)
         await idle(clock)
         at_work = live(runtime)
-        gate.set()
+        slow.gate.set()
         await clock.settle()
         assert (await sending).text == "at last"
         assert [type(item.event).__name__ async for item in session.events()].count("RunResumed") == 0
@@ -175,8 +184,7 @@ async def test_a_run_is_cancelled_that_waits_outside_memory(memory: EventStore) 
     clock = ManualClock()
     async with runtime_of(memory, use("pay", {"amount": 3}), tools=[pay], clock=clock) as runtime:
         session = await runtime.session("alice")
-        sending = asyncio.ensure_future(session.send("pay 3"))
-        await clock.settle()
+        sending = await sent(session, clock, "pay 3")
         await idle(clock)
         cancelling = asyncio.ensure_future(session.cancel())
         await clock.settle()
@@ -191,8 +199,7 @@ async def test_a_closed_runtime_wakes_nobody(memory: EventStore) -> None:
     runtime = runtime_of(memory, use("pay", {"amount": 3}), tools=[pay], clock=clock, config=config)
     async with runtime:
         session = await runtime.session("alice")
-        sending = asyncio.ensure_future(session.send("pay 3"))
-        await clock.settle()
+        sending = await sent(session, clock, "pay 3")
         await idle(clock)
         closing = asyncio.ensure_future(runtime.close())
         await clock.settle()
@@ -208,28 +215,11 @@ async def test_a_closed_runtime_wakes_nobody(memory: EventStore) -> None:
         assert (await session.state_at()).run is None
 
 
-async def test_a_full_mailbox_sheds_inputs_and_says_so(memory: EventStore) -> None:
-    async with runtime_of(memory, *[echo] * 5, mailbox_capacity=2) as runtime:
-        session = await runtime.session("alice")
-        outcomes = await asyncio.gather(*(session.send(f"{number}") for number in range(6)), return_exceptions=True)
-        shed = [outcome for outcome in outcomes if isinstance(outcome, BackpressureShed)]
-        done = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
-        assert len(shed) + len(done) == 6
-        assert shed
-        assert done
-        assert all(result.outcome == Completed() for result in done)
-        assert "session/alice has no room" in str(shed[0])
-        inputs = [item async for item in session.events() if type(item.event).__name__ == "InputQueued"]
-        assert len(inputs) == len(done)
-
-
 async def test_a_run_timeout_comes_to_a_session_whose_run_waits_to_try_again(memory: EventStore) -> None:
     clock = ManualClock()
-    config = AgentConfig(model="m", run_timeout_s=1_000, retry=RetryPolicy(base_s=3_600, max_s=3_600, jitter=0))
-    broken = ProviderError("broken", kind="server", retryable=True)
-    async with runtime_of(memory, broken, clock=clock, config=config) as runtime:
-        sending = asyncio.ensure_future((await runtime.session("alice")).send("go"))
-        await clock.settle()
+    config = AgentConfig(model="m", run_timeout_s=1_000, retry=HOURLY)
+    async with runtime_of(memory, BROKEN, clock=clock, config=config) as runtime:
+        sending = await sent(await runtime.session("alice"), clock)
         await clock.advance(900)
         assert live(runtime) == []
         await clock.advance(101)

@@ -5,7 +5,6 @@ runtime that is still alive: what a process leaves that is killed at that moment
 """
 
 import asyncio
-import shutil
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
@@ -48,11 +47,11 @@ from refold.events.session.events import (
     ToolResultLate,
 )
 from refold.events.session.invariants import check_events, check_history
-from refold.inspection.check import check_log
-from refold.replay import replay
-from refold.stores import EventStore, InMemoryStore, SQLiteStore
+from refold.stores import EventStore
+from tests.conformance.crashes import assert_sound_file, crash_image, crashed, runtime_on
+from tests.conformance.sessions import Parked, Seen, events_of, requests_of, types_of
 
-CONFIG = AgentConfig(model="test-model")
+STREAMING = AgentConfig(model="m", streaming=True)
 
 
 class Asked(ScriptedProvider):
@@ -63,74 +62,17 @@ class Asked(ScriptedProvider):
         return await super().complete(request)
 
 
-async def assert_sound(log: EventStore) -> None:
-    assert (await check_log(log)).problems == ()
-    (await replay(log, level="core")).raise_for_divergence()
-    for head in await log.list_streams(prefix="session/"):
-        assert check_events(SESSION_CODEC.decode_all(await log.read_stream(head.stream)), head.stream) == []
+def runtime_of(log: Any, *script: Any, **options: Any) -> AgentRuntime:
+    return runtime_on(log, **{"provider": Asked(script)} | options)
 
 
-@pytest.fixture(params=["memory", pytest.param("file", marks=pytest.mark.slow)])
-async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
-    """A log that is found sound when the test is over."""
-    store: EventStore = InMemoryStore() if request.param == "memory" else await SQLiteStore.open(tmp_path / "events.db")
-    yield store
-    await assert_sound(store)
-    await store.close()
-
-
-class Parked:
-    """A tool whose calls begin, say so, and wait until they are let go or cancelled."""
-
-    def __init__(self, *, tier: Any = "observe", effect: Any = "once") -> None:
-        self.begun: list[str] = []
-        self.gate = asyncio.Event()
-        self._wake = asyncio.Event()
-
-        @tool(tier=tier, effect=effect)
-        async def park(name: str) -> str:
-            """Wait."""
-            self.begun.append(name)
-            self._wake.set()
-            await self.gate.wait()
-            return f"{name} returned"
-
-        self.park = park
-
-    async def until(self, count: int) -> None:
-        while len(self.begun) < count:
-            self._wake.clear()
-            await self._wake.wait()
-
-
-class Seen:
-    """Waits for events of a session."""
-
-    def __init__(self, runtime: AgentRuntime) -> None:
-        self.events: list[Any] = []
-        self._wake = asyncio.Event()
-        runtime.subscribe(self._see)
-
-    def _see(self, recorded: Any) -> None:
-        self.events.append(recorded.event)
-        self._wake.set()
-
-    async def first(self, kind: type) -> Any:
-        while not (found := [event for event in self.events if isinstance(event, kind)]):
-            self._wake.clear()
-            await self._wake.wait()
-        return found[0]
-
-
-def runtime_of(log: Any, *script: Any, tools: Any = (), **options: Any) -> AgentRuntime:
-    config = options.pop("config", CONFIG)
-    return AgentRuntime(config, provider=Asked(script), tools=tools, log=log, **options)
-
-
-def requests_of(runtime: AgentRuntime) -> list[ModelRequest]:
-    provider = runtime.agent.provider
-    assert isinstance(provider, ScriptedProvider)
-    return provider.requests
+async def interrupted(session: Session, parked: Parked, calls: int = 1, text: str = "go") -> None:
+    """Send, and cancel the run once so many calls more have begun."""
+    before = len(parked.begun)
+    sending = asyncio.create_task(session.send(text))
+    await parked.until(before + calls)
+    await session.cancel()
+    assert (await sending).outcome == Cancelled()
 
 
 def calls_in(messages: Sequence[Message]) -> list[ToolUseBlock]:
@@ -158,41 +100,36 @@ def shape(messages: Sequence[Message]) -> list[str]:
     return words
 
 
-async def types_of(session: Session) -> list[str]:
-    return [type(recorded.event).__name__ async for recorded in session.events()]
-
-
-def crash_image(path: Path, into: Path) -> Path:
-    """Copy what a process would leave that is killed now."""
-    into.mkdir()
-    for file in path.parent.glob(f"{path.name}*"):
-        if file.name != f"{path.name}.lock":
-            shutil.copy(file, into / file.name)
-    return into / path.name
-
-
 # A01, A04: an interrupted call has its result before the next input
 
 
-@pytest.mark.parametrize("calls", [1, 3])
+BLOCKS = [ImageBlock(media_type="image/png", data=b"\x89PNG"), TextBlock(text="look"), "again"]
+
+
+@pytest.mark.parametrize(
+    ("calls", "given", "words"),
+    [
+        pytest.param(1, "new text", ["user says new text"], id="one call"),
+        pytest.param(3, "new text", ["user says new text"], id="several calls"),
+        pytest.param(1, BLOCKS, ["ImageBlock", "user says look", "user says again"], id="an image and several blocks"),
+    ],
+)
 async def test_case_a01_the_input_after_an_interrupt_comes_behind_one_result_for_each_call(
-    log: EventStore, calls: int
+    log: EventStore, calls: int, given: Any, words: list[str]
 ) -> None:
     parked = Parked()
     script = ([use("park", {"name": str(number)}) for number in range(calls)], say("fine"), say("still fine"))
     async with runtime_of(log, *script, tools=[parked.park]) as runtime:
         session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go"))
-        await parked.until(calls)
-        await session.cancel()
-        assert (await sending).outcome == Cancelled()
-        assert (await session.send("new text")).text == "fine"
+        await interrupted(session, parked, calls)
+        assert (await session.send(given)).text == "fine"
         assert (await session.send("more")).text == "still fine"
-        expected = ["user says go", *["calls park"] * calls, *["result cancelled"] * calls, "user says new text"]
-        assert shape(requests_of(runtime)[1].messages) == expected
-        assert shape(requests_of(runtime)[2].messages)[: len(expected)] == expected
-        assert [result.tool_use_id for result in results_in(requests_of(runtime)[1].messages)] == [
-            call.id for call in calls_in(requests_of(runtime)[1].messages)
+        expected = ["user says go", *["calls park"] * calls, *["result cancelled"] * calls, *words]
+        _, second, third = requests_of(runtime)
+        assert shape(second.messages) == expected
+        assert shape(third.messages)[: len(expected)] == expected
+        assert [result.tool_use_id for result in results_in(second.messages)] == [
+            call.id for call in calls_in(second.messages)
         ]
 
 
@@ -202,10 +139,7 @@ async def test_case_a01_interrupts_in_a_row_each_leave_a_balanced_history(log: E
     async with runtime_of(log, *script, say("fine"), tools=[parked.park]) as runtime:
         session = await runtime.session("s")
         for number in range(4):
-            sending = asyncio.create_task(session.send(f"input {number}"))
-            await parked.until(number + 1)
-            await session.cancel()
-            assert (await sending).outcome == Cancelled()
+            await interrupted(session, parked, text=f"input {number}")
         assert (await session.send("last")).text == "fine"
         assert shape(requests_of(runtime)[4].messages) == [
             *(word for n in range(4) for word in (f"user says input {n}", "calls park", "result cancelled")),
@@ -238,13 +172,13 @@ async def test_case_a01_a_call_that_ended_keeps_its_result_beside_those_that_wer
 
     @tool(tier="observe")
     async def quick() -> str:
-        """Return."""
         return "was quick"
 
     async with runtime_of(
         log, [use("park", {"name": "a"}), use("quick")], say("fine"), tools=[parked.park, quick]
     ) as runtime:
-        session, seen = await runtime.session("s"), Seen(runtime)
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("go"))
         await parked.until(1)
         await seen.first(ToolCallCompleted)
@@ -262,32 +196,21 @@ async def test_case_a01_a_call_that_ended_keeps_its_result_beside_those_that_wer
 async def test_case_a04_a_tool_that_never_looks_at_its_token_has_its_result_from_the_boundary(
     log: EventStore, blocking: bool
 ) -> None:
-    gate, in_thread, begun = asyncio.Event(), threading.Event(), asyncio.Event()
-    loop, clock = asyncio.get_running_loop(), ManualClock()
+    parked, in_thread, clock = Parked(), threading.Event(), ManualClock()
+    loop = asyncio.get_running_loop()
 
-    @tool(name="stubborn")
-    async def stubborn() -> str:
-        """Never look."""
-        begun.set()
-        while not gate.is_set():
-            try:
-                await gate.wait()
-            except asyncio.CancelledError:
-                continue
-        return "did it all the same"
-
-    @tool(name="stubborn")
-    def in_a_thread() -> str:
-        """Never look."""
-        loop.call_soon_threadsafe(begun.set)
+    @tool(name="ignore", tier="observe")
+    def in_a_thread(name: str) -> str:
+        loop.call_soon_threadsafe(parked._begin, name)
         in_thread.wait()
-        return "did it all the same"
+        return f"{name} returned"
 
-    tools = [in_a_thread if blocking else stubborn]
-    async with runtime_of(log, use("stubborn"), say("fine"), tools=tools, clock=clock) as runtime:
-        session, seen = await runtime.session("s"), Seen(runtime)
+    tools = [in_a_thread if blocking else parked.ignore]
+    async with runtime_of(log, use("ignore", {"name": "it"}), say("fine"), tools=tools, clock=clock) as runtime:
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("go"))
-        await begun.wait()
+        await parked.until(1)
         cancelling = asyncio.create_task(session.cancel())
         await seen.first(RunCancelled)
         # The body still runs, and the log is balanced already: here the host may abort.
@@ -299,48 +222,34 @@ async def test_case_a04_a_tool_that_never_looks_at_its_token_has_its_result_from
         await cancelling
         assert (await sending).outcome == Cancelled()
         assert (await session.send("new text")).text == "fine"
-        gate.set()
+        parked.gate.set()
         in_thread.set()
-        late = await seen.first(ToolResultLate)
-        assert late.content == (TextBlock(text="did it all the same"),)
+        (late,) = await seen.first(ToolResultLate)
+        assert late.content == (TextBlock(text="it returned"),)
         assert [result.kind for result in results_in(await session.history())] == ["cancelled"]
 
 
 async def test_case_a04_a_host_that_aborts_in_the_middle_of_a_cancel_leaves_no_open_call(log: EventStore) -> None:
-    gate, begun, clock = asyncio.Event(), asyncio.Event(), ManualClock()
-
-    @tool
-    async def stubborn() -> str:
-        """Never look."""
-        begun.set()
-        while not gate.is_set():
-            try:
-                await gate.wait()
-            except asyncio.CancelledError:
-                continue
-        return "done"
-
-    runtime = runtime_of(log, use("stubborn"), tools=[stubborn], clock=clock, close_grace_s=0)
+    parked, clock = Parked(), ManualClock()
+    script = [use("ignore", {"name": "it"})]
+    runtime = runtime_of(log, *script, tools=[parked.ignore], clock=clock, close_grace_s=0)
     async with runtime:
-        session, seen = await runtime.session("s"), Seen(runtime)
+        session = await runtime.session("s")
+        seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("go"))
-        await begun.wait()
+        await parked.until(1)
         cancelling = asyncio.create_task(session.cancel())
         await seen.first(RunCancelled)
         closing = asyncio.create_task(runtime.close())
         await clock.settle()
-        gate.set()
+        parked.gate.set()
         while not closing.done():
             await clock.advance(1)
         await asyncio.wait([sending, cancelling])
     async with runtime_of(log, say("fine")) as again:
         assert (await (await again.session("s")).send("new text")).text == "fine"
-        assert shape(requests_of(again)[0].messages) == [
-            "user says go",
-            "calls stubborn",
-            "result cancelled",
-            "user says new text",
-        ]
+        words = ["user says go", "calls ignore", "result cancelled", "user says new text"]
+        assert shape(requests_of(again)[0].messages) == words
 
 
 # A14, A16: what a crash leaves is folded once, and repaired each time it needs to be
@@ -349,7 +258,6 @@ async def test_case_a04_a_host_that_aborts_in_the_middle_of_a_cancel_leaves_no_o
 def confirmed(ran: list[str], gate: asyncio.Event | None = None) -> Any:
     @tool(tier="confirm", effect="once")
     async def pay(context: ToolContext[Any]) -> str:
-        """Pay."""
         ran.append(context.idempotency_key)
         if gate is not None:
             await gate.wait()
@@ -371,13 +279,9 @@ async def test_case_a14_a_call_that_waits_for_a_person_is_there_once_after_every
 ) -> None:
     path, ran = tmp_path / "events.db", list[str]()
     pay = confirmed(ran)
-    async with runtime_of(path, use("pay"), tools=[pay]) as first:
-        session = await first.session("s")
-        sending = asyncio.create_task(session.send("go", key="k"))
-        call = await approval(session)
-        image = crash_image(path, tmp_path / "crash 0")
-        sending.cancel()
-        await asyncio.wait([sending])
+    first = runtime_of(path, use("pay"), tools=[pay], close_grace_s=0)
+    image = await crashed(first, path, tmp_path / "crash 0", until=approval)
+    call = "call_6_0"
     for number in range(1, crashes):
         async with runtime_of(image, tools=[pay]) as between:
             assert await approval(await between.session("s")) == call
@@ -391,95 +295,101 @@ async def test_case_a14_a_call_that_waits_for_a_person_is_there_once_after_every
         assert shape(requests_of(last)[0].messages) == ["user says go", "calls pay", "result paid"]
         types = await types_of(session)
         assert [types.count(kind) for kind in ("InputQueued", "ModelResponded", "ToolApprovalRequested")] == [1, 2, 1]
-        await assert_sound(last.store)
+    await assert_sound_file(image)
     assert len(ran) == 1
 
 
-async def test_case_a14_a_call_that_was_approved_and_crashed_goes_back_to_the_person_and_runs_once_more(
-    tmp_path: Path,
+@pytest.mark.parametrize("allow", [True, False], ids=["it is allowed again", "it is denied"])
+async def test_b20_case_a14_a_call_that_was_approved_and_crashed_goes_back_to_the_person(
+    tmp_path: Path, allow: bool
 ) -> None:
     path, ran, gate = tmp_path / "events.db", list[str](), asyncio.Event()
     pay = confirmed(ran, gate)
-    async with runtime_of(path, use("pay"), tools=[pay], close_grace_s=0) as first:
-        session = await first.session("s")
-        sending = asyncio.create_task(session.send("go", key="k"))
-        call = await approval(session)
-        await session.decide(call, allow=True, key="yes")
+
+    async def approved_and_begun(session: Session) -> None:
+        await session.decide(await approval(session), allow=True, key="yes")
         while not ran:
             await session.history()
-        image = crash_image(path, tmp_path / "crash")
-    with pytest.raises(ActorStopped):
-        await sending
+
+    first = runtime_of(path, use("pay"), tools=[pay], close_grace_s=0)
+    image = await crashed(first, path, tmp_path / "crash", until=approved_and_begun)
     gate.set()
     async with runtime_of(image, say("done"), tools=[pay]) as again:
         session = await again.session("s")
-        assert await approval(session) == call
+        call = await approval(session)
+        (waiting,) = await session.approvals()
+        assert (waiting.call, waiting.tool, waiting.reason) == ("call_6_0", "pay", CRASHED_TEXT)
         await session.decide(call, allow=True, key="yes")
         assert [asked.call for asked in await session.approvals()] == [call], "an old answer is no new one"
-        await session.decide(call, allow=True, key="yes again")
+        assert len(ran) == 1
+        await session.decide(call, allow=allow, key="yes again")
         assert (await session.send("go", key="k")).text == "done"
-        assert shape(requests_of(again)[0].messages) == ["user says go", "calls pay", "result paid"]
-        await assert_sound(again.store)
-    assert ran == [ran[0]] * 2, "the same key, since it is the same call"
+        result = "result paid" if allow else "result crashed"
+        assert shape(requests_of(again)[0].messages) == ["user says go", "calls pay", result]
+        if not allow:
+            assert [found.text for found in results_in(await session.history())] == [CRASHED_TEXT]
+    assert ran == ["s/call_6_0"] * (2 if allow else 1), "the same key, since it is the same call"
+    await assert_sound_file(image)
 
 
-def orphaned(name: str) -> list[Message]:
-    """Return messages of another system that end in a call without a result."""
-    call = ToolUseBlock(id=ToolCallId("toolu_1"), name=name, input={})
-    return [Message("user", (TextBlock(text=f"do {name}"),)), Message("assistant", (call,))]
+def orphaned(name: str, calls: int) -> list[Message]:
+    """Return messages of another system that end in calls without results."""
+    uses = tuple(ToolUseBlock(id=ToolCallId(f"toolu_{place}"), name=name, input={}) for place in range(calls))
+    return [Message("user", (TextBlock(text=f"do {name}"),)), Message("assistant", (TextBlock(text="I"), *uses))]
 
 
-async def test_case_a16_a_history_that_is_broken_again_is_repaired_again(log: EventStore) -> None:
-    async with runtime_of(log, say("one")) as runtime:
+@pytest.mark.parametrize("orphans", [1, 3])
+async def test_b10_case_a16_an_imported_orphan_gets_one_crash_result_and_one_that_is_imported_later_too(
+    log: EventStore, orphans: int
+) -> None:
+    async with runtime_of(log, say("one"), say("more")) as runtime:
         session = await runtime.session("s")
-        await session.import_history(orphaned("first"))
+        await session.import_history(orphaned("first", orphans))
         assert (await session.send("go on")).text == "one"
+        assert (await session.send("and on")).text == "more"
+        found = [results_in(request.messages) for request in requests_of(runtime)]
+        assert [[result.text for result in results] for results in found] == [[CRASHED_IMPORT_TEXT] * orphans] * 2
     async with runtime_of(log, say("two"), say("three")) as runtime:
         session = await runtime.session("s")
-        await session.import_history(orphaned("second"))
+        await session.import_history(orphaned("second", orphans))
         assert (await session.send("go on")).text == "two"
-        await session.import_history(orphaned("third"))
+        await session.import_history(orphaned("third", orphans))
         assert (await session.send("go on")).text == "three"
         messages = requests_of(runtime)[1].messages
-    assert [call.name for call in calls_in(messages)] == ["first", "second", "third"]
-    assert [result.text for result in results_in(messages)] == [CRASHED_IMPORT_TEXT] * 3
-    assert len({call.id for call in calls_in(messages)}) == 3
+    names = [name for name in ("first", "second", "third") for _ in range(orphans)]
+    assert [call.name for call in calls_in(messages)] == names
+    assert [(result.kind, result.text) for result in results_in(messages)] == [("crashed", CRASHED_IMPORT_TEXT)] * len(
+        names
+    )
+    assert len({call.id for call in calls_in(messages)}) == len(names)
 
 
 async def test_case_a16_every_crash_in_a_tool_is_repaired_whatever_was_repaired_before(tmp_path: Path) -> None:
     parked = Parked()
     image, script = tmp_path / "events.db", [use("park", {"name": "0"})]
     for number in range(3):
-        async with runtime_of(image, *script, tools=[parked.park], close_grace_s=0) as runtime:
-            session = await runtime.session("s")
-            sending = asyncio.create_task(session.send("go", key="k"))
-            await parked.until(number + 1)
-            image = crash_image(image, tmp_path / f"crash {number}")
-            script = [use("park", {"name": str(number + 1)})]
-        with pytest.raises(ActorStopped):
-            await sending
+        runtime = runtime_of(image, *script, tools=[parked.park], close_grace_s=0)
+        until = parked.until(number + 1)
+        image = await crashed(runtime, image, tmp_path / f"crash {number}", lambda _, until=until: until)  # type: ignore[misc]
+        script = [use("park", {"name": str(number + 1)})]
     async with runtime_of(image, say("done"), tools=[parked.park]) as runtime:
         session = await runtime.session("s")
         assert (await session.send("go", key="k")).text == "done"
-        assert shape(await session.history()) == [
-            "user says go",
-            *["calls park", "result crashed"] * 3,
-            "assistant says done",
-        ]
-        await assert_sound(runtime.store)
+        words = ["user says go", *["calls park", "result crashed"] * 3, "assistant says done"]
+        assert shape(await session.history()) == words
     assert parked.begun == ["0", "1", "2"]
+    await assert_sound_file(image)
 
 
 # A19: how a call ended is told as it was
 
 
-async def test_case_a19_denied_interrupted_timed_out_and_crashed_are_different_outcomes(tmp_path: Path) -> None:
+async def test_b15_case_a19_denied_interrupted_timed_out_and_crashed_are_different_outcomes(tmp_path: Path) -> None:
     path, clock, ran, parked = tmp_path / "events.db", ManualClock(), list[str](), Parked()
     pay = confirmed(ran)
 
     @tool(timeout_s=5)
     async def slow() -> str:
-        """Be silent."""
         ran.append("slow")
         await asyncio.Event().wait()
         return "unreachable"
@@ -493,10 +403,7 @@ async def test_case_a19_denied_interrupted_timed_out_and_crashed_are_different_o
         sending = asyncio.create_task(session.send("pay"))
         await session.decide(await approval(session), allow=False, reason="too dear")
         assert (await sending).text == "denied"
-        sending = asyncio.create_task(session.send("interrupt"))
-        await parked.until(1)
-        await session.cancel()
-        assert (await sending).outcome == Cancelled()
+        await interrupted(session, parked, text="interrupt")
         sending = asyncio.create_task(session.send("be slow"))
         while not sending.done():
             await clock.advance(1)
@@ -513,9 +420,8 @@ async def test_case_a19_denied_interrupted_timed_out_and_crashed_are_different_o
         session = await again.session("s")
         assert (await session.send("crash", key="k")).text == "done"
         results = results_in(requests_of(again)[0].messages)
-        events = [recorded.event async for recorded in session.events()]
-        await assert_sound(again.store)
-    ends = [(event.kind, event.started) for event in events if isinstance(event, ToolCallFailed)]
+        ends = [(event.kind, event.started) for event in await events_of(session, ToolCallFailed)]
+    await assert_sound_file(image)
     assert ends == [("denied", False), ("cancelled", True), ("timeout", True), ("crashed", True)]
     assert [result.kind for result in results] == ["denied", "cancelled", "timeout", "crashed"]
     denied, cancelled, timeout, crashed = [result.text for result in results]
@@ -531,48 +437,47 @@ async def test_case_a19_denied_interrupted_timed_out_and_crashed_are_different_o
 
 
 async def test_case_a19_a_call_that_was_interrupted_before_it_began_says_so_in_its_event(log: EventStore) -> None:
-    parked = Parked(tier="act")
-    async with runtime_of(log, [use("park", {"name": n}) for n in "ab"], tools=[parked.park]) as runtime:
+    parked = Parked()
+    async with runtime_of(log, [use("act", {"name": n}) for n in "ab"], tools=[parked.act]) as runtime:
         session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go"))
-        await parked.until(1)
-        await session.cancel()
-        assert (await sending).outcome == Cancelled()
-        events = [recorded.event async for recorded in session.events()]
-    ends = [(event.kind, event.started) for event in events if isinstance(event, ToolCallFailed)]
+        await interrupted(session, parked)
+        ends = [(event.kind, event.started) for event in await events_of(session, ToolCallFailed)]
+        assert len(await events_of(session, ToolCallStarted)) == 1
     assert ends == [("cancelled", True), ("cancelled", False)]
-    assert sum(isinstance(event, ToolCallStarted) for event in events) == 1
     assert parked.begun == ["a"]
 
 
 # A20: recovery comes before the next prompt
 
 
-@pytest.mark.parametrize("effect", ["once", "pure"])
-async def test_case_a20_a_prompt_to_a_new_process_comes_behind_the_result_of_the_call_that_was_killed(
-    tmp_path: Path, effect: str
+@pytest.mark.parametrize("repeatable", [False, True], ids=["once", "pure"])
+async def test_b10_case_a20_a_prompt_to_a_new_process_comes_behind_the_results_of_the_calls_that_were_killed(
+    tmp_path: Path, repeatable: bool
 ) -> None:
-    path, parked = tmp_path / "events.db", Parked(effect=effect)
-    async with runtime_of(path, use("park", {"name": "a"}), tools=[parked.park], close_grace_s=0) as runtime:
-        sending = asyncio.create_task((await runtime.session("s")).send("go"))
-        await parked.until(1)
-        image = crash_image(path, tmp_path / "crash")
-    with pytest.raises(ActorStopped):
-        await sending
+    path, parked = tmp_path / "events.db", Parked()
+    # What is repeatable runs alone here, and is begun again.
+    name, killed = ("repeat", ["a"]) if repeatable else ("park", ["a", "b"])
+    tools = [parked.repeat, parked.park]
+    calls = [use(name, {"name": each}) for each in killed]
+    first = runtime_of(path, calls, tools=tools, close_grace_s=0)
+    image = await crashed(first, path, tmp_path / "crash", lambda _: parked.until(len(killed)))
     parked.gate.set()
-    async with runtime_of(image, say("recovered"), say("answered"), tools=[parked.park]) as again:
+    async with runtime_of(image, say("recovered"), say("answered"), tools=tools) as again:
         session = await again.session("s")
         assert (await session.send("new prompt")).text == "answered"
-        result = "result crashed" if effect == "once" else "result a returned"
-        assert shape(requests_of(again)[0].messages) == ["user says go", "calls park", result]
+        results = ["result a returned"] if repeatable else ["result crashed"] * 2
+        balanced = ["user says go", *[f"calls {name}"] * len(killed), *results]
+        assert shape(requests_of(again)[0].messages) == balanced
         assert shape(requests_of(again)[1].messages) == [
-            "user says go",
-            "calls park",
-            result,
+            *balanced,
             "assistant says recovered",
             "user says new prompt",
         ]
-        await assert_sound(again.store)
+        crashes = [found.text for found in results_in(await session.history()) if found.kind == "crashed"]
+        assert crashes == [CRASHED_TEXT] * results.count("result crashed")
+        assert CANCELLED_TEXT not in str([event.data for event in await again.store.read_all()])
+    assert parked.begun == (["a", "a"] if repeatable else ["a", "b"])
+    await assert_sound_file(image)
 
 
 @pytest.mark.parametrize("way", ["cancel", "resume"])
@@ -580,12 +485,8 @@ async def test_case_a20_a_prompt_waits_for_the_call_that_was_killed_also_where_n
     tmp_path: Path, way: str
 ) -> None:
     path, parked = tmp_path / "events.db", Parked()
-    async with runtime_of(path, use("park", {"name": "a"}), tools=[parked.park], close_grace_s=0) as runtime:
-        sending = asyncio.create_task((await runtime.session("s")).send("go"))
-        await parked.until(1)
-        image = crash_image(path, tmp_path / "crash")
-    with pytest.raises(ActorStopped):
-        await sending
+    first = runtime_of(path, use("park", {"name": "a"}), tools=[parked.park], close_grace_s=0)
+    image = await crashed(first, path, tmp_path / "crash", lambda _: parked.until(1))
     script = [say("recovered"), say("answered")] if way == "resume" else [say("answered")]
     async with runtime_of(image, *script, tools=[parked.park], auto_resume=False) as again:
         session = await again.session("s")
@@ -598,7 +499,7 @@ async def test_case_a20_a_prompt_waits_for_the_call_that_was_killed_also_where_n
         assert words[:2] == ["user says go", "calls park"]
         assert words[2] == ("result crashed" if way == "resume" else "result cancelled")
         assert words[-1] == "user says new prompt"
-        await assert_sound(again.store)
+    await assert_sound_file(image)
 
 
 # A24: completed work stays
@@ -610,7 +511,6 @@ async def test_case_a24_twenty_completed_calls_survive_a_cancel(log: EventStore,
 
     @tool(tier="observe")
     async def work(name: str) -> str:
-        """Work."""
         ran.append(name)
         return f"{name} is done"
 
@@ -671,14 +571,12 @@ async def test_case_b01_what_a_stream_repeats_makes_no_call_of_its_own(
 
     @tool(tier="observe")
     async def work(name: str) -> str:
-        """Work."""
         ran.append(name)
         return f"{name} is done"
 
     answer = [ToolUse(name="work", input={"name": str(n)}, id=ids[n]) for n in range(3)]
     provider = Streams(items, [answer, say("ok")])
-    config = AgentConfig(model="m", streaming=True)
-    async with AgentRuntime(config, provider=provider, tools=[work], log=log) as runtime:
+    async with AgentRuntime(STREAMING, provider=provider, tools=[work], log=log) as runtime:
         session = await runtime.session("s")
         assert (await session.send("go")).text == "ok"
         history = await session.history()
@@ -692,12 +590,10 @@ async def test_case_b01_what_a_stream_repeats_makes_no_call_of_its_own(
 async def test_case_b01_pieces_without_an_answer_make_no_call_at_all(log: EventStore) -> None:
     @tool
     async def work(name: str) -> str:
-        """Work."""
         raise AssertionError("half an answer calls nothing")
 
     provider = Streams(lambda response: _cumulative_pieces(response)[:-1], [use("work", {"name": "0"}), say("ok")])
-    config = AgentConfig(model="m", streaming=True)
-    async with AgentRuntime(config, provider=provider, tools=[work], log=log) as runtime:
+    async with AgentRuntime(STREAMING, provider=provider, tools=[work], log=log) as runtime:
         session = await runtime.session("s")
         result = await session.send("go")
         assert type(result.outcome).__name__ in ("Failed", "Completed")
@@ -713,7 +609,6 @@ async def test_case_b04_a_history_with_a_call_without_arguments_is_shown_again_t
 ) -> None:
     @tool
     async def now() -> str:
-        """Tell the time."""
         return "noon"
 
     script = [ToolUse(name="now", input=arguments), say("one"), ToolUse(name="now", input=arguments), say("two")]
@@ -745,7 +640,6 @@ async def test_case_b10_calls_of_one_tick_keep_their_arguments_though_their_time
 
     @tool(tier="observe")
     async def echo(context: ToolContext[Any], name: str) -> str:
-        """Echo."""
         return f"{context.call} {name}"
 
     names = [f"{number * 7919 % 101}" for number in range(50)]
@@ -760,22 +654,3 @@ async def test_case_b10_calls_of_one_tick_keep_their_arguments_though_their_time
     calls = calls_in(history)
     assert [call.input["name"] for call in calls] == names
     assert [result.text for result in results_in(history)] == [f"{call.id} {call.input['name']}" for call in calls]
-
-
-async def test_case_a01_an_image_or_several_blocks_after_an_interrupt_come_behind_the_result_too(
-    log: EventStore,
-) -> None:
-    parked = Parked()
-    async with runtime_of(log, use("park", {"name": "a"}), say("fine"), tools=[parked.park]) as runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go"))
-        await parked.until(1)
-        await session.cancel()
-        await sending
-        await session.send([ImageBlock(media_type="image/png", data=b"\x89PNG"), TextBlock(text="look"), "again"])
-        assert shape(requests_of(runtime)[1].messages)[2:] == [
-            "result cancelled",
-            "ImageBlock",
-            "user says look",
-            "user says again",
-        ]

@@ -58,7 +58,6 @@ async def test_two_on_one_loop_share_neither_sessions_nor_events_nor_counts(logs
 async def test_a_tool_of_one_sends_to_a_session_of_the_same_name_in_the_other(logs: tuple[Path, Path]) -> None:
     @tool
     async def ask_the_other(text: str) -> str:
-        """Ask the other runtime."""
         return (await (await two.session("s")).send(text)).text
 
     @tool
@@ -84,31 +83,27 @@ def test_two_on_loops_of_two_threads_work_beside_each_other(tmp_path: Path) -> N
     async def work(name: str) -> list[str]:
         async with runtime_of(tmp_path / f"{name}.db", name) as runtime:
             sessions = [await runtime.session(f"s{number}") for number in range(10)]
-            results = await asyncio.gather(*[session.send("go") for session in sessions])
-            return [result.text for result in results]
+            return [result.text for result in await asyncio.gather(*[session.send("go") for session in sessions])]
 
     threads = [InThread(partial(asyncio.run, work(name))) for name in ("one", "two")]
     assert [thread.result() for thread in threads] == [["one on go"] * 10, ["two on go"] * 10]
 
 
-def test_several_in_threads_of_their_own_are_used_by_one_thread(tmp_path: Path) -> None:
-    runtimes = [runtime_of(tmp_path / f"{name}.db", name) for name in ("one", "two", "three")]
-    with runtimes[0] as one, runtimes[1] as two, runtimes[2] as three:
-        texts = [runtime.session("s").send("go").text for runtime in (one, two, three)]
-        assert texts == ["one on go", "two on go", "three on go"]
-        two.close()
-        assert [runtime.session("s").send("more").text for runtime in (one, three)] == ["one on more", "three on more"]
+async def test_several_in_threads_of_their_own_are_used_by_one_thread_and_beside_one_on_this_loop(
+    logs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    def use_all() -> list[str]:
+        runtimes = [runtime_of(tmp_path / f"{name}.db", name) for name in ("two", "three", "four")]
+        with runtimes[0] as two, runtimes[1] as three, runtimes[2] as four:
+            texts = [runtime.session("s").send("go").text for runtime in (two, three, four)]
+            three.close()
+            return texts + [runtime.session("s").send("more").text for runtime in (two, four)]
 
-
-async def test_one_in_a_thread_works_beside_one_on_this_loop(logs: tuple[Path, Path]) -> None:
     async with runtime_of(logs[0], "one") as one:
-        two = await asyncio.to_thread(runtime_of(logs[1], "two").__enter__)
         session = await one.session("s")
-        other = await asyncio.to_thread(two.session, "s")
-        results = await asyncio.gather(session.send("go"), asyncio.to_thread(other.send, "go"))
-        assert [result.text for result in results] == ["one on go", "two on go"]
-        await asyncio.to_thread(two.close)
-        assert (await session.send("more")).text == "one on more"
+        result, texts = await asyncio.gather(session.send("go"), asyncio.to_thread(use_all))
+        assert (result.text, (await session.send("more")).text) == ("one on go", "one on more")
+        assert texts == ["two on go", "three on go", "four on go", "two on more", "four on more"]
 
 
 async def test_a_log_that_this_process_has_open_is_refused_with_a_word_on_who_has_it(tmp_path: Path) -> None:

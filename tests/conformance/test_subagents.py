@@ -1,6 +1,7 @@
 """Agents as tools of agents: A20. A call of a subagent is a run in a session of its own."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -20,7 +21,6 @@ from refold import (
     ProposedCall,
     ProviderError,
     ScriptedProvider,
-    Session,
     TextBlock,
     ToolContext,
     say,
@@ -31,30 +31,20 @@ from refold import (
 from refold.actors import ManualClock
 from refold.events.session.events import RunCancelled, ToolApprovalRequested
 from refold.stores import EventStore, InMemoryStore
+from tests.conformance.delegating import (
+    CHILD,
+    STREAMS,
+    agent_of,
+    asking,
+    boss_of,
+    child_of,
+    payer,
+    sent_to,
+    told,
+    waiting_in,
+)
 from tests.conformance.failing_store import FailingStore
-from tests.conformance.sessions import CONFIG, HeldAnswer, Parked, Seen, abandoned_in, results_of, types_of
-
-STREAMS = ("session/alice", "session/alice/call_6_0")
-
-
-def agent_of(name: str, *script: Any, tools: Any = (), **parts: Any) -> Agent:
-    config = parts.pop("config", CONFIG)
-    return Agent(name=name, config=config, provider=ScriptedProvider(script), tools=tools, **parts)
-
-
-def boss_of(*tools: Any, calls: Any, last: str = "done") -> Agent:
-    """Return an agent that makes some calls in its first answer and has its last word then."""
-    return agent_of("boss", calls, say(last), tools=list(tools))
-
-
-def asking(name: str, task: str = "go") -> Any:
-    return use(name, {"task": task})
-
-
-async def child_of(runtime: AgentRuntime, session: Session) -> Session:
-    [name] = [name for name in await runtime.sessions() if name.startswith(f"{session.id}/")]
-    return await runtime.session(name, restore=True)
-
+from tests.conformance.sessions import CONFIG, HeldAnswer, Parked, abandoned_in, results_of, types_of
 
 # What a call comes to
 
@@ -62,20 +52,19 @@ async def child_of(runtime: AgentRuntime, session: Session) -> Session:
 async def test_a_call_of_a_subagent_is_a_run_in_a_session_of_its_own(log: EventStore) -> None:
     @tool(tier="observe", effect="pure")
     async def search(q: str) -> str:
-        """Search."""
         return f"found {q}"
 
     researcher = agent_of("researcher", use("search", {"q": "x"}), say("x is 42"), tools=[search])
-    boss = boss_of(researcher.as_tool(), calls=asking("researcher", "what is x?"), last="It is 42.")
+    boss = boss_of(researcher, calls=asking("researcher", "what is x?"), last="It is 42.")
     async with AgentRuntime(boss, log=log) as runtime:
         session = await runtime.session("alice")
         result = await session.send("What is x?")
         assert (result.outcome, result.text) == (Completed(), "It is 42.")
-        [told] = await results_of(session)
-        assert (told.text, told.is_error) == ("x is 42", False)
+        [answer] = await results_of(session)
+        assert (answer.text, answer.is_error) == ("x is 42", False)
 
         child = await child_of(runtime, session)
-        assert child.id == "alice/call_6_0"
+        assert child.id == CHILD
         assert await types_of(child) == await types_of(session)  # Four commits each, of the same events.
         assert (await child.history())[0].content == (TextBlock(text="what is x?"),)
         assert (await child.state_at()).agent == "researcher"
@@ -87,17 +76,16 @@ async def test_a_call_of_a_subagent_is_a_run_in_a_session_of_its_own(log: EventS
 
 async def test_a_child_adds_no_commit_to_its_parent(memory: InMemoryStore) -> None:
     store = FailingStore(memory)
-    boss = boss_of(agent_of("helper", say("yes")).as_tool(), calls=asking("helper"))
-    async with AgentRuntime(boss, log=store) as runtime:
-        session = await runtime.session("alice")
-        await session.send("go")
+    boss = boss_of(agent_of("helper", say("yes")), calls=asking("helper"))
+    async with sent_to(boss, store) as (_, _, sending):
+        await sending
     assert [sum(stream in append for append in store.appends) for stream in STREAMS] == [4, 2]
 
 
 async def test_causes_lead_from_the_child_to_the_parent_and_back(memory: InMemoryStore) -> None:
     grandchild = agent_of("c", say("deep"))
     child = agent_of("b", asking("c"), say("mid"), tools=[grandchild.as_tool()])
-    async with AgentRuntime(boss_of(child.as_tool(), calls=asking("b")), log=memory) as runtime:
+    async with AgentRuntime(boss_of(child, calls=asking("b")), log=memory) as runtime:
         await (await runtime.session("alice")).send("go")
     first = (await memory.read_stream("session/alice/call_6_0/call_6_0", limit=1))[0]
     assert (first.causation, first.correlation) == ("session/alice/call_6_0@7", "session/alice/call_6_0@3")
@@ -128,9 +116,8 @@ async def test_structured_input_and_output(memory: InMemoryStore) -> None:
     assert asks.spec.effect == "idempotent"
     assert asks.spec.input_schema["required"] == ["topic"]
     calls = [use("look_up", {"topic": "tea", "most": 2}), use("look_up", {"topic": 7, "least": 1})]
-    async with AgentRuntime(boss_of(asks, calls=calls), log=memory) as runtime:
-        session = await runtime.session("alice")
-        await session.send("go")
+    async with sent_to(boss_of(asks, calls=calls), memory) as (runtime, session, sending):
+        await sending
         good, bad = await results_of(session)
         assert (good.text, bad.kind) == ('{"answer":42}', "invalid_arguments")
         child = await child_of(runtime, session)
@@ -168,20 +155,18 @@ async def test_a_failure_is_an_error_result_with_a_kind(
     async with AgentRuntime(boss, log=memory) as runtime:
         session = await runtime.session("alice")
         assert (await session.send("go")).text == "done"
-        [told] = await results_of(session)
-        assert (told.kind, words in told.text) == (kind, True), told.text
+        [result] = await results_of(session)
+        assert (result.kind, words in result.text) == (kind, True), result.text
 
 
 async def test_a_child_that_somebody_cancels_is_an_error_result(memory: InMemoryStore) -> None:
     held = HeldAnswer("never")
-    async with AgentRuntime(boss_of(agent_of("h", held).as_tool(), calls=asking("h")), log=memory) as runtime:
-        session = await runtime.session("alice")
-        sending = asyncio.create_task(session.send("go"))
+    async with sent_to(boss_of(agent_of("h", held), calls=asking("h")), memory) as (runtime, session, sending):
         await held.asked.wait()
         await (await child_of(runtime, session)).cancel()
         assert (await sending).outcome == Completed()
-        [told] = await results_of(session)
-        assert (told.kind, told.text) == (
+        [result] = await results_of(session)
+        assert (result.kind, result.text) == (
             "cancelled",
             "The run of the agent h was cancelled before it had an answer.",
         )
@@ -190,24 +175,24 @@ async def test_a_child_that_somebody_cancels_is_an_error_result(memory: InMemory
 async def test_a_session_that_happens_to_have_the_id_of_a_child_is_left_alone(memory: InMemoryStore) -> None:
     boss = agent_of("boss", say("mine"), asking("h"), say("done"), tools=[agent_of("h", say("no")).as_tool()])
     async with AgentRuntime(boss, log=memory) as runtime:
-        squatter = await runtime.session("alice/call_6_0")
+        squatter = await runtime.session(CHILD)
         await squatter.send("hello")
         before = await types_of(squatter)
         session = await runtime.session("alice")
         await session.send("go")
-        [told] = await results_of(session)
-        assert told.kind == "permanent"
-        assert "no call of a subagent began" in told.text
+        [result] = await results_of(session)
+        assert result.kind == "permanent"
+        assert "no call of a subagent began" in result.text
         assert await types_of(squatter) == before
 
 
 async def test_a_parent_with_the_longest_id_has_children_too(memory: InMemoryStore) -> None:
     inner = agent_of("b", say("b"))
     helper = agent_of("h", asking("b"), say("yes"), tools=[inner.as_tool()])
-    async with AgentRuntime(boss_of(helper.as_tool(), calls=asking("h")), log=memory) as runtime:
+    async with AgentRuntime(boss_of(helper, calls=asking("h")), log=memory) as runtime:
         session = await runtime.session("ä" * 256)
         await session.send("go")
-        assert [told.text for told in await results_of(session)] == ["yes"]
+        assert await told(session) == ["yes"]
         assert len(await runtime.sessions()) == 3
 
 
@@ -218,24 +203,20 @@ async def test_observing_children_run_beside_each_other_each_in_its_own_session(
     held = [HeldAnswer("one"), HeldAnswer("two"), HeldAnswer("three")]
     helper = agent_of("h", *held)
     calls = [asking("h", "a"), asking("h", "b"), asking("h", "c")]
-    async with AgentRuntime(boss_of(helper.as_tool(tier="observe"), calls=calls), log=memory) as runtime:
-        session = await runtime.session("alice")
-        sending = asyncio.create_task(session.send("go"))
+    async with sent_to(boss_of(helper.as_tool(tier="observe"), calls=calls), memory) as (runtime, session, sending):
         for answer in held:
             await answer.asked.wait()
         for answer in reversed(held):
             answer.gate.set()
         await sending
-        assert sorted(told.text for told in await results_of(session)) == ["one", "three", "two"]
-        assert await runtime.sessions() == ["alice", "alice/call_6_0", "alice/call_6_1", "alice/call_6_2"]
+        assert sorted(await told(session)) == ["one", "three", "two"]
+        assert await runtime.sessions() == ["alice", CHILD, "alice/call_6_1", "alice/call_6_2"]
 
 
 async def test_acting_children_run_one_after_another(memory: InMemoryStore) -> None:
     first, second = HeldAnswer("one"), HeldAnswer("two")
-    boss = boss_of(agent_of("h", first, second).as_tool(), calls=[asking("h", "a"), asking("h", "b")])
-    async with AgentRuntime(boss, log=memory) as runtime:
-        session = await runtime.session("alice")
-        sending = asyncio.create_task(session.send("go"))
+    boss = boss_of(agent_of("h", first, second), calls=[asking("h", "a"), asking("h", "b")])
+    async with sent_to(boss, memory) as (runtime, _, sending):
         await first.asked.wait()
         assert len(await runtime.sessions()) == 2
         first.gate.set()
@@ -258,8 +239,8 @@ async def test_an_agent_may_be_its_own_subagent_as_deep_as_is_set(depth_max: int
         assert f"{depth_max} levels deep" in result.text
         assert len(await runtime.sessions()) == depth_max + 1
         deepest = await runtime.session(max(await runtime.sessions(), key=len))
-        [told] = await results_of(deepest)
-        assert told.kind == "denied"
+        [refused] = await results_of(deepest)
+        assert refused.kind == "denied"
 
 
 async def test_a_tool_of_a_child_that_sends_to_a_session_which_waits_for_it_is_told(memory: InMemoryStore) -> None:
@@ -277,29 +258,10 @@ async def test_a_tool_of_a_child_that_sends_to_a_session_which_waits_for_it_is_t
 
     inner = agent_of("inner", use("report", {"to": "alice"}), say("i"), tools=[report])
     outer = agent_of("outer", asking("inner"), say("o"), tools=[inner.as_tool()])
-    async with AgentRuntime(boss_of(outer.as_tool(), calls=asking("outer")), log=memory) as runtime:
+    async with AgentRuntime(boss_of(outer, calls=asking("outer")), log=memory) as runtime:
         assert (await (await runtime.session("alice")).send("go")).text == "done"
     chain = "session/alice -> session/alice/call_6_0 -> session/alice/call_6_0/call_6_0 -> its tool -> session/alice"
     assert [chain in str(error) for error in refused] == [True]
-
-
-def test_what_cannot_be_a_subagent() -> None:
-    with pytest.raises(ConfigError, match="two agents are named 'agent'"):
-        AgentRuntime(CONFIG, provider=ScriptedProvider([]), tools=[agent_of("agent").as_tool()])
-    with pytest.raises(ConfigError, match="the subagent 'nobody', and the runtime has only 'agent'"):
-        AgentRuntime(CONFIG, provider=ScriptedProvider([]), tools=[subagent("nobody")])
-    with pytest.raises(ConfigError, match="two tools named 'h'"):
-        AgentRuntime(boss_of(agent_of("h").as_tool(), agent_of("h").as_tool(), calls=[]))
-    with pytest.raises(ConfigError, match="give it as name="):
-        agent_of("dr. who").as_tool()
-    with pytest.raises(ConfigError, match="is an Agent or the name of one, not int"):
-        subagent(7)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="plain function"):
-        agent_of("h").as_tool(task=later)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="gets no ToolContext"):
-        agent_of("h").as_tool(task=with_context)
-    with pytest.raises(ConfigError, match="subagent_depth_max"):
-        AgentRuntime(CONFIG, provider=ScriptedProvider([]), subagent_depth_max=-1)
 
 
 async def later(task: str) -> str:
@@ -310,6 +272,28 @@ def with_context(task: str, context: ToolContext[Any]) -> str:
     return task
 
 
+def runtime_with(*tools: Any, **options: Any) -> AgentRuntime:
+    return AgentRuntime(CONFIG, provider=ScriptedProvider([]), tools=tools, **options)
+
+
+REFUSED: dict[str, Callable[[], object]] = {
+    "two agents are named 'agent'": lambda: runtime_with(agent_of("agent").as_tool()),
+    "the subagent 'nobody', and the runtime has only 'agent'": lambda: runtime_with(subagent("nobody")),
+    "two tools named 'h'": lambda: AgentRuntime(boss_of(agent_of("h"), agent_of("h"))),
+    "give it as name=": lambda: agent_of("dr. who").as_tool(),
+    "is an Agent or the name of one, not int": lambda: subagent(7),  # type: ignore[arg-type]
+    "plain function": lambda: agent_of("h").as_tool(task=later),  # type: ignore[arg-type]
+    "gets no ToolContext": lambda: agent_of("h").as_tool(task=with_context),
+    "subagent_depth_max": lambda: runtime_with(subagent_depth_max=-1),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_cannot_be_a_subagent(said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        REFUSED[said]()
+
+
 async def test_a_subagent_runs_in_a_runtime_that_has_its_agent(memory: InMemoryStore) -> None:
     asks = agent_of("h").as_tool()
     with pytest.raises(ConfigError, match="in a runtime"):
@@ -318,8 +302,8 @@ async def test_a_subagent_runs_in_a_runtime_that_has_its_agent(memory: InMemoryS
         runtime.tools.register(asks)
         session = await runtime.session("alice")
         await session.send("go")
-        [told] = await results_of(session)
-        assert told.is_error
+        [result] = await results_of(session)
+        assert result.is_error
 
 
 async def test_each_agent_has_its_own_tools_policy_and_approval_handler(memory: InMemoryStore) -> None:
@@ -328,7 +312,6 @@ async def test_each_agent_has_its_own_tools_policy_and_approval_handler(memory: 
     def agent_with(name: str, *script: Any, tools: Any = ()) -> Agent:
         @tool(name="look", tier="confirm")
         async def look(at: str) -> str:
-            """Look."""
             return f"{name} saw {at}"
 
         def approve(session: str, request: ToolApprovalRequested) -> Allow:
@@ -348,19 +331,18 @@ async def test_each_agent_has_its_own_tools_policy_and_approval_handler(memory: 
         session = await runtime.session("s")
         await session.send("go")
         [child] = await session.children()
-        assert [told.text for told in await results_of(session)] == ["not by boss", "boss saw helper", "h"]
-        assert [told.text for told in await results_of(child)] == ["helper saw boss", "not by helper"]
+        assert await told(session) == ["not by boss", "boss saw helper", "h"]
+        assert await told(child) == ["helper saw boss", "not by helper"]
     assert asked == [("boss", "s"), ("helper", child.id)]
 
 
 def test_subagents_serve_synchronous_code_too() -> None:
     @tool
     def shout(text: str) -> str:
-        """Shout, in a thread."""
         return text.upper()
 
     helper = agent_of("h", use("shout", {"text": "yes"}), say("shouted"), tools=[shout])
-    with AgentRuntime(boss_of(helper.as_tool(), calls=asking("h")), tool_threads=1) as runtime:
+    with AgentRuntime(boss_of(helper, calls=asking("h")), tool_threads=1) as runtime:
         session = runtime.session("s")
         assert session.send("go").text == "done"
         [child] = session.children()
@@ -375,16 +357,14 @@ async def test_a_child_is_cancelled_with_its_parent(log: EventStore) -> None:
     parked = Parked()
     inner = agent_of("inner", use("park", {"name": "a"}), tools=[parked.park])
     outer = agent_of("outer", asking("inner"), tools=[inner.as_tool()])
-    async with AgentRuntime(boss_of(outer.as_tool(), calls=asking("outer")), log=log) as runtime:
-        session = await runtime.session("alice")
-        sending = asyncio.create_task(session.send("go"))
+    async with sent_to(boss_of(outer, calls=asking("outer")), log) as (runtime, session, sending):
         await parked.until(1)
         await session.cancel(reason="enough")
         assert (await sending).outcome == Cancelled()
         for name in await runtime.sessions():
             found = await runtime.session(name)
             assert (await types_of(found))[-1] == "RunCancelled"
-            assert [told.text for told in await results_of(found)] == ["Cancelled by user"]
+            assert await told(found) == ["Cancelled by user"]
         assert runtime._in_flight.count() == 0
         assert len(await runtime.sessions()) == 3
 
@@ -393,10 +373,8 @@ async def test_the_caller_is_told_when_the_childs_work_has_ended_or_its_grace_is
     clock, parked = ManualClock(), Parked()
     inner = agent_of("inner", use("ignore", {"name": "a"}), tools=[parked.ignore])
     outer = agent_of("outer", asking("inner"), tools=[inner.as_tool()])
-    boss = boss_of(outer.as_tool(), calls=asking("outer"))
-    async with AgentRuntime(boss, log=memory, clock=clock, cancel_grace_s=10, close_grace_s=0) as runtime:
-        session = await runtime.session("alice")
-        sending = asyncio.create_task(session.send("go"))
+    boss = boss_of(outer, calls=asking("outer"))
+    async with sent_to(boss, memory, clock=clock, cancel_grace_s=10, close_grace_s=0) as (_, session, sending):
         await clock.settle()
         await parked.until(1)
         cancelling = asyncio.create_task(session.cancel())
@@ -416,88 +394,46 @@ async def test_the_caller_is_told_when_the_childs_work_has_ended_or_its_grace_is
 
 async def test_close_with_cancel_ends_parent_and_child_as_cancelled(log: EventStore) -> None:
     held = HeldAnswer("never")
-    runtime = await AgentRuntime(boss_of(agent_of("h", held).as_tool(), calls=asking("h")), log=log).open()
-    session = await runtime.session("alice")
-    sending = asyncio.create_task(session.send("go"))
-    await held.asked.wait()
-    child = await child_of(runtime, session)
-    await runtime.close(cancel=True)
-    assert (await sending).outcome == Cancelled()
-    assert [type(item.event) async for item in child.events()][-1] is RunCancelled
-
-
-async def test_a_childs_approval_waits_durably_and_parent_and_child_go_on_after_a_restart(log: EventStore) -> None:
-    done: list[int] = []
-
-    @tool(tier="confirm")
-    async def pay(amount: int) -> str:
-        """Pay."""
-        done.append(amount)
-        return f"paid {amount}"
-
-    def agents() -> Agent:
-        helper = agent_of("h", use("pay", {"amount": 7}), say("paid"), tools=[pay])
-        return boss_of(helper.as_tool(), calls=asking("h"))
-
-    runtime = await AgentRuntime(agents(), log=log).open()
-    session = await runtime.session("alice")
-    await asyncio.wait(
-        [sending := asyncio.create_task(session.send("go", key="k")),
-         asyncio.create_task(Seen(runtime, await runtime.session("alice/call_6_0")).first(ToolApprovalRequested))],
-        return_when=asyncio.FIRST_COMPLETED,
-    )  # fmt: skip
-    child = await child_of(runtime, session)
-    [request] = await child.approvals()
-    assert (request.tool, request.input) == ("pay", {"amount": 7})
-    assert await session.approvals(below=False) == []
-    await runtime.close()
-    assert sending.exception() is not None
-
-    helper = agent_of("h", say("paid"), tools=[pay])
-    async with AgentRuntime(agent_of("boss", say("done"), tools=[helper.as_tool()]), log=log) as runtime:
-        session = await runtime.session("alice")
-        sending = asyncio.create_task(session.send("go", key="k"))
+    async with sent_to(boss_of(agent_of("h", held), calls=asking("h")), log) as (runtime, session, sending):
+        await held.asked.wait()
         child = await child_of(runtime, session)
-        await child.decide(request.call, allow=True)
-        assert (await sending).text == "done"
-        assert [told.text for told in await results_of(session)] == ["paid"]
-    assert done == [7]
+        await runtime.close(cancel=True)
+        assert (await sending).outcome == Cancelled()
+        assert [type(item.event) async for item in child.events()][-1] is RunCancelled
 
 
 async def test_close_does_not_spend_its_grace_on_a_child_that_waits_for_a_person(memory: InMemoryStore) -> None:
-    @tool(tier="confirm")
-    async def pay() -> str:
-        """Pay."""
-        return "paid"
-
     clock = ManualClock()
-    helper = agent_of("h", use("pay"), tools=[pay])
-    runtime = await AgentRuntime(boss_of(helper.as_tool(), calls=asking("h")), log=memory, clock=clock).open()
-    sending = asyncio.create_task((await runtime.session("alice")).send("go"))
-    await clock.settle()
-    closing = asyncio.create_task(runtime.close())
-    await clock.settle()
-    assert closing.done()
-    assert sending.exception() is not None
-    heads = {head.stream: head.pending for head in await memory.list_streams(prefix="session/")}
-    assert heads == {"session/alice": ("tool:call_6_0",), "session/alice/call_6_0": ("approval:7",)}
+    async with sent_to(boss_of(payer(), calls=asking("payer")), memory, clock=clock) as (runtime, session, sending):
+        await waiting_in(session, clock)
+        await closed_at_once(runtime, clock)
+        assert sending.exception() is not None
+    assert await pending_in(memory) == {STREAMS[0]: ("tool:call_6_0",), STREAMS[1]: ("approval:7",)}
 
 
 async def test_close_waits_for_what_a_child_does_and_no_longer(memory: InMemoryStore) -> None:
     clock, parked = ManualClock(), Parked()
     helper = agent_of("h", use("park", {"name": "a"}), tools=[parked.park])
-    runtime = await AgentRuntime(boss_of(helper.as_tool(), calls=asking("h")), log=memory, clock=clock).open()
-    sending = asyncio.create_task((await runtime.session("alice")).send("go"))
-    await parked.until(1)
+    async with sent_to(boss_of(helper, calls=asking("h")), memory, clock=clock) as (runtime, _, sending):
+        await parked.until(1)
+        closing = asyncio.create_task(runtime.close())
+        await clock.settle()
+        assert not closing.done()
+        parked.gate.set()
+        await closed_at_once(runtime, clock)
+        assert closing.done()
+        assert sending.exception() is not None
+    assert await pending_in(memory) == {STREAMS[0]: ("tool:call_6_0",), STREAMS[1]: ("model:9",)}
+
+
+async def closed_at_once(runtime: AgentRuntime, clock: ManualClock) -> None:
     closing = asyncio.create_task(runtime.close())
     await clock.settle()
-    assert not closing.done()
-    parked.gate.set()
-    await clock.settle()
     assert closing.done()
-    assert sending.exception() is not None
-    heads = {head.stream: head.pending for head in await memory.list_streams(prefix="session/")}
-    assert heads == {"session/alice": ("tool:call_6_0",), "session/alice/call_6_0": ("model:9",)}
+
+
+async def pending_in(log: EventStore) -> dict[str, tuple[str, ...]]:
+    return {head.stream: head.pending for head in await log.list_streams(prefix="session/")}
 
 
 async def test_a_large_task_and_a_large_answer_are_passed_whole(memory: InMemoryStore) -> None:
@@ -519,21 +455,18 @@ async def test_a_child_is_silent_only_while_its_model_is(memory: InMemoryStore) 
 
     @tool(tier="confirm", timeout_s=1000)
     async def work() -> str:
-        """Work long."""
         await clock.sleep(500)
         return "worked"
 
     first, second = HeldAnswer(use("work")), HeldAnswer("never")
     helper = agent_of("h", first, second, tools=[work])
     boss = boss_of(helper.as_tool(timeout_s=60), calls=asking("h"))
-    async with AgentRuntime(boss, log=memory, clock=clock, close_grace_s=0) as runtime:
-        session = await runtime.session("alice")
-        sending = asyncio.create_task(session.send("go"))
+    async with sent_to(boss, memory, clock=clock, close_grace_s=0) as (runtime, session, sending):
         await clock.settle()
         await clock.advance(59)
         first.gate.set()
         await clock.settle()
-        child = await runtime.session("alice/call_6_0")
+        child = await runtime.session(CHILD)
         await clock.advance(10_000)  # It waits for a person.
         [request] = await child.approvals()
         await child.decide(request.call, allow=True)
@@ -544,8 +477,8 @@ async def test_a_child_is_silent_only_while_its_model_is(memory: InMemoryStore) 
         assert await results_of(session) == [] or not sending.done()
         await clock.advance(2)
         assert (await sending).outcome == Completed()
-        [told] = await results_of(session)
-        assert told.kind == "timeout"
+        [result] = await results_of(session)
+        assert result.kind == "timeout"
         assert (await types_of(child))[-1] == "RunCancelled"
 
 
@@ -576,14 +509,14 @@ async def test_deltas_of_a_child_are_signs_of_life(memory: InMemoryStore) -> Non
         for _ in range(5):
             await clock.advance(50)
         assert (await sending).outcome == Completed()
-        assert [told.text for told in await results_of(session)] == ["xxxxx"]
+        assert await told(session) == ["xxxxx"]
         streamed = []
         async for item in followed:
             if type(item).__name__ == "Streamed":
                 streamed.append(item.session)  # type: ignore[union-attr]
             if len(streamed) == 5:
                 break
-        assert set(streamed) == {"alice/call_6_0"}
+        assert set(streamed) == {CHILD}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -592,21 +525,19 @@ async def test_a_childs_input_that_the_log_refuses_for_a_while_is_accepted_once(
 ) -> None:
     clock, store = ManualClock(), FailingStore(memory)
     store.fail_appends(lambda: PersistenceError("full", outcome_unknown=True), when=when, of=STREAMS[1], times=3)
-    boss = boss_of(agent_of("h", say("yes"), say("again")).as_tool(), calls=asking("h"))
-    async with AgentRuntime(boss, log=store, clock=clock) as runtime:
-        session = await runtime.session("alice")
-        sending = asyncio.create_task(session.send("go"))
+    boss = boss_of(agent_of("h", say("yes"), say("again")), calls=asking("h"))
+    async with sent_to(boss, store, clock=clock) as (runtime, session, sending):
         for _ in range(12):
             await clock.advance(1)
         assert (await sending).outcome == Completed()
-        assert [told.text for told in await results_of(session)] == ["yes"]
+        assert await told(session) == ["yes"]
         child = await child_of(runtime, session)
         assert (await types_of(child)).count("InputQueued") == 1
 
 
 async def test_a_parent_that_is_cancelled_while_its_child_begins_leaves_no_work(memory: InMemoryStore) -> None:
     clock, store = ManualClock(), FailingStore(memory)
-    boss = boss_of(agent_of("h", HeldAnswer("never")).as_tool(), calls=asking("h"))
+    boss = boss_of(agent_of("h", HeldAnswer("never")), calls=asking("h"))
     async with AgentRuntime(boss, log=store, clock=clock, cancel_grace_s=4) as runtime:
         session = await runtime.session("alice")
         hold = store.hold_append(5)  # Behind the parent's call: the tool's definition. The child's first waits for it.
@@ -625,16 +556,14 @@ async def test_a_parent_that_is_cancelled_while_its_child_begins_leaves_no_work(
 
 async def test_a_child_whose_session_fails_for_good_is_a_crashed_result(memory: InMemoryStore) -> None:
     held = HeldAnswer("never")
-    boss = boss_of(agent_of("h", held).as_tool(), calls=asking("h"))
-    async with AgentRuntime(boss, log=memory, close_grace_s=0) as runtime:
-        session = await runtime.session("alice")
-        sending = asyncio.create_task(session.send("go"))
+    boss = boss_of(agent_of("h", held), calls=asking("h"))
+    async with sent_to(boss, memory, close_grace_s=0) as (runtime, session, sending):
         await held.asked.wait()
         await runtime.system.ref(STREAMS[1]).stop(block=False)
         runtime.hub.session_failed((await child_of(runtime, session)).id, "it was stopped")
         assert (await sending).outcome == Completed()
-        [told] = await results_of(session)
-        assert (told.kind, "failed for good" in told.text) == ("crashed", True)
+        [result] = await results_of(session)
+        assert (result.kind, "failed for good" in result.text) == ("crashed", True)
 
 
 async def test_what_a_child_spends_counts_for_the_child(memory: InMemoryStore) -> None:
@@ -651,9 +580,8 @@ async def test_what_a_child_spends_counts_for_the_child(memory: InMemoryStore) -
 
 async def test_people_can_go_on_with_a_child(memory: InMemoryStore) -> None:
     helper = agent_of("h", say("yes"), say("as I said"))
-    async with AgentRuntime(boss_of(helper.as_tool(), calls=asking("h")), log=memory) as runtime:
-        session = await runtime.session("alice")
-        await session.send("go")
+    async with sent_to(boss_of(helper, calls=asking("h")), memory) as (runtime, session, sending):
+        await sending
         child = await child_of(runtime, session)
         assert (await child.send("Why?")).text == "as I said"
         assert len(await child.history()) == 4

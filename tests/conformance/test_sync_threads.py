@@ -285,7 +285,6 @@ def test_a_tool_may_close_the_runtime_that_runs_it(memory: InMemoryStore) -> Non
 
     @tool
     def shut_down() -> str:
-        """Close the runtime."""
         runtime.close()
         closed.set()
         return "closed"

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import re
 import signal
 import subprocess
@@ -19,12 +18,7 @@ import httpx
 import pytest
 
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, ToolContext, stall, tool, use
-from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RuntimeClosed
-from refold.stores import SQLiteStore
-from tests.conformance.sessions import assert_sound
-
-ROOT = Path(__file__).resolve().parents[2]
-ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
+from tests.conformance.processes import QUIET, ROOT, command_line, left_in, run, started
 
 SERVERS = {
     "fastapi": ["-m", "uvicorn", "examples.fastapi_app:app", "--port", "0"],
@@ -37,14 +31,8 @@ servers = pytest.mark.parametrize("server", SERVERS)
 @contextmanager
 def serving(server: str, folder: Path) -> Iterator[httpx.Client]:
     """Run an example's server in a folder until the block ends, and then as Ctrl-C ends it."""
-    with subprocess.Popen(
-        [sys.executable, "-P", *SERVERS[server]],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=folder,
-        env=ENVIRONMENT | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
-    ) as process:
+    environment = QUIET | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    with started(command_line(*SERVERS[server]), stderr=subprocess.STDOUT, cwd=folder, env=environment) as process:
         assert process.stdout is not None
         said = list[str]()
         address = None
@@ -68,16 +56,9 @@ def ask(client: httpx.Client, session: str, text: str, key: str | None = None) -
     return client.post(f"/sessions/{session}/messages", json={"text": text}, headers=headers)
 
 
-async def assert_log_was_closed_and_is_sound(log: Path) -> None:
-    async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
-        await assert_sound(store)
-        stored = await store.read_stream(RUNTIME_STREAM)
-    assert [isinstance(event, RuntimeClosed) for event in RUNTIME_CODEC.decode_all(stored)][-1]
-
-
 @pytest.mark.slow
 @servers
-async def test_a_server_answers_and_after_a_restart_knows_what_it_has_answered(server: str, tmp_path: Path) -> None:
+def test_a_server_answers_and_after_a_restart_knows_what_it_has_answered(server: str, tmp_path: Path) -> None:
     with serving(server, tmp_path) as client:
         first = ask(client, "alice", "Weather in Lisbon?", "17")
         assert first.json() == first.json() | {"outcome": "Completed", "text": "Lisbon: sunny, 24 degrees."}
@@ -85,7 +66,7 @@ async def test_a_server_answers_and_after_a_restart_knows_what_it_has_answered(s
         assert ask(client, "alice", "Weather in Porto?").json()["text"] == "Porto: rain, 17 degrees."
         refused = ask(client, "alice", "Weather in Faro?", "17")
         assert (refused.status_code, "17" in refused.text) == (422, True)
-    await assert_log_was_closed_and_is_sound(tmp_path / f"{server}.db")
+    assert left_in(tmp_path / f"{server}.db").closed
     with serving(server, tmp_path) as client:
         assert ask(client, "alice", "Weather in Lisbon?", "17").json() == first.json()
         texts = [message["text"] for message in client.get("/sessions/alice").json()]
@@ -94,13 +75,13 @@ async def test_a_server_answers_and_after_a_restart_knows_what_it_has_answered(s
 
 @pytest.mark.slow
 @servers
-async def test_a_server_answers_many_at_once(server: str, tmp_path: Path) -> None:
+def test_a_server_answers_many_at_once(server: str, tmp_path: Path) -> None:
     with serving(server, tmp_path) as client, ThreadPoolExecutor(16) as threads:
         cities = {"Lisbon": "sunny, 24", "Porto": "rain, 17", "Faro": "sunny, 27"}
         asked = [(f"s{number}", city) for number in range(16) for city in cities]
         answers = threads.map(lambda question: ask(client, question[0], question[1]).json()["text"], asked)
         assert list(answers) == [f"{city}: {cities[city]} degrees." for _, city in asked]
-    await assert_log_was_closed_and_is_sound(tmp_path / f"{server}.db")
+    assert left_in(tmp_path / f"{server}.db").closed
 
 
 @pytest.mark.slow
@@ -127,8 +108,8 @@ def test_a_server_streams_an_answer_as_server_sent_events(server: str, tmp_path:
 
 
 def test_the_script_asks_once_and_remembers(tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-W", "error", str(ROOT / "examples" / "plain_script.py")]
-    said = [subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path) for _ in range(2)]
+    script = command_line("-W", "error", ROOT / "examples" / "plain_script.py")
+    said = [run(script, cwd=tmp_path, check=True) for _ in range(2)]
     assert [done.stdout.splitlines() for done in said] == [
         ["It will be sunny in Lisbon.", f"{calls} model calls, 4 messages in the log"] for calls in (2, 0)
     ]
@@ -146,7 +127,6 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
 
 @tool(tier="observe")
 async def look(context: ToolContext[None]) -> str:
-    """Look, and say so."""
     context.progress("looking")
     return "looked"
 

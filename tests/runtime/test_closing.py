@@ -14,35 +14,27 @@ from refold import (
     AgentRuntime,
     ConfigError,
     LogFormatError,
-    ModelRequest,
     ScriptedProvider,
     say,
 )
 from refold.events import SESSION_CODEC, fold
 from refold.events.session.events import RunCompleted, RunResumed
 from refold.stores import InMemoryStore, SQLiteStore
+from tests.conformance.failing_store import FailingStore
+from tests.conformance.sessions import HeldAnswer, events_of
 
 
 def runtime_of(log: Any, *script: Any, **options: Any) -> AgentRuntime:
     return AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider(script), log=log, **options)
 
 
-def never_answering(asked: asyncio.Event) -> Any:
-    async def model(request: ModelRequest) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return "never"
-
-    return model
-
-
 async def test_a_close_that_is_cancelled_gives_up_the_grace_and_still_lets_go_of_everything(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    asked = asyncio.Event()
-    runtime = runtime_of(log, never_answering(asked), close_grace_s=3600)
+    held = HeldAnswer("never")
+    runtime = runtime_of(log, held, close_grace_s=3600)
     await runtime.__aenter__()
     sending = asyncio.create_task((await runtime.session("s")).send("go"))
-    await asked.wait()
+    await held.asked.wait()
     closing = asyncio.create_task(runtime.close())
     await asyncio.sleep(0)
     closing.cancel()
@@ -57,7 +49,7 @@ async def test_a_close_that_is_cancelled_gives_up_the_grace_and_still_lets_go_of
 async def test_closing_with_cancel_ends_runs_whose_inputs_were_accepted_just_before() -> None:
     for steps in range(8):
         store = InMemoryStore()
-        async with runtime_of(store, *[never_answering(asyncio.Event())] * 3) as runtime:
+        async with runtime_of(store, *[HeldAnswer("never")] * 3) as runtime:
             sessions = [await runtime.session(f"s{number}") for number in range(3)]
             sending = [asyncio.create_task(session.send("go")) for session in sessions]
             for _ in range(steps):
@@ -71,17 +63,16 @@ async def test_closing_with_cancel_ends_runs_whose_inputs_were_accepted_just_bef
 
 
 async def test_a_run_that_was_left_open_by_an_orderly_end_is_known_not_to_have_crashed() -> None:
-    store, asked = InMemoryStore(), asyncio.Event()
-    async with runtime_of(store, never_answering(asked), close_grace_s=0) as runtime:
+    store, held = InMemoryStore(), HeldAnswer("never")
+    async with runtime_of(store, held, close_grace_s=0) as runtime:
         sending = asyncio.create_task((await runtime.session("s")).send("go", key="k"))
-        await asked.wait()
+        await held.asked.wait()
     with pytest.raises(ActorStopped):
         await sending
     async with runtime_of(store, say("done")) as runtime:
         session = await runtime.session("s")
         assert (await session.send("go", key="k")).text == "done"
-        events = [recorded.event async for recorded in session.events()]
-    assert [event.in_order for event in events if isinstance(event, RunResumed)] == [True]
+        assert [event.in_order for event in await events_of(session, RunResumed)] == [True]
 
 
 async def test_a_damaged_runtime_stream_is_named_when_the_runtime_opens(tmp_path: Path) -> None:
@@ -96,20 +87,12 @@ async def test_a_damaged_runtime_stream_is_named_when_the_runtime_opens(tmp_path
 
 
 async def test_a_session_whose_stream_cannot_be_read_does_not_keep_the_others_from_resuming() -> None:
-    class HasADamagedStream(InMemoryStore):
-        damaged = ""
-
-        async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> Any:
-            if stream == self.damaged:
-                raise LogFormatError(f"stream {stream} is damaged")
-            return await super().read_stream(stream, after_version=after_version, limit=limit)
-
-    store, asked = HasADamagedStream(), [asyncio.Event() for _ in range(3)]
-    async with runtime_of(store, *map(never_answering, asked), close_grace_s=0) as runtime:
+    store, held = FailingStore(InMemoryStore()), [HeldAnswer("never") for _ in range(3)]
+    async with runtime_of(store, *held, close_grace_s=0) as runtime:
         sending = [asyncio.create_task((await runtime.session(name)).send("go", key="k")) for name in "abc"]
-        await asyncio.gather(*(event.wait() for event in asked))
+        await asyncio.gather(*(answer.asked.wait() for answer in held))
     await asyncio.gather(*sending, return_exceptions=True)
-    store.damaged = "session/a"
+    store.fail_reads(lambda: LogFormatError("stream session/a is damaged"), of="session/a")
     runtime = runtime_of(store, say("again"), say("again"))
     completed, both = list[str](), asyncio.Event()
 

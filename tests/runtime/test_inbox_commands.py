@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,13 +18,12 @@ from refold import AgentConfig, AgentRuntime, ScriptedProvider, tool, use
 from refold.actors.kernel.clock import SystemClock
 from refold.commands.cli import app
 from refold.events.session.core import SESSION_CODEC
-from refold.events.session.events import InputQueued, SessionEvent, ToolApprovalDecided
+from refold.events.session.events import InputQueued, SessionEvent, ToolApprovalDecided, ToolApprovalRequested
 from refold.inspection.check import check_log
 from refold.remote.protocol import Inbox, Send
 from refold.stores import SQLiteStore
-
-# Without asyncio's debug mode, which writes a line to stderr whenever a step of the loop takes long.
-QUIET = {name: value for name, value in os.environ.items() if name != "PYTHONASYNCIODEBUG"}
+from tests.conformance.processes import QUIET, refold_line, started
+from tests.conformance.sessions import Seen
 
 AGENTS = """
 import asyncio, sys
@@ -82,7 +81,6 @@ def events_of(log: Path, session: str = "s") -> list[SessionEvent]:
 
 @tool(tier="confirm")
 def pay(amount: int, note: str = "") -> str:
-    """Pay."""
     return "paid"
 
 
@@ -90,24 +88,28 @@ def waiting_log(log: Path, *sessions: str, note: str = "") -> None:
     """Make a log in whose sessions call_6_0 waits for approval."""
 
     async def make() -> None:
-        answers = [use("pay", {"amount": 3, "note": note})] * len(sessions)
-        async with AgentRuntime(
-            AgentConfig(model="m"), provider=ScriptedProvider(answers), tools=[pay], log=log
-        ) as runtime:
+        provider = ScriptedProvider([use("pay", {"amount": 3, "note": note})] * len(sessions))
+        async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[pay], log=log) as runtime:
             for name in sessions:
-                asked = asyncio.Event()
-                runtime.subscribe(
-                    lambda recorded, asked=asked: (
-                        asked.set()  # type: ignore[misc]
-                        if type(recorded.event).__name__ == "ToolApprovalRequested"
-                        else None
-                    )
-                )
-                sending = asyncio.ensure_future((await runtime.session(name)).send("pay"))
-                await asked.wait()
+                session = await runtime.session(name)
+                sending = asyncio.ensure_future(session.send("pay"))
+                await Seen(runtime, session).first(ToolApprovalRequested)
                 sending.add_done_callback(lambda done: done.exception())
 
     asyncio.run(make())
+
+
+@pytest.fixture(scope="module")
+def waiting_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    log = tmp_path_factory.mktemp("waiting") / "events.db"
+    waiting_log(log, "s")
+    return log
+
+
+@pytest.fixture
+def log(waiting_template: Path, tmp_path: Path) -> Path:
+    """The path of a log in whose session `s` call_6_0 waits for approval."""
+    return Path(shutil.copy(waiting_template, tmp_path))
 
 
 @pytest.mark.parametrize("command", ["approve", "cancel", "send"])
@@ -127,6 +129,7 @@ def test_the_help_tells_the_json_and_the_exit_codes(command: str) -> None:
         ["approve", "log", "s", "--reason", "no"],
         ["approve", "log", "s", "--key", "k"],
         ["approve", "log", "s", "c", "--timeout", "-1"],
+        ["approve", "log", "s", "c", "--deny", "--always"],
         ["approve", ""],
         ["cancel", "log"],
         ["cancel", "", "s"],
@@ -137,6 +140,7 @@ def test_wrong_usage_is_exit_code_2_on_stderr(arguments: list[str]) -> None:
     result = refold(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Usage:" in result.stderr
+    assert "only an allowance can hold for always" in result.stderr or "--always" not in arguments
 
 
 def test_run_writes_the_commands_that_let_its_calls_run_and_they_do(folder: Path) -> None:
@@ -170,34 +174,23 @@ def test_names_that_look_like_options_are_named_so_that_they_do_not(folder: Path
 @pytest.mark.slow
 def test_a_running_run_is_cancelled_by_a_command_and_leaves_other_sessions_alone(folder: Path) -> None:
     assert refold("run", "agents:sayer", "hello", "--session", "other").exit_code == 0
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-P",
-            "-c",
-            "from refold.commands.cli import main; main()",
-            "run",
-            "agents:hanger",
-            "x",
-            "--session",
-            "s",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=QUIET,
-    )
-    with process:
+    with started(refold_line("run", "agents:hanger", "x", "--session", "s")) as process:
         assert process.stderr is not None
         while not process.stderr.readline().startswith("hanging"):
             assert process.poll() is None
-        left = refold("send", "refold.db", "other", "later", "--timeout", "0.5")
-        assert (left.exit_code, "stays in the inbox" in left.stderr) == (3, True)
+        later = ("send", "refold.db", "other", "later", "--key", "k")
+        left = refold(*later, "--timeout", "0.3")
+        assert (left.exit_code, left.stdout) == (3, "")
+        assert f"in use by process {process.pid}" in left.stderr
+        assert "stays in the inbox; the same command with --key k tells" in left.stderr
         assert refold("cancel", "refold.db", "s").stdout == "run_3 is cancelled\n"
         _, told = process.communicate()
     assert process.returncode == 130
     assert "run_3 was cancelled" in told
-    assert [type(event).__name__ for event in events_of(folder / "refold.db", "other")].count("InputQueued") == 1
+    for inputs in (1, 2):  # It stays in the inbox, until the same command performs it.
+        events = events_of(folder / "refold.db", "other")
+        assert [type(event).__name__ for event in events].count("InputQueued") == inputs
+        assert json.loads(refold(*later, "--json").stdout)["outcome"] == "done"
 
 
 def test_the_list_shows_what_waits_of_one_session_or_of_all_and_nothing_else(tmp_path: Path) -> None:
@@ -227,9 +220,7 @@ def test_the_list_shows_what_waits_of_one_session_or_of_all_and_nothing_else(tmp
     assert [call["decided"] for call in json.loads(refold("approve", log, "--json").stdout)["waiting"]] == [True]
 
 
-def test_a_call_that_does_not_wait_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
-    waiting_log(log, "s")
+def test_a_call_that_does_not_wait_is_one_line_and_exit_code_1(log: Path) -> None:
     for call in ("call_9_9", "", "\udcff", "x" * 10_000):
         result = refold("approve", log, "s", call)
         assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
@@ -250,18 +241,26 @@ def test_a_call_that_does_not_wait_is_one_line_and_exit_code_1(tmp_path: Path) -
         (("approve", "{log}", "t"), "no session 't'"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_exit_code_2(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
-    log = tmp_path / "events.db"
-    waiting_log(log, "s")
+def test_what_cannot_be_done_is_one_line_and_exit_code_2(log: Path, arguments: tuple[str, ...], said: str) -> None:
     result = refold(*(argument.format(log=log) for argument in arguments))
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert said in result.stderr
+    assert not log.with_name("events.db.inbox").exists()
 
 
-def test_an_inbox_that_is_none_is_named_and_left_alone(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
-    waiting_log(log, "s")
-    inbox = tmp_path / "events.db.inbox"
+@pytest.mark.parametrize("arguments", ["send {} s x", "approve {} s c", "approve {} s"])
+@pytest.mark.parametrize("what", ["no log", "a text"])
+def test_what_is_no_log_is_one_line_and_gets_no_inbox(tmp_path: Path, what: str, arguments: str) -> None:
+    path = tmp_path / "a.db"
+    if what == "a text":
+        path.write_text("text\n" * 1000)
+    result = refold(*arguments.format(path).split())
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert not path.with_name("a.db.inbox").exists()
+
+
+def test_an_inbox_that_is_none_is_named_and_left_alone(log: Path) -> None:
+    inbox = log.with_name("events.db.inbox")
     inbox.write_text("mine\n" * 1_000)
     for arguments in (
         ("send", log, "s", "x"),
@@ -275,17 +274,15 @@ def test_an_inbox_that_is_none_is_named_and_left_alone(tmp_path: Path) -> None:
     assert inbox.read_text() == "mine\n" * 1_000
 
 
-def test_a_symbolic_link_to_a_log_is_refused_since_its_inbox_would_be_another_one(tmp_path: Path) -> None:
-    waiting_log(tmp_path / "events.db", "s")
-    (tmp_path / "link.db").symlink_to(tmp_path / "events.db")
-    result = refold("cancel", tmp_path / "link.db", "s")
+def test_a_symbolic_link_to_a_log_is_refused_since_its_inbox_would_be_another_one(log: Path) -> None:
+    link = log.with_name("link.db")
+    link.symlink_to(log)
+    result = refold("cancel", link, "s")
     assert (result.exit_code, "is a symbolic link" in result.stderr) == (2, True)
-    assert not (tmp_path / "link.db.inbox").exists()
+    assert not log.with_name("link.db.inbox").exists()
 
 
-def test_an_input_of_any_size_comes_through_stdin(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
-    waiting_log(log, "s")
+def test_an_input_of_any_size_comes_through_stdin(log: Path) -> None:
     text = "\u20ac\U0001f600" * 300_000
     result = refold("send", log, "s", "-", input=text)
     assert result.stdout.endswith("; no runtime owns the log, so the run goes on when one does\n")
@@ -294,9 +291,7 @@ def test_an_input_of_any_size_comes_through_stdin(tmp_path: Path) -> None:
     assert [type(event.content[0]).__name__ for event in (first, second)] == ["StoredBlock", "StoredBlock"]
 
 
-def test_commands_behind_one_that_waits_for_a_runtime_wait_too(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
-    waiting_log(log, "s")
+def test_commands_behind_one_that_waits_for_a_runtime_wait_too(log: Path) -> None:
     assert json.loads(refold("approve", log, "s", "call_6_0", "--json").stdout)["outcome"] == "queued"
     sent = json.loads(refold("send", log, "s", "and then?", "--json").stdout)
     assert (sent["outcome"], sent["run"]) == ("queued", None)
@@ -306,15 +301,12 @@ def test_commands_behind_one_that_waits_for_a_runtime_wait_too(tmp_path: Path) -
     assert [entry.command for entry in waiting][1:] == [Send(text="and then?")] * 2
 
 
-def test_a_command_that_is_interrupted_stays_in_the_inbox(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
-    waiting_log(log, "s")
+def test_a_command_that_is_interrupted_stays_in_the_inbox(log: Path) -> None:
 
     async def scenario() -> tuple[int, str]:
         async with await SQLiteStore.open(log):
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-c", "from refold.commands.cli import main; main()"),
-                *("send", str(log), "s", "x", "--timeout", "100"),
+                *refold_line("send", log, "s", "x", "--timeout", "100"),
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=QUIET,

@@ -1,20 +1,21 @@
 """Which open runs go on when a runtime takes over a log: at once, or one after another."""
 
 import asyncio
-from typing import Any
+
+import msgspec
 
 from refold.actors import Actor, ActorSystem, ManualClock
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import PersistenceError
 from refold.events.core.ids import EventRef, RunId, SessionId, StreamName
-from refold.events.core.records import EncodedBatch
 from refold.events.model.configuration import CORE_VERSION, CodeIdentity
 from refold.events.session.core import SESSION_CODEC
 from refold.events.session.events import RunCompleted, RunResumed, SessionEvent
 from refold.lifecycle import PROBATION_S, resume_open_runs
 from refold.sessions.event_bus import SessionHub
-from refold.stores import InMemoryStore
+from refold.stores import EventStore, InMemoryStore
 from refold.stores.sample_batches import batch
+from tests.conformance.failing_store import FailingStore
 
 RESUMED = RunResumed(run=RunId("run_1"), code=CodeIdentity(refold="0.1.0", core=CORE_VERSION), fingerprint="")
 
@@ -30,7 +31,7 @@ class Sleeper(Actor):
 
 
 class Setup:
-    def __init__(self, store: InMemoryStore | None = None) -> None:
+    def __init__(self, store: EventStore | None = None) -> None:
         self.clock = ManualClock()
         self.store = store or InMemoryStore()
         self.hub = SessionHub()
@@ -39,16 +40,11 @@ class Setup:
         self.system.register("session", lambda _: Sleeper(self.woken))
 
     async def open_run(self, session: str, *, resumed: bool = False) -> None:
-        await self.store.append([batch(f"session/{session}", 0, 3, pending=("model:3",))])
+        opened = batch(f"session/{session}", 0, 3, pending=("model:3",))
+        await self.store.append([opened])
         if resumed:
-            resuming = EncodedBatch(
-                stream=StreamName(f"session/{session}"),
-                expected_version=3,
-                at=0,
-                events=(SESSION_CODEC.encode(RESUMED),),
-                pending=("model:3",),
-            )
-            await self.store.append([resuming])
+            events = (SESSION_CODEC.encode(RESUMED),)
+            await self.store.append([msgspec.structs.replace(opened, expected_version=3, events=events)])
 
     def happens(self, session: str, event: SessionEvent) -> None:
         recorded = RecordedEvent(
@@ -91,13 +87,9 @@ async def test_runs_that_were_resumed_in_vain_go_on_last_and_each_after_the_one_
 
 
 async def test_a_stream_that_cannot_be_read_costs_its_own_session_only() -> None:
-    class HasAnUnreadableStream(InMemoryStore):
-        async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> Any:
-            if stream == "session/b":
-                raise PersistenceError("the disk is broken there")
-            return await super().read_stream(stream, after_version=after_version, limit=limit)
-
-    setup = Setup(HasAnUnreadableStream())
+    store = FailingStore(InMemoryStore())
+    store.fail_reads(lambda: PersistenceError("the disk is broken there"), of="session/b")
+    setup = Setup(store)
     for session in "abc":
         await setup.open_run(session)
     await resume_open_runs(setup.system, setup.hub, setup.store)

@@ -50,10 +50,7 @@ LEFT_ALONE = Ending(means="nothing")
 
 def drawn_ending(random: Random, *, first: bool) -> Ending:
     """Draw how a life ends; most are short, and the more often hit phases are those where much can go wrong.
-
-    Args:
-        random: where from.
-        first: whether it is the first life on its log, which has to make it.
+    `first`: it is the first life on its log, which has to make it.
     """
     chance = random.random()
     if chance < (0.5 if first else 0.08):
@@ -123,11 +120,7 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
 async def live(child: Sequence[str], folder: Path, number: int, ending: Ending) -> Life:
     """Start the child, end it as was drawn, and return what its life was like.
 
-    Args:
-        child: its module and its arguments, but for the path of its witness, which is the last one.
-        folder: where to keep the witness.
-        number: of this life, from 1.
-        ending: how it ends.
+    `child`: its module and its arguments, but for the path of its witness in `folder`, which is the last one.
     """
     witness, errors = folder / f"witness-{number}.jsonl", folder / f"stderr-{number}.txt"
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))

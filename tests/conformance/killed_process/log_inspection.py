@@ -20,19 +20,9 @@ from refold.events.session.state import calls_awaiting_approval
 from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.stores import SQLiteStore
+from tests.conformance.killed_process import witness as told
 from tests.conformance.killed_process.life import Life
 from tests.conformance.killed_process.session_facts import SessionFacts, tag_of
-from tests.conformance.killed_process.witness import (
-    Accepted,
-    BodyBegan,
-    BodyEnded,
-    Decided,
-    Ended,
-    Remembered,
-    Returned,
-    Seen,
-    Testimony,
-)
 from tests.conformance.killed_process.work_plan import WorkPlan
 
 
@@ -62,7 +52,7 @@ class LogInspector:
         self._facts: dict[str, SessionFacts] = {}
         self._began: Counter[str] = Counter()
         self._ended: set[str] = set()
-        self._returned: dict[str, Returned] = {}
+        self._returned: dict[str, told.Returned] = {}
         self._opened = False
 
     async def inspect(self, life: Life) -> Standing:
@@ -134,20 +124,20 @@ class LogInspector:
                 yield f"life {life.number}: {testimony}: {problem}"
 
     def _problems_of(
-        self, testimony: Testimony, session: SessionFacts, begun: Counter[str], over: set[tuple[str, str]]
+        self, testimony: told.Testimony, session: SessionFacts, begun: Counter[str], over: set[tuple[str, str]]
     ) -> Iterable[str]:
         match testimony:
-            case Seen(version=version):
+            case told.Seen(version=version):
                 stored = session.at(version)
                 if stored is None:
                     return ["the event was acknowledged and is not in the log"]
                 said = (testimony.position, testimony.time, testimony.event)
                 if said != (stored.position, stored.at, tag_of(stored)):
                     return [f"the log has another event there: {tag_of(stored)} at position {stored.position}"]
-            case Accepted(version=version, key=key):
+            case told.Accepted(version=version, key=key):
                 if version not in session.inputs.get(key, ()):
                     return ["the input was accepted and is not in the log"]
-            case Returned(run=run):
+            case told.Returned(run=run):
                 over.add((session.stream, run))
                 first = self._returned.setdefault(testimony.key, testimony)
                 if first != testimony:
@@ -158,22 +148,22 @@ class LogInspector:
                     return [f"the log says that the run ended as {session.outcomes(run)}"]
                 if testimony.outcome == "Completed" and session.answers[run] != testimony.text:
                     return [f"the log says that the answer is {session.answers[run]!r}"]
-            case Ended(run=run):
+            case told.Ended(run=run):
                 over.add((session.stream, run))
                 if not session.outcomes(run):
                     return ["the end of the run was acknowledged and is not in the log"]
-            case Decided(key=key, call=call, allowed=allowed):
+            case told.Decided(key=key, call=call, allowed=allowed):
                 if (key, call, allowed) not in session.decisions:
                     return ["the decision was acknowledged and is not in the log"]
-            case BodyBegan(key=key):
+            case told.BodyBegan(key=key):
                 begun[key] += 1
                 self._began[key] += 1
                 return self._problems_of_body(key, session, begun, over)
-            case BodyEnded(key=key):
+            case told.BodyEnded(key=key):
                 self._ended.add(key)
                 if (session.stream, session.run_of_call(key)) in over:
                     return ["its run was over, and whoever waited had been told"]
-            case Remembered(digest=digest):
+            case told.Remembered(digest=digest):
                 folded = hashlib.sha256(msgspec.json.encode(history(session.state))).hexdigest()
                 if digest != folded:
                     return ["the history of the live session is not that of the log"]
@@ -194,7 +184,7 @@ class LogInspector:
 
     def _undone(self, life: Life, facts: dict[str, SessionFacts]) -> Iterator[str]:
         """Yield what is planned and not done, or done otherwise, now that the child says that it is done."""
-        remembered = {testimony.session for testimony in life.witness if isinstance(testimony, Remembered)}
+        remembered = {testimony.session for testimony in life.witness if isinstance(testimony, told.Remembered)}
         for counter in self._plan.counters:
             session = facts.get(f"session/{counter.session}")
             if session is None or counter.session not in remembered:
@@ -203,11 +193,11 @@ class LogInspector:
             yield from session.undone(counter)
 
 
-def _stream_of(testimony: Testimony) -> str:
+def _stream_of(testimony: told.Testimony) -> str:
     match testimony:
-        case Seen(stream=stream):
+        case told.Seen(stream=stream):
             return stream
-        case BodyBegan(key=key) | BodyEnded(key=key):
+        case told.BodyBegan(key=key) | told.BodyEnded(key=key):
             return f"session/{key.rpartition('/')[0]}"
         case _:
             return f"session/{testimony.session}"

@@ -88,13 +88,8 @@ async def kill_many(
 ) -> Figures:
     """Kill at least so many children, or stop at the first fault, and return the figures.
 
-    Args:
-        folder: where the logs go; those without a fault are removed when their work is done.
-        kills: how many must hit.
-        seed: of the plans and of the moments of the kills.
-        kills_per_log: at most; after so many, a log's child is left alone until its work is done.
-        fault: name of one that is planted into the child.
-        report: called after each life.
+    Logs without a fault are removed from `folder` when their work is done. After `kills_per_log`, a log's child is left
+    alone until its work is done. `fault` is planted into the child; `report` is called after each life.
     """
     figures = Figures()
     numbers = itertools.count(1)
@@ -127,13 +122,7 @@ async def lives_on_one_log(
 ) -> AsyncGenerator[tuple[Life, Standing], None]:
     """Start the child on a new log again and again, until all its work is done or something is wrong.
 
-    Yields each life with how the log stood after it.
-
-    Args:
-        place: a folder to make.
-        plan: the work.
-        endings: how the lives end, as far as they do not end by themselves; after them the child is left alone.
-        fault: name of one that is planted into the child.
+    Yields each life with how the log stood after it. After the last of `endings` the child is left alone.
     """
     log, written_plan = place / "events.db", place / "plan.json"
     write_plan(plan, written_plan)

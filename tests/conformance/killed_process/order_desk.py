@@ -47,6 +47,7 @@ from refold import (
     tool,
 )
 from refold.events.core.content import Json
+from refold.events.model.configuration import EffectClass, Tier
 from refold.events.session.events import (
     InputQueued,
     ModelResponded,
@@ -56,17 +57,8 @@ from refold.events.session.events import (
     ToolCallStarted,
 )
 from refold.options import Log
-from tests.conformance.killed_process.witness import (
-    Accepted,
-    BodyBegan,
-    BodyEnded,
-    Decided,
-    Ended,
-    Remembered,
-    Returned,
-    Seen,
-    Witness,
-)
+from tests.conformance.killed_process import witness as told
+from tests.conformance.killed_process.witness import Witness
 from tests.conformance.killed_process.work_plan import Counter, Errand, WorkPlan, read_plan
 
 AMOUNT_ALLOWED_MAX = 70
@@ -76,72 +68,40 @@ AMOUNT_ALLOWED_MAX = 70
 # What the desk can do. The sleeps stand for work; they are what a kill is to fall into.
 
 
-@tool(tier="observe", effect="pure")
-async def look_up(context: ToolContext[Witness], parcel: str) -> str:
-    """Look up where a parcel is to go."""
-    with at_work(context):
-        await asyncio.sleep(a_moment(context.idempotency_key))
-    return receipt("look_up", parcel, context.idempotency_key)
+def desk_tool(name: str, tier: Tier, effect: EffectClass, *, blocking: bool = False) -> Tool[..., object]:
+    """Return a tool that works for a moment, in a thread or not, and gives a receipt."""
 
+    async def work(context: ToolContext[Witness], parcel: str, amount: int = 0) -> str:
+        with at_work(context):
+            await asyncio.sleep(a_moment(context.idempotency_key))
+        return receipt(name, parcel, context.idempotency_key)
 
-@tool(tier="observe", effect="idempotent")
-def weigh(context: ToolContext[Witness], parcel: str) -> str:
-    """Weigh a parcel."""
-    with at_work(context):
-        time.sleep(a_moment(context.idempotency_key))
-    return receipt("weigh", parcel, context.idempotency_key)
+    def work_in_a_thread(context: ToolContext[Witness], parcel: str, amount: int = 0) -> str:
+        with at_work(context):
+            time.sleep(a_moment(context.idempotency_key))
+        return receipt(name, parcel, context.idempotency_key)
 
-
-@tool(tier="observe", effect="once")
-async def photograph(context: ToolContext[Witness], parcel: str) -> str:
-    """Photograph a parcel, on film of which there is only so much."""
-    with at_work(context):
-        await asyncio.sleep(a_moment(context.idempotency_key))
-    return receipt("photograph", parcel, context.idempotency_key)
-
-
-@tool(tier="act", effect="idempotent")
-def label(context: ToolContext[Witness], parcel: str) -> str:
-    """Print a parcel's label, the same again where it is printed again."""
-    with at_work(context):
-        time.sleep(a_moment(context.idempotency_key))
-    return receipt("label", parcel, context.idempotency_key)
-
-
-@tool(tier="act", effect="once")
-async def ship(context: ToolContext[Witness], parcel: str) -> str:
-    """Hand a parcel to the carrier; nobody may do that twice."""
-    with at_work(context):
-        await asyncio.sleep(a_moment(context.idempotency_key))
-    return receipt("ship", parcel, context.idempotency_key)
-
-
-@tool(tier="confirm", effect="once")
-def refund(context: ToolContext[Witness], parcel: str, amount: int) -> str:
-    """Pay a customer back; only with approval, and again only with another one."""
-    with at_work(context):
-        time.sleep(a_moment(context.idempotency_key))
-    return receipt("refund", parcel, context.idempotency_key)
-
-
-@tool(tier="confirm", effect="idempotent")
-async def insure(context: ToolContext[Witness], parcel: str, amount: int) -> str:
-    """Insure a parcel; only with approval, which holds however often the call has to be made."""
-    with at_work(context):
-        await asyncio.sleep(a_moment(context.idempotency_key))
-    return receipt("insure", parcel, context.idempotency_key)
+    return tool(name=name, tier=tier, effect=effect)(work_in_a_thread if blocking else work)
 
 
 @contextmanager
 def at_work(context: ToolContext[Witness]) -> Iterator[None]:
     """Note that the body of a tool begins and, unless it is cancelled, that it ends."""
-    context.deps.note(BodyBegan(key=context.idempotency_key))
+    context.deps.note(told.BodyBegan(key=context.idempotency_key))
     announce("body")
     yield
-    context.deps.note(BodyEnded(key=context.idempotency_key))
+    context.deps.note(told.BodyEnded(key=context.idempotency_key))
 
 
-TOOLS = (look_up, weigh, photograph, label, ship, refund, insure)
+TOOLS = (
+    desk_tool("look_up", "observe", "pure"),
+    desk_tool("weigh", "observe", "idempotent", blocking=True),
+    desk_tool("photograph", "observe", "once"),
+    desk_tool("label", "act", "idempotent", blocking=True),
+    desk_tool("ship", "act", "once"),
+    desk_tool("refund", "confirm", "once", blocking=True),  # Again only with another approval.
+    desk_tool("insure", "confirm", "idempotent"),  # One approval holds however often the call has to be made.
+)
 
 
 def receipt(tool_name: str, parcel: str, key: str) -> str:
@@ -158,10 +118,7 @@ def a_moment(text: str) -> float:
 
 
 class Dispatcher(Provider):
-    """The model."""
-
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Think for a moment, and answer."""
         await asyncio.sleep(a_moment(f"{len(request.messages)} {request.messages[-1]}"))
         return next_answer(request.messages)
 
@@ -191,7 +148,6 @@ def answer_to(errand: str, taken: int, results: Sequence[str]) -> ModelResponse:
 
 
 def arguments(tool_name: str, parcel: str, taken: int) -> dict[str, Json]:
-    """Return what a tool is called with."""
     if tool_name in ("refund", "insure"):
         return {"parcel": parcel, "amount": crc32(f"{parcel} {taken}".encode()) % 100}
     return {"parcel": parcel}
@@ -222,7 +178,7 @@ class Desk:
             if not self.closing:
                 raise
             return False
-        self.witness.note(Remembered(session=session.id, digest=hashlib.sha256(history).hexdigest()))
+        self.witness.note(told.Remembered(session=session.id, digest=hashlib.sha256(history).hexdigest()))
         return True
 
     async def take_up(self, session: Session) -> None:
@@ -251,7 +207,7 @@ class Desk:
         def follow(recorded: RecordedEvent[SessionEvent]) -> None:
             match recorded.event, errand.call_off:
                 case InputQueued(key=str(key)), _:
-                    self.witness.note(Accepted(session=session.id, version=recorded.version, key=key))
+                    self.witness.note(told.Accepted(session=session.id, version=recorded.version, key=key))
                 case ToolCallStarted(run=run), "when a call starts" if not runs:
                     runs.append(run)
                     self.aside(self.cancel(session, run, f"call off {errand.key}"))
@@ -267,17 +223,17 @@ class Desk:
             result = await session.send(errand.text, key=errand.key, cancel=token, on_event=follow)
         except asyncio.CancelledError:
             if not self.closing:  # While it closes, nobody waits for the end of a run.
-                self.witness.note(Ended(session=session.id, run=runs[0]))
+                self.witness.note(told.Ended(session=session.id, run=runs[0]))
             return
         outcome = type(result.outcome).__name__
         self.witness.note(
-            Returned(session=session.id, key=errand.key, run=result.run, outcome=outcome, text=result.text)
+            told.Returned(session=session.id, key=errand.key, run=result.run, outcome=outcome, text=result.text)
         )
 
     async def cancel(self, session: Session, run: str, key: str) -> None:
         """Cancel the run under way, which is `run`, or the next one where that has just ended."""
         await session.cancel(key=key)
-        self.witness.note(Ended(session=session.id, run=run))
+        self.witness.note(told.Ended(session=session.id, run=run))
 
     async def decide(self, session: Session, request: ToolApprovalRequested, version: int) -> None:
         """Think about a call, and allow or deny it.
@@ -294,13 +250,12 @@ class Desk:
         except CommandRejected:
             announce("too late")  # Its run was cancelled meanwhile.
         else:
-            self.witness.note(Decided(session=session.id, call=request.call, allowed=allowed, key=key))
+            self.witness.note(told.Decided(session=session.id, call=request.call, allowed=allowed, key=key))
 
     def see(self, recorded: RecordedEvent[SessionEvent]) -> None:
-        """Note an event, and do what it asks for."""
         event = recorded.event
         self.witness.note(
-            Seen(
+            told.Seen(
                 stream=recorded.stream,
                 version=recorded.version,
                 position=recorded.position,
@@ -320,13 +275,11 @@ class Desk:
             await self.decide(session, event, version)
 
     def close(self) -> None:
-        """Close the runtime, as for a deploy."""
         self.closing = True
         announce("closing")
         self.aside(self.runtime.close())
 
     def aside(self, work: Coroutine[None, None, None]) -> None:
-        """Do something while everything else goes on."""
         task = asyncio.get_running_loop().create_task(work)
         self._aside.add(task)
         task.add_done_callback(self._done_aside)

@@ -84,11 +84,7 @@ _decoder: msgspec.json.Decoder[Testimony] = msgspec.json.Decoder(Testimony)
 
 
 class Witness:
-    """Writes testimonies; from any thread.
-
-    Args:
-        path: a new file.
-    """
+    """Writes testimonies into a new file; from any thread."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)

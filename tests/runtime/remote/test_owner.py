@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from refold import (
     AgentConfig,
     AgentRuntime,
     CommandRejected,
-    ModelRequest,
     PersistenceError,
     ScriptedProvider,
     TextBlock,
@@ -27,20 +26,20 @@ from refold.actors import ManualClock
 from refold.actors.kernel.clock import SystemClock
 from refold.events.core.content import StoredBlock
 from refold.events.core.ids import RunId, ToolCallId
-from refold.events.core.records import Appended, EncodedBatch
-from refold.events.session.events import InputQueued, RunCancelled, RunCompleted
+from refold.events.session.events import InputQueued, RunCancelled, RunCompleted, ToolApprovalRequested
 from refold.inspection.check import check_log
 from refold.remote.client import give
 from refold.remote.owner import LOOK_ANYWAY_S, InboxReader
 from refold.remote.protocol import Cancel, Decide, Done, Inbox, InboxCommand, InboxEntry, InboxOutcome, Refused, Send
 from refold.stores import InMemoryStore, SQLiteStore
+from tests.conformance.failing_store import FailingStore
+from tests.conformance.sessions import HeldAnswer, Seen
 
 CONFIG = AgentConfig(model="m")
 
 
 @tool(tier="confirm")
 def pay(amount: int) -> str:
-    """Pay."""
     return "paid"
 
 
@@ -76,6 +75,13 @@ async def outcome(inbox: Inbox, entry: InboxEntry) -> InboxOutcome:
         found = await inbox.outcome(entry)
         if found is not None:
             return found
+
+
+async def performed(inbox: Inbox, session: str, command: InboxCommand, key: str = "k") -> Done:
+    """Put a command there, and return what a runtime has done about it."""
+    found = await outcome(inbox, await inbox.put(session, command, key))
+    assert isinstance(found, Done)
+    return found
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -116,20 +122,11 @@ async def test_what_was_put_there_while_no_runtime_ran_is_performed_in_order_by_
 
 
 async def test_a_send_is_done_when_its_input_is_accepted_long_before_its_run_ends(log: Path) -> None:
-    asked, answer = asyncio.Event(), asyncio.Event()
-
-    async def model(request: ModelRequest) -> Any:
-        asked.set()
-        await answer.wait()
-        return say("At last.")
-
-    inbox = await begun(log, "s")
-    async with runtime_of(log, model) as runtime:
-        entry = await inbox.put("s", Send(text="slow"), "k")
-        found = await outcome(inbox, entry)
-        await asked.wait()
-        answer.set()
-        assert isinstance(found, Done)
+    inbox, held = await begun(log, "s"), HeldAnswer(say("At last."))
+    async with runtime_of(log, held) as runtime:
+        found = await performed(inbox, "s", Send(text="slow"))
+        await held.asked.wait()
+        held.gate.set()
         assert found.run is not None
         session = await runtime.session("s")
         assert (await session.send("slow", key="k")).run == found.run
@@ -139,11 +136,10 @@ async def test_a_command_is_given_to_the_runtime_of_this_very_process(log: Path)
     async with runtime_of(log, say("Said."), use("pay", {"amount": 3}), say("Paid.")) as runtime:
         session = await runtime.session("s")
         await session.send("hello")
-        asked = asyncio.Event()
-        runtime.subscribe(lambda recorded: asked.set() if "Approval" in type(recorded.event).__name__ else None)
+        seen = Seen(runtime, session)
         given = await give(log, "s", Send(text="pay 3"))
         assert isinstance(given.outcome, Done)
-        await asked.wait()
+        await seen.first(ToolApprovalRequested)
         [call] = await session.approvals()
         decided = await give(log, "s", Decide(call=call.call, allow=True))
         assert isinstance(decided.outcome, Done)
@@ -224,27 +220,16 @@ async def test_a_session_of_another_agent_takes_cancellations_only(log: Path) ->
 
 
 async def test_an_input_that_waits_is_cancelled_by_its_run(log: Path) -> None:
-    asked = asyncio.Event()
-
-    async def hang(request: ModelRequest) -> Any:
-        asked.set()
-        await asyncio.Event().wait()
-
-    inbox = await begun(log, "s")
-    async with runtime_of(log, hang) as runtime:
+    inbox, held = await begun(log, "s"), HeldAnswer("never")
+    async with runtime_of(log, held) as runtime:
         runs: list[RunId] = []
         for number in range(2):
-            found = await outcome(inbox, await inbox.put("s", Send(text=f"{number}"), f"{number}"))
-            assert isinstance(found, Done)
+            found = await performed(inbox, "s", Send(text=f"{number}"), f"{number}")
             assert found.run is not None
             runs.append(found.run)
-        await asked.wait()
-        found = await outcome(inbox, await inbox.put("s", Cancel(run=runs[1]), "this"))
-        assert isinstance(found, Done)
-        assert found.run == runs[1]
-        found = await outcome(inbox, await inbox.put("s", Cancel(), "any"))
-        assert isinstance(found, Done)
-        assert found.run == runs[0]
+        await held.asked.wait()
+        assert (await performed(inbox, "s", Cancel(run=runs[1]), "this")).run == runs[1]
+        assert (await performed(inbox, "s", Cancel(), "any")).run == runs[0]
         session = await runtime.session("s")
         assert (await session.state_at()).run is None
         ended = [item.event.run async for item in session.events() if isinstance(item.event, RunCancelled)]
@@ -275,25 +260,13 @@ async def test_a_file_that_is_no_inbox_is_logged_once_and_costs_the_runtime_noth
     assert 1 <= sum("is not an inbox" in record.message for record in caplog.records) <= 2
     inbox.file.path.unlink()
     async with runtime_of(log):
-        assert isinstance(await outcome(inbox, await inbox.put("s", Send(text="again"), "k")), Done)
-
-
-class RefusingStore(InMemoryStore):
-    """Refuses what is appended to some streams."""
-
-    def __init__(self, *streams: str) -> None:
-        super().__init__()
-        self.refused = set(streams)
-
-    async def append(self, batches: Sequence[EncodedBatch], payloads: Any = None) -> list[Appended]:
-        if any(batch.stream in self.refused for batch in batches):
-            raise PersistenceError("the disk is full")
-        return await super().append(batches, payloads)
+        await performed(inbox, "s", Send(text="again"))
 
 
 async def test_a_row_that_the_log_refuses_is_performed_later_and_lets_other_sessions_go_first(beside: Path) -> None:
-    store, clock = RefusingStore("session/a"), ManualClock()
+    store, clock = FailingStore(InMemoryStore()), ManualClock()
     inbox = Inbox(beside, clock)
+    store.fail_appends(lambda: PersistenceError("the disk is full"), of="session/a")
     async with runtime_of(store, clock=clock) as runtime:
         reader = InboxReader(runtime, beside)
         first, second, other = [
@@ -305,7 +278,7 @@ async def test_a_row_that_the_log_refuses_is_performed_later_and_lets_other_sess
             await until(lambda: is_polling(clock))
             await clock.advance(LOOK_ANYWAY_S)
         while_refused = await inbox.outcome(first)
-        store.refused.clear()
+        store.mend()
         while await inbox.outcome(second) is None:
             await until(lambda: is_polling(clock))
             await clock.advance(LOOK_ANYWAY_S)
@@ -372,7 +345,7 @@ async def test_a_log_that_is_no_file_has_no_inbox() -> None:
 async def test_any_text_arrives_as_it_was(log: Path, text: str, recorded: str) -> None:
     inbox = await begun(log, "s")
     async with runtime_of(log) as runtime:
-        await outcome(inbox, await inbox.put("s", Send(text=text), "k \u20ac"))
+        await performed(inbox, "s", Send(text=text), "k \u20ac")
         assert (await inputs(runtime, "s"))[1:] == [recorded]
         [message] = (await (await runtime.session("s")).history())[2:3]
         [block] = message.content

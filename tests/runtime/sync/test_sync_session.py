@@ -44,6 +44,7 @@ from refold import (
 from refold.actors import Actor
 from refold.events.session.events import RunCompleted
 from refold.stores import InMemoryStore
+from tests.conformance.sessions import TERMINAL
 from tests.conformance.threads import Held, InThread
 
 
@@ -58,12 +59,11 @@ def kinds_of(session: SyncSession) -> list[str]:
 
 @tool(tier="confirm")
 def pay(amount: int) -> str:
-    """Pay."""
     return f"paid {amount}"
 
 
 def test_a_session_is_used_without_a_loop(tmp_path: Path) -> None:
-    with runtime_of(say("Sunny."), log=tmp_path / "events.db") as runtime:
+    with runtime_of(say("Sunny."), ProviderError("no credit", kind="auth"), log=tmp_path / "events.db") as runtime:
         assert isinstance(runtime, SyncRuntime)
         session = runtime.session("alice")
         result = assert_type(session.send("Weather in Lisbon?", key="req-17"), RunResult)
@@ -74,9 +74,10 @@ def test_a_session_is_used_without_a_loop(tmp_path: Path) -> None:
         assert assert_type(runtime.sessions(), list[SessionId]) == [session.id] == ["alice"]
         assert runtime.commits == 4
         assert runtime.tools.names() == ()
+        assert type(session.send("And in Porto?").outcome).__name__ == "Failed"
     with runtime_of(log=tmp_path / "events.db") as runtime:
         session = runtime.session("alice", restore=True)
-        assert [message.text for message in session.history()] == ["Weather in Lisbon?", "Sunny."]
+        assert [message.text for message in session.history()][:2] == ["Weather in Lisbon?", "Sunny."]
         with pytest.raises(ConfigError, match="no session 'bob'"):
             runtime.session("bob", restore=True)
 
@@ -110,19 +111,14 @@ def test_an_input_joins_the_run_under_way() -> None:
     held = Held("first")
     with runtime_of(held, say("both")) as runtime:
         session = runtime.session("s")
-        results = list[str]()
-        first = threading.Thread(target=lambda: results.append(session.send("one").text))
-        first.start()
+        first = InThread(lambda: session.send("one").text)
         held.asked.wait()
         joined = threading.Event()
         runtime.subscribe(lambda recorded: joined.set() if recorded.version == 6 else None, session="s")
-        second = threading.Thread(target=lambda: results.append(session.send("two", now=True).text))
-        second.start()
+        second = InThread(lambda: session.send("two", now=True).text)
         joined.wait()
         held.gate.cancel()
-        first.join()
-        second.join()
-        assert results == ["both", "both"]
+        assert (first.result(), second.result()) == ("both", "both")
 
 
 def test_a_run_goes_step_by_step_and_is_resumed() -> None:
@@ -147,17 +143,14 @@ def decide_soon(session: SyncSession, recorded: Any) -> None:
 
 
 def test_a_person_decides_between_two_calls() -> None:
-    held = Held()
-    with runtime_of(use("pay", {"amount": 5}), say("thanks"), held, tools=[pay]) as runtime:
+    with runtime_of(use("pay", {"amount": 5}), say("thanks"), tools=[pay]) as runtime:
         session = runtime.session("s")
-        asked = threading.Event()
-        runtime.subscribe(lambda recorded: asked.set() if kind_of(recorded) == "ToolApprovalRequested" else None)
         sending = InThread(lambda: session.send("pay 5"))
-        asked.wait()
-        [waiting] = session.approvals()
+        while not (waiting := session.approvals()):
+            assert sending.thread.is_alive()
         with pytest.raises(CommandRejected):
             session.decide("another", allow=True)
-        session.decide(waiting.call, allow=True, always=True)
+        session.decide(waiting[0].call, allow=True, always=True)
         assert sending.result().text == "thanks"
         assert session.approvals() == []
 
@@ -235,37 +228,29 @@ def test_a_run_is_read_as_a_stream() -> None:
         assert recorded == [item for item in items if isinstance(item, RecordedEvent)]
 
 
-def test_who_leaves_a_stream_cancels_its_run_before_going_on() -> None:
-    with runtime_of(Held(), Held(), say("yes")) as runtime:
+@pytest.mark.parametrize("how", ["left", "closed", "dropped", "left by an error"])
+def test_a_stream_that_is_not_read_to_its_end_cancels_its_run_before_its_caller_goes_on(how: str) -> None:
+    with runtime_of(Held(), say("yes")) as runtime:
         session = runtime.session("s")
-        with session.stream("go") as stream:
-            assert kind_of(next(stream)) == "InputQueued"
-        assert stream.result.outcome == Cancelled()
-        assert "RunCancelled" in kinds_of(session)
-        stream = session.stream("go")
-        next(stream)
-        stream.close()
-        assert kinds_of(session).count("RunCancelled") == 2
+        if how == "left":
+            with session.stream("go") as stream:
+                assert kind_of(next(stream)) == "InputQueued"
+            assert stream.result.outcome == Cancelled()
+        elif how == "closed":
+            stream = session.stream("go")
+            next(stream)
+            stream.close()
+        elif how == "dropped":
+            for _ in session.stream("go"):
+                break
+            gc.collect()
+        else:
+            with pytest.raises(KeyError, match="mine"), session.stream("go"):
+                raise KeyError("mine")
+        if how != "dropped":
+            assert kinds_of(session)[-1] == "RunCancelled"
         assert session.send("go").text == "yes"
-
-
-def test_who_drops_a_stream_cancels_its_run_too() -> None:
-    held = Held()
-    with runtime_of(held, say("yes")) as runtime:
-        session = runtime.session("s")
-        for _ in session.stream("go"):
-            break
-        gc.collect()
-        assert session.send("go").text == "yes"
-        assert [kind for kind in kinds_of(session) if kind.startswith("RunC")] == ["RunCancelled", "RunCompleted"]
-
-
-def test_what_the_body_of_a_stream_raises_passes_through_and_the_run_is_cancelled() -> None:
-    with runtime_of(Held()) as runtime:
-        session = runtime.session("s")
-        with pytest.raises(KeyError, match="mine"), session.stream("go"):
-            raise KeyError("mine")
-        assert kinds_of(session)[-1] == "RunCancelled"
+        assert [kind for kind in kinds_of(session) if kind in TERMINAL] == ["RunCancelled", "RunCompleted"]
 
 
 def test_a_stream_that_is_never_begun_sends_nothing() -> None:
@@ -407,7 +392,6 @@ def test_a_plain_tool_uses_another_session_and_is_refused_its_own() -> None:
 
     @tool
     def delegate(to: str) -> str:
-        """Ask another session."""
         try:
             outcomes.append(runtime.session(to).send("help").text)
         except AskCycle as error:
@@ -446,7 +430,6 @@ async def test_a_tool_may_have_its_own_session_go_on_after_this_run_as_the_refus
 def test_an_async_tool_is_told_to_await_and_can() -> None:
     @tool
     async def delegate() -> str:
-        """Ask another session."""
         with pytest.raises(WouldDeadlock, match="asynchronous"):
             runtime.session("b")
         other = await runtime.asynchronous.session("b")
@@ -496,12 +479,6 @@ def test_an_actor_beside_the_sessions_is_asked_from_this_thread() -> None:
     with runtime_of() as runtime:
         runtime.system.register("echo", lambda _: Echo())
         assert runtime.system.ref("echo/1").ask("hello") == "hello"
-
-
-def test_a_failed_run_is_an_outcome_here_too() -> None:
-    with runtime_of(ProviderError("no credit", kind="auth")) as runtime:
-        result = runtime.session("s").send("go")
-    assert type(result.outcome).__name__ == "Failed"
 
 
 def kind_of(recorded: Any) -> str:
