@@ -166,8 +166,3 @@ def counted(number: int, noun: str) -> str:
     """Return `1 stream`, `2,000 streams`."""
     plural = f"{noun}es" if noun.endswith("h") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
-
-
-def tell_error(words: str) -> None:
-    """Write an error, which is one line on stderr."""
-    typer.echo(f"refold: {one_line(words)}", err=True)
