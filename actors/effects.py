@@ -12,19 +12,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from refold.actors.kernel.clock import Clock, Timer
 from refold.actors.kernel.mailbox import Vital
+from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.reply import TIMER_RESOLUTION_S
 from refold.events.core.contract import Effect, WaitUntil
 from refold.events.core.errors import LogInUse
 from refold.events.core.ids import PayloadHash
-
-if TYPE_CHECKING:
-    from refold.actors.kernel.ref import ActorRef
 
 log = logging.getLogger("refold.actors")
 
@@ -44,16 +41,7 @@ class EffectEnded(Vital, frozen=True, kw_only=True):
     """How often its result was refused by the log."""
 
 
-def hand_over(asker: "ActorRef", ended: EffectEnded) -> None:
-    """Tell an actor the end of an effect at once.
-
-    Raises:
-        ActorStopped: nobody at its address takes messages.
-    """
-    asker.tell(ended)
-
-
-def tell_end(asker: "ActorRef", ended: EffectEnded) -> None:
+def tell_end(asker: ActorRef, ended: EffectEnded) -> None:
     """Have the end of an effect taken to the actor that asked for it, as its system does that.
 
     Raises:

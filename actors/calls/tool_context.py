@@ -2,17 +2,15 @@
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import AskCycle
+from refold.actors.kernel.ref import System
 from refold.events.core.content import ResultContent
 from refold.events.core.errors import ToolError
 from refold.events.core.ids import EventRef, PayloadHash, SessionId, ToolCallId, stream_name
 from refold.events.session.core import SESSION_KIND
-
-if TYPE_CHECKING:
-    from refold.actors.kernel.system import ActorSystem
 
 D = TypeVar("D")
 
@@ -46,7 +44,7 @@ class CallingTool:
 
     def __init__(
         self,
-        system: "ActorSystem",
+        system: System,
         session: SessionId,
         *,
         ancestors: tuple[SessionId, ...] = (),
@@ -79,7 +77,7 @@ calling_tool: ContextVar[CallingTool | None] = ContextVar("calling_tool", defaul
 """Set inside a tool's body, and in what it begins."""
 
 
-def require_other_session(system: "ActorSystem", session: SessionId) -> None:
+def require_other_session(system: System, session: SessionId) -> None:
     """Return, unless this is inside the body of a tool of that very session, which would wait for itself.
 
     So would a tool of a child of that session, or of a child's child.

@@ -12,21 +12,36 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import pykka
 
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.future import ActorFuture
+from refold.actors.kernel.lifecycle import Dependents
+from refold.actors.kernel.ref import ActorRef, System
 from refold.actors.kernel.supervision import log
 from refold.events.core.errors import ConfigError
 
-if TYPE_CHECKING:
-    from refold.actors.kernel.cell import ActorCell
-    from refold.actors.kernel.ref import ActorRef
-    from refold.actors.kernel.system import ActorSystem
-
 R = TypeVar("R")
+
+
+class Cell(Protocol):
+    """As much of its cell as an actor needs to know."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def system(self) -> System: ...
+    @property
+    def actor(self) -> "Actor | None": ...
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def dependents(self) -> Dependents: ...
+    async def start_child(
+        self, factory: "Callable[..., Actor]", args: tuple[Any, ...], kwargs: dict[str, Any], address: str | None
+    ) -> ActorRef: ...
 
 
 if TYPE_CHECKING:
@@ -60,7 +75,7 @@ class Actor(_PykkaActor):
     handler_timeout_s: float | None = None
     """Seconds after which a handler that still waits is cancelled and has failed with TimeoutError; None = never."""
 
-    _cell: "ActorCell"
+    _cell: Cell
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         """Make an instance; calling it from a subclass is allowed and not needed."""
@@ -71,12 +86,12 @@ class Actor(_PykkaActor):
         return self._cell.address
 
     @property
-    def system(self) -> "ActorSystem":
+    def system(self) -> System:
         """The system it runs in."""
         return self._cell.system
 
     @property
-    def actor_ref(self) -> "ActorRef":
+    def actor_ref(self) -> ActorRef:
         """A ref to itself, to give to others. Awaiting an ask of oneself raises AskCycle."""
         return self._cell.system.ref(self._cell.address)
 
@@ -95,7 +110,7 @@ class Actor(_PykkaActor):
 
     def __str__(self) -> str:
         """Return the class and, once there is one, the address."""
-        cell: ActorCell | None = getattr(self, "_cell", None)
+        cell: Cell | None = getattr(self, "_cell", None)
         return f"{type(self).__name__} ({cell.address if cell is not None else 'not started'})"
 
     def on_start(self) -> Any:
@@ -162,9 +177,9 @@ class Actor(_PykkaActor):
 
     async def start_child(
         self, factory: Callable[..., "Actor"], *args: Any, address: str | None = None, **kwargs: Any
-    ) -> "ActorRef":
+    ) -> ActorRef:
         """Start an actor that stops before this one does, and with each restart of it; see `ActorSystem.start`."""
-        return await self._cell.system.start_under(self._cell, factory, args, kwargs, address)
+        return await self._cell.start_child(factory, args, kwargs, address)
 
     def stop(self) -> None:
         """Stop after the messages that are queued now."""

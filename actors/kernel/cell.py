@@ -18,21 +18,20 @@ class, except KeyboardInterrupt and the cancellation of our own task; every aske
 import asyncio
 from asyncio import CancelledError
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
 
+from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.errors import ActorStopped
-from refold.actors.kernel.lifecycle import Dependents
+from refold.actors.kernel.lifecycle import Dependents, Passivation
 from refold.actors.kernel.mailbox import START, STOP, Mailbox, Signal
+from refold.actors.kernel.ref import ActorRef, System
 from refold.actors.kernel.reply import Handling, Reply, current_handling
 from refold.actors.kernel.supervision import Moment, ParkedMessage, describe
 from refold.events.core.errors import LogFormatError, RefoldError
-
-if TYPE_CHECKING:
-    from refold.actors.kernel.actor import Actor
-    from refold.actors.kernel.system import ActorSystem
 
 R = TypeVar("R")
 
@@ -50,7 +49,27 @@ class _Interrupted(BaseException):
     """The cell waits no longer, since `request_stop(now=True)` was called; STOP is next in its mailbox."""
 
 
-class ActorCell(Mailbox):
+class CellSystem(System, Protocol):
+    """`ActorSystem` as its cells see it."""
+
+    context: Context
+    mailbox_capacity: int
+    passivation: Passivation
+
+    def note_shed(self) -> None: ...
+    def remember_failed(self, address: str, reason: str) -> None: ...
+    def replace(self, cell: "ActorCell") -> "ActorCell | None": ...
+    async def start_under(
+        self,
+        parent: "ActorCell | None",
+        factory: Callable[..., Actor],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        address: str | None,
+    ) -> ActorRef: ...
+
+
+class ActorCell(Mailbox[CellSystem]):
     """The mailbox and the life of one address."""
 
     __slots__ = (
@@ -71,9 +90,9 @@ class ActorCell(Mailbox):
 
     def __init__(
         self,
-        system: "ActorSystem",
+        system: CellSystem,
         address: str,
-        factory: "Callable[[str], Actor]",
+        factory: Callable[[str], Actor],
         parent: "ActorCell | None" = None,
         *,
         explicit: bool = False,
@@ -256,7 +275,7 @@ class ActorCell(Mailbox):
         result = self.actor._handle_receive(message)  # pyright: ignore[reportPrivateUsage] - of pykka.Actor
         return await result if isinstance(result, CoroutineType) else result
 
-    def _handled(self, handler: Coroutine[Any, Any, object], actor: "Actor") -> Coroutine[Any, Any, object]:
+    def _handled(self, handler: Coroutine[Any, Any, object], actor: Actor) -> Coroutine[Any, Any, object]:
         """Return what awaits a message's handler, for as long as it may take."""
         limit_s = actor.handler_timeout_s
         return self._wait(handler) if limit_s is None else self._wait_for(handler, limit_s)
@@ -345,7 +364,7 @@ class ActorCell(Mailbox):
         stopped.__cause__ = error
         return stopped
 
-    async def _call_on_failure(self, failed: "Actor", error: BaseException) -> None:
+    async def _call_on_failure(self, failed: Actor, error: BaseException) -> None:
         try:
             result = failed.on_failure(type(error), error, error.__traceback__)
             if isinstance(result, CoroutineType):
@@ -485,8 +504,14 @@ class ActorCell(Mailbox):
     def dependents(self) -> Dependents:
         """Children and background work, made when first needed."""
         if self._dependents is None:
-            self._dependents = Dependents(self)
+            self._dependents = Dependents(self.system, self.address)
         return self._dependents
+
+    async def start_child(
+        self, factory: Callable[..., Actor], args: tuple[Any, ...], kwargs: dict[str, Any], address: str | None
+    ) -> ActorRef:
+        """Start an actor that stops before this one does; for `Actor.start_child`."""
+        return await self.system.start_under(self, factory, args, kwargs, address)
 
     async def _end_dependents(self, *, now: bool) -> None:
         """Stop the children, then cancel the background work; return when all of it has ended."""

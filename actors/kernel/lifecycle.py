@@ -12,37 +12,50 @@ nothing is idle there is no timer.
 """
 
 import asyncio
+from asyncio import AbstractEventLoop
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextvars import Context
+from typing import Any, Protocol, TypeVar
 
 from refold.actors.kernel.clock import Clock, Timer
 from refold.actors.kernel.errors import AskCycle
-from refold.actors.kernel.reply import TIMER_RESOLUTION_S
-from refold.actors.kernel.supervision import describe
-
-if TYPE_CHECKING:
-    from refold.actors.kernel.cell import ActorCell
+from refold.actors.kernel.reply import TIMER_RESOLUTION_S, Reply
+from refold.actors.kernel.supervision import Supervisor, describe
 
 R = TypeVar("R")
 
 
+class TaskSystem(Protocol):
+    """As much of an actor system as background work needs to know."""
+
+    loop: AbstractEventLoop
+    context: Context
+    supervisor: Supervisor
+
+
+class Child(Protocol):
+    """As much of a cell as what ends it needs to know."""
+
+    def request_stop(self, *, now: bool, reply: Reply | None = None) -> Reply: ...
+    def passivate(self) -> None: ...
+
+
 class Dependents:
-    """The children and the background tasks of one cell."""
+    """The children and the background tasks of the cell of one address."""
 
-    __slots__ = ("_cell", "_tasks", "children")
+    __slots__ = ("_address", "_system", "_tasks", "children")
 
-    def __init__(self, cell: "ActorCell") -> None:
-        self._cell = cell
-        self.children: dict[str, ActorCell] = {}
+    def __init__(self, system: TaskSystem, address: str) -> None:
+        self._system = system
+        self._address = address
+        self.children: dict[str, Child] = {}
         """By address, oldest first."""
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def spawn(self, work: Coroutine[Any, Any, R], name: str) -> asyncio.Task[R]:
         """Run `work` as a task; its error, if any, is reported."""
-        system = self._cell.system
-        task = system.loop.create_task(
-            _contained(work), name=f"{self._cell.address} {name}", context=system.context.copy()
-        )
+        system = self._system
+        task = system.loop.create_task(_contained(work), name=f"{self._address} {name}", context=system.context.copy())
         self._tasks[task] = None
         task.add_done_callback(self._ended)
         task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it would warn of that
@@ -78,7 +91,7 @@ class Dependents:
         if not task.cancelled():
             error = task.exception()
             if error is not None:
-                self._cell.system.supervisor.report(self._cell.address, error, "background")
+                self._system.supervisor.report(self._address, error, "background")
 
 
 async def _contained(work: Coroutine[Any, Any, R]) -> R:
@@ -102,21 +115,21 @@ class Passivation:
         self._clock = clock
         self._after_s = after_s
         self._live_max = live_max
-        self._idle: dict[ActorCell, float] = {}  # when each came to rest, on the monotonic clock
+        self._idle: dict[Child, float] = {}  # when each came to rest, on the monotonic clock
         self._timer: Timer | None = None
         self.going = 0
         """Actors that are being let go now."""
         self.count = 0
         """Actors that were let go so far."""
 
-    def rested(self, cell: "ActorCell", live: int) -> None:
+    def rested(self, cell: Child, live: int) -> None:
         """Note that an actor that may be let go has nothing to do, `live` actors living now."""
         self._idle[cell] = self._clock.monotonic_s() if self._after_s is not None else 0.0
         self.make_room(live)
         if self._timer is None and self._after_s is not None and self._idle:
             self._timer = self._clock.call_later(self._after_s, self._look)
 
-    def woken(self, cell: "ActorCell") -> None:
+    def woken(self, cell: Child) -> None:
         """Note that an actor, at rest or not, has something to do, or is over."""
         self._idle.pop(cell, None)
 
@@ -132,7 +145,7 @@ class Passivation:
             self._timer.cancel()
             self._timer = None
 
-    def _let_go(self, cell: "ActorCell") -> None:
+    def _let_go(self, cell: Child) -> None:
         del self._idle[cell]
         self.going += 1
         self.count += 1

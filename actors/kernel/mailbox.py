@@ -14,7 +14,7 @@ from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -22,8 +22,17 @@ from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.reply import Handling, Reply
 from refold.events.core.errors import BackpressureShed
 
-if TYPE_CHECKING:
-    from refold.actors.kernel.system import ActorSystem
+
+class MailSystem(Protocol):
+    """As much of an actor system as a mailbox needs to know."""
+
+    mailbox_capacity: int
+
+    def note_shed(self) -> None: ...
+    def set_aside(self, address: str, message: object, reason: str) -> None: ...
+
+
+S = TypeVar("S", bound=MailSystem)
 
 
 class Signal:
@@ -48,12 +57,12 @@ class Vital(msgspec.Struct, frozen=True):
 _ALWAYS_TAKEN: Final = (Vital, Signal)
 
 
-class Mailbox:
+class Mailbox(Generic[S]):
     """Envelopes in order of arrival. Only on the system's loop."""
 
     __slots__ = ("_queue", "_running", "address", "capacity", "handling", "system")
 
-    def __init__(self, system: "ActorSystem", address: str) -> None:
+    def __init__(self, system: S, address: str) -> None:
         self.system = system
         self.address = address
         self.capacity = system.mailbox_capacity
@@ -94,7 +103,7 @@ class Mailbox:
     def _schedule(self) -> None:
         raise NotImplementedError
 
-    def _hand_over(self, heir: "Mailbox") -> None:
+    def _hand_over(self, heir: "Mailbox[S]") -> None:
         """Give users' messages to the address's next life; who wanted this one stopped has got that."""
         queue, self._queue = self._queue or deque(), None
         heir.capacity, capacity = len(queue) + heir.capacity, heir.capacity  # What was taken once has a place.

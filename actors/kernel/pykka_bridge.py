@@ -11,8 +11,8 @@ a thread actor that works for a handler of ours, and blocks for another, is seen
 import os
 import queue
 import threading
-from asyncio import events
-from typing import TYPE_CHECKING, Any, cast
+from asyncio import AbstractEventLoop, events
+from typing import Any, Protocol, cast
 from weakref import WeakValueDictionary
 
 import pykka
@@ -24,17 +24,22 @@ from refold.actors.kernel.future import ExcInfo, settle_in_thread
 from refold.actors.kernel.reply import Handling, Reply, current_handling
 from refold.events.core.errors import BackpressureShed, ConfigError
 
-if TYPE_CHECKING:
-    from refold.actors.kernel.system import ActorSystem
-
 NO_MESSAGE = ProxyGetAttr(attr_path=())
 """What any pykka actor answers by itself, without calling anything of the user's."""
+
+
+class AskingSystem(Protocol):
+    """As much of an actor system as an ask needs to know."""
+
+    loop: AbstractEventLoop
+
+    def expect(self, reply: Reply, timeout_s: float | None) -> None: ...
 
 
 class ThreadActorBridge:
     """A ref to a thread actor, for use on the system's loop; threads use the thread actor's own ref."""
 
-    def __init__(self, system: "ActorSystem", thread_actor: pykka.ActorRef[Any]) -> None:
+    def __init__(self, system: AskingSystem, thread_actor: pykka.ActorRef[Any]) -> None:
         """Lead to `thread_actor`; `ActorSystem.bridge` is the usual way to get one.
 
         Raises:
@@ -166,7 +171,7 @@ def _asked_of(thread_actor: pykka.ActorRef[Any]) -> _AskedActor:
 class _ThreadReply(Reply):
     """An answer that is to come from a thread actor."""
 
-    def __init__(self, system: "ActorSystem", asked: _AskedActor) -> None:
+    def __init__(self, system: AskingSystem, asked: _AskedActor) -> None:
         super().__init__(system.loop, asked.address)
         self.answerer = asked
         self._asked = asked

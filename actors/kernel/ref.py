@@ -7,20 +7,70 @@ The rule protected here: nobody blocks the loop's own thread. A blocking `ask` o
 before anything is sent; `block=False` and `await` are the loop's spelling.
 """
 
-from asyncio import events
-from typing import TYPE_CHECKING, Any, Literal, overload
+from asyncio import AbstractEventLoop, events
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, overload
 from weakref import ReferenceType, ref
 
 import pykka
 
-from refold.actors.kernel.actor import Actor
+from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import WouldDeadlock
 from refold.actors.kernel.future import ActorFuture
+from refold.actors.kernel.pykka_bridge import ThreadActorBridge
 from refold.actors.kernel.reply import Reply, current_handling
+from refold.actors.kernel.supervision import ActorFailure, ParkedMessage, Supervisor
 
-if TYPE_CHECKING:
-    from refold.actors.kernel.cell import ActorCell
-    from refold.actors.kernel.system import ActorSystem
+
+class Receiver(Protocol):
+    """As much of a cell as a ref needs to know."""
+
+    @property
+    def open(self) -> bool: ...
+
+    def put(self, message: object, reply: Reply | None) -> None: ...
+
+
+class System(Protocol):
+    """`ActorSystem`, which describes each of these, as those see it who live in it: actors, their refs and cells."""
+
+    clock: Clock
+    courier: "Callable[[ActorRef, Any], object]"
+    loop: AbstractEventLoop
+    supervisor: Supervisor
+
+    @property
+    def failures(self) -> tuple[ActorFailure, ...]: ...
+    @property
+    def parked(self) -> tuple[ParkedMessage, ...]: ...
+    def register(self, kind: str, factory: Callable[[str], Any]) -> None: ...
+    def knows(self, kind: str) -> bool: ...
+    def ref(self, address: str) -> "ActorRef": ...
+    def live(self) -> tuple[str, ...]: ...
+    def live_count(self) -> int: ...
+    def forgive(self, address: str) -> bool: ...
+    async def start(
+        self, factory: Callable[..., Any], *args: Any, address: str | None = None, **kwargs: Any
+    ) -> "ActorRef": ...
+    def bridge(self, thread_actor: pykka.ActorRef[Any]) -> ThreadActorBridge: ...
+    async def close(self, grace_s: float | None = None) -> tuple[str, ...]: ...
+
+    # For refs and cells
+
+    def unreachable_because(self, address: str) -> str | None: ...
+    def cell_for(self, address: str) -> Receiver: ...
+    def instance(self, address: str) -> object | None: ...
+    def class_at(self, address: str) -> type[Any]: ...
+    def deliver(self, ref: "ActorRef", message: object, reply: Reply, timeout_s: float | None) -> None: ...
+    def expect(self, reply: Reply, timeout_s: float | None) -> None: ...
+    def post(self, ref: "ActorRef", message: object, reply: Reply | None, timeout_s: float | None = None) -> None: ...
+    def stop_address(self, address: str, reply: Reply, *, now: bool) -> None: ...
+    def post_stop(self, address: str, reply: Reply, *, now: bool) -> None: ...
+    def set_aside(self, address: str, message: object, reason: str) -> None: ...
+
+
+class _Nobody:
+    """What a dead reference refers to."""
 
 
 class ActorRef(pykka.ActorRef[Any]):
@@ -28,11 +78,11 @@ class ActorRef(pykka.ActorRef[Any]):
 
     __slots__ = ("address", "cell", "system")
 
-    def __init__(self, system: "ActorSystem", address: str) -> None:
+    def __init__(self, system: System, address: str) -> None:
         """Name `address` in `system`; `ActorSystem.ref` is the usual way to get one."""
         self.system = system
         self.address = address
-        self.cell: ActorCell | None = None
+        self.cell: Receiver | None = None
         """Where the last message went; on the loop's thread only."""
 
     def __eq__(self, other: object) -> bool:
@@ -53,15 +103,14 @@ class ActorRef(pykka.ActorRef[Any]):
         return self.address
 
     @property
-    def actor_class(self) -> type[Actor]:  # type: ignore[override]
+    def actor_class(self) -> type[Any]:  # type: ignore[override]
         """Class of the present instance, or `Actor` while there is none."""
-        actor = self.system.instance(self.address)
-        return Actor if actor is None else type(actor)
+        return self.system.class_at(self.address)
 
     @property
     def _actor_weakref(self) -> "ReferenceType[Any]":  # type: ignore[override]
         """What pykka's proxy looks attributes up in; a dead reference, as it expects, while there is no instance."""
-        return ref(self.system.instance(self.address) or Actor())
+        return ref(self.system.instance(self.address) or _Nobody())
 
     def is_alive(self) -> bool:
         """Return whether a message sent now would be accepted, starting the actor if need be."""

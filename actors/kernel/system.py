@@ -20,7 +20,6 @@ from typing import Any, Self
 
 import pykka
 
-from refold.actors.effects import EffectEnded, hand_over
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.cell import ActorCell
 from refold.actors.kernel.clock import Clock, SystemClock
@@ -84,7 +83,7 @@ async def _ends_within(seconds: float, clock: Clock, work: Coroutine[Any, Any, N
 class ActorSystem:
     """Actors on the running event loop; `async with ActorSystem() as system:` closes it at the end."""
 
-    courier: Callable[[ActorRef, EffectEnded], None]
+    courier: Callable[[ActorRef, Any], object]
     """Takes what effects have brought to the actors that asked for them; a simulation's does so twice or late."""
 
     def __init__(
@@ -151,7 +150,7 @@ class ActorSystem:
         self._failed: dict[str, str] = {}
         self._posted: dict[str, int] = {}  # messages of other threads that are on their way, by address
         self._posting = threading.Lock()
-        self.courier = hand_over
+        self.courier = ActorRef.tell
         self.sheds = 0
         """Messages that were turned away because too many waited."""
         self._started = 0
@@ -234,7 +233,7 @@ class ActorSystem:
         kwargs: dict[str, Any],
         address: str | None,
     ) -> ActorRef:
-        """Start an actor that stops with `parent`; for `Actor.start_child`."""
+        """For cells: start an actor that stops with `parent`."""
         if address is None:
             self._started += 1
             address = f"{getattr(factory, '__name__', 'actor')}/{self._started}"
@@ -295,6 +294,11 @@ class ActorSystem:
         """For refs and cells: return the present instance at an address, if there is one."""
         cell = self._cells.get(address)
         return None if cell is None else cell.actor
+
+    def class_at(self, address: str) -> type[Actor]:
+        """For refs and cells: return the class of the present instance, or `Actor` while there is none."""
+        actor = self.instance(address)
+        return Actor if actor is None else type(actor)
 
     def deliver(self, ref: ActorRef, message: object, reply: Reply, timeout_s: float | None) -> None:
         """For refs and cells: put an asked message into its mailbox, or fail its reply. On the loop only."""

@@ -17,8 +17,7 @@ import msgspec
 
 from refold.actors.effects import EffectEnded
 from refold.actors.kernel.errors import ActorStopped
-from refold.actors.kernel.ref import ActorRef
-from refold.actors.kernel.system import ActorSystem
+from refold.actors.kernel.ref import ActorRef, System
 from refold.events.core.errors import LogInUse, PersistenceError
 from refold.events.core.ids import PayloadHash, kind_and_identifier
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
@@ -188,10 +187,10 @@ class SimulatedReplies:
     def __init__(self, world: World) -> None:
         self._world = world
         self._under_way: dict[_Letter, None] = {}
-        self._systems: list[ActorSystem] = []
+        self._systems: list[System] = []
         """Of the present life, and of processes that have lost the log and live beside it."""
 
-    def serve(self, system: ActorSystem) -> None:
+    def serve(self, system: System) -> None:
         """Take the replies in a new life, those of earlier lives too that have not arrived."""
         self._systems.append(system)
         system.courier = self._deliver
@@ -224,11 +223,11 @@ class SimulatedReplies:
         self._under_way[letter] = None
         self._set_timer(letter, asker.system)
 
-    def _set_timer(self, letter: _Letter, system: ActorSystem) -> None:
+    def _set_timer(self, letter: _Letter, system: System) -> None:
         loop = asyncio.get_running_loop()
         loop.call_at(max(letter.due_s, loop.time()), self._arrive, letter, system)
 
-    def _arrive(self, letter: _Letter, system: ActorSystem) -> None:
+    def _arrive(self, letter: _Letter, system: System) -> None:
         try:
             system.ref(letter.address).tell(letter.ended)
         except ActorStopped:  # It comes once there is somebody again.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.planted_faults.faults import FAULTS, Fault
-from tests.planted_faults.planting import copy_package, plant
+from tests.planted_faults.planting import ROOT, copy_package, plant
 from tests.selfcheck.exhaustive.rules import RULES
 
 SECONDS_MAX = 300
@@ -34,7 +34,7 @@ def check(folder: Path, scope: str) -> subprocess.CompletedProcess[str]:
     """Run one scope of the everyday check on the package in `folder`, up to the first violation."""
     return subprocess.run(
         [sys.executable, "-P", "-B", "-m", "tests.selfcheck.exhaustive", "--stop-at-first", f"--scope={scope}"],
-        env={**os.environ, "PYTHONPATH": str(folder)},
+        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
         capture_output=True,
         text=True,
         timeout=SECONDS_MAX,
