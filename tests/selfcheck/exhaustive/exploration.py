@@ -10,12 +10,13 @@ live state of everything that is explored, and what a fresh process does first i
 
 import hashlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from refold.events.session.commands import SessionCommand
 from refold.events.session.events import SessionEvent
+from refold.events.session.state import SessionState
 from tests.selfcheck.exhaustive.enabled_commands import Move, Moves
 from tests.selfcheck.exhaustive.rules import Finding, Rule
 from tests.selfcheck.exhaustive.scope import Scope
@@ -53,24 +54,30 @@ class Exploration(msgspec.Struct, frozen=True, kw_only=True):
     """For each rule that does not hold, one of the shortest."""
 
 
-def explore(scope: Scope, *, stop_at_first: bool = False) -> Exploration:
+OnBatch = Callable[[SessionState, tuple[SessionEvent, ...], SessionState], None]
+"""Is told of every transition: the state before it, the batch, the state after it."""
+
+
+def explore(scope: Scope, *, stop_at_first: bool = False, on_batch: OnBatch | None = None) -> Exploration:
     """Return what is found in all states of `scope`.
 
     Args:
         scope: what may happen.
         stop_at_first: end with the first violation.
+        on_batch: is told of every transition.
 
     Raises:
         RuntimeError: there are more than `STATES_MAX` states; make the scope smaller.
     """
-    search = _Search(scope, stop_at_first=stop_at_first)
+    search = _Search(scope, stop_at_first=stop_at_first, on_batch=on_batch)
     search.run()
     return search.result()
 
 
 class _Search:
-    def __init__(self, scope: Scope, *, stop_at_first: bool) -> None:
+    def __init__(self, scope: Scope, *, stop_at_first: bool, on_batch: OnBatch | None) -> None:
         self._scope = scope
+        self._on_batch = on_batch
         self._stop_at_first = stop_at_first
         self._moves = Moves(scope)
         self._trials = Trials(scope)
@@ -135,6 +142,8 @@ class _Search:
             accepted = accepted or (move.command == ordinary and (step is not None or bool(findings)))
             if step is None or findings:
                 continue
+            if self._on_batch is not None:
+                self._on_batch(state, step.batch, step.state)
             digest = _digest(step)
             successor = self._indices.get(digest)
             if successor is None:
