@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from refold.agent_runtime import AgentRuntime as AgentRuntime
     from refold.agents.agent import Agent as Agent
     from refold.agents.agent import ApprovalHandler as ApprovalHandler
+    from refold.agents.agent import SubagentTool as SubagentTool
+    from refold.agents.agent import subagent as subagent
     from refold.agents.memory_tools import memory_tools as memory_tools
     from refold.agents.skill import Skill as Skill
     from refold.agents.skill import load_skills as load_skills
-    from refold.agents.subagent import SubagentTool as SubagentTool
-    from refold.agents.subagent import subagent as subagent
     from refold.events.core.codec import RecordedEvent as RecordedEvent
     from refold.events.core.content import ImageBlock as ImageBlock
     from refold.events.core.content import Message as Message
@@ -143,10 +143,9 @@ else:
             "refold.actors.cancellation": "CancellationToken",
             "refold.actors.kernel.errors": "ActorStopped AskCycle AskTimeout WouldDeadlock",
             "refold.agent_runtime": "AgentRuntime",
-            "refold.agents.agent": "Agent ApprovalHandler",
+            "refold.agents.agent": "Agent ApprovalHandler subagent SubagentTool",
             "refold.agents.memory_tools": "memory_tools",
             "refold.agents.skill": "load_skills Skill",
-            "refold.agents.subagent": "subagent SubagentTool",
             "refold.events.core.codec": "RecordedEvent",
             "refold.events.core.content": (
                 "ImageBlock Message ProviderBlock TextBlock ThinkingBlock ToolResultBlock ToolUseBlock"

@@ -26,9 +26,8 @@ from refold.actors.effects import EffectsInFlight
 from refold.actors.hosting import Host
 from refold.actors.journal import Journal
 from refold.actors.thread_pool import ThreadPool
-from refold.agents.agent import Agent, asking, check_streams
+from refold.agents.agent import Agent, SubagentTool, asking, check_streams, with_subagents
 from refold.agents.middleware_tools import tools_of
-from refold.agents.subagent import SubagentTool, with_subagents
 from refold.agents.subagent_runs import SubagentRuns
 from refold.events.core.errors import ConfigError, RefoldError
 from refold.events.core.ids import AgentId, PayloadHash

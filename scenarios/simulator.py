@@ -29,9 +29,8 @@ import msgspec
 
 from refold.actors.agent.compaction import Summarising
 from refold.actors.calls.middleware import Middleware
-from refold.agents.agent import Agent
+from refold.agents.agent import Agent, with_subagents
 from refold.agents.loading import AgentSource, checked_source
-from refold.agents.subagent import with_subagents
 from refold.events.core.codec import tag_of
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.ids import SessionId

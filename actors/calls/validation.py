@@ -1,15 +1,17 @@
-"""What providers, tools and callers hand us, checked before anything is made of it.
+"""What providers, tools and callers hand us, checked before anything is made of it; and providers themselves.
 
 Python checks no annotation, so a block may hold anything at all; and a block that stands for a payload can only be made
 by us, who store that payload. The rule: what does not have the shape of its type is refused here, by its path, and
-never reaches a session's state.
+never reaches a session's state. A provider that cannot answer is refused where it is given, not at the first call.
 """
 
-from collections.abc import Sequence
-from typing import TypeVar, cast, get_args
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast, get_args
 
 import msgspec
 
+from refold.actors.calls.protocols import Provider
 from refold.events.core.cleaning import INTEGER_MAX, Unrecordable, clean_json, clean_text
 from refold.events.core.content import (
     Block,
@@ -23,7 +25,7 @@ from refold.events.core.content import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from refold.events.core.errors import ProviderError
+from refold.events.core.errors import ConfigError, ProviderError
 from refold.events.model.messages import (
     Delta,
     ModelResponse,
@@ -198,3 +200,37 @@ def _clean_data(data: JsonObject | None, path: str, field: str = "provider_data"
 
 def _kind(value: object) -> str:
     return f"of type {type(value).__name__}"
+
+
+def checked_provider(given: object) -> Provider:
+    """Return a provider.
+
+    Raises:
+        ConfigError: it is a class, or has no async method `complete`.
+    """
+    complete = getattr(given, "complete", None)
+    if isinstance(given, type) and callable(complete):
+        raise ConfigError(f"a provider is an instance, and this is the class {given.__name__}: call it")
+    name = type(given).__name__
+    if not callable(complete):
+        raise ConfigError(f"a provider has an async method `complete`, and {name} has none")
+    if _is_plain(complete):
+        raise ConfigError(f"a provider's `complete` is awaited, and that of {name} is a plain one; write `async def`")
+    return cast("Provider", given)
+
+
+def _is_plain(function: Callable[..., object]) -> bool:
+    """Tell whether a call certainly gives no awaitable.
+
+    A function that says it returns an awaitable is believed, and so is one that wraps an async one. Whether a lambda
+    hands on another's coroutine cannot be seen.
+    """
+    if not (inspect.isfunction(function) or inspect.ismethod(function)):
+        return False
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(inspect.unwrap(function)):
+        return False
+    if inspect.isasyncgenfunction(function):
+        return True
+    annotated: Any = getattr(function, "__annotations__", {}).get("return")
+    believed = any(word in str(annotated) for word in ("Awaitable", "Coroutine", "Future", "Task"))
+    return not believed and function.__name__ != "<lambda>"

@@ -1,17 +1,20 @@
-"""The description of an agent: what a runtime runs and what `module:attribute` names in the command.
+"""An agent as a user describes it: what a runtime runs, and what `module:attribute` names in the command.
 
-What a user gives as a provider, looked at before anything begins.
+    researcher = Agent(name="researcher", config=..., provider=..., tools=[search])
+    writer = Agent(name="writer", config=..., provider=..., tools=[researcher.as_tool()])
 
-The rule: what cannot answer is refused where it is given, and not at the first model call.
-
-How an application's approval handler is asked: async ones on the loop, plain ones in a thread of their own pool.
+`Agent` says what makes one, `subagent` offers it to another one as a tool. Each call of such a tool has its task
+carried out in a session of its own, see `refold.actors.agent.subsession`; how is in `refold.agents.subagent_runs`. The
+rules: nothing here runs, and what cannot work is refused where it is given; and a subagent's tool is idempotent, so
+that a call that is run again after a crash finds the run that it began.
 """
 
 import asyncio
+import dataclasses
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, cast
+from typing import Annotated, Any, ParamSpec, TypeAlias, TypedDict, TypeVar, cast
 
 import msgspec
 
@@ -21,84 +24,42 @@ from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import PromptText, Recall, Recalling
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT
+from refold.actors.calls.tool_context import ToolContext, calling_tool
+from refold.actors.calls.validation import checked_provider
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_skills
-from refold.events.core.errors import ConfigError
+from refold.events.core.errors import ConfigError, ToolError
 from refold.events.core.ids import SessionId, checked_identifier
 from refold.events.kinds.episodic import MEMORY_KIND
 from refold.events.kinds.semantic import KNOWLEDGE_KIND
 from refold.events.kinds.working_memory import WORKING_KIND
-from refold.events.model.configuration import AgentConfig, Tier
+from refold.events.model.configuration import AgentConfig, Tier, ToolSpec
 from refold.events.model.context_window import ContextWindow
 from refold.events.session.events import Decision, ToolApprovalRequested
 from refold.memory.graph import GraphStore
 from refold.memory.semantic import SemanticStore
 from refold.memory.stream_object import StreamObject, stream_objects_of
 from refold.options import RuntimeOptions
+from refold.providers.react import in_protocol
+from refold.react.action import is_reserved
 from refold.sessions.structured_output import output_schema, with_output
+from refold.tools.definition import (
+    check_function,
+    checked_result_limit,
+    checked_spec,
+    checked_validator,
+    docstring_of,
+)
+from refold.tools.signature import Signature, entry_of, first_paragraph
 from refold.tools.tool import Tool
 
-if TYPE_CHECKING:
-    from refold.agents.subagent import SubagentTool
-
-
-def checked_provider(given: object) -> Provider:
-    """Return a provider.
-
-    Raises:
-        ConfigError: it is a class, or has no async method `complete`.
-    """
-    complete = getattr(given, "complete", None)
-    if isinstance(given, type) and callable(complete):
-        raise ConfigError(f"a provider is an instance, and this is the class {given.__name__}: call it")
-    name = type(given).__name__
-    if not callable(complete):
-        raise ConfigError(f"a provider has an async method `complete`, and {name} has none")
-    if _is_plain(complete):
-        raise ConfigError(f"a provider's `complete` is awaited, and that of {name} is a plain one; write `async def`")
-    return cast("Provider", given)
-
-
-def _is_plain(function: Callable[..., object]) -> bool:
-    """Tell whether a call certainly gives no awaitable.
-
-    A function that says it returns an awaitable is believed, and so is one that wraps an async one. Whether a lambda
-    hands on another's coroutine cannot be seen.
-    """
-    if not (inspect.isfunction(function) or inspect.ismethod(function)):
-        return False
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(inspect.unwrap(function)):
-        return False
-    if inspect.isasyncgenfunction(function):
-        return True
-    annotated: Any = getattr(function, "__annotations__", {}).get("return")
-    believed = any(word in str(annotated) for word in ("Awaitable", "Coroutine", "Future", "Task"))
-    return not believed and function.__name__ != "<lambda>"
-
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
 
 ApprovalHandler: TypeAlias = Callable[[SessionId, ToolApprovalRequested], Decision | Awaitable[Decision | None] | None]
 """Decides about a call that waits: `Allow()`, `Allow(always=True)`, `Deny(reason)`, or None, which leaves it to a later
 `Session.decide`. Plain functions run in a thread and may block; what a handler raises is logged and decides nothing.
 """
-
-
-def asking(handler: ApprovalHandler | None, pool: ThreadPool) -> AskHandler | None:
-    """Return how the handler is asked, or None if there is none."""
-    if handler is None:
-        return None
-    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
-        return cast("AskHandler", handler)
-
-    async def ask(session: SessionId, request: ToolApprovalRequested) -> object:
-        work = pool.submit(lambda: handler(session, request), name=f"{session}/{request.call}")
-        try:
-            answer = await work
-        except asyncio.CancelledError:
-            work.abandon()
-            raise
-        return await answer if inspect.isawaitable(answer) else answer
-
-    return ask
 
 
 SUBAGENT_SILENCE_S = 600.0
@@ -190,13 +151,11 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         display_name: str = "",
         result_limit: int | None = DEFAULT_RESULT_LIMIT,
     ) -> "SubagentTool[..., object]":
-        """Return a tool by which other agents give tasks to this one; see `refold.agents.subagent.subagent`.
+        """Return a tool by which other agents give tasks to this one; see `refold.subagent`.
 
         Raises:
             ConfigError: something of it cannot work; names the tool.
         """
-        from refold.agents.subagent import subagent
-
         return subagent(
             self,
             name=name,
@@ -244,8 +203,6 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         return Recalling(self.memory, self.working_memory)
 
     def _check_names_of_actions(self) -> None:
-        from refold.react.action import is_reserved
-
         for item in self.tools:
             name = item.name if isinstance(item, Tool) else getattr(item, "__name__", "")
             if is_reserved(name):
@@ -262,14 +219,136 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         """Return what answers its requests, in the protocol of its configuration."""
         if self.config.protocol == "native":
             return self.provider
-        from refold.providers.react import in_protocol
-
         return in_protocol(self.provider, self.config.protocol)
 
     def told_config(self) -> AgentConfig:
         """Return the configuration with all that the model is told of the agent."""
         config = with_skills(self.config, self.skills, self.skill_prompter)
         return config if self.output_type is None else with_output(config, self.output_type)
+
+
+SUBAGENT_DESCRIPTION = "Have the agent {name} carry out a task, and get its answer."
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class SubagentTool(Tool[P, R_co]):
+    """A tool whose calls another agent carries out; made by `subagent` or `Agent.as_tool`.
+
+    Attributes:
+        agent: that agent, or the name of one of the runtime.
+    """
+
+    agent: Agent | str = dataclasses.field(kw_only=True)
+
+    @property
+    def origin(self) -> str:
+        """What it is made of."""
+        return f"the agent {self.agent_name}"
+
+    @property
+    def agent_name(self) -> str:
+        """The agent's name."""
+        return self.agent if isinstance(self.agent, str) else self.agent.name
+
+
+def subagent(
+    agent: Agent | str,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    task: Task | None = None,
+    tier: Tier = "act",
+    timeout_s: float = SUBAGENT_SILENCE_S,
+    display_name: str = "",
+    result_limit: int | None = DEFAULT_RESULT_LIMIT,
+) -> SubagentTool[..., object]:
+    """Return a tool that has its calls carried out by an agent, each in a session of its own.
+
+    The result of a call is the text of the agent's final answer, or the value of its `output_type`.
+
+    Args:
+        agent: the agent; or the name of one that the runtime has for another reason, such as its main one: so an agent
+            can be a subagent of itself.
+        name: of the tool, 1 to 64 characters out of `a-z A-Z 0-9 _ -`; the agent's name if None.
+        description: what a model is told; if None, the first paragraph of the docstring of `task`, or that there is an
+            agent of that name.
+        task: makes the agent's input of the call's arguments, which its signature describes, as for `tool`; it runs
+            on the loop and must return quickly. None = there is one argument `task`, which is the input.
+        tier: see `tool`; `observe` lets several run beside each other.
+        timeout_s: longest silence of the agent's model in seconds, > 0. While its tools run, or it waits for a person
+            or before a retry, it is not silent.
+        display_name: see `tool`.
+        result_limit: how much of the answer the asking model is shown; see `tool`.
+
+    Raises:
+        ConfigError: something of it cannot work; names the tool.
+    """
+    if not isinstance(agent, Agent | str):
+        raise ConfigError(f"a subagent is an Agent or the name of one, not {type(agent).__name__}")
+    agent_name = agent if isinstance(agent, str) else agent.name
+    shown = name if isinstance(name, str) else agent_name
+    make: Task = _given_text if task is None else task
+    check_function(make, shown)
+    if inspect.iscoroutinefunction(entry_of(make)):
+        raise ConfigError(f"the task of the subagent {shown!r} must be a plain function that returns quickly")
+    signature = Signature(make, tool=shown)
+    if signature.context_names:
+        raise ConfigError(f"the task of the subagent {shown!r} makes text of the arguments, and gets no ToolContext")
+    told = first_paragraph(docstring_of(make)) if task is not None and description is None else description
+    spec = ToolSpec(
+        name=shown,
+        description=told or SUBAGENT_DESCRIPTION.format(name=agent_name),
+        input_schema=signature.input.schema,
+        tier=tier,
+        effect="idempotent",
+        timeout_s=timeout_s,
+        display_name=display_name,
+    )
+    return SubagentTool(
+        checked_spec(spec),
+        _outside_of_a_runtime,
+        signature,
+        lambda values, context: _answer(agent_name, make(**values), context),
+        checked_validator(_some_text, shown, signature.names) if task is None else None,
+        result_limit=checked_result_limit(result_limit, shown),
+        agent=agent,
+    )
+
+
+def with_subagents(agent: Agent) -> list[Agent]:
+    """Return an agent, and those that its tools lead to."""
+    found = {id(agent): agent}
+    waiting = [agent]
+    while waiting:
+        for item in waiting.pop().tools:
+            if isinstance(item, SubagentTool) and not isinstance(item.agent, str) and id(item.agent) not in found:
+                found[id(item.agent)] = item.agent
+                waiting.append(item.agent)
+    return list(found.values())
+
+
+def _given_text(
+    task: Annotated[str, "What is to be done, with all that has to be known for it: nothing else is passed on."],
+) -> str:
+    return task
+
+
+def _some_text(task: str) -> str | None:
+    return None if task.strip() else "the task is blank; say what is to be done"
+
+
+async def _outside_of_a_runtime(*_args: object, **_kwargs: object) -> object:
+    """Have an agent carry out a task."""
+    raise ConfigError("a subagent runs as a tool of another agent, in a runtime; use its agent by a session")
+
+
+async def _answer(agent: str, task: object, context: ToolContext[object]) -> object:
+    calling = calling_tool.get()
+    if calling is None or calling.subagents is None or calling.call != context.call:
+        raise ToolError("A subagent runs in the call of an agent's tool only; nothing was run.")
+    if not isinstance(task, str):
+        raise ToolError(f"The task of {agent} is no text but {type(task).__name__}; nothing was run.")
+    return await calling.subagents.answer(agent, task, context, calling)
 
 
 def check_streams(objects: Sequence[StreamObject[Any, Any, Any]]) -> None:
@@ -281,6 +360,25 @@ def check_streams(objects: Sequence[StreamObject[Any, Any, Any]]) -> None:
     for stream, count in Counter(living.stream for living in objects).items():
         if count > 1:
             raise ConfigError(f"{count} objects of the agent are the stream {stream}; give each a name of its own")
+
+
+def asking(handler: ApprovalHandler | None, pool: ThreadPool) -> AskHandler | None:
+    """Return how the handler is asked, or None if there is none."""
+    if handler is None:
+        return None
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
+        return cast("AskHandler", handler)
+
+    async def ask(session: SessionId, request: ToolApprovalRequested) -> object:
+        work = pool.submit(lambda: handler(session, request), name=f"{session}/{request.call}")
+        try:
+            answer = await work
+        except asyncio.CancelledError:
+            work.abandon()
+            raise
+        return await answer if inspect.isawaitable(answer) else answer
+
+    return ask
 
 
 class AgentParts(TypedDict, total=False):

@@ -23,8 +23,7 @@ from refold.inspection.log_reading import EVENTS_PER_PAGE, Batches, ReadableLog,
 from refold.inspection.stream_check import PayloadCheck, Problem, Problems, StreamCheck
 from refold.stores.event_store import EventStore
 from refold.stores.jsonl.check import find_damage
-from refold.stores.jsonl.format import is_text_log
-from refold.stores.sqlite.file import resolved
+from refold.stores.sqlite.file import is_text_log, resolved
 
 UNREADABLE = (PersistenceError, UnicodeError)
 """What a store raises on rows or pages that make no sense."""

@@ -31,7 +31,7 @@ from refold.inspection.kinds import KINDS
 from refold.inspection.log_reading import EVENTS_PER_PAGE, ReadableLog, kind_of, opened
 from refold.inspection.summaries import event_words
 from refold.stores.event_store import EventStore
-from refold.stores.jsonl.format import is_text_log
+from refold.stores.sqlite.file import is_text_log
 
 POLL_S: Final = 0.2
 """Seconds between two looks at a log in which there was nothing new."""

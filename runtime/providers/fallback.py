@@ -16,8 +16,7 @@ import msgspec
 
 from refold.actors.calls.protocols import Provider, StreamingProvider, StreamItem
 from refold.actors.calls.streaming import answer_stream, close_behind
-from refold.actors.calls.validation import checked_delta, checked_response
-from refold.agents.agent import checked_provider
+from refold.actors.calls.validation import checked_delta, checked_provider, checked_response
 from refold.events.core.errors import CircuitOpen, ConfigError, ProviderError, ProviderErrorKind
 from refold.events.model.messages import ModelRequest, ModelResponse, UsageDelta
 from refold.memory.stream_object import stream_objects_of

@@ -13,8 +13,7 @@ import msgspec
 
 from refold.actors.calls.protocols import Provider, StreamingProvider, StreamItem
 from refold.actors.calls.streaming import answer_stream, close_behind
-from refold.actors.calls.validation import checked_delta, checked_response
-from refold.agents.agent import checked_provider
+from refold.actors.calls.validation import checked_delta, checked_provider, checked_response
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import TextBlock, ThinkingBlock, ToolUseBlock
 from refold.events.core.errors import AgentLoopError

@@ -19,7 +19,7 @@ import msgspec
 
 from refold.actors.calls.protocols import Provider, StreamingProvider, StreamItem
 from refold.actors.calls.streaming import can_stream, close_behind
-from refold.agents.agent import checked_provider
+from refold.actors.calls.validation import checked_provider
 from refold.events.core.cleaning import Unrecordable, clean_json, clean_text
 from refold.events.core.content import AnswerContent, Json, JsonObject, is_json_object
 from refold.events.core.difference import first_difference

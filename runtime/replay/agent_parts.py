@@ -18,7 +18,7 @@ from refold.actors.calls.results import CallFailed, WithLimit, failure, result_c
 from refold.actors.calls.tool_context import ToolContext
 from refold.actors.calls.validation import checked_response
 from refold.actors.cancellation import CancellationToken
-from refold.agents.subagent import SubagentTool
+from refold.agents.agent import SubagentTool
 from refold.events.core import difference as differences
 from refold.events.core.cleaning import Unrecordable
 from refold.events.core.content import (

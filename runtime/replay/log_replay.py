@@ -268,7 +268,7 @@ class _AgentsInShadow:
     """An agent and its subagents, for a replay."""
 
     def __init__(self, store: EventStore, agent: "Agent", answer_s: float, tally: Tally) -> None:
-        from refold.agents.subagent import with_subagents
+        from refold.agents.agent import with_subagents
         from refold.replay.current_agent import TodaysAgent
         from refold.tools.dry_run import Shadow
 

@@ -11,9 +11,8 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from refold.actors.calls.protocols import Provider
-from refold.agents.agent import Agent, ApprovalHandler
+from refold.agents.agent import Agent, ApprovalHandler, SubagentTool, with_subagents
 from refold.agents.loading import AgentSource, made_agent
-from refold.agents.subagent import SubagentTool, with_subagents
 from refold.events.core.ids import AgentId
 from refold.events.model.configuration import ToolSpec
 from refold.events.model.messages import ModelRequest

@@ -16,9 +16,8 @@ from typing import cast, overload
 import msgspec
 
 from refold.actors.calls.tool_context import ToolContext
-from refold.agents.agent import Agent
+from refold.agents.agent import Agent, SubagentTool
 from refold.agents.loading import AgentSource, checked_source, made_agent
-from refold.agents.subagent import SubagentTool
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import PayloadHash
 from refold.events.model.configuration import AgentConfig, AgentConfiguration, ToolSpec

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from refold.actors.calls.tool_context import ToolContext
-from refold.agents.subagent import SubagentTool
+from refold.agents.agent import SubagentTool
 from refold.events.core.errors import ToolError
 from refold.events.core.ids import AgentId, SessionId
 from refold.scenarios import faults

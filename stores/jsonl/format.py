@@ -14,7 +14,6 @@ for what the fields of a batch mean.
 
 import base64
 import binascii
-import os
 import re
 from typing import Final, Literal
 
@@ -25,13 +24,6 @@ from refold.events.core.ids import EventRef, PayloadHash, StreamName
 from refold.events.core.records import EncodedBatch, Snapshot
 from refold.stores.append_rules import BYTES_MAX
 from refold.stores.event_store import Tombstone
-
-TEXT_LOG_SUFFIX: Final = ".jsonl"
-"""A file whose name ends so, in lower or upper case, is a text log; every other log is an SQLite file.
-
-The name decides, not the content: to look into a file that may be an SQLite log of this very process would be to close
-it again, and POSIX then drops the locks that SQLite holds on it (`refold.stores.sqlite.ownership`).
-"""
 
 FORMAT: Final = 1
 """The `format` of the header: raised when lines get another meaning."""
@@ -188,11 +180,6 @@ _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 _header_decoder = msgspec.json.Decoder(_AnyHeader)
 _text_decoder = msgspec.json.Decoder(str)
 _raw_decoder = msgspec.json.Decoder(msgspec.Raw)
-
-
-def is_text_log(path: str | os.PathLike[str]) -> bool:
-    """Return whether a log at the path is, or would be, one in JSON Lines."""
-    return os.fspath(path).lower().endswith(TEXT_LOG_SUFFIX)
 
 
 def encoded(line: Line) -> bytes:

@@ -23,7 +23,6 @@ from refold.events.core.ids import PayloadHash
 from refold.events.core.records import first_chain
 from refold.stores.event_store import Tombstone
 from refold.stores.jsonl.check import Checked, CheckedBatch, CheckedPayload, LinesCheck, complete_appends
-from refold.stores.jsonl.format import is_text_log
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.append import (
     ADD_EVENT,
@@ -36,6 +35,7 @@ from refold.stores.sqlite.append import (
     add_rows,
 )
 from refold.stores.sqlite.connection import SQLiteConnection, persistence_error
+from refold.stores.sqlite.file import is_text_log
 from refold.stores.sqlite.ownership import LogOwnership
 from refold.stores.sqlite.rewrite import synchronise
 from refold.stores.sqlite.store import SQLiteStore

@@ -16,9 +16,15 @@ from urllib.parse import quote
 
 from refold.events.core.errors import ConfigError, LogFormatError, LogInUse, PersistenceError
 from refold.stores.append_rules import BYTES_MAX, INTEGER_MAX, FaultPoint, no_fault
-from refold.stores.jsonl.format import TEXT_LOG_SUFFIX, is_text_log
 from refold.stores.sqlite.connection import Connect, SQLiteConnection, persistence_error, primary_code
 from refold.stores.sqlite.rewrite import synchronise, write_again
+
+TEXT_LOG_SUFFIX: Final = ".jsonl"
+"""A file whose name ends so, in lower or upper case, is a text log; every other log is an SQLite file.
+
+The name decides, not the content: to look into a file that may be an SQLite log of this very process would be to close
+it again, and POSIX then drops the locks that SQLite holds on it (`refold.stores.sqlite.ownership`).
+"""
 
 APPLICATION_ID: Final = 0x52464C44
 """`RFLD`: marks an SQLite file as a Refold log."""
@@ -90,6 +96,11 @@ def require_path(path: str | os.PathLike[str]) -> None:
         raise ConfigError(f"{text!r} names no file: the file system cannot encode it; choose another name") from None
     if b"\0" in encoded:
         raise ConfigError(f"{text!r} names no file: it holds a NUL character; choose another name")
+
+
+def is_text_log(path: str | os.PathLike[str]) -> bool:
+    """Return whether a log at the path is, or would be, one in JSON Lines."""
+    return os.fspath(path).lower().endswith(TEXT_LOG_SUFFIX)
 
 
 def require_no_text_log(path: str | os.PathLike[str]) -> None:

@@ -12,9 +12,9 @@ from refold.events.core.ids import StreamName
 from refold.events.core.records import EncodedBatch
 from refold.stores import InMemoryStore, SQLiteStore
 from refold.stores.jsonl.check import find_damage
-from refold.stores.jsonl.format import is_text_log
 from refold.stores.jsonl.importing import import_log, open_to_read
 from refold.stores.sample_batches import batch, payload
+from refold.stores.sqlite.file import is_text_log
 from tests.stores.jsonl.test_importing import everything, export, export_of
 
 WRITTEN_LIVE = Path(__file__).parents[1] / "golden" / "text-log-1.jsonl"

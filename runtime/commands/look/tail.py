@@ -70,7 +70,7 @@ async def _tail(
 ) -> int:
     from refold.inspection.log_reading import opened
     from refold.inspection.tail import Following, follow_log
-    from refold.stores.jsonl.format import is_text_log
+    from refold.stores.sqlite.file import is_text_log
 
     async with opened(log) as store:
         head = await _head(store, session, stream)

@@ -129,7 +129,7 @@ def chosen_agent(name: str | None, choice: ModelChoice) -> "Agent":
 @asynccontextmanager
 async def connections_closed(agent: "Agent") -> AsyncGenerator[None]:
     """Close what connections the providers of an agent and its subagents have on this loop when the block ends."""
-    from refold.agents.subagent import with_subagents
+    from refold.agents.agent import with_subagents
 
     try:
         yield

@@ -31,7 +31,7 @@ from typing import IO, TextIO
 import msgspec
 
 from refold.actors.kernel.clock import Clock, SystemClock
-from refold.stores.jsonl.format import is_text_log
+from refold.stores.sqlite.file import is_text_log
 from tests.selfcheck.hostile.byte_mutations import LINES_FILE_MUTATIONS, SQLITE_FILE_MUTATIONS
 from tests.selfcheck.hostile.event_mutations import EVENT_MUTATIONS
 from tests.selfcheck.hostile.samples import make_samples

@@ -26,7 +26,7 @@ from refold.events.core.content import TextBlock
 from refold.events.core.errors import RefoldError
 from refold.events.model.messages import ModelRequest, ModelResponse
 from refold.sessions.session import Session
-from refold.stores.jsonl.format import is_text_log
+from refold.stores.sqlite.file import is_text_log
 from tests.selfcheck.hostile.samples import sample_agent
 from tests.selfcheck.hostile.table_mutations import has_executed
 
