@@ -36,7 +36,7 @@ from tests.events.conftest import STREAM, say
 RUN, CALL = RunId("run_3"), ToolCallId("call_6_0")
 WORDS = (say("é\0😀"),)
 
-RECORDED = (Path(__file__).parents[1] / "golden" / "text" / "recorded_events.jsonl").read_bytes().splitlines()
+RECORDED = (Path(__file__).parents[2] / "golden" / "text" / "recorded_events.jsonl").read_bytes().splitlines()
 """An event of every type that sessions and memories ever recorded. Lines are added there, and none is ever changed."""
 
 CODECS: dict[str, EventCodec[Any]] = {

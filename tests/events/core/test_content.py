@@ -27,7 +27,7 @@ from refold.events.core.ids import PayloadHash, ToolCallId
 
 CALL = ToolCallId("call_6_0")
 
-BLOCKS = (Path(__file__).parents[1] / "golden" / "text" / "recorded_blocks.jsonl").read_bytes().splitlines()
+BLOCKS = (Path(__file__).parents[2] / "golden" / "text" / "recorded_blocks.jsonl").read_bytes().splitlines()
 
 
 @pytest.mark.parametrize("data", BLOCKS)
