@@ -1,25 +1,21 @@
 """`refold demo`: an agent is killed in the middle of a tool, goes on, and replays."""
 
 import shlex
-from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, run_command
-from refold.commands.output import cell, console, write_json, write_paragraph
+from refold.commands.output import cell, console, table, tell_error, write_json, write_paragraph, write_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from refold.demo.crash_story import Append, CrashStory, Life
-
-EVENTS_COLUMNS = 38
-"""Room for the types of an append's events."""
+    from refold.demo.story import Life, Story
 
 WORDS_CHARACTERS = 64
-"""After so many characters the words of an append are cut."""
+"""After so many characters the words of a batch are cut."""
 
 
 def demo(
@@ -37,29 +33,28 @@ def demo(
     """Watch an agent be killed in the middle of a tool, go on, and replay.
 
     It looks into a log of a web shop with real tools; its model plays a script, so it needs no key and no network. Its
-    process is killed with SIGKILL in two of its tools; each time another one takes the log up and goes on. In the end
-    the log is replayed and checked. Exits 1 if anything is not as it must be.
+    process is killed with SIGKILL in two of its tools; each time another one opens the log and resumes the run. In the
+    end the log is replayed and checked. Exits 1 if anything is not as it must be.
 
-    JSON: {log, session, tickets, report, question, answer, lives: [{pid, exit_code, killed_in: {tool, call, words},
-    bodies: [{tool, call}], appends: [{first_version, last_version, events, words}], version, in_flight}],
-    claims: [{name, holds, words}], held, replay, check, seconds}.
+    JSON: {log, tickets, report, session, question, answer, lives: [{pid, exit_code, killed_in: {tool, call, words},
+    said, batches: [{first_version, last_version, events, words}], version, in_flight}], claims: [{name, holds,
+    words}], held, replay, check, seconds}.
     """
     run_command(_demo(log, as_json))
 
 
 async def _demo(log: Path | None, as_json: bool) -> int:
-    from refold.demo.crash_story import tell_crash_story
-    from refold.demo.demo_files import DemoFiles
-    from refold.demo.killing import ProcessWentWrong
+    from refold.demo.story import ProcessWentWrong, files_beside, tell_story
 
-    files = DemoFiles.beside(log)
+    files = files_beside(log)
     to = console()
     if not as_json:
-        _write_beginning(to, files.log)
+        write_paragraph(to, "An agent finds out why a web shop failed. Its model plays a script: no key, no network.")
+        write_paragraph(to, f"What it does is real: tools, log, kills. Its log is {files.log}")
     try:
-        story = await tell_crash_story(files, lambda life: None if as_json else _write_life(to, life))
+        story = await tell_story(files, lambda life: None if as_json else _write_life(to, life))
     except ProcessWentWrong as error:
-        typer.echo(f"refold: {error}", err=True)
+        tell_error(str(error))
         return EXIT_FOUND
     if as_json:
         write_json(story)
@@ -68,49 +63,21 @@ async def _demo(log: Path | None, as_json: bool) -> int:
     return EXIT_OK if story.held else EXIT_FOUND
 
 
-def _write_beginning(to: "Console", log: Path) -> None:
-    write_paragraph(to, "An agent finds out why a web shop failed. Its model plays a script: no key, no network.")
-    write_paragraph(to, f"What it does is real: tools, log, kills. Its log is {log}")
-
-
 def _write_life(to: "Console", life: "Life") -> None:
-    first = life.appends[0].first_version if life.appends else life.version + 1
-    begins = "begins" if first == 1 else "takes the log up and goes on by itself"
+    begins = "begins" if life.batches[0].first_version == 1 else "opens the log and resumes the run by itself"
     write_paragraph(to, f"\nProcess {life.pid} {begins}", style="bold")
-    for append in life.appends:
-        _write_append(to, append)
+    rows = table("#VERSIONS", "EVENTS", "WHAT THEY SAY")
+    for batch in life.batches:
+        versions = f"{batch.first_version}-{batch.last_version}" if len(batch.events) > 1 else str(batch.first_version)
+        rows.add_row(versions, ", ".join(batch.events), cell(batch.words, WORDS_CHARACTERS))
+    write_table(to, rows)
     if life.killed_in is not None:
         words = f"SIGKILL in the middle of {life.killed_in.tool} ({life.killed_in.words}): exit code {life.exit_code}; "
         words += f"the log has {life.version} events, in flight is {', '.join(life.in_flight) or 'nothing'}"
-        write_paragraph(to, words, indent=2, style="bold red")
+        write_paragraph(to, words, style="bold red")
 
 
-def _write_append(to: "Console", append: "Append") -> None:
-    """Write the events of an append and, beside them where there is room, what they say."""
-    from rich.text import Text
-
-    events = f"{_versions(append):>7}  {_events(append):<{EVENTS_COLUMNS}}"
-    room = to.width - len(events) - 2 if to.is_terminal else WORDS_CHARACTERS
-    if room < EVENTS_COLUMNS // 2:
-        to.print(events, style="cyan", soft_wrap=True)
-        events, room = " " * 9, to.width - 9
-    line = Text(events, style="cyan")
-    line.append(f"  {cell(append.words, min(room, WORDS_CHARACTERS))}", style="default")
-    line.rstrip()
-    to.print(line, soft_wrap=True)
-
-
-def _versions(append: "Append") -> str:
-    first, last = append.first_version, append.last_version
-    return str(first) if first == last else f"{first}-{last}"
-
-
-def _events(append: "Append") -> str:
-    counted = ((name, len(list(same))) for name, same in groupby(append.events))
-    return ", ".join(name if times == 1 else f"{name} x {times}" for name, times in counted)
-
-
-def _write_end(to: "Console", story: "CrashStory") -> None:
+def _write_end(to: "Console", story: "Story") -> None:
     write_paragraph(to, f"\n{story.answer}", style="bold")
     write_paragraph(to, "\nWhat was found", style="bold")
     for claim in story.claims:

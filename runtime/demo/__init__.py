@@ -1,6 +1,5 @@
-"""The demonstration behind `refold demo`: an agent that is killed in the middle of a tool, twice, and finishes.
+"""The demonstration behind `refold demo`: an agent is killed in the middle of a tool, twice, goes on, and finishes.
 
-Read `scripted_model` for what the agent does, `incident_tools` for what with, `agent_process` for the process that is
-killed, `killing` for who kills it, and `crash_story` for what is shown to be true afterwards. Nothing here is used by
-the rest of Refold.
+Read `refold.demo.agent` for what the agent does, and `refold.demo.story` for how its process is killed and for what
+must be true in the end. Nothing else in Refold uses this.
 """
