@@ -12,47 +12,8 @@ from refold.events.core.contract import Recorded, WaitUntil
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import ToolCallId
 from refold.events.model.context_window import summary_fault
-from refold.events.session.commands import (
-    AllowTurn,
-    CancelRun,
-    ClearHistory,
-    Configure,
-    DecideApproval,
-    ImportHistory,
-    OpenSession,
-    RecordCallWaiting,
-    RecordContext,
-    RecordModelFailure,
-    RecordModelInterruption,
-    RecordModelResponse,
-    RecordTimer,
-    RecordToolResult,
-    ResumeRun,
-    SendInput,
-    SessionCommand,
-)
-from refold.events.session.events import (
-    AgentConfigured,
-    CancelRequested,
-    ContextPrepared,
-    HistoryCleared,
-    HistoryImported,
-    InputQueued,
-    ModelFailed,
-    ModelInterrupted,
-    ModelResponded,
-    RunResumed,
-    SessionEvent,
-    SessionOpened,
-    TimerFired,
-    TimerSet,
-    ToolApprovalDecided,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallWaiting,
-    ToolResultLate,
-    TurnAllowed,
-)
+from refold.events.session import commands
+from refold.events.session import events as ev
 from refold.events.session.normalise import imported_messages
 from refold.events.session.react import pending
 from refold.events.session.state import (
@@ -75,11 +36,18 @@ REJECTED_TEXT = "The answer could not be used. Answer again."
 """What the model is told where nobody says why; providers refuse a message without text."""
 
 
-NEEDS_A_SESSION = Configure | ImportHistory | RecordContext | RecordModelInterruption | RecordModelResponse | SendInput
+NEEDS_A_SESSION = (
+    commands.Configure
+    | commands.ImportHistory
+    | commands.RecordContext
+    | commands.RecordModelInterruption
+    | commands.RecordModelResponse
+    | commands.SendInput
+)
 """What is recorded even where no run is under way, and therefore must not come before the session is open."""
 
 
-def admit(state: SessionState, command: SessionCommand) -> SessionEvent | Recorded:
+def admit(state: SessionState, command: commands.SessionCommand) -> ev.SessionEvent | Recorded:
     """Return the stimulus that `command` becomes, or that it has been recorded before.
 
     Raises:
@@ -88,40 +56,40 @@ def admit(state: SessionState, command: SessionCommand) -> SessionEvent | Record
     if state.session is None and isinstance(command, NEEDS_A_SESSION):
         raise CommandRejected("the session is not open; open it first")
     match command:
-        case OpenSession(session=session, agent=agent, graph_entities=graph_entities):
+        case commands.OpenSession(session=session, agent=agent, graph_entities=graph_entities):
             if state.session is None:
-                return SessionOpened(session=session, agent=agent, graph_entities=graph_entities)
+                return ev.SessionOpened(session=session, agent=agent, graph_entities=graph_entities)
             if state.session != session:
                 raise CommandRejected(f"this is session {state.session!r}, not {session!r}")
             return Recorded(1)
-        case Configure(configuration=configuration):
+        case commands.Configure(configuration=configuration):
             if configuration == state.configuration:
                 return Recorded(state.configured)
-            return AgentConfigured(configuration=configuration)
-        case ImportHistory():
+            return ev.AgentConfigured(configuration=configuration)
+        case commands.ImportHistory():
             return _admit_import(state, command)
-        case ClearHistory():
+        case commands.ClearHistory():
             return _admit_clear(state, command)
-        case SendInput():
+        case commands.SendInput():
             return _admit_input(state, command)
-        case AllowTurn():
+        case commands.AllowTurn():
             return _admit_turn(state, command)
-        case CancelRun():
+        case commands.CancelRun():
             return _admit_cancel(state, command)
-        case DecideApproval():
+        case commands.DecideApproval():
             return _admit_decision(state, command)
-        case ResumeRun():
+        case commands.ResumeRun():
             return _admit_resume(state, command)
-        case RecordContext():
+        case commands.RecordContext():
             return _admit_context(state, command)
-        case RecordModelResponse():
+        case commands.RecordModelResponse():
             return _admit_response(state, command)
-        case RecordModelInterruption(turn=turn, asked=asked, content=content, usage=usage):
-            return ModelInterrupted(turn=turn, content=without_blanks(content), usage=usage, asked=asked)
-        case RecordModelFailure(run=run, turn=turn, asked=asked):
+        case commands.RecordModelInterruption(turn=turn, asked=asked, content=content, usage=usage):
+            return ev.ModelInterrupted(turn=turn, content=without_blanks(content), usage=usage, asked=asked)
+        case commands.RecordModelFailure(run=run, turn=turn, asked=asked):
             if not _awaits_model(state, run, turn, asked):
                 return Recorded(0)
-            return ModelFailed(
+            return ev.ModelFailed(
                 run=run,
                 turn=turn,
                 kind=command.kind,
@@ -131,21 +99,21 @@ def admit(state: SessionState, command: SessionCommand) -> SessionEvent | Record
                 retry_after_s=float(command.retry_after_s) if command.retry_after_s is not None else None,
                 request=command.request,
             )
-        case RecordToolResult():
+        case commands.RecordToolResult():
             return _admit_tool_result(state, command)
-        case RecordTimer(timer=timer):
+        case commands.RecordTimer(timer=timer):
             wanted = any(type(effect) is WaitUntil and effect.key == timer for effect in pending(state))
-            return TimerFired(timer=timer) if wanted else Recorded(0)
-        case RecordCallWaiting(call=call, waits=waits):
+            return ev.TimerFired(timer=timer) if wanted else Recorded(0)
+        case commands.RecordCallWaiting(call=call, waits=waits):
             at_work = state.turn
             if at_work is None or call not in at_work.running or (call in at_work.waiting) == waits:
                 return Recorded(0)
-            return ToolCallWaiting(call=call, waits=waits)
+            return ev.ToolCallWaiting(call=call, waits=waits)
         case _:
             assert_never(command)
 
 
-def _admit_input(state: SessionState, command: SendInput) -> SessionEvent | Recorded:
+def _admit_input(state: SessionState, command: commands.SendInput) -> ev.SessionEvent | Recorded:
     if state.configuration is None:
         raise CommandRejected("the session has no configuration yet; configure it first")
     content = without_blanks(command.content)
@@ -158,22 +126,22 @@ def _admit_input(state: SessionState, command: SendInput) -> SessionEvent | Reco
         if command.cancelled or command.now or command.stepwise:
             raise CommandRejected("an input for a later time can be neither for now nor step by step nor cancelled")
         timer = input_key(state.version + 1)
-        return TimerSet(timer=timer, due_at=command.due_at, content=content, key=command.key, original=original)
+        return ev.TimerSet(timer=timer, due_at=command.due_at, content=content, key=command.key, original=original)
     run = state.run
     if command.now and run is not None and run.ending is None and not run.finishing and not command.cancelled:
-        return InputQueued(content=content, key=command.key, joins=run.id, original=original)
-    return InputQueued(
+        return ev.InputQueued(content=content, key=command.key, joins=run.id, original=original)
+    return ev.InputQueued(
         content=content, key=command.key, cancelled=command.cancelled, stepwise=command.stepwise, original=original
     )
 
 
-def _admit_turn(state: SessionState, command: AllowTurn) -> SessionEvent | Recorded:
+def _admit_turn(state: SessionState, command: commands.AllowTurn) -> ev.SessionEvent | Recorded:
     run = state.run
     if run is None or (command.run is not None and command.run != run.id):
         raise CommandRejected(f"{command.run or 'no run'} is under way; send an input step by step first")
     if not awaits_step(run):
         raise CommandRejected(f"{run.id} does not wait for its next turn to be allowed")
-    return TurnAllowed(run=run.id, turn=run.turns + 1)
+    return ev.TurnAllowed(run=run.id, turn=run.turns + 1)
 
 
 def _recorded(state: SessionState, word: KeyedCommand, key: str | None, content: object) -> Recorded | None:
@@ -193,29 +161,29 @@ def _recorded_as(state: SessionState, word: KeyedCommand, key: str | None, diges
     return Recorded(record.version)
 
 
-def _admit_import(state: SessionState, command: ImportHistory) -> SessionEvent | Recorded:
+def _admit_import(state: SessionState, command: commands.ImportHistory) -> ev.SessionEvent | Recorded:
     if (recorded := _recorded(state, "import", command.key, command.messages)) is not None:
         return recorded
     if state.run is not None:
         raise CommandRejected(f"{state.run.id} is under way; import a history before or after it")
-    return HistoryImported(
+    return ev.HistoryImported(
         messages=imported_messages(command.messages, state.version + 1, first=not state.messages),
         key=command.key,
         digest=content_digest(command.messages),
     )
 
 
-def _admit_clear(state: SessionState, command: ClearHistory) -> SessionEvent | Recorded:
+def _admit_clear(state: SessionState, command: commands.ClearHistory) -> ev.SessionEvent | Recorded:
     if (recorded := _recorded(state, "clear", command.key, None)) is not None:
         return recorded
     if state.run is not None:
         raise CommandRejected(f"{state.run.id} is under way; cancel it, or clear the history after it")
     if not state.messages and command.key is None:
         return Recorded(state.cleared)
-    return HistoryCleared(key=command.key)
+    return ev.HistoryCleared(key=command.key)
 
 
-def _admit_cancel(state: SessionState, command: CancelRun) -> SessionEvent | Recorded:
+def _admit_cancel(state: SessionState, command: commands.CancelRun) -> ev.SessionEvent | Recorded:
     run = state.run
     wanted = command.run if command.run is not None else (run.id if run is not None else None)
     if (recorded := _recorded(state, "cancel", command.key, command.run)) is not None:
@@ -225,11 +193,11 @@ def _admit_cancel(state: SessionState, command: CancelRun) -> SessionEvent | Rec
     queued = any(entry.run == wanted and not entry.cancelled for entry in state.queue)
     scheduled = any(run_of_input(entry.version) == wanted for entry in state.scheduled)
     if queued or scheduled or (run is not None and run.id == wanted):
-        return CancelRequested(run=wanted, reason=command.reason, key=command.key)
+        return ev.CancelRequested(run=wanted, reason=command.reason, key=command.key)
     return Recorded(0)
 
 
-def _admit_decision(state: SessionState, command: DecideApproval) -> SessionEvent | Recorded:
+def _admit_decision(state: SessionState, command: commands.DecideApproval) -> ev.SessionEvent | Recorded:
     if command.always and not command.allowed:
         raise CommandRejected("only an allowance can hold for always; deny each call by itself")
     digest = decision_digest(command.call, command.allowed, command.always)
@@ -238,7 +206,7 @@ def _admit_decision(state: SessionState, command: DecideApproval) -> SessionEven
     call = find_call(state, command.call)
     if call is None or call.result is not None or call.approval != "requested":
         raise CommandRejected(f"{command.call} does not wait for approval; it was decided, has ended, or never was")
-    return ToolApprovalDecided(
+    return ev.ToolApprovalDecided(
         call=command.call,
         allowed=command.allowed,
         reason=command.reason,
@@ -247,12 +215,12 @@ def _admit_decision(state: SessionState, command: DecideApproval) -> SessionEven
     )
 
 
-def _admit_resume(state: SessionState, command: ResumeRun) -> SessionEvent | Recorded:
+def _admit_resume(state: SessionState, command: commands.ResumeRun) -> ev.SessionEvent | Recorded:
     run = state.run
     if run is None or state.configuration is None or (run.parked and not command.asked):
         return Recorded(0)
     needed = {call.name for call in running_calls(state.turn)}
-    return RunResumed(
+    return ev.RunResumed(
         run=run.id,
         code=state.configuration.code,
         fingerprint=state.configuration.fingerprint,
@@ -263,16 +231,16 @@ def _admit_resume(state: SessionState, command: ResumeRun) -> SessionEvent | Rec
     )
 
 
-def _admit_context(state: SessionState, command: RecordContext) -> SessionEvent | Recorded:
+def _admit_context(state: SessionState, command: commands.RecordContext) -> ev.SessionEvent | Recorded:
     if command.after != state.summarised:
         return Recorded(state.summarised)
     run = state.run
     if run is None or not _awaits_model(state, command.run, command.turn, command.asked):
-        return ModelInterrupted(turn=command.turn, usage=command.usage, asked=command.asked)
+        return ev.ModelInterrupted(turn=command.turn, usage=command.usage, asked=command.asked)
     fault = summary_fault(state.messages, run.latest_input, command.replaced, command.summary)
     if fault is not None:
         raise CommandRejected(f"a summary cannot stand there: {fault}")
-    return ContextPrepared(
+    return ev.ContextPrepared(
         run=command.run,
         replaced=command.replaced,
         summary=command.summary,
@@ -282,9 +250,9 @@ def _admit_context(state: SessionState, command: RecordContext) -> SessionEvent 
     )
 
 
-def _admit_response(state: SessionState, command: RecordModelResponse) -> SessionEvent | Recorded:
+def _admit_response(state: SessionState, command: commands.RecordModelResponse) -> ev.SessionEvent | Recorded:
     if not _awaits_model(state, command.run, command.turn, command.asked):
-        return ModelInterrupted(turn=command.turn, content=command.content, usage=command.usage, asked=command.asked)
+        return ev.ModelInterrupted(turn=command.turn, content=command.content, usage=command.usage, asked=command.asked)
     version = state.version + 1
     index = 0
     content: list[AnswerContent] = []
@@ -307,7 +275,7 @@ def _admit_response(state: SessionState, command: RecordModelResponse) -> Sessio
         raise CommandRejected(f"an answer with {index} tool calls came with {len(command.verdicts)} verdicts")
     if index and command.rejected:
         raise CommandRejected(f"an answer with {index} tool calls cannot be rejected as a whole; its calls can")
-    return ModelResponded(
+    return ev.ModelResponded(
         run=command.run,
         turn=command.turn,
         content=tuple(content),
@@ -328,20 +296,20 @@ def _awaits_model(state: SessionState, run: str, turn: int, asked: int) -> bool:
     return current.turns == turn and asked in (0, current.asked)
 
 
-def _admit_tool_result(state: SessionState, command: RecordToolResult) -> SessionEvent | Recorded:
+def _admit_tool_result(state: SessionState, command: commands.RecordToolResult) -> ev.SessionEvent | Recorded:
     call = find_call(state, command.call)
     content = without_blanks(command.content)
     if call is None or call.result is not None:
         if call is None and not _was_called(state, command.call):
             raise CommandRejected(f"{command.call} is no call of this session; its result belongs elsewhere")
-        return ToolResultLate(call=command.call, content=content, kind=command.kind)
+        return ev.ToolResultLate(call=command.call, content=content, kind=command.kind)
     if not call.started:
         raise CommandRejected(f"{command.call} has a result and was never started")
     if command.kind is None:
-        return ToolCallCompleted(
+        return ev.ToolCallCompleted(
             call=command.call, content=content, ends_run=command.ends_run, original=command.original
         )
-    return ToolCallFailed(
+    return ev.ToolCallFailed(
         call=command.call,
         kind=command.kind,
         content=content or (TextBlock(text=FAILED_TEXT),),

@@ -12,34 +12,7 @@ import msgspec
 from refold.events.core.content import Message, ToolResultBlock, tool_uses
 from refold.events.core.ids import RunId, ToolCallId
 from refold.events.model.history_rules import Finding
-from refold.events.session.events import (
-    CancelRequested,
-    ContextPrepared,
-    HistoryCleared,
-    HistoryImported,
-    InputQueued,
-    ModelFailed,
-    ModelRequested,
-    ModelResponded,
-    RetryScheduled,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunParked,
-    RunResumed,
-    RunStarted,
-    SessionEvent,
-    SessionOpened,
-    TimerSet,
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallWaiting,
-    ToolResultLate,
-    TurnAllowed,
-)
+from refold.events.session import events as ev
 from refold.events.session.state import run_of_input
 
 
@@ -79,11 +52,11 @@ class OrderRules:
         self._unanswered: dict[ToolCallId, None] = {}
         self._findings: list[Finding] = []
 
-    def add(self, event: SessionEvent) -> list[Finding]:
+    def add(self, event: ev.SessionEvent) -> list[Finding]:
         """Return what is wrong with `event` as the next one."""
         self._version += 1
         self._findings = []
-        if self._version == 1 and type(event) is not SessionOpened:
+        if self._version == 1 and type(event) is not ev.SessionOpened:
             self._find("INV4", "the stream does not begin by saying whose it is (SessionOpened)")
         self._read(event)
         return self._findings
@@ -91,75 +64,75 @@ class OrderRules:
     def _find(self, invariant: Literal["INV1", "INV2", "INV3", "INV4"], message: str) -> None:
         self._findings.append(Finding(invariant, message))
 
-    def _read(self, event: SessionEvent) -> None:
+    def _read(self, event: ev.SessionEvent) -> None:
         match event:
-            case SessionOpened(session=session):
+            case ev.SessionOpened(session=session):
                 if self._version != 1:
                     self._find("INV4", f"the session is opened again, as {session!r}")
                 if session != self._session:
                     self._find("INV4", f"the stream of {self._session!r} says that it is {session!r}")
-            case HistoryImported():
+            case ev.HistoryImported():
                 self._expect_balance("a history is imported")
                 for message in event.messages:
                     self._read_imported(message)
-            case HistoryCleared():
+            case ev.HistoryCleared():
                 self._expect_balance("the history is cleared")
                 if self._open_run is not None:
                     self._find("INV1", f"the history is cleared while {self._open_run} is under way")
-            case TimerSet():
+            case ev.TimerSet():
                 self._runs[run_of_input(self._version)] = _KnownRun(stage="scheduled")
-            case InputQueued():
+            case ev.InputQueued():
                 self._read_input(event)
-            case RunStarted():
+            case ev.RunStarted():
                 self._read_run_started(event)
-            case CancelRequested(run=run):
+            case ev.CancelRequested(run=run):
                 self._read_cancel(run)
-            case RunCompleted(run=run) | RunFailed(run=run) | RunCancelled(run=run):
+            case ev.RunCompleted(run=run) | ev.RunFailed(run=run) | ev.RunCancelled(run=run):
                 self._read_terminal(run, type(event))
-            case ModelRequested(run=run):
+            case ev.ModelRequested(run=run):
                 self._read_work(run, "a model call")
                 self._expect_balance("a model call is made")
-            case ModelResponded(run=run):
+            case ev.ModelResponded(run=run):
                 self._expect_open(run)
                 self._expect_balance("an answer comes")
                 for use in tool_uses(event.content):
                     self._read_call(use.id)
-            case ToolApprovalRequested(run=run, call=call):
+            case ev.ToolApprovalRequested(run=run, call=call):
                 self._expect_open(run)
                 if (known := self._open_call(call)) is not None:
                     known.waits_for_approval, known.running = True, False
-            case ToolCallStarted(run=run, call=call):
+            case ev.ToolCallStarted(run=run, call=call):
                 self._read_work(run, call)
                 self._read_call_started(call)
             case (
-                ContextPrepared(run=run)
-                | ModelFailed(run=run)
-                | RetryScheduled(run=run)
-                | TurnAllowed(run=run)
-                | RunResumed(run=run)
-                | RunParked(run=run)
+                ev.ContextPrepared(run=run)
+                | ev.ModelFailed(run=run)
+                | ev.RetryScheduled(run=run)
+                | ev.TurnAllowed(run=run)
+                | ev.RunResumed(run=run)
+                | ev.RunParked(run=run)
             ):
                 self._expect_open(run)
             case _:
                 self._read_about_call(event)
 
-    def _read_about_call(self, event: SessionEvent) -> None:
+    def _read_about_call(self, event: ev.SessionEvent) -> None:
         match event:
-            case ToolApprovalDecided(call=call):
+            case ev.ToolApprovalDecided(call=call):
                 known = self._open_call(call)
                 if known is not None:
                     if not known.waits_for_approval:
                         self._find("INV1", f"{call} is decided about and did not wait for approval")
                     known.waits_for_approval = False
-            case ToolCallCompleted(call=call):
+            case ev.ToolCallCompleted(call=call):
                 self._read_result(call, must_have_started=True)
-            case ToolCallFailed(call=call, kind=kind):
+            case ev.ToolCallFailed(call=call, kind=kind):
                 self._read_result(call, must_have_started=kind in ("transient", "permanent"))
-            case ToolCallWaiting(call=call, waits=waits):
+            case ev.ToolCallWaiting(call=call, waits=waits):
                 known = self._open_call(call)
                 if known is not None and waits and not known.running:
                     self._find("INV1", f"the work of {call} waits and has not begun")
-            case ToolResultLate(call=call):
+            case ev.ToolResultLate(call=call):
                 if call not in self._calls:
                     self._find("INV4", f"{call} is no call of this session")
                 elif not self._calls[call].answered:
@@ -167,7 +140,7 @@ class OrderRules:
             case _:
                 return  # It belongs to no run and no call.
 
-    def _read_input(self, event: InputQueued) -> None:
+    def _read_input(self, event: ev.InputQueued) -> None:
         if event.joins is not None:
             self._read_work(event.joins, "an input that joins")
             return
@@ -178,7 +151,7 @@ class OrderRules:
         self._inputs[self._version] = run
         self._queue.append(run)
 
-    def _read_run_started(self, event: RunStarted) -> None:
+    def _read_run_started(self, event: ev.RunStarted) -> None:
         if self._open_run is not None:
             self._find("INV3", f"{event.run} begins while {self._open_run} is under way")
         known = self._runs.get(event.run)
@@ -207,11 +180,11 @@ class OrderRules:
             if known.stage == "scheduled":
                 known.stage = "ended"
 
-    def _read_terminal(self, run: RunId, terminal: type[SessionEvent]) -> None:
+    def _read_terminal(self, run: RunId, terminal: type[ev.SessionEvent]) -> None:
         self._expect_open(run)
         known = self._runs.get(run)
         if known is not None:
-            if known.cancelled and terminal is not RunCancelled:
+            if known.cancelled and terminal is not ev.RunCancelled:
                 self._find("INV2", f"{run} was cancelled and ends with {terminal.__name__}")
             known.stage = "ended"
         if self._open_run == run:

@@ -10,39 +10,7 @@ from typing import Any, Literal
 
 from refold.events.core.content import Message, TextBlock, tool_uses
 from refold.events.model.spending import Usage, cost_of, price_of
-from refold.events.session.events import (
-    AgentConfigured,
-    CancelRequested,
-    ContextPrepared,
-    HistoryCleared,
-    HistoryImported,
-    InputQueued,
-    ModelFailed,
-    ModelInterrupted,
-    ModelRequested,
-    ModelResponded,
-    RetryScheduled,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunFailureKind,
-    RunParked,
-    RunResumed,
-    RunStarted,
-    SessionEvent,
-    SessionOpened,
-    TimerFired,
-    TimerSet,
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallWaiting,
-    ToolResultLate,
-    TurnAllowed,
-    Verdict,
-)
+from refold.events.session import events as ev
 from refold.events.session.evolve_calls import (
     approval_decided,
     approval_requested,
@@ -74,29 +42,29 @@ from refold.events.session.state import (
 )
 
 
-def _opened(state: SessionState, event: SessionOpened) -> None:
+def _opened(state: SessionState, event: ev.SessionOpened) -> None:
     state.session = event.session
     state.agent = event.agent
 
 
-def _configured(state: SessionState, event: AgentConfigured) -> None:
+def _configured(state: SessionState, event: ev.AgentConfigured) -> None:
     state.configuration = event.configuration
     state.configured = state.version
     state.policies = {policy.name: policy for policy in event.configuration.tools}
 
 
-def _imported(state: SessionState, event: HistoryImported) -> None:
+def _imported(state: SessionState, event: ev.HistoryImported) -> None:
     state.messages.extend(event.messages)
     if event.key is not None:
         state.keys[event.key] = KeyRecord("import", event.digest, state.version)
     last = event.messages[-1] if event.messages else None
     if last is not None and last.role == "assistant" and (uses := tool_uses(last.content)):
-        state.turn = turn_of(state, uses, (Verdict(),) * len(uses))
+        state.turn = turn_of(state, uses, (ev.Verdict(),) * len(uses))
         for call in state.turn.calls:
             call.lost = True
 
 
-def _cleared(state: SessionState, event: HistoryCleared) -> None:
+def _cleared(state: SessionState, event: ev.HistoryCleared) -> None:
     _remember_calls(state, state.messages)
     state.messages = []
     state.cleared = state.version
@@ -112,7 +80,7 @@ def _remember_calls(state: SessionState, messages: list[Message]) -> None:
                 state.cleared_calls[made[1]] = max(state.cleared_calls.get(made[1], 0), int(made[2]) + 1)
 
 
-def _timer_set(state: SessionState, event: TimerSet) -> None:
+def _timer_set(state: SessionState, event: ev.TimerSet) -> None:
     scheduled = ScheduledInput(event.due_at, state.version, event.timer, event.content, event.key)
     insort(state.scheduled, scheduled, key=lambda entry: (entry.due_at, entry.version))
     if event.key is not None:
@@ -120,7 +88,7 @@ def _timer_set(state: SessionState, event: TimerSet) -> None:
         state.keys[event.key] = KeyRecord("send", digest, state.version, run_of_input(state.version))
 
 
-def _input_queued(state: SessionState, event: InputQueued) -> None:
+def _input_queued(state: SessionState, event: ev.InputQueued) -> None:
     run = event.joins or run_of_input(event.scheduled or state.version)
     queued = QueuedInput(state.version, run, Message("user", event.content), event.key, event.cancelled, event.stepwise)
     if event.key is not None and not event.scheduled:
@@ -138,7 +106,7 @@ def _input_queued(state: SessionState, event: InputQueued) -> None:
         joined.keys.append(event.key)
 
 
-def _run_started(state: SessionState, event: RunStarted) -> None:
+def _run_started(state: SessionState, event: ev.RunStarted) -> None:
     queued = state.queue.pop(0)
     state.messages.append(queued.message)
     run = Run(
@@ -157,11 +125,11 @@ def _run_started(state: SessionState, event: RunStarted) -> None:
     state.run = run
 
 
-def _turn_allowed(state: SessionState, event: TurnAllowed) -> None:
+def _turn_allowed(state: SessionState, event: ev.TurnAllowed) -> None:
     _open_run(state).turns_allowed = event.turn
 
 
-def _context_prepared(state: SessionState, event: ContextPrepared) -> None:
+def _context_prepared(state: SessionState, event: ev.ContextPrepared) -> None:
     run = _open_run(state)
     replaced = state.messages[: event.replaced]
     _remember_calls(state, replaced)
@@ -178,7 +146,7 @@ def _context_prepared(state: SessionState, event: ContextPrepared) -> None:
         run.phase, run.ending = "ending", Ending("failed", "budget", spent)
 
 
-def _model_requested(state: SessionState, event: ModelRequested) -> None:
+def _model_requested(state: SessionState, event: ev.ModelRequested) -> None:
     run = _open_run(state)
     run.phase, run.turns, run.asked = "model", event.turn, state.version
     run.failures.clear()
@@ -193,7 +161,7 @@ def _join(state: SessionState, run: Run) -> None:
         run.joining.clear()
 
 
-def _model_responded(state: SessionState, event: ModelResponded) -> None:
+def _model_responded(state: SessionState, event: ev.ModelResponded) -> None:
     run = _open_run(state)
     _spend(state, event.usage, event.model)
     run.resumes = 0
@@ -228,7 +196,7 @@ def _model_responded(state: SessionState, event: ModelResponded) -> None:
         state.messages.append(Message("assistant", event.content))
 
 
-def _rejected(state: SessionState, run: Run, event: ModelResponded) -> None:
+def _rejected(state: SessionState, run: Run, event: ev.ModelResponded) -> None:
     """Put an answer that cannot be used into the history, and what the model is told of it."""
     run.phase = "ready"
     run.empty_answers = 0
@@ -239,7 +207,7 @@ def _rejected(state: SessionState, run: Run, event: ModelResponded) -> None:
     state.messages.append(Message("user", (TextBlock(text=event.rejected),)))
 
 
-def _model_interrupted(state: SessionState, event: ModelInterrupted) -> None:
+def _model_interrupted(state: SessionState, event: ev.ModelInterrupted) -> None:
     run = state.run
     if run is not None and run.phase == "model" and run.asked == event.asked:
         _spend(state, event.usage)
@@ -249,19 +217,19 @@ def _model_interrupted(state: SessionState, event: ModelInterrupted) -> None:
         state.cost += _cost(state, event.usage, None)
 
 
-def _model_failed(state: SessionState, event: ModelFailed) -> None:
+def _model_failed(state: SessionState, event: ev.ModelFailed) -> None:
     run = _open_run(state)
     run.failures[event.kind] = run.failures.get(event.kind, 0) + 1
     run.phase = "ending"
     run.ending = Ending("failed", "agent_loop" if event.kind == "agent_loop" else "provider", event.message)
 
 
-def _retry_scheduled(state: SessionState, event: RetryScheduled) -> None:
+def _retry_scheduled(state: SessionState, event: ev.RetryScheduled) -> None:
     run = _open_run(state)
     run.phase, run.ending, run.retry_at = "waiting", None, event.due_at
 
 
-def _cancel_requested(state: SessionState, event: CancelRequested) -> None:
+def _cancel_requested(state: SessionState, event: ev.CancelRequested) -> None:
     if event.key is not None:
         state.keys[event.key] = KeyRecord("cancel", content_digest(event.run), state.version)
     run = state.run
@@ -284,7 +252,7 @@ def _note_cancelled(state: SessionState, key: str | None) -> None:
         state.keys[key].cancelled = state.version
 
 
-def _run_resumed(state: SessionState, event: RunResumed) -> None:
+def _run_resumed(state: SessionState, event: ev.RunResumed) -> None:
     run = _open_run(state)
     run.parked = False
     running = state.turn.running if state.turn is not None else {}
@@ -296,11 +264,11 @@ def _run_resumed(state: SessionState, event: RunResumed) -> None:
         call.lost = call.policy.effect == "once" or call.name not in event.tools
 
 
-def _run_parked(state: SessionState, event: RunParked) -> None:
+def _run_parked(state: SessionState, event: ev.RunParked) -> None:
     _open_run(state).parked = True
 
 
-def _timer_fired(state: SessionState, event: TimerFired) -> None:
+def _timer_fired(state: SessionState, event: ev.TimerFired) -> None:
     if state.scheduled and state.scheduled[0].timer == event.timer:
         state.due = state.scheduled.pop(0)
         return
@@ -317,22 +285,22 @@ def _timer_fired(state: SessionState, event: TimerFired) -> None:
         )
 
 
-def _run_completed(state: SessionState, event: RunCompleted) -> None:
+def _run_completed(state: SessionState, event: ev.RunCompleted) -> None:
     _finish(state, "completed")
 
 
-def _run_failed(state: SessionState, event: RunFailed) -> None:
+def _run_failed(state: SessionState, event: ev.RunFailed) -> None:
     _finish(state, "failed", event.kind, event.message)
 
 
-def _run_cancelled(state: SessionState, event: RunCancelled) -> None:
+def _run_cancelled(state: SessionState, event: ev.RunCancelled) -> None:
     _finish(state, "cancelled")
 
 
 def _finish(
     state: SessionState,
     outcome: Literal["completed", "failed", "cancelled"],
-    kind: RunFailureKind | None = None,
+    kind: ev.RunFailureKind | None = None,
     message: str = "",
 ) -> None:
     run = _open_run(state)
@@ -380,39 +348,39 @@ def _open_run(state: SessionState) -> Run:
 
 
 FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
-    SessionOpened: _opened,
-    AgentConfigured: _configured,
-    HistoryImported: _imported,
-    HistoryCleared: _cleared,
-    InputQueued: _input_queued,
-    RunStarted: _run_started,
-    TurnAllowed: _turn_allowed,
-    ContextPrepared: _context_prepared,
-    ModelRequested: _model_requested,
-    ModelResponded: _model_responded,
-    ModelInterrupted: _model_interrupted,
-    ModelFailed: _model_failed,
-    RetryScheduled: _retry_scheduled,
-    ToolApprovalRequested: approval_requested,
-    ToolApprovalDecided: approval_decided,
-    ToolCallStarted: call_started,
-    ToolCallCompleted: call_completed,
-    ToolCallFailed: call_failed,
-    ToolResultLate: result_late,
-    ToolCallWaiting: call_waiting,
-    CancelRequested: _cancel_requested,
-    RunResumed: _run_resumed,
-    RunParked: _run_parked,
-    TimerSet: _timer_set,
-    TimerFired: _timer_fired,
-    RunCompleted: _run_completed,
-    RunFailed: _run_failed,
-    RunCancelled: _run_cancelled,
+    ev.SessionOpened: _opened,
+    ev.AgentConfigured: _configured,
+    ev.HistoryImported: _imported,
+    ev.HistoryCleared: _cleared,
+    ev.InputQueued: _input_queued,
+    ev.RunStarted: _run_started,
+    ev.TurnAllowed: _turn_allowed,
+    ev.ContextPrepared: _context_prepared,
+    ev.ModelRequested: _model_requested,
+    ev.ModelResponded: _model_responded,
+    ev.ModelInterrupted: _model_interrupted,
+    ev.ModelFailed: _model_failed,
+    ev.RetryScheduled: _retry_scheduled,
+    ev.ToolApprovalRequested: approval_requested,
+    ev.ToolApprovalDecided: approval_decided,
+    ev.ToolCallStarted: call_started,
+    ev.ToolCallCompleted: call_completed,
+    ev.ToolCallFailed: call_failed,
+    ev.ToolResultLate: result_late,
+    ev.ToolCallWaiting: call_waiting,
+    ev.CancelRequested: _cancel_requested,
+    ev.RunResumed: _run_resumed,
+    ev.RunParked: _run_parked,
+    ev.TimerSet: _timer_set,
+    ev.TimerFired: _timer_fired,
+    ev.RunCompleted: _run_completed,
+    ev.RunFailed: _run_failed,
+    ev.RunCancelled: _run_cancelled,
 }
 """What each event changes; a test says that none is missing."""
 
 
-def evolve(state: SessionState, event: SessionEvent) -> SessionState:
+def evolve(state: SessionState, event: ev.SessionEvent) -> SessionState:
     """Fold `event` into `state`, which is changed and returned.
 
     Dispatch is by a table and not by `match`: a fold of 10,000 events is one and a half times as fast.

@@ -14,16 +14,7 @@ from refold.events.core.content import (
 )
 from refold.events.core.ids import ToolCallId
 from refold.events.model.configuration import ToolPolicy
-from refold.events.session.events import (
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallWaiting,
-    ToolResultLate,
-    Verdict,
-)
+from refold.events.session import events as ev
 from refold.events.session.state import (
     Call,
     Ending,
@@ -39,7 +30,7 @@ from refold.events.session.state import (
 
 
 def turn_of(
-    state: SessionState, uses: list[ToolUseBlock], verdicts: tuple[Verdict, ...], truncated: bool = False
+    state: SessionState, uses: list[ToolUseBlock], verdicts: tuple[ev.Verdict, ...], truncated: bool = False
 ) -> Turn:
     """Return the turn that an answer with calls begins."""
     calls = [
@@ -60,7 +51,7 @@ def turn_of(
     return turn
 
 
-def approval_requested(state: SessionState, event: ToolApprovalRequested) -> None:
+def approval_requested(state: SessionState, event: ev.ToolApprovalRequested) -> None:
     """Note that a call waits for somebody."""
     turn = _turn(state)
     place = turn.index[event.call]
@@ -74,7 +65,7 @@ def approval_requested(state: SessionState, event: ToolApprovalRequested) -> Non
     _advance_places(turn)
 
 
-def approval_decided(state: SessionState, event: ToolApprovalDecided) -> None:
+def approval_decided(state: SessionState, event: ev.ToolApprovalDecided) -> None:
     """Note what somebody decided, and whether it holds for later calls too."""
     turn = _turn(state)
     call = turn.calls[turn.index[event.call]]
@@ -88,7 +79,7 @@ def approval_decided(state: SessionState, event: ToolApprovalDecided) -> None:
         state.keys[event.key] = KeyRecord("decide", digest, state.version)
 
 
-def call_started(state: SessionState, event: ToolCallStarted) -> None:
+def call_started(state: SessionState, event: ev.ToolCallStarted) -> None:
     """Note that a body may be running."""
     turn = _turn(state)
     turn.calls[turn.index[event.call]].started = True
@@ -96,7 +87,7 @@ def call_started(state: SessionState, event: ToolCallStarted) -> None:
     _advance_places(turn)
 
 
-def call_completed(state: SessionState, event: ToolCallCompleted) -> None:
+def call_completed(state: SessionState, event: ev.ToolCallCompleted) -> None:
     """Answer a call with what its tool returned."""
     run = state.run
     if run is not None:
@@ -106,7 +97,7 @@ def call_completed(state: SessionState, event: ToolCallCompleted) -> None:
     _answer(state, event.call, ToolResultBlock(tool_use_id=event.call, content=event.content))
 
 
-def call_failed(state: SessionState, event: ToolCallFailed) -> None:
+def call_failed(state: SessionState, event: ev.ToolCallFailed) -> None:
     """Answer a call with an error."""
     if event.kind in ("transient", "permanent") and state.run is not None:
         state.run.resumes = 0
@@ -116,7 +107,7 @@ def call_failed(state: SessionState, event: ToolCallFailed) -> None:
     _answer(state, event.call, result)
 
 
-def call_waiting(state: SessionState, event: ToolCallWaiting) -> None:
+def call_waiting(state: SessionState, event: ev.ToolCallWaiting) -> None:
     """Note whether a call's work waits for a person."""
     turn = _turn(state)
     if event.waits:
@@ -125,7 +116,7 @@ def call_waiting(state: SessionState, event: ToolCallWaiting) -> None:
         turn.waiting.pop(event.call, None)
 
 
-def result_late(state: SessionState, event: ToolResultLate) -> None:
+def result_late(state: SessionState, event: ev.ToolResultLate) -> None:
     """Evidence about a call that was answered: nothing in the state depends on it."""
 
 

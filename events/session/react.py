@@ -20,32 +20,7 @@ from refold.events.core.content import (
 from refold.events.core.contract import Effect, Wait, WaitUntil
 from refold.events.core.ids import ToolCallId
 from refold.events.model.retry import attempts_counted, retry_delay_us
-from refold.events.session.events import (
-    AgentConfigured,
-    HistoryCleared,
-    HistoryImported,
-    InputQueued,
-    ModelFailed,
-    ModelInterrupted,
-    ModelRequested,
-    RetryScheduled,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunParked,
-    RunResumed,
-    RunStarted,
-    SessionEvent,
-    SessionOpened,
-    TimerFired,
-    TimerSet,
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallWaiting,
-    ToolResultLate,
-)
+from refold.events.session import events as ev
 from refold.events.session.state import (
     Call,
     Run,
@@ -119,48 +94,48 @@ class RunTool(Effect, frozen=True, kw_only=True):
 SessionEffect = CallModel | RunTool | AskPerson | Wait | WaitUntil
 
 
-def react(state: SessionState, event: SessionEvent) -> list[SessionEvent]:
+def react(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEvent]:
     """Return what follows from `event`, which `state` already includes, oldest first."""
     match event:
         case (
-            SessionOpened()
-            | AgentConfigured()
-            | HistoryCleared()
-            | TimerSet()
-            | ModelInterrupted()
-            | ToolResultLate()
-            | ToolCallWaiting()
-            | ModelRequested()
+            ev.SessionOpened()
+            | ev.AgentConfigured()
+            | ev.HistoryCleared()
+            | ev.TimerSet()
+            | ev.ModelInterrupted()
+            | ev.ToolResultLate()
+            | ev.ToolCallWaiting()
+            | ev.ModelRequested()
         ):
             return []
-        case ToolApprovalDecided(allowed=False):
+        case ev.ToolApprovalDecided(allowed=False):
             return [_denied(state, event.call, "denied", _said(event.reason, DENIED_TEXT))]
-        case ToolApprovalDecided(always=True):
+        case ev.ToolApprovalDecided(always=True):
             return _allowed_as_well(state, event) or _next(state)
-        case TimerFired(timer=timer) if (expired := _expired(state, timer)) is not None:
+        case ev.TimerFired(timer=timer) if (expired := _expired(state, timer)) is not None:
             return [_denied(state, expired, "denied", EXPIRED_TEXT)]
-        case ModelFailed() if (retry := _retry(state, event)) is not None:
+        case ev.ModelFailed() if (retry := _retry(state, event)) is not None:
             return [retry]
-        case RunResumed() if state.run is not None and state.configuration is not None:
+        case ev.RunResumed() if state.run is not None and state.configuration is not None:
             run = state.run
             if run.resumes > state.configuration.resumes_max:
                 times = run.resumes - 1
-                return [RunParked(run=run.id, reason=f"resumed {times} times without progress; resume or cancel it")]
+                return [ev.RunParked(run=run.id, reason=f"resumed {times} times without progress; resume or cancel it")]
             return _close_lost(state) or _next(state)
-        case HistoryImported():
+        case ev.HistoryImported():
             return _close_lost(state)
         case _:
             return _next(state)
 
 
-def _denied(state: SessionState, call_id: ToolCallId, kind: ErrorKind, text: str) -> SessionEvent:
+def _denied(state: SessionState, call_id: ToolCallId, kind: ErrorKind, text: str) -> ev.SessionEvent:
     call = find_call(state, call_id)
     if call is not None and call.started:  # It was denied another run; what became of the first one nobody knows.
         return _failed(call_id, "crashed", CRASHED_TEXT, started=True)
     return _failed(call_id, kind, text, started=False)
 
 
-def _allowed_as_well(state: SessionState, event: ToolApprovalDecided) -> list[SessionEvent]:
+def _allowed_as_well(state: SessionState, event: ev.ToolApprovalDecided) -> list[ev.SessionEvent]:
     """Return the decisions about the other calls that wait and are of the action that was allowed always.
 
     Not about those that a crash interrupted: whether they run again is asked for each by itself.
@@ -169,7 +144,7 @@ def _allowed_as_well(state: SessionState, event: ToolApprovalDecided) -> list[Se
     if decided is None:
         return []
     return [
-        ToolApprovalDecided(call=call.id, allowed=True, reason=event.reason)
+        ev.ToolApprovalDecided(call=call.id, allowed=True, reason=event.reason)
         for call in calls_awaiting_approval(state)
         if action_of(call) == action_of(decided) and not call.started
     ]
@@ -181,7 +156,7 @@ def _expired(state: SessionState, timer: str) -> ToolCallId | None:
     return next((call for call, requested in awaiting.items() if expiry_key(requested) == timer), None)
 
 
-def _retry(state: SessionState, event: ModelFailed) -> SessionEvent | None:
+def _retry(state: SessionState, event: ev.ModelFailed) -> ev.SessionEvent | None:
     """Return that the failed model call is made again, where it may be."""
     run, configuration = state.run, state.configuration
     policy = configuration.retry if configuration is not None else None
@@ -192,10 +167,10 @@ def _retry(state: SessionState, event: ModelFailed) -> SessionEvent | None:
         return None
     pause_us = retry_delay_us(policy, counted, event.retry_after_s, f"{state.session}:{run.id}:{run.turns}")
     attempt = sum(run.failures.values())
-    return RetryScheduled(run=run.id, turn=run.turns, attempt=attempt, due_at=event.at + pause_us)
+    return ev.RetryScheduled(run=run.id, turn=run.turns, attempt=attempt, due_at=event.at + pause_us)
 
 
-def _close_lost(state: SessionState) -> list[SessionEvent]:
+def _close_lost(state: SessionState) -> list[ev.SessionEvent]:
     """Return what becomes of the calls that a crash interrupted and that are not simply run again."""
     turn = state.turn
     if turn is None:
@@ -203,7 +178,7 @@ def _close_lost(state: SessionState) -> list[SessionEvent]:
     return [_closed_lost(state, call) for call in turn.calls[turn.first_open :] if call.lost and call.result is None]
 
 
-def _closed_lost(state: SessionState, call: Call) -> SessionEvent:
+def _closed_lost(state: SessionState, call: Call) -> ev.SessionEvent:
     run = state.run
     if run is None:
         return _failed(call.id, "crashed", CRASHED_IMPORT_TEXT, started=False)
@@ -212,11 +187,11 @@ def _closed_lost(state: SessionState, call: Call) -> SessionEvent:
     return _failed(call.id, "crashed", CRASHED_TEXT, started=True)
 
 
-def _ask(state: SessionState, run: Run, call: Call, reason: str) -> SessionEvent:
+def _ask(state: SessionState, run: Run, call: Call, reason: str) -> ev.SessionEvent:
     """Return that somebody is asked to allow a call."""
     configuration = state.configuration
     expiry_s = configuration.approval_expiry_s if configuration is not None else None
-    return ToolApprovalRequested(
+    return ev.ToolApprovalRequested(
         run=run.id,
         call=call.id,
         tool=call.name,
@@ -227,11 +202,11 @@ def _ask(state: SessionState, run: Run, call: Call, reason: str) -> SessionEvent
     )
 
 
-def _next(state: SessionState) -> list[SessionEvent]:
+def _next(state: SessionState) -> list[ev.SessionEvent]:
     """Return the one event that follows now, or none where the session waits for something."""
     due = state.due
     if due is not None:
-        return [InputQueued(content=due.content, key=due.key, scheduled=due.version)]
+        return [ev.InputQueued(content=due.content, key=due.key, scheduled=due.version)]
     run = state.run
     if run is None:
         return _start_next_run(state) if state.turn is None else []
@@ -240,7 +215,7 @@ def _next(state: SessionState) -> list[SessionEvent]:
     if run.parked:
         return []
     if run.phase == "answered" and not _goes_on(state, run):
-        return [RunCompleted(run=run.id)]
+        return [ev.RunCompleted(run=run.id)]
     if run.phase == "tools" and state.turn is not None:
         return _next_call(state, run, state.turn)
     if run.phase in ("ready", "answered"):
@@ -256,17 +231,19 @@ def _goes_on(state: SessionState, run: Run) -> bool:
     return bool(run.joining) and not run.finishing
 
 
-def _start_next_run(state: SessionState) -> list[SessionEvent]:
+def _start_next_run(state: SessionState) -> list[ev.SessionEvent]:
     configuration = state.configuration
     if not state.queue or configuration is None:
         return []
     queued = state.queue[0]
     return [
-        RunStarted(run=queued.run, input=queued.version, code=configuration.code, fingerprint=configuration.fingerprint)
+        ev.RunStarted(
+            run=queued.run, input=queued.version, code=configuration.code, fingerprint=configuration.fingerprint
+        )
     ]
 
 
-def _end(state: SessionState, run: Run) -> SessionEvent:
+def _end(state: SessionState, run: Run) -> ev.SessionEvent:
     """Close the first open call of a run that is ending, or end the run when none is left."""
     ending = run.ending
     assert ending is not None
@@ -280,45 +257,45 @@ def _end(state: SessionState, run: Run) -> SessionEvent:
             kind = "crashed" if call.started else "denied"
         return _failed(call.id, kind, _said(ending.message, ABANDONED_TEXT), started=call.started)
     if ending.outcome == "cancelled":
-        return RunCancelled(run=run.id)
+        return ev.RunCancelled(run=run.id)
     assert ending.kind is not None
-    return RunFailed(run=run.id, kind=ending.kind, message=ending.message)
+    return ev.RunFailed(run=run.id, kind=ending.kind, message=ending.message)
 
 
-def _next_turn(state: SessionState, run: Run) -> list[SessionEvent]:
+def _next_turn(state: SessionState, run: Run) -> list[ev.SessionEvent]:
     if (failure := _no_further_turn(state, run)) is not None:
         return [failure]
     if run.turns_allowed is not None and run.turns >= run.turns_allowed:
         return []
-    return [ModelRequested(run=run.id, turn=run.turns + 1)]
+    return [ev.ModelRequested(run=run.id, turn=run.turns + 1)]
 
 
-def _no_further_turn(state: SessionState, run: Run) -> SessionEvent | None:
+def _no_further_turn(state: SessionState, run: Run) -> ev.SessionEvent | None:
     configuration = state.configuration
     assert configuration is not None
     if run.empty_answers > EMPTY_ANSWERS_MAX:
-        return RunFailed(
+        return ev.RunFailed(
             run=run.id,
             kind="empty_answers",
             message=f"The model gave {run.empty_answers} empty answers in a row.",
         )
     if run.truncated_answers > TRUNCATED_ANSWERS_MAX:
-        return RunFailed(
+        return ev.RunFailed(
             run=run.id,
             kind="truncated_answers",
             message=f"The model's answer was cut inside its tool calls {run.truncated_answers} times in a row.",
         )
     if run.rejected_answers > configuration.rejections_max:
-        return RunFailed(
+        return ev.RunFailed(
             run=run.id,
             kind="agent_loop",
             message=f"AgentLoopError: {run.rejected_answers} answers in a row could not be used. {run.rejection}",
         )
     spent = budget_spent(state, run)
     if spent is not None:
-        return RunFailed(run=run.id, kind="budget", message=spent)
+        return ev.RunFailed(run=run.id, kind="budget", message=spent)
     if run.turns >= configuration.max_turns:
-        return RunFailed(
+        return ev.RunFailed(
             run=run.id,
             kind="max_turns",
             message=f"Max turns ({configuration.max_turns}) reached, stopping forcibly",
@@ -326,18 +303,18 @@ def _no_further_turn(state: SessionState, run: Run) -> SessionEvent | None:
     return None
 
 
-def _next_call(state: SessionState, run: Run, turn: Turn) -> list[SessionEvent]:
+def _next_call(state: SessionState, run: Run, turn: Turn) -> list[ev.SessionEvent]:
     if run.finishing:
         unstarted = turn.calls[turn.next_start : turn.next_start + 1]
         return [_denied(state, call.id, "denied", ENDED_TEXT) for call in unstarted]
     if turn.checked < len(turn.calls):
         return [_settle_verdict(state, run, turn, turn.calls[turn.checked])]
     if turn.next_start < len(turn.calls) and _may_start(turn):
-        return [ToolCallStarted(run=run.id, call=turn.calls[turn.next_start].id)]
+        return [ev.ToolCallStarted(run=run.id, call=turn.calls[turn.next_start].id)]
     return []
 
 
-def _settle_verdict(state: SessionState, run: Run, turn: Turn, call: Call) -> SessionEvent:
+def _settle_verdict(state: SessionState, run: Run, turn: Turn, call: Call) -> ev.SessionEvent:
     if turn.truncated:
         return _failed(call.id, "truncated", TRUNCATED_TEXT, started=False)
     match call.verdict.verdict:
@@ -370,8 +347,8 @@ def _said(reason: str, otherwise: str) -> str:
     return reason if reason.strip() else otherwise
 
 
-def _failed(call: ToolCallId, kind: ErrorKind, text: str, *, started: bool) -> ToolCallFailed:
-    return ToolCallFailed(call=call, kind=kind, content=(TextBlock(text=text),), started=started)
+def _failed(call: ToolCallId, kind: ErrorKind, text: str, *, started: bool) -> ev.ToolCallFailed:
+    return ev.ToolCallFailed(call=call, kind=kind, content=(TextBlock(text=text),), started=started)
 
 
 def pending(state: SessionState) -> list[SessionEffect]:

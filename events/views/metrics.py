@@ -20,31 +20,8 @@ from refold.events.core.records import StoredEvent
 from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, ActorFailed, RuntimeClosed, RuntimeStarted
 from refold.events.kinds.tool import TOOL_CODEC, TOOL_KIND, ToolCallAbandoned
 from refold.events.model.spending import Usage
+from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
-from refold.events.session.events import (
-    AgentConfigured,
-    ContextPrepared,
-    HistoryImported,
-    InputQueued,
-    ModelFailed,
-    ModelInterrupted,
-    ModelRequested,
-    ModelResponded,
-    RetryScheduled,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunParked,
-    RunResumed,
-    RunStarted,
-    SessionOpened,
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolResultLate,
-)
 from refold.events.views.metrics_counts import (
     NOT_FOUND,
     AgentCounts,
@@ -213,19 +190,19 @@ def _spend(state: MetricsState, stream: str, event: Event) -> None:
             _add_both(state, stream, figure, number)
 
 
-def _model_failed(state: MetricsState, stream: str, event: ModelFailed) -> None:
+def _model_failed(state: MetricsState, stream: str, event: ev.ModelFailed) -> None:
     _add(state.totals, "model_failures")
     _open(state, stream).asks = False
     _spend(state, stream, event)
     _forget_if_idle(state, stream)
 
 
-def _retry_scheduled(state: MetricsState, stream: str, event: RetryScheduled) -> None:
+def _retry_scheduled(state: MetricsState, stream: str, event: ev.RetryScheduled) -> None:
     _add(state.totals, "model_retries")
     _spend(state, stream, event)
 
 
-def _model_requested(state: MetricsState, stream: str, event: ModelRequested) -> None:
+def _model_requested(state: MetricsState, stream: str, event: ev.ModelRequested) -> None:
     _add(state.totals, "model_requests")
     _open(state, stream).asks = True
 
@@ -233,40 +210,40 @@ def _model_requested(state: MetricsState, stream: str, event: ModelRequested) ->
 # Sessions
 
 
-def _session_opened(state: MetricsState, stream: str, event: SessionOpened) -> None:
+def _session_opened(state: MetricsState, stream: str, event: ev.SessionOpened) -> None:
     state.first_agent = state.first_agent or event.agent
     if event.agent != state.first_agent:
         state.other_agents[stream] = event.agent
     _add_both(state, stream, "sessions")
 
 
-def _history_imported(state: MetricsState, stream: str, event: HistoryImported) -> None:
+def _history_imported(state: MetricsState, stream: str, event: ev.HistoryImported) -> None:
     last = event.messages[-1] if event.messages else None
     if last is not None and last.role == "assistant":
         _propose(state, stream, last.content, frozenset[str]())
 
 
-def _agent_configured(state: MetricsState, stream: str, event: AgentConfigured) -> None:
+def _agent_configured(state: MetricsState, stream: str, event: ev.AgentConfigured) -> None:
     state.rates[event.configuration.fingerprint] = rates_of(event.configuration)
     if (session := state.open_sessions.get(stream)) is not None and session.run:
         session.fingerprint = event.configuration.fingerprint
 
 
-def _run_started(state: MetricsState, stream: str, event: RunStarted) -> None:
+def _run_started(state: MetricsState, stream: str, event: ev.RunStarted) -> None:
     _add_both(state, stream, "runs_started")
     session = _open(state, stream)
     session.run, session.fingerprint, session.asks = True, event.fingerprint, False
     state.cut_short.pop(stream, None)
 
 
-def _run_resumed(state: MetricsState, stream: str, event: RunResumed) -> None:
+def _run_resumed(state: MetricsState, stream: str, event: ev.RunResumed) -> None:
     _add(state.totals, "runs_resumed")
     _open(state, stream).fingerprint = event.fingerprint
 
 
-def _run_ended(state: MetricsState, stream: str, event: RunCompleted | RunFailed | RunCancelled) -> None:
+def _run_ended(state: MetricsState, stream: str, event: ev.RunCompleted | ev.RunFailed | ev.RunCancelled) -> None:
     _add_both(state, stream, _ENDINGS[type(event)])
-    if isinstance(event, RunFailed):
+    if isinstance(event, ev.RunFailed):
         _add(state.run_failure_kinds, event.kind)
     session = _open(state, stream)
     if session.asks:
@@ -277,7 +254,7 @@ def _run_ended(state: MetricsState, stream: str, event: RunCompleted | RunFailed
     _forget_if_idle(state, stream)
 
 
-def _model_responded(state: MetricsState, stream: str, event: ModelResponded) -> None:
+def _model_responded(state: MetricsState, stream: str, event: ev.ModelResponded) -> None:
     _add_both(state, stream, "steps")
     _open(state, stream).asks = False
     _spend(state, stream, event)
@@ -298,30 +275,30 @@ def _propose(state: MetricsState, stream: str, content: tuple[Block, ...], unkno
         _add_agent(state, stream, "tool_calls")
 
 
-def _model_interrupted(state: MetricsState, stream: str, event: ModelInterrupted) -> None:
+def _model_interrupted(state: MetricsState, stream: str, event: ev.ModelInterrupted) -> None:
     _add(state.totals, "model_interruptions")
     _spend(state, stream, event)
 
 
-def _context_prepared(state: MetricsState, stream: str, event: ContextPrepared) -> None:
+def _context_prepared(state: MetricsState, stream: str, event: ev.ContextPrepared) -> None:
     _add(state.totals, "compactions")
     _spend(state, stream, event)
 
 
-def _approval_decided(state: MetricsState, stream: str, event: ToolApprovalDecided) -> None:
+def _approval_decided(state: MetricsState, stream: str, event: ev.ToolApprovalDecided) -> None:
     _add(state.totals, "approvals_allowed" if event.allowed else "approvals_denied")
 
 
-def _call_started(state: MetricsState, stream: str, event: ToolCallStarted) -> None:
+def _call_started(state: MetricsState, stream: str, event: ev.ToolCallStarted) -> None:
     _add_tool(state, _open(state, stream).calls.get(event.call, NOT_FOUND), "started")
 
 
-def _call_completed(state: MetricsState, stream: str, event: ToolCallCompleted) -> None:
+def _call_completed(state: MetricsState, stream: str, event: ev.ToolCallCompleted) -> None:
     _add_tool(state, _open(state, stream).calls.pop(event.call, NOT_FOUND), "successes")
     _forget_if_idle(state, stream)
 
 
-def _call_failed(state: MetricsState, stream: str, event: ToolCallFailed) -> None:
+def _call_failed(state: MetricsState, stream: str, event: ev.ToolCallFailed) -> None:
     tool = _open(state, stream).calls.pop(event.call, NOT_FOUND)
     _add_tool(state, tool, "failures")
     _add(state.failure_kinds.setdefault(tool, {}), event.kind)
@@ -352,34 +329,34 @@ def _counted_as(figure: str) -> Callable[[MetricsState, str, Event], None]:
 
 
 _ENDINGS: Mapping[type, str] = {
-    RunCompleted: "runs_completed",
-    RunFailed: "runs_failed",
-    RunCancelled: "runs_cancelled",
+    ev.RunCompleted: "runs_completed",
+    ev.RunFailed: "runs_failed",
+    ev.RunCancelled: "runs_cancelled",
 }
 
 FOLDERS: Mapping[type, Callable[[MetricsState, Any, Any], None]] = {
-    SessionOpened: _session_opened,
-    HistoryImported: _history_imported,
-    InputQueued: _counted_as("inputs"),
-    RunStarted: _run_started,
-    AgentConfigured: _agent_configured,
-    RunResumed: _run_resumed,
-    RunParked: _counted_as("runs_parked"),
-    RunCompleted: _run_ended,
-    RunFailed: _run_ended,
-    RunCancelled: _run_ended,
-    ContextPrepared: _context_prepared,
-    ModelRequested: _model_requested,
-    ModelResponded: _model_responded,
-    ModelInterrupted: _model_interrupted,
-    ModelFailed: _model_failed,
-    RetryScheduled: _retry_scheduled,
-    ToolApprovalRequested: _counted_as("approvals_requested"),
-    ToolApprovalDecided: _approval_decided,
-    ToolCallStarted: _call_started,
-    ToolCallCompleted: _call_completed,
-    ToolCallFailed: _call_failed,
-    ToolResultLate: _counted_as("late_results"),
+    ev.SessionOpened: _session_opened,
+    ev.HistoryImported: _history_imported,
+    ev.InputQueued: _counted_as("inputs"),
+    ev.RunStarted: _run_started,
+    ev.AgentConfigured: _agent_configured,
+    ev.RunResumed: _run_resumed,
+    ev.RunParked: _counted_as("runs_parked"),
+    ev.RunCompleted: _run_ended,
+    ev.RunFailed: _run_ended,
+    ev.RunCancelled: _run_ended,
+    ev.ContextPrepared: _context_prepared,
+    ev.ModelRequested: _model_requested,
+    ev.ModelResponded: _model_responded,
+    ev.ModelInterrupted: _model_interrupted,
+    ev.ModelFailed: _model_failed,
+    ev.RetryScheduled: _retry_scheduled,
+    ev.ToolApprovalRequested: _counted_as("approvals_requested"),
+    ev.ToolApprovalDecided: _approval_decided,
+    ev.ToolCallStarted: _call_started,
+    ev.ToolCallCompleted: _call_completed,
+    ev.ToolCallFailed: _call_failed,
+    ev.ToolResultLate: _counted_as("late_results"),
     ToolCallAbandoned: _call_abandoned,
     RuntimeStarted: _counted_as("runtimes_started"),
     RuntimeClosed: _counted_as("runtimes_closed"),

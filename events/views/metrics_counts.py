@@ -19,13 +19,7 @@ import msgspec
 from refold.events.core.event import Event
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.spending import Price, Usage, cost_of, price_of, total_tokens
-from refold.events.session.events import (
-    ContextPrepared,
-    ModelFailed,
-    ModelInterrupted,
-    ModelResponded,
-    RetryScheduled,
-)
+from refold.events.session import events as ev
 
 T = TypeVar("T")
 
@@ -226,15 +220,15 @@ def spent(event: Event, rates: Rates | None) -> Spent | None:
     """
     asked = rates.model if rates is not None else UNKNOWN_MODEL
     match event:
-        case ModelResponded(model=model, usage=usage):
+        case ev.ModelResponded(model=model, usage=usage):
             return _counted(model, asked, {"calls": 1, "answers": 1}, usage, rates)
-        case ContextPrepared(model=model, usage=usage):
+        case ev.ContextPrepared(model=model, usage=usage):
             return _counted(model, asked, {"calls": 1, "summaries": 1}, usage, rates)
-        case ModelInterrupted(usage=usage):
+        case ev.ModelInterrupted(usage=usage):
             return _counted(None, asked, {"interruptions": 1}, usage, rates)
-        case ModelFailed():
+        case ev.ModelFailed():
             return Spent(asked, {"calls": 1, "failures": 1})
-        case RetryScheduled():
+        case ev.RetryScheduled():
             return Spent(asked, {"retries": 1})
         case _:
             return None

@@ -12,20 +12,7 @@ from refold.events.core.event import SECOND_US
 from refold.events.core.ids import PayloadHash, RunId
 from refold.events.kinds.indexing import TextColumn
 from refold.events.model.spending import Usage
-from refold.events.session.events import (
-    AgentConfigured,
-    ContextPrepared,
-    InputQueued,
-    ModelInterrupted,
-    ModelResponded,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunStarted,
-    SessionEvent,
-    TerminalEvent,
-    ToolCallCompleted,
-)
+from refold.events.session import events as ev
 from refold.events.views.metrics_counts import NANO, ModelCounts, Rates, rates_of, spent
 from refold.events.views.steps import NO_PAYLOADS, Action, Step, Steps
 
@@ -110,7 +97,7 @@ class _Progress:
         self.steps = steps
         self.version = self.at = self.inputs = self.open_us = self.memory_hits = 0
         self.usage = Usage()
-        self.runs: dict[type, int] = {RunStarted: 0, RunCompleted: 0, RunFailed: 0, RunCancelled: 0}
+        self.runs: dict[type, int] = {ev.RunStarted: 0, ev.RunCompleted: 0, ev.RunFailed: 0, ev.RunCancelled: 0}
         self.run: tuple[RunId, int] | None = None
         """The open run, and when it began."""
         self.said: str | None = None
@@ -121,7 +108,7 @@ class _Progress:
         self.rates: Rates | None = None
         self.models: dict[str, ModelCounts] = {}
 
-    def add(self, event: SessionEvent) -> None:
+    def add(self, event: ev.SessionEvent) -> None:
         self.version += 1
         self.at = event.at
         self.steps.add(event)
@@ -129,23 +116,23 @@ class _Progress:
             known = self.models.get(counted.model, ModelCounts())
             self.models[counted.model] = known + ModelCounts(**counted.figures)
         match event:
-            case AgentConfigured(configuration=configuration):
+            case ev.AgentConfigured(configuration=configuration):
                 self.rates = rates_of(configuration)
-            case InputQueued():
+            case ev.InputQueued():
                 self.inputs += 1
-            case RunStarted(run=run):
-                self.runs[RunStarted] += 1
+            case ev.RunStarted(run=run):
+                self.runs[ev.RunStarted] += 1
                 self.run, self.said, self.finished = (run, event.at), None, False
-            case ModelResponded():
+            case ev.ModelResponded():
                 self.usage = self.usage + event.usage
                 self.memory_hits += len(event.request.recalled)
                 self._say(self.steps.last.answer)
-            case ModelInterrupted(usage=usage) | ContextPrepared(usage=usage):
+            case ev.ModelInterrupted(usage=usage) | ev.ContextPrepared(usage=usage):
                 self.usage = self.usage + usage
-            case ToolCallCompleted(ends_run=True):
+            case ev.ToolCallCompleted(ends_run=True):
                 self._say(self.steps.text_of(event.content))
                 self.finished = True
-            case RunCompleted() | RunFailed() | RunCancelled():
+            case ev.RunCompleted() | ev.RunFailed() | ev.RunCancelled():
                 self._end(event)
             case _:
                 return
@@ -154,9 +141,9 @@ class _Progress:
         if not self.finished:
             self.said = text
 
-    def _end(self, event: TerminalEvent) -> None:
+    def _end(self, event: ev.TerminalEvent) -> None:
         self.runs[type(event)] += 1
-        if isinstance(event, RunCompleted):
+        if isinstance(event, ev.RunCompleted):
             self.final_answer = self.said or ""
         self.open_us += self._open_since()
         self.run = None
@@ -170,7 +157,7 @@ class _Progress:
 
 
 def statistics_of(
-    events: Iterable[SessionEvent],
+    events: Iterable[ev.SessionEvent],
     payloads: Mapping[PayloadHash, bytes] = NO_PAYLOADS,
     *,
     append_errors: int | None = None,
@@ -194,10 +181,10 @@ def statistics_of(
         version=progress.version,
         steps=progress.steps.steps,
         inputs=progress.inputs,
-        runs_started=progress.runs[RunStarted],
-        runs_completed=progress.runs[RunCompleted],
-        runs_failed=progress.runs[RunFailed],
-        runs_cancelled=progress.runs[RunCancelled],
+        runs_started=progress.runs[ev.RunStarted],
+        runs_completed=progress.runs[ev.RunCompleted],
+        runs_failed=progress.runs[ev.RunFailed],
+        runs_cancelled=progress.runs[ev.RunCancelled],
         final_answer=progress.final_answer,
         duration_s=progress.duration_s,
         usage=progress.usage,

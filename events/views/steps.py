@@ -22,13 +22,7 @@ from refold.events.core.content import (
 from refold.events.core.event import SECOND_US
 from refold.events.core.ids import PayloadHash, RunId, ToolCallId
 from refold.events.model.payloads import restore
-from refold.events.session.events import (
-    ModelRequested,
-    ModelResponded,
-    SessionEvent,
-    ToolCallCompleted,
-    ToolCallFailed,
-)
+from refold.events.session import events as ev
 
 NO_PAYLOADS: Mapping[PayloadHash, bytes] = MappingProxyType({})
 
@@ -119,16 +113,16 @@ class Steps:
         """The last step; there must be one."""
         return self._steps[-1]
 
-    def add(self, event: SessionEvent) -> None:
+    def add(self, event: ev.SessionEvent) -> None:
         """Take the next event."""
         match event:
-            case ModelRequested():
+            case ev.ModelRequested():
                 self._wanted_at = event.at
-            case ModelResponded():
+            case ev.ModelResponded():
                 self._begin(event)
-            case ToolCallCompleted():
+            case ev.ToolCallCompleted():
                 self._observe(event, None)
-            case ToolCallFailed(kind=kind):
+            case ev.ToolCallFailed(kind=kind):
                 self._observe(event, kind)
             case _:
                 return
@@ -137,7 +131,7 @@ class Steps:
         """Return the text in blocks, joined; images and what only a provider understands are left out."""
         return "".join(self._text(block) for block in content if not isinstance(block, ThinkingBlock))
 
-    def _begin(self, event: ModelResponded) -> None:
+    def _begin(self, event: ev.ModelResponded) -> None:
         uses = tool_uses(event.content)
         thoughts = [self._text(block) for block in event.content if _is_thought(block)]
         said = "".join(self._text(block) for block in event.content if not _is_thought(block))
@@ -158,7 +152,7 @@ class Steps:
             )
         )
 
-    def _observe(self, event: ToolCallCompleted | ToolCallFailed, kind: ErrorKind | None) -> None:
+    def _observe(self, event: ev.ToolCallCompleted | ev.ToolCallFailed, kind: ErrorKind | None) -> None:
         place, number = self._open.pop(event.call, (None, 0))
         if place is None:  # A call of an imported history.
             return
@@ -181,7 +175,9 @@ class Steps:
         return block.text if isinstance(block, TextBlock) else ""
 
 
-def steps_of(events: Iterable[SessionEvent], payloads: Mapping[PayloadHash, bytes] = NO_PAYLOADS) -> tuple[Step, ...]:
+def steps_of(
+    events: Iterable[ev.SessionEvent], payloads: Mapping[PayloadHash, bytes] = NO_PAYLOADS
+) -> tuple[Step, ...]:
     """Return the steps in a session's events, which begin with its first one.
 
     Args:
@@ -197,9 +193,11 @@ def steps_of(events: Iterable[SessionEvent], payloads: Mapping[PayloadHash, byte
     return steps.steps
 
 
-def stored_texts(events: Iterable[SessionEvent]) -> list[PayloadHash]:
+def stored_texts(events: Iterable[ev.SessionEvent]) -> list[PayloadHash]:
     """Return the payloads that hold texts of the steps in `events`, in order, each once."""
-    answers = (event for event in events if isinstance(event, ModelResponded | ToolCallCompleted | ToolCallFailed))
+    answers = (
+        event for event in events if isinstance(event, ev.ModelResponded | ev.ToolCallCompleted | ev.ToolCallFailed)
+    )
     blocks: Iterable[Block] = (block for event in answers for block in event.content)
     stored = (block for block in blocks if isinstance(block, StoredBlock))
     return list(dict.fromkeys(block.hash for block in stored if block.holds in ("text", "thinking")))

@@ -11,19 +11,7 @@ from refold.events.core.ids import AgentId, RunId, SessionId, StreamName, ToolCa
 from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import AgentConfig, AgentConfiguration, CodeIdentity, ToolSpec, configuration_of
 from refold.events.model.messages import RequestReference, StopReason, Usage
-from refold.events.session.commands import (
-    CancelRun,
-    Configure,
-    DecideApproval,
-    OpenSession,
-    RecordModelFailure,
-    RecordModelResponse,
-    RecordTimer,
-    RecordToolResult,
-    ResumeRun,
-    SendInput,
-    SessionCommand,
-)
+from refold.events.session import commands
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, fold
 from refold.events.session.events import SessionEvent, Verdict
 from refold.events.session.invariants import SessionChecker, check_state
@@ -72,8 +60,8 @@ def response(
     stop_reason: StopReason = "end_turn",
     verdicts: Sequence[Verdict] = (),
     usage: Usage = USAGE,
-) -> RecordModelResponse:
-    return RecordModelResponse(
+) -> commands.RecordModelResponse:
+    return commands.RecordModelResponse(
         run=run,
         turn=turn,
         content=tuple(content),
@@ -132,15 +120,15 @@ class Session:
         self.outcome: list[SessionEvent] | Recorded = []
         """What the last command came to."""
         if configuration is not None:
-            self.tell(OpenSession(session=SessionId("alice"), agent=AgentId("agent")))
-            self.tell(Configure(configuration=configuration))
+            self.tell(commands.OpenSession(session=SessionId("alice"), agent=AgentId("agent")))
+            self.tell(commands.Configure(configuration=configuration))
 
-    def tell(self, command: SessionCommand) -> list[SessionEvent]:
+    def tell(self, command: commands.SessionCommand) -> list[SessionEvent]:
         """Return the batch that `command` causes; empty where it was recorded before."""
         recorded = self.tell_or_recorded(command)
         return [] if isinstance(recorded, Recorded) else recorded
 
-    def tell_or_recorded(self, command: SessionCommand) -> list[SessionEvent] | Recorded:
+    def tell_or_recorded(self, command: commands.SessionCommand) -> list[SessionEvent] | Recorded:
         self.now += 1_000
         planned = plan(SESSION_CORE, self.state, command, self.now)
         if isinstance(planned, Recorded):
@@ -201,11 +189,11 @@ class Session:
     ) -> list[SessionEvent]:
         content = (say(text),)
         return self.tell(
-            SendInput(content=content, key=key, cancelled=cancelled, now=now, stepwise=stepwise, due_at=due_at)
+            commands.SendInput(content=content, key=key, cancelled=cancelled, now=now, stepwise=stepwise, due_at=due_at)
         )
 
     def send_content(self, *content: UserContent) -> list[SessionEvent]:
-        return self.tell(SendInput(content=content))
+        return self.tell(commands.SendInput(content=content))
 
     def answer(
         self, *content: AnswerContent, verdicts: Sequence[Verdict] | None = None, stop_reason: StopReason | None = None
@@ -235,7 +223,7 @@ class Session:
         run = self.state.run
         assert run is not None
         return self.tell(
-            RecordModelFailure(
+            commands.RecordModelFailure(
                 run=run.id, turn=run.turns, kind=kind, message=message, retryable=retryable, retry_after_s=retry_after_s
             )
         )
@@ -249,23 +237,25 @@ class Session:
         ends_run: bool = False,
         broken: bool = False,
     ) -> list[SessionEvent]:
-        return self.tell(RecordToolResult(call=call, content=(say(text),), kind=kind, ends_run=ends_run, broken=broken))
+        return self.tell(
+            commands.RecordToolResult(call=call, content=(say(text),), kind=kind, ends_run=ends_run, broken=broken)
+        )
 
     def decide(
         self, call: ToolCallId, allowed: bool, reason: str = "", key: str | None = None, *, always: bool = False
     ) -> list[SessionEvent]:
-        return self.tell(DecideApproval(call=call, allowed=allowed, reason=reason, key=key, always=always))
+        return self.tell(commands.DecideApproval(call=call, allowed=allowed, reason=reason, key=key, always=always))
 
     def cancel(self, run: RunId | None = None, key: str | None = None) -> list[SessionEvent]:
-        return self.tell(CancelRun(run=run, key=key))
+        return self.tell(commands.CancelRun(run=run, key=key))
 
     def fire(self, timer: str) -> list[SessionEvent]:
-        return self.tell(RecordTimer(timer=timer))
+        return self.tell(commands.RecordTimer(timer=timer))
 
     def crash(self, tools: Sequence[str] = TOOL_NAMES, *, asked: bool = False) -> list[SessionEvent]:
         """Lose the process: fold the decoded log again, and resume where `tools` exist."""
         self.restart()
-        return self.tell(ResumeRun(tools=tuple(tools), asked=asked))
+        return self.tell(commands.ResumeRun(tools=tuple(tools), asked=asked))
 
     def restart(self) -> None:
         refolded = fold(self.log)

@@ -34,17 +34,7 @@ from refold.events.core.ids import ToolCallId
 from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import RequestReference, StopReason, Usage
-from refold.events.session.commands import (
-    CancelRun,
-    DecideApproval,
-    ImportHistory,
-    RecordModelFailure,
-    RecordModelResponse,
-    RecordToolResult,
-    ResumeRun,
-    SendInput,
-    SessionCommand,
-)
+from refold.events.session import commands
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, fold
 from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, RunStarted, SessionEvent, Verdict
 from refold.events.session.invariants import SessionChecker, check_state
@@ -125,7 +115,9 @@ class Life:
         core: the four functions.
     """
 
-    def __init__(self, seed: int, core: Core[SessionState, SessionCommand, SessionEvent] = SESSION_CORE) -> None:
+    def __init__(
+        self, seed: int, core: Core[SessionState, commands.SessionCommand, SessionEvent] = SESSION_CORE
+    ) -> None:
         self.seed = seed
         self.steps = 0
         self.log: list[SessionEvent] = []
@@ -194,13 +186,13 @@ class Life:
         kinds: defaultdict[str, list[Move]] = defaultdict(list)
         full = len(self._witness.runs) + len(self._witness.scheduled) >= UNFINISHED_MAX
         for move in self._moves.after(self._witness):
-            if not (full and type(move.command) is SendInput and move.must_happen):
+            if not (full and type(move.command) is commands.SendInput and move.must_happen):
                 kinds[type(move.command).__name__].append(move)
         moves = kinds[self._random.choices(list(kinds), [WEIGHTS[kind] for kind in kinds])[0]]
         certain = [move for move in moves if move.must_happen]
         return self._random.choice(certain if certain and self._random.random() < 0.9 else moves)
 
-    def _invented(self) -> SessionCommand:
+    def _invented(self) -> commands.SessionCommand:
         """Return a command that no scope knows: keys in plenty, long answers, odd results, broken histories."""
         draw, witness = self._random, self._witness
         key = draw.choice(self._keys)
@@ -209,22 +201,24 @@ class Life:
                 content = draw.sample((TextBlock(text="Hello"), TextBlock(text=" "), TextBlock(text="\0é😀")), 2)
                 later = self._now + draw.randrange(100) if draw.random() < 0.3 else None
                 now, stepwise = later is None and draw.random() < 0.5, draw.random() < 0.1
-                return SendInput(content=tuple(content), key=key, now=now, stepwise=stepwise, due_at=later)
+                return commands.SendInput(content=tuple(content), key=key, now=now, stepwise=stepwise, due_at=later)
             case 1:
-                return CancelRun(run=draw.choice([*witness.runs, None]), key=key)
+                return commands.CancelRun(run=draw.choice([*witness.runs, None]), key=key)
             case 2 if witness.calls:
                 always = draw.random() < 0.3
                 allowed = always or draw.random() < 0.5
-                return DecideApproval(call=draw.choice(list(witness.calls)), allowed=allowed, always=always, key=key)
+                return commands.DecideApproval(
+                    call=draw.choice(list(witness.calls)), allowed=allowed, always=always, key=key
+                )
             case 3:
-                return ImportHistory(messages=_broken_history(draw), key=draw.choice((key, None)))
+                return commands.ImportHistory(messages=_broken_history(draw), key=draw.choice((key, None)))
             case 4 if witness.calls:
                 call, kind = draw.choice(list(witness.calls)), draw.choice((None, *get_args(ErrorKind)))
                 results: tuple[ResultContent, ...] = draw.choice(((TextBlock(text=" "),), (IMAGE,), ()))
-                return RecordToolResult(call=call, content=results, kind=kind, ends_run=draw.random() < 0.2)
+                return commands.RecordToolResult(call=call, content=results, kind=kind, ends_run=draw.random() < 0.2)
             case 5 if witness.open_run is not None:
                 turn, wait_s = draw.choice((1, witness.runs[witness.open_run].turn)), draw.choice((None, 1.5, 1e9))
-                return RecordModelFailure(
+                return commands.RecordModelFailure(
                     run=witness.open_run,
                     turn=turn,
                     kind=draw.choice(("server", "agent_loop")),
@@ -235,18 +229,18 @@ class Life:
             case _:
                 return self._long_answer()
 
-    def _long_answer(self) -> SessionCommand:
+    def _long_answer(self) -> commands.SessionCommand:
         draw = self._random
         run = self._witness.open_run
         if run is None:
-            return ResumeRun(tools=TOOL_NAMES)
+            return commands.ResumeRun(tools=TOOL_NAMES)
         content: list[AnswerContent] = []
         for _ in range(draw.randrange(8)):
             name = draw.choice((*TOOL_NAMES, UNHEARD_OF))
             content.append(draw.choice((TextBlock(text="x"), TextBlock(text=" "), ThinkingBlock(thinking="hm"))))
             content.append(ToolUseBlock(id=ToolCallId(""), name=name, input={"n": draw.randrange(9)}))
         stops: tuple[StopReason, ...] = ("tool_use", "tool_use", "tool_use", *get_args(StopReason))
-        return RecordModelResponse(
+        return commands.RecordModelResponse(
             run=run,
             turn=self._witness.runs[run].turn,
             content=tuple(content),
@@ -317,7 +311,7 @@ class Life:
         refolded = fold(self.log)
         self._expect("INV6", _encode(refolded) == _encode(self._state), "the folded log gives another state")
         self._state = refolded
-        self._tell(Move(ResumeRun(tools=tuple(name for name in TOOL_NAMES if self._random.random() < 0.7))))
+        self._tell(Move(commands.ResumeRun(tools=tuple(name for name in TOOL_NAMES if self._random.random() < 0.7))))
 
     def _come_to_rest(self) -> None:
         for _ in range(STEPS_TO_REST):

@@ -8,23 +8,7 @@ from refold.events.core.contract import Recorded
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.messages import Usage
-from refold.events.session.commands import (
-    AllowTurn,
-    CancelRun,
-    ClearHistory,
-    Configure,
-    DecideApproval,
-    ImportHistory,
-    OpenSession,
-    RecordCallWaiting,
-    RecordModelFailure,
-    RecordModelInterruption,
-    RecordTimer,
-    RecordToolResult,
-    ResumeRun,
-    SendInput,
-    SessionCommand,
-)
+from refold.events.session import commands
 from refold.events.session.core import SESSION_CORE
 from refold.events.session.events import InputQueued, ModelInterrupted
 from tests.events.conftest import Session, configuration, encoded, names, response, say, use
@@ -33,40 +17,40 @@ from tests.events.story import after
 CALL = ToolCallId("call_6_0")
 RUN = RunId("run_3")
 
-COMMANDS: dict[str, SessionCommand] = {
-    "open": OpenSession(session=SessionId("alice"), agent=AgentId("agent")),
-    "configure": Configure(configuration=configuration()),
-    "send": SendInput(content=(say("Hello"),)),
-    "send nothing": SendInput(content=(say(" "),)),
-    "import": ImportHistory(messages=(Message("user", (say("Hi"),)),)),
+COMMANDS: dict[str, commands.SessionCommand] = {
+    "open": commands.OpenSession(session=SessionId("alice"), agent=AgentId("agent")),
+    "configure": commands.Configure(configuration=configuration()),
+    "send": commands.SendInput(content=(say("Hello"),)),
+    "send nothing": commands.SendInput(content=(say(" "),)),
+    "import": commands.ImportHistory(messages=(Message("user", (say("Hi"),)),)),
     "answer": response(RUN, 1, [say("Hi")]),
-    "failure": RecordModelFailure(run=RUN, turn=1, kind="server", message="down"),
-    "result": RecordToolResult(call=CALL, content=(say("done"),)),
-    "strange result": RecordToolResult(call=ToolCallId("call_900_0"), content=(say("done"),)),
-    "decide": DecideApproval(call=CALL, allowed=True),
-    "cancel": CancelRun(),
-    "cancel it": CancelRun(run=RUN),
-    "cancel a stranger": CancelRun(run=RunId("run_900")),
-    "resume": ResumeRun(),
-    "resume, asked": ResumeRun(asked=True),
-    "timer": RecordTimer(timer="deadline:run_3"),
-    "send for now": SendInput(content=(say("Hello"),), now=True),
-    "send step by step": SendInput(content=(say("Hello"),), stepwise=True),
-    "send for later": SendInput(content=(say("Hello"),), due_at=5),
-    "send for later and now": SendInput(content=(say("Hello"),), due_at=5, now=True),
-    "allow a turn": AllowTurn(),
-    "allow a turn of it": AllowTurn(run=RUN),
-    "clear": ClearHistory(),
-    "interruption": RecordModelInterruption(turn=1, asked=5),
-    "decide for always": DecideApproval(call=CALL, allowed=True, always=True),
-    "deny for always": DecideApproval(call=CALL, allowed=False, always=True),
-    "result that ends the run": RecordToolResult(call=CALL, content=(say("done"),), ends_run=True),
-    "result that breaks": RecordToolResult(call=CALL, content=(), kind="permanent", broken=True),
-    "retry timer": RecordTimer(timer="retry:5"),
-    "expiry timer": RecordTimer(timer="expiry:7"),
-    "input timer": RecordTimer(timer="input:3"),
-    "call waits": RecordCallWaiting(call=CALL, waits=True),
-    "call goes on": RecordCallWaiting(call=CALL, waits=False),
+    "failure": commands.RecordModelFailure(run=RUN, turn=1, kind="server", message="down"),
+    "result": commands.RecordToolResult(call=CALL, content=(say("done"),)),
+    "strange result": commands.RecordToolResult(call=ToolCallId("call_900_0"), content=(say("done"),)),
+    "decide": commands.DecideApproval(call=CALL, allowed=True),
+    "cancel": commands.CancelRun(),
+    "cancel it": commands.CancelRun(run=RUN),
+    "cancel a stranger": commands.CancelRun(run=RunId("run_900")),
+    "resume": commands.ResumeRun(),
+    "resume, asked": commands.ResumeRun(asked=True),
+    "timer": commands.RecordTimer(timer="deadline:run_3"),
+    "send for now": commands.SendInput(content=(say("Hello"),), now=True),
+    "send step by step": commands.SendInput(content=(say("Hello"),), stepwise=True),
+    "send for later": commands.SendInput(content=(say("Hello"),), due_at=5),
+    "send for later and now": commands.SendInput(content=(say("Hello"),), due_at=5, now=True),
+    "allow a turn": commands.AllowTurn(),
+    "allow a turn of it": commands.AllowTurn(run=RUN),
+    "clear": commands.ClearHistory(),
+    "interruption": commands.RecordModelInterruption(turn=1, asked=5),
+    "decide for always": commands.DecideApproval(call=CALL, allowed=True, always=True),
+    "deny for always": commands.DecideApproval(call=CALL, allowed=False, always=True),
+    "result that ends the run": commands.RecordToolResult(call=CALL, content=(say("done"),), ends_run=True),
+    "result that breaks": commands.RecordToolResult(call=CALL, content=(), kind="permanent", broken=True),
+    "retry timer": commands.RecordTimer(timer="retry:5"),
+    "expiry timer": commands.RecordTimer(timer="expiry:7"),
+    "input timer": commands.RecordTimer(timer="input:3"),
+    "call waits": commands.RecordCallWaiting(call=CALL, waits=True),
+    "call goes on": commands.RecordCallWaiting(call=CALL, waits=False),
 }
 
 
@@ -161,11 +145,13 @@ def test_every_command_in_every_situation_is_accepted_known_or_refused_and_admit
 
 def test_a_session_is_not_opened_again_as_another(session: Session) -> None:
     with pytest.raises(CommandRejected, match="this is session 'alice', not 'bob'"):
-        session.tell(OpenSession(session=SessionId("bob"), agent=AgentId("agent")))
+        session.tell(commands.OpenSession(session=SessionId("bob"), agent=AgentId("agent")))
 
 
 def test_a_repeated_import_with_a_key_is_known_although_its_calls_got_new_ids(session: Session) -> None:
-    given = ImportHistory(messages=(Message("user", (say("Hi"),)), Message("assistant", (use("look", "t1"),))), key="i")
+    given = commands.ImportHistory(
+        messages=(Message("user", (say("Hi"),)), Message("assistant", (use("look", "t1"),))), key="i"
+    )
     session.tell(given)
     assert session.tell(given) == []
     assert len(session.history) == 3
@@ -226,7 +212,9 @@ def test_tokens_of_an_interrupted_answer_are_not_counted_to_the_next_run(session
 def test_what_had_come_of_an_answer_is_evidence_with_its_tokens_and_the_call_goes_on(session: Session) -> None:
     session.send()
     before = session.pending
-    command = RecordModelInterruption(turn=1, asked=5, content=(say("Half an"), say(" ")), usage=Usage(output_tokens=3))
+    command = commands.RecordModelInterruption(
+        turn=1, asked=5, content=(say("Half an"), say(" ")), usage=Usage(output_tokens=3)
+    )
     (interrupted,) = session.tell(command)
     assert isinstance(interrupted, ModelInterrupted)
     assert (interrupted.asked, interrupted.content) == (5, (say("Half an"),))
@@ -240,7 +228,7 @@ def test_the_tokens_of_another_model_call_are_not_the_runs(session: Session) -> 
     session.send()
     session.cancel()
     session.send()
-    session.tell(RecordModelInterruption(turn=1, asked=5, usage=Usage(output_tokens=3)))
+    session.tell(commands.RecordModelInterruption(turn=1, asked=5, usage=Usage(output_tokens=3)))
     assert session.state.run is not None
     assert (session.state.run.usage, session.state.usage) == (Usage(), Usage(output_tokens=3))
 
@@ -248,4 +236,4 @@ def test_the_tokens_of_another_model_call_are_not_the_runs(session: Session) -> 
 def test_nothing_is_recorded_before_the_session_is_open() -> None:
     session = Session()
     with pytest.raises(CommandRejected, match="not open"):
-        session.tell(RecordModelInterruption(turn=1, asked=5))
+        session.tell(commands.RecordModelInterruption(turn=1, asked=5))

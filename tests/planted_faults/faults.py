@@ -34,8 +34,8 @@ FAULTS = (
     Fault(
         "a run completes twice",
         "session/react",
-        "return [RunCompleted(run=run.id)]",
-        "return [RunCompleted(run=run.id), RunCompleted(run=run.id)]",
+        "return [ev.RunCompleted(run=run.id)]",
+        "return [ev.RunCompleted(run=run.id), ev.RunCompleted(run=run.id)]",
         ("TOTAL",),
     ),
     Fault(
@@ -127,8 +127,8 @@ FAULTS = (
     Fault(
         "a call that a person denied runs",
         "session/react",
-        "case ToolApprovalDecided(allowed=False):",
-        "case ToolApprovalDecided(allowed=None):",
+        "case ev.ToolApprovalDecided(allowed=False):",
+        "case ev.ToolApprovalDecided(allowed=None):",
         ("APPROVAL",),
     ),
     Fault(
@@ -156,7 +156,7 @@ FAULTS = (
         "an approved `once` call runs again and nobody is asked",
         "session/react",
         "return _ask(state, run, call, CRASHED_TEXT)",
-        "return ToolCallStarted(run=run.id, call=call.id)",
+        "return ev.ToolCallStarted(run=run.id, call=call.id)",
         ("INV1", "TIERS"),
     ),
     Fault(
@@ -257,8 +257,8 @@ FAULTS = (
     Fault(
         "calls of an imported history stay open",
         "session/react",
-        "case HistoryImported():\n            return _close_lost(state)",
-        "case HistoryImported():\n            return []",
+        "case ev.HistoryImported():\n            return _close_lost(state)",
+        "case ev.HistoryImported():\n            return []",
         ("APPROVAL",),
         scope="import",
     ),
@@ -272,8 +272,8 @@ FAULTS = (
     Fault(
         "the next input is left in the queue when a run has completed",
         "session/react",
-        "            | ModelRequested()\n        ):",
-        "            | ModelRequested()\n            | RunCompleted()\n        ):",
+        "            | ev.ModelRequested()\n        ):",
+        "            | ev.ModelRequested()\n            | ev.RunCompleted()\n        ):",
         ("LIVE",),
         scope="queue",
     ),
@@ -397,7 +397,7 @@ FAULTS = (
         "what nobody decided in time runs",
         "session/react",
         'return [_denied(state, expired, "denied", EXPIRED_TEXT)]',
-        "return [ToolCallStarted(run=state.run.id, call=expired)]",
+        "return [ev.ToolCallStarted(run=state.run.id, call=expired)]",
         ("INV1", "APPROVAL"),
         scope="always",
     ),
@@ -420,8 +420,8 @@ FAULTS = (
     Fault(
         "an allowance for always leaves the other calls waiting",
         "session/react",
-        "case ToolApprovalDecided(always=True):",
-        "case ToolApprovalDecided(always=None):",
+        "case ev.ToolApprovalDecided(always=True):",
+        "case ev.ToolApprovalDecided(always=None):",
         ("APPROVAL",),
         scope="people",
     ),
@@ -500,8 +500,8 @@ FAULTS = (
     Fault(
         "a scheduled input is queued without its key",
         "session/react",
-        "InputQueued(content=due.content, key=due.key, scheduled",
-        "InputQueued(content=due.content, scheduled",
+        "ev.InputQueued(content=due.content, key=due.key, scheduled",
+        "ev.InputQueued(content=due.content, scheduled",
         ("SCHEDULE",),
         scope="scheduled keys",
     ),

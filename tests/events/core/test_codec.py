@@ -20,17 +20,8 @@ from refold.events.kinds.episodic import EPISODIC_CORE
 from refold.events.kinds.semantic import SEMANTIC_CORE
 from refold.events.kinds.working_memory import WORKING_CORE
 from refold.events.model.messages import Usage
+from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC
-from refold.events.session.events import (
-    InputQueued,
-    ModelFailed,
-    ModelInterrupted,
-    RunCompleted,
-    SessionEvent,
-    TimerFired,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-)
 from tests.events.conftest import STREAM, say
 
 RUN, CALL = RunId("run_3"), ToolCallId("call_6_0")
@@ -58,10 +49,10 @@ def stored(data: bytes, *, version: int = 3, at: int = 77, batch: int | None = N
     )
 
 
-def holding(value: object) -> ToolApprovalRequested:
+def holding(value: object) -> ev.ToolApprovalRequested:
     """Return an event with any object in its arguments."""
     anything: Any = value
-    return ToolApprovalRequested(run=RUN, call=CALL, tool="pay", input={"x": anything})
+    return ev.ToolApprovalRequested(run=RUN, call=CALL, tool="pay", input={"x": anything})
 
 
 def nested(levels: int) -> object:
@@ -84,7 +75,7 @@ def test_every_recorded_shape_is_read_with_its_time_and_written_again_byte_for_b
 def test_case_j07_every_tag_that_was_ever_recorded_is_still_known_and_none_is_derived_from_a_name() -> None:
     assert {tag_of(data) for data in RECORDED} == {tag for codec in CODECS.values() for tag in codec.tags}
     decoded = {type(SESSION_CODEC.decode(stored(data))) for data in RECORDED if data.startswith(b'{"type":"session.')}
-    assert decoded == set(get_args(SessionEvent))
+    assert decoded == set(get_args(ev.SessionEvent))
 
 
 @pytest.mark.parametrize(
@@ -104,9 +95,9 @@ def test_what_would_not_be_read_back_equal_is_refused_by_its_path(path: str, val
 
 def test_case_e01_a_lone_surrogate_is_refused_wherever_it_stands() -> None:
     with pytest.raises(Unrecordable, match=r"^\$\.content\[0\]\.text holds a lone surrogate"):
-        SESSION_CODEC.encode(InputQueued(content=(TextBlock(text="a\ud83d"),)))
+        SESSION_CODEC.encode(ev.InputQueued(content=(TextBlock(text="a\ud83d"),)))
     with pytest.raises(Unrecordable, match=r"^\$\.key holds a lone surrogate"):
-        SESSION_CODEC.encode(InputQueued(content=WORDS, key="\ud83d"))
+        SESSION_CODEC.encode(ev.InputQueued(content=WORDS, key="\ud83d"))
 
 
 def test_case_e04_an_integer_that_other_readers_cannot_hold_is_refused() -> None:
@@ -114,7 +105,7 @@ def test_case_e04_an_integer_that_other_readers_cannot_hold_is_refused() -> None
         with pytest.raises(Unrecordable, match="integer beyond 64 bits"):
             SESSION_CODEC.encode(holding(value))
     with pytest.raises(Unrecordable, match=r"^\$\.usage\.input_tokens is an integer beyond 64 bits"):
-        SESSION_CODEC.encode(ModelInterrupted(turn=1, usage=Usage(input_tokens=2**70)))
+        SESSION_CODEC.encode(ev.ModelInterrupted(turn=1, usage=Usage(input_tokens=2**70)))
     assert SESSION_CODEC.encode(holding([2**63 - 1, -(2**63), "9" * 100, 1e300]))
 
 
@@ -133,26 +124,26 @@ def test_case_e08_nesting_that_a_deeper_stack_could_not_read_is_refused(levels: 
 
 
 def test_many_blocks_beside_each_other_are_not_deep() -> None:
-    assert SESSION_CODEC.encode(InputQueued(content=WORDS * 500))
+    assert SESSION_CODEC.encode(ev.InputQueued(content=WORDS * 500))
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_a_number_that_json_has_no_form_for_is_refused_in_a_field_too(number: float) -> None:
     with pytest.raises(Unrecordable, match=r"^\$\.retry_after_s is"):
-        SESSION_CODEC.encode(ModelFailed(run=RUN, turn=1, kind="server", message="", retry_after_s=number))
+        SESSION_CODEC.encode(ev.ModelFailed(run=RUN, turn=1, kind="server", message="", retry_after_s=number))
 
 
 def test_a_field_of_another_type_is_refused() -> None:
     wrong: Any = 5
     with pytest.raises(Unrecordable, match="RunCompleted"):
-        SESSION_CODEC.encode(RunCompleted(run=wrong))
+        SESSION_CODEC.encode(ev.RunCompleted(run=wrong))
 
 
 def test_an_event_beyond_the_largest_size_is_refused_and_says_how_large_it_is() -> None:
     with pytest.raises(Unrecordable, match=r"ToolCallCompleted\) has 2,000,\d\d\d bytes; an event may have 1,048,576"):
-        SESSION_CODEC.encode(ToolCallCompleted(call=CALL, content=(say("x" * 2_000_000),)))
-    frame = len(SESSION_CODEC.encode(ToolCallCompleted(call=CALL, content=(say(""),))))
-    assert SESSION_CODEC.encode(ToolCallCompleted(call=CALL, content=(say("x" * (EVENT_BYTES_MAX - frame)),)))
+        SESSION_CODEC.encode(ev.ToolCallCompleted(call=CALL, content=(say("x" * 2_000_000),)))
+    frame = len(SESSION_CODEC.encode(ev.ToolCallCompleted(call=CALL, content=(say(""),))))
+    assert SESSION_CODEC.encode(ev.ToolCallCompleted(call=CALL, content=(say("x" * (EVENT_BYTES_MAX - frame)),)))
 
 
 def test_an_event_that_is_longer_than_any_is_written_is_refused_before_it_is_looked_at() -> None:
@@ -164,9 +155,9 @@ def test_an_event_that_is_longer_than_any_is_written_is_refused_before_it_is_loo
 
 
 def test_nul_characters_are_kept() -> None:
-    data = SESSION_CODEC.encode(InputQueued(content=(say("a\0b"),)))
+    data = SESSION_CODEC.encode(ev.InputQueued(content=(say("a\0b"),)))
     assert b"\0" not in data
-    assert SESSION_CODEC.decode(stored(data)) == InputQueued(content=(say("a\0b"),), at=77)
+    assert SESSION_CODEC.decode(stored(data)) == ev.InputQueued(content=(say("a\0b"),), at=77)
 
 
 # Damaged and strange logs
@@ -213,12 +204,12 @@ def test_what_cannot_be_read_is_an_error_that_names_the_place(words: str, data: 
 
 def test_a_field_of_a_newer_version_is_passed_over() -> None:
     data = b'{"type":"session.run_completed.v1","run":"run_3","mood":"good","at":999}'
-    assert SESSION_CODEC.decode(stored(data)) == RunCompleted(run=RUN, at=77)
+    assert SESSION_CODEC.decode(stored(data)) == ev.RunCompleted(run=RUN, at=77)
 
 
 def test_of_two_members_of_one_name_the_last_one_counts() -> None:
     data = b'{"type":"session.run_completed.v1","run":"run_1","run":"run_3"}'
-    assert SESSION_CODEC.decode(stored(data)) == RunCompleted(run=RUN, at=77)
+    assert SESSION_CODEC.decode(stored(data)) == ev.RunCompleted(run=RUN, at=77)
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
@@ -263,7 +254,7 @@ def test_an_older_event_that_cannot_be_brought_to_todays_shape_is_named(data: by
 
 def test_events_get_their_places_and_causes_from_their_batches() -> None:
     def item(version: int, batch: int, position: int) -> StoredEvent:
-        data = SESSION_CODEC.encode(TimerFired(timer=str(version)))
+        data = SESSION_CODEC.encode(ev.TimerFired(timer=str(version)))
         return StoredEvent(position=position, stream=STREAM, version=version, batch=batch, at=5, data=data)
 
     other = StreamName("session/bob")
@@ -293,5 +284,5 @@ def test_events_get_their_places_and_causes_from_their_batches() -> None:
         "session/bob@1",
         "session/bob@7",
     ]
-    assert events[2].event == TimerFired(timer="3", at=5)
+    assert events[2].event == ev.TimerFired(timer="3", at=5)
     assert events[2].time == 5

@@ -10,32 +10,17 @@ from refold.events.core.errors import LogFormatError
 from refold.events.core.ids import RunId, ToolCallId
 from refold.events.model.configuration import AgentConfig
 from refold.events.model.messages import RequestReference
+from refold.events.session import events as ev
 from refold.events.session.commands import RecordModelFailure
 from refold.events.session.core import fold
-from refold.events.session.events import (
-    InputQueued,
-    ModelFailed,
-    ModelRequested,
-    ModelResponded,
-    RunCompleted,
-    RunStarted,
-    SessionEvent,
-    TerminalEvent,
-    TimerFired,
-    TimerSet,
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallStarted,
-)
 from refold.events.session.evolve import FOLDERS, evolve
 from refold.events.session.state import SessionState
 from tests.events.conftest import CODE, Session, configuration, decoded, encoded, say, use
 
 
 def test_there_is_a_folder_for_every_event_and_for_nothing_else() -> None:
-    assert set(FOLDERS) == set(get_args(SessionEvent))
-    assert set(get_args(TerminalEvent)) < set(FOLDERS)
+    assert set(FOLDERS) == set(get_args(ev.SessionEvent))
+    assert set(get_args(ev.TerminalEvent)) < set(FOLDERS)
 
 
 def test_folding_the_log_gives_the_live_state_and_so_does_a_part_on_top_of_the_part_before(session: Session) -> None:
@@ -55,7 +40,7 @@ def test_folding_the_log_gives_the_live_state_and_so_does_a_part_on_top_of_the_p
 def test_messages_are_the_blocks_of_the_events_in_a_list_that_only_grows(session: Session) -> None:
     session.send()
     event, shared = session.log[2], session.state.messages
-    assert isinstance(event, InputQueued)
+    assert isinstance(event, ev.InputQueued)
     assert fold(session.log).messages[0].content is event.content
     session.answer(say("Hi"))
     assert session.state.messages is shared
@@ -67,7 +52,7 @@ def test_a_whole_number_of_seconds_is_the_same_before_and_after_the_log(session:
     session.tell(
         RecordModelFailure(run=session.run, turn=1, kind="overloaded", message="busy", retryable=True, retry_after_s=3)
     )
-    (failed,) = [event for event in session.log if type(event) is ModelFailed]
+    (failed,) = [event for event in session.log if type(event) is ev.ModelFailed]
     assert type(failed.retry_after_s) is float
     session.replay()
 
@@ -84,33 +69,33 @@ def test_open_calls_are_shown_with_a_result_that_says_so_and_keeps_what_is_there
 
 def test_a_timer_of_another_run_or_of_none_ends_nothing() -> None:
     session = Session(configuration(AgentConfig(model="test-model", run_timeout_s=1)))
-    assert fold(decoded([TimerFired(timer="deadline:run_2")], 3), fold(session.log)).run is None
+    assert fold(decoded([ev.TimerFired(timer="deadline:run_2")], 3), fold(session.log)).run is None
     session.send()
-    state = fold(decoded([TimerFired(timer="deadline:run_2")], 6), session.state)
+    state = fold(decoded([ev.TimerFired(timer="deadline:run_2")], 6), session.state)
     assert state.run is not None
     assert state.run.phase == "model"
 
 
 RUN, CALL = RunId("run_3"), ToolCallId("call_6_0")
-ANSWERED = ToolCallCompleted(call=CALL, content=(TextBlock(text="again"),))
+ANSWERED = ev.ToolCallCompleted(call=CALL, content=(TextBlock(text="again"),))
 
 
 @pytest.mark.parametrize(
     ("after", "event"),
     [
-        ("opened", RunStarted(run=RUN, input=3, code=CODE, fingerprint="")),
-        ("opened", RunCompleted(run=RUN)),
-        ("opened", ModelRequested(run=RUN, turn=1)),
-        ("opened", ModelFailed(run=RUN, turn=1, kind="server", message="")),
-        ("opened", ToolApprovalDecided(call=CALL, allowed=True)),
+        ("opened", ev.RunStarted(run=RUN, input=3, code=CODE, fingerprint="")),
+        ("opened", ev.RunCompleted(run=RUN)),
+        ("opened", ev.ModelRequested(run=RUN, turn=1)),
+        ("opened", ev.ModelFailed(run=RUN, turn=1, kind="server", message="")),
+        ("opened", ev.ToolApprovalDecided(call=CALL, allowed=True)),
         ("opened", ANSWERED),
-        ("opened", ToolCallStarted(run=RUN, call=CALL)),
-        ("calls", ToolCallStarted(run=RUN, call=ToolCallId("call_6_9"))),
-        ("calls", ToolApprovalRequested(run=RUN, call=ToolCallId("call_6_9"), tool="look", input={})),
+        ("opened", ev.ToolCallStarted(run=RUN, call=CALL)),
+        ("calls", ev.ToolCallStarted(run=RUN, call=ToolCallId("call_6_9"))),
+        ("calls", ev.ToolApprovalRequested(run=RUN, call=ToolCallId("call_6_9"), tool="look", input={})),
         ("answered", ANSWERED),
         (
             "model",
-            ModelResponded(
+            ev.ModelResponded(
                 run=RUN,
                 turn=1,
                 content=(use("look"),),
@@ -120,7 +105,9 @@ ANSWERED = ToolCallCompleted(call=CALL, content=(TextBlock(text="again"),))
         ),
     ],
 )
-def test_events_that_contradict_each_other_are_an_error_that_names_the_version(after: str, event: SessionEvent) -> None:
+def test_events_that_contradict_each_other_are_an_error_that_names_the_version(
+    after: str, event: ev.SessionEvent
+) -> None:
     session = Session(configuration())
     if after != "opened":
         session.send()
@@ -135,4 +122,4 @@ def test_events_that_contradict_each_other_are_an_error_that_names_the_version(a
 
 def test_evolve_gives_back_the_state_that_it_changed() -> None:
     state = SessionState()
-    assert evolve(state, TimerSet(timer="t", due_at=1)) is state
+    assert evolve(state, ev.TimerSet(timer="t", due_at=1)) is state

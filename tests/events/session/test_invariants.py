@@ -12,28 +12,7 @@ from hypothesis import strategies as st
 from refold.events.core.content import Block, Message, ThinkingBlock, ToolResultBlock
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.messages import RequestReference
-from refold.events.session.events import (
-    CancelRequested,
-    ContextPrepared,
-    HistoryCleared,
-    HistoryImported,
-    InputQueued,
-    ModelRequested,
-    ModelResponded,
-    RunCompleted,
-    RunStarted,
-    SessionEvent,
-    SessionOpened,
-    TimerFired,
-    TimerSet,
-    ToolApprovalDecided,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallWaiting,
-    ToolResultLate,
-    TurnAllowed,
-)
+from refold.events.session import events as ev
 from refold.events.session.invariants import SessionChecker, Violation, check_events, check_history, check_state
 from tests.events.conftest import CODE, STREAM, decoded, say
 from tests.events.histories import answered, called, said
@@ -115,7 +94,7 @@ def test_what_providers_refuse_is_found(invariant: str, words: str, messages: li
 
 
 @cache
-def sound_log() -> tuple[SessionEvent, ...]:
+def sound_log() -> tuple[ev.SessionEvent, ...]:
     """Return a log with nearly everything that can happen in it."""
     life = Life(27)
     life.go(150)
@@ -140,23 +119,23 @@ ONE_TOOL = "send; calls write; result 0; says Done."
 ModelRequested, ModelResponded, RunCompleted."""
 
 
-def log_of(told: str) -> list[SessionEvent]:
+def log_of(told: str) -> list[ev.SessionEvent]:
     """Return the log of a session that was told what stories tell."""
     return after_lines(told.split("; ")).log
 
 
-Change: TypeAlias = Callable[[list[SessionEvent]], list[SessionEvent]]
+Change: TypeAlias = Callable[[list[ev.SessionEvent]], list[ev.SessionEvent]]
 
 
 def without(version: int) -> Change:
     return lambda log: log[: version - 1] + log[version:]
 
 
-def after(version: int, *events: SessionEvent) -> Change:
+def after(version: int, *events: ev.SessionEvent) -> Change:
     return lambda log: [*log[:version], *events, *log[version:]]
 
 
-def instead(version: int, *events: SessionEvent) -> Change:
+def instead(version: int, *events: ev.SessionEvent) -> Change:
     return lambda log: [*log[: version - 1], *events, *log[version:]]
 
 
@@ -164,18 +143,18 @@ def twice(version: int) -> Change:
     return lambda log: [*log[:version], log[version - 1], *log[version:]]
 
 
-ANSWER_WITH_CALL = ModelResponded(
+ANSWER_WITH_CALL = ev.ModelResponded(
     run=RUN,
     turn=1,
     content=called("call_6_0").content,  # type: ignore[arg-type]
     stop_reason="tool_use",
     request=RequestReference(configured=2, messages=1),
 )
-FAILED = ToolCallFailed(call=CALL, kind="cancelled", content=(say("Cancelled by user"),))
+FAILED = ev.ToolCallFailed(call=CALL, kind="cancelled", content=(say("Cancelled by user"),))
 
 
-STARTED_AGAIN = RunStarted(run=RunId("run_6"), input=6, code=CODE, fingerprint="")
-OPENED_AS_BOB = SessionOpened(session=SessionId("bob"), agent=AgentId("agent"))
+STARTED_AGAIN = ev.RunStarted(run=RunId("run_6"), input=6, code=CODE, fingerprint="")
+OPENED_AS_BOB = ev.SessionOpened(session=SessionId("bob"), agent=AgentId("agent"))
 
 
 @pytest.mark.parametrize(
@@ -185,49 +164,54 @@ OPENED_AS_BOB = SessionOpened(session=SessionId("bob"), agent=AgentId("agent"))
         ("INV4", 2, "opened again", twice(1)),
         ("INV4", 1, "says that it is 'bob'", instead(1, OPENED_AS_BOB)),
         ("INV4", 3, "begins from version 3, which is no input", without(3)),
-        ("INV4", 6, "run_9 is no run of this session", instead(6, ModelRequested(run=RunId("run_9"), turn=1))),
-        ("INV4", 6, "run_9 is no run of this session", after(5, CancelRequested(run=RunId("run_9")))),
+        ("INV4", 6, "run_9 is no run of this session", instead(6, ev.ModelRequested(run=RunId("run_9"), turn=1))),
+        ("INV4", 6, "run_9 is no run of this session", after(5, ev.CancelRequested(run=RunId("run_9")))),
         (
             "INV4",
             8,
             "call_9_0 is no call of this session",
-            after(7, ToolCallCompleted(call=ToolCallId("call_9_0"), content=())),
+            after(7, ev.ToolCallCompleted(call=ToolCallId("call_9_0"), content=())),
         ),
         (
             "INV4",
             8,
             "call_9_0 is no call of this session",
-            after(7, ToolResultLate(call=ToolCallId("call_9_0"), content=())),
+            after(7, ev.ToolResultLate(call=ToolCallId("call_9_0"), content=())),
         ),
         ("INV3", 5, "the input at version 3 becomes a run again", twice(4)),
         ("INV2", 12, "run_3 goes on after its terminal event", twice(11)),
-        ("INV2", 12, "run_3 goes on after its terminal event", after(11, ModelRequested(run=RUN, turn=3))),
-        ("INV2", 12, "is to be cancelled after its terminal event", after(11, CancelRequested(run=RUN))),
-        ("INV2", 4, "run_3 has an event before its RunStarted", after(3, ModelRequested(run=RUN, turn=1))),
-        ("INV2", 12, "run_3 was cancelled and ends with RunCompleted", after(10, CancelRequested(run=RUN))),
-        ("INV2", 6, "a model call begins in run_3 after it was cancelled", after(4, CancelRequested(run=RUN))),
-        ("INV2", 8, "call_6_0 begins in run_3 after it was cancelled", after(6, CancelRequested(run=RUN))),
+        ("INV2", 12, "run_3 goes on after its terminal event", after(11, ev.ModelRequested(run=RUN, turn=3))),
+        ("INV2", 12, "is to be cancelled after its terminal event", after(11, ev.CancelRequested(run=RUN))),
+        ("INV2", 4, "run_3 has an event before its RunStarted", after(3, ev.ModelRequested(run=RUN, turn=1))),
+        ("INV2", 12, "run_3 was cancelled and ends with RunCompleted", after(10, ev.CancelRequested(run=RUN))),
+        ("INV2", 6, "a model call begins in run_3 after it was cancelled", after(4, ev.CancelRequested(run=RUN))),
+        ("INV2", 8, "call_6_0 begins in run_3 after it was cancelled", after(6, ev.CancelRequested(run=RUN))),
         ("INV1", 7, "call_6_0 has a result and was never started", without(7)),
         ("INV1", 8, "call_6_0 starts again", twice(7)),
         ("INV1", 8, "a model call is made while 1 calls are unanswered, call_6_0 first", without(8)),
         ("INV1", 9, "something happens to call_6_0 after it was answered", twice(8)),
         ("INV1", 9, "something happens to call_6_0 after it was answered", after(8, FAILED)),
-        ("INV1", 7, "the work of call_6_0 waits and has not begun", after(6, ToolCallWaiting(call=CALL, waits=True))),
-        ("INV1", 9, "something happens to call_6_0 after it was", after(8, ToolCallWaiting(call=CALL, waits=False))),
-        ("INV1", 8, "recorded as late while the call is open", after(7, ToolResultLate(call=CALL, content=()))),
-        ("INV1", 8, "run_3 ends while 1 calls are unanswered", after(7, RunCompleted(run=RUN))),
+        (
+            "INV1",
+            7,
+            "the work of call_6_0 waits and has not begun",
+            after(6, ev.ToolCallWaiting(call=CALL, waits=True)),
+        ),
+        ("INV1", 9, "something happens to call_6_0 after it was", after(8, ev.ToolCallWaiting(call=CALL, waits=False))),
+        ("INV1", 8, "recorded as late while the call is open", after(7, ev.ToolResultLate(call=CALL, content=()))),
+        ("INV1", 8, "run_3 ends while 1 calls are unanswered", after(7, ev.RunCompleted(run=RUN))),
         ("INV1", 9, "the call id call_6_0 is used again", after(8, ANSWER_WITH_CALL)),
-        ("INV1", 8, "decided about and did not wait", after(7, ToolApprovalDecided(call=CALL, allowed=True))),
-        ("INV0", 8, "holds a blank text", instead(8, ToolCallCompleted(call=CALL, content=(say(" "),)))),
-        ("INV0", 8, "says nothing", instead(8, ToolCallFailed(call=CALL, kind="timeout", content=(), started=True))),
+        ("INV1", 8, "decided about and did not wait", after(7, ev.ToolApprovalDecided(call=CALL, allowed=True))),
+        ("INV0", 8, "holds a blank text", instead(8, ev.ToolCallCompleted(call=CALL, content=(say(" "),)))),
+        ("INV0", 8, "says nothing", instead(8, ev.ToolCallFailed(call=CALL, kind="timeout", content=(), started=True))),
         ("INV0", 11, "follows another assistant message that was no pause", twice(10)),
-        ("INV0", 3, "the first one and not a user's", after(2, HistoryImported(messages=(assistant("x"),)))),
+        ("INV0", 3, "the first one and not a user's", after(2, ev.HistoryImported(messages=(assistant("x"),)))),
         ("INV0", 12, "no history can be shown from here on", twice(11)),
         (
             "INV1",
             10,
             "answers call_6_0, which the message before did not call",
-            after(9, ContextPrepared(run=RUN, replaced=2, summary=())),
+            after(9, ev.ContextPrepared(run=RUN, replaced=2, summary=())),
         ),
     ],
 )
@@ -241,7 +225,7 @@ def test_a_changed_log_is_found_at_the_version_where_it_goes_wrong(
     assert matching[0].version == version
 
 
-QUEUED = InputQueued(content=(say("Hello"),), scheduled=3)
+QUEUED = ev.InputQueued(content=(say("Hello"),), scheduled=3)
 NOT_SCHEDULED = "the input of run_3 is queued and was not scheduled, or not any more"
 
 
@@ -249,33 +233,33 @@ NOT_SCHEDULED = "the input of run_3 is queued and was not scheduled, or not any 
     ("told", "events", "message"),
     [
         ("send; send", [STARTED_AGAIN], "run_6 begins while run_3 is under way"),
-        ("send due_at=5", [TimerFired(timer="input:3"), QUEUED, QUEUED], NOT_SCHEDULED),
+        ("send due_at=5", [ev.TimerFired(timer="input:3"), QUEUED, QUEUED], NOT_SCHEDULED),
         ("send due_at=5; cancel run_3", [QUEUED], NOT_SCHEDULED),
         (
             "send due_at=5; cancel run_3",
-            [CancelRequested(run=RUN)],
+            [ev.CancelRequested(run=RUN)],
             "run_3 is to be cancelled after its terminal event",
         ),
-        ("says Hi", [InputQueued(content=(), joins=RUN)], "run_3 goes on after its terminal event"),
-        ("says Hi", [InputQueued(content=(), joins=RunId("run_9"))], "run_9 is no run of this session"),
-        ("says Hi", [RunCompleted(run=RunId("run_9"))], "run_9 is no run of this session"),
-        ("send", [HistoryCleared()], "the history is cleared while run_3 is under way"),
-        ("calls look", [HistoryCleared()], "the history is cleared while 1 calls are unanswered, call_6_0 first"),
-        ("send stepwise; says Hi", [TurnAllowed(run=RUN, turn=2)], "run_3 goes on after its terminal event"),
-        ("calls pay", [ToolCallStarted(run=RUN, call=CALL)], "call_6_0 starts while it waits for approval"),
+        ("says Hi", [ev.InputQueued(content=(), joins=RUN)], "run_3 goes on after its terminal event"),
+        ("says Hi", [ev.InputQueued(content=(), joins=RunId("run_9"))], "run_9 is no run of this session"),
+        ("says Hi", [ev.RunCompleted(run=RunId("run_9"))], "run_9 is no run of this session"),
+        ("send", [ev.HistoryCleared()], "the history is cleared while run_3 is under way"),
+        ("calls look", [ev.HistoryCleared()], "the history is cleared while 1 calls are unanswered, call_6_0 first"),
+        ("send stepwise; says Hi", [ev.TurnAllowed(run=RUN, turn=2)], "run_3 goes on after its terminal event"),
+        ("calls pay", [ev.ToolCallStarted(run=RUN, call=CALL)], "call_6_0 starts while it waits for approval"),
     ],
 )
-def test_what_cannot_follow_is_found(told: str, events: list[SessionEvent], message: str) -> None:
+def test_what_cannot_follow_is_found(told: str, events: list[ev.SessionEvent], message: str) -> None:
     assert message in [violation.message for violation in check_events([*log_of(told), *events], STREAM)]
 
 
 def test_a_scheduled_input_whose_time_has_come_may_follow() -> None:
-    assert check_events([*log_of("send due_at=5"), TimerFired(timer="input:3"), QUEUED], STREAM) == []
+    assert check_events([*log_of("send due_at=5"), ev.TimerFired(timer="input:3"), QUEUED], STREAM) == []
 
 
 def test_inputs_that_ran_out_of_order_are_found() -> None:
     queued = log_of("send first; send second")
-    started = RunStarted(run=RunId("run_4"), input=4, code=CODE, fingerprint="")
+    started = ev.RunStarted(run=RunId("run_4"), input=4, code=CODE, fingerprint="")
     violations = check_events([*queued[:3], queued[5], started, queued[4]], STREAM)
     assert violations[0].invariant == "INV3"
     assert violations[0].message == "run_4 begins before run_3, whose input was accepted earlier"
@@ -283,7 +267,7 @@ def test_inputs_that_ran_out_of_order_are_found() -> None:
 
 def test_a_contradiction_is_reported_once_and_the_order_is_checked_on() -> None:
     log = log_of(ONE_TOOL)
-    bad = [*log[:3], RunCompleted(run=RUN), *log[3:], RunCompleted(run=RUN)]
+    bad = [*log[:3], ev.RunCompleted(run=RUN), *log[3:], ev.RunCompleted(run=RUN)]
     violations = check_events(bad, STREAM)
     assert sum("no history can be shown" in violation.message for violation in violations) == 1
     assert violations[-1].version == len(bad)
@@ -300,26 +284,28 @@ strange_blocks: st.SearchStrategy[list[Block]] = st.lists(
     st.sampled_from([say("x"), say(""), *called("call_6_0").content, result("call_6_0"), result("b")]), max_size=3
 )
 strange_messages = st.builds(Message, st.sampled_from(["user", "assistant"]), strange_blocks.map(tuple))
-strange_imports = st.builds(HistoryImported, messages=st.lists(strange_messages, max_size=3).map(tuple))
+strange_imports = st.builds(ev.HistoryImported, messages=st.lists(strange_messages, max_size=3).map(tuple))
 
 
 @st.composite
-def strange_events(draw: st.DrawFn) -> SessionEvent:
+def strange_events(draw: st.DrawFn) -> ev.SessionEvent:
     """Draw an event that can be decoded, about any run, any call and any input."""
-    event = draw(st.sampled_from([*sound_log(), TimerSet(timer="tea", due_at=1), TimerFired(timer="deadline:run_3")]))
+    event = draw(
+        st.sampled_from([*sound_log(), ev.TimerSet(timer="tea", due_at=1), ev.TimerFired(timer="deadline:run_3")])
+    )
     changes: dict[str, object] = {}
     if "run" in event.__struct_fields__:
         changes["run"] = draw(runs)
     if "call" in event.__struct_fields__:
         changes["call"] = draw(calls)
-    if type(event) is RunStarted:
+    if type(event) is ev.RunStarted:
         changes["input"] = draw(st.integers(-1, 9))
     return msgspec.structs.replace(event, **changes)
 
 
 @pytest.mark.in_full
 @given(st.lists(strange_events() | strange_imports, max_size=25))
-def test_any_list_of_events_is_checked_without_an_error(events: list[SessionEvent]) -> None:
+def test_any_list_of_events_is_checked_without_an_error(events: list[ev.SessionEvent]) -> None:
     mixed = decoded(events)
     for violation in check_events(mixed, STREAM):
         assert 1 <= violation.version <= len(mixed)

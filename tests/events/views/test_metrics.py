@@ -16,23 +16,8 @@ from refold.events.core.event import Event
 from refold.events.core.ids import AgentId, SessionId, StreamName
 from refold.events.core.records import StoredEvent
 from refold.events.model.messages import RequestReference, Usage
+from refold.events.session import events as ev
 from refold.events.session.core import fold
-from refold.events.session.events import (
-    ContextPrepared,
-    HistoryImported,
-    ModelFailed,
-    ModelInterrupted,
-    ModelResponded,
-    RetryScheduled,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunStarted,
-    SessionOpened,
-    ToolCallCompleted,
-    ToolCallFailed,
-    Verdict,
-)
 from refold.events.views.metrics import DAMAGED, MetricsState, count, count_all, evolve, snapshot
 from refold.events.views.metrics_counts import (
     NOT_FOUND,
@@ -66,12 +51,12 @@ def of(*events: tuple[StreamName, Event]) -> MetricsSnapshot:
     return snapshot(state)
 
 
-def answer(*tools: str, **more: Any) -> ModelResponded:
+def answer(*tools: str, **more: Any) -> ev.ModelResponded:
     return answered(*(call(name, number) for number, name in enumerate(tools)), **more)
 
 
-def opened(stream: StreamName, agent: str = "agent") -> tuple[StreamName, SessionOpened]:
-    return stream, SessionOpened(session=SessionId(stream), agent=AgentId(agent))
+def opened(stream: StreamName, agent: str = "agent") -> tuple[StreamName, ev.SessionOpened]:
+    return stream, ev.SessionOpened(session=SessionId(stream), agent=AgentId(agent))
 
 
 # What the figures are
@@ -83,41 +68,45 @@ def test_the_figures_are_those_of_an_independent_count(golden: Path) -> None:
     sessions = sessions_of(golden)
     decoded = [(stream, event) for stream, events in sessions.items() for event in events]
     kinds = Counter(type(event) for _, event in decoded)
-    assert found.sessions == len(sessions) == kinds[SessionOpened]
+    assert found.sessions == len(sessions) == kinds[ev.SessionOpened]
     assert (found.runs_started, found.runs_completed, found.runs_failed, found.runs_cancelled) == (
-        kinds[RunStarted],
-        kinds[RunCompleted],
-        kinds[RunFailed],
-        kinds[RunCancelled],
+        kinds[ev.RunStarted],
+        kinds[ev.RunCompleted],
+        kinds[ev.RunFailed],
+        kinds[ev.RunCancelled],
     )
     assert found.active_sessions == found.runs_started - sum(
-        kinds[end] for end in (RunCompleted, RunFailed, RunCancelled)
+        kinds[end] for end in (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)
     )
-    assert found.steps == kinds[ModelResponded]
+    assert found.steps == kinds[ev.ModelResponded]
     assert sum(found.events.values()) == len(events_of(golden))
     paid = [
-        event.usage for _, event in decoded if isinstance(event, ModelResponded | ModelInterrupted | ContextPrepared)
+        event.usage
+        for _, event in decoded
+        if isinstance(event, ev.ModelResponded | ev.ModelInterrupted | ev.ContextPrepared)
     ]
     assert found.usage == sum(paid, Usage())
     assert sum((counts.usage for counts in found.models.values()), Usage()) == found.usage
     folds = [fold(events) for events in sessions.values()]
     assert found.cost == pytest.approx(sum(state.cost for state in folds), abs=1e-9 * len(paid))
     assert (found.cost > 0) == any(state.cost for state in folds)
-    calls = sum(kinds[kind] for kind in (ModelResponded, ModelFailed, ContextPrepared))
+    calls = sum(kinds[kind] for kind in (ev.ModelResponded, ev.ModelFailed, ev.ContextPrepared))
     assert sum(counts.calls for counts in found.models.values()) == calls
-    assert sum(counts.retries for counts in found.models.values()) == kinds[RetryScheduled]
+    assert sum(counts.retries for counts in found.models.values()) == kinds[ev.RetryScheduled]
     assert found.models.get(UNKNOWN_MODEL, ModelCounts()).calls == 0, "but evidence of calls that never were"
 
     tools: dict[tuple[str, str], str] = {}
     for stream, event in decoded:
-        if isinstance(event, ModelResponded):
+        if isinstance(event, ev.ModelResponded):
             for use_, verdict in zip(tool_uses(event.content), event.verdicts, strict=True):
                 tools[stream, use_.id] = NOT_FOUND if verdict.verdict == "not_found" else use_.name
-        elif isinstance(event, HistoryImported) and event.messages[-1].role == "assistant":
+        elif isinstance(event, ev.HistoryImported) and event.messages[-1].role == "assistant":
             tools.update({(stream, use_.id): use_.name for use_ in tool_uses(event.messages[-1].content)})
-    successes = Counter(tools[stream, event.call] for stream, event in decoded if isinstance(event, ToolCallCompleted))
+    successes = Counter(
+        tools[stream, event.call] for stream, event in decoded if isinstance(event, ev.ToolCallCompleted)
+    )
     failures = Counter(
-        (tools[stream, event.call], event.kind) for stream, event in decoded if isinstance(event, ToolCallFailed)
+        (tools[stream, event.call], event.kind) for stream, event in decoded if isinstance(event, ev.ToolCallFailed)
     )
     assert {name: counts.calls for name, counts in found.tools.items()} == Counter(tools.values())
     assert {name: counts.successes for name, counts in found.tools.items()} == {n: successes[n] for n in found.tools}
@@ -125,7 +114,7 @@ def test_the_figures_are_those_of_an_independent_count(golden: Path) -> None:
     assert found.tool_calls == found.tool_successes + found.tool_failures, "every golden run has ended"
     assert found.tool_failures == failures.total() > 0
     agent = sum(found.agents.values(), AgentCounts())
-    assert set(found.agents) == {event.agent for _, event in decoded if isinstance(event, SessionOpened)}
+    assert set(found.agents) == {event.agent for _, event in decoded if isinstance(event, ev.SessionOpened)}
     assert (agent.sessions, agent.runs_started, agent.tool_calls, agent.tool_failures, agent.output_tokens) == (
         found.sessions,
         found.runs_started,
@@ -151,9 +140,9 @@ def test_calls_of_two_sessions_with_the_same_id_are_told_apart() -> None:
 
 
 def test_tools_that_do_not_exist_are_counted_as_one_and_compared_with_none() -> None:
-    unknown = Verdict(verdict="not_found")
+    unknown = ev.Verdict(verdict="not_found")
     found = of(
-        (ALICE, answer("a", "b", "pay", verdicts=(unknown, unknown, Verdict()))),
+        (ALICE, answer("a", "b", "pay", verdicts=(unknown, unknown, ev.Verdict()))),
         *((ALICE, failed("not_found", number=number)) for number in (0, 1)),
     )
     assert found.tools[NOT_FOUND] == ToolCounts(calls=2, failures=2, failure_kinds={"not_found": 2})

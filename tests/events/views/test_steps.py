@@ -9,21 +9,7 @@ from refold.events.core.ids import PayloadHash, ToolCallId
 from refold.events.model.configuration import CodeIdentity
 from refold.events.model.messages import RequestReference, Usage
 from refold.events.model.payloads import spill
-from refold.events.session.events import (
-    InputQueued,
-    ModelFailed,
-    ModelInterrupted,
-    ModelRequested,
-    ModelResponded,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunStarted,
-    SessionEvent,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolResultLate,
-)
+from refold.events.session import events as ev
 from refold.events.views.statistics import SessionStatistics, statistics_of
 from refold.events.views.steps import Step, Steps, steps_of, stored_texts
 from tests.events.run_events import GOLDEN, RUN, SECOND, answered, call, failed, returned, sessions_of, text
@@ -31,12 +17,12 @@ from tests.events.run_events import GOLDEN, RUN, SECOND, answered, call, failed,
 TOKENS = Usage(input_tokens=10, output_tokens=1)
 
 
-def started(at: int = 0) -> RunStarted:
-    return RunStarted(run=RUN, input=1, code=CodeIdentity(refold="0.1.0", core=1), fingerprint="f", at=at * SECOND)
+def started(at: int = 0) -> ev.RunStarted:
+    return ev.RunStarted(run=RUN, input=1, code=CodeIdentity(refold="0.1.0", core=1), fingerprint="f", at=at * SECOND)
 
 
-def wanted(turn: int = 1, at: int = 0) -> ModelRequested:
-    return ModelRequested(run=RUN, turn=turn, at=at * SECOND)
+def wanted(turn: int = 1, at: int = 0) -> ev.ModelRequested:
+    return ev.ModelRequested(run=RUN, turn=turn, at=at * SECOND)
 
 
 def test_what_is_said_beside_calls_is_thought_and_what_is_said_without_is_the_answer() -> None:
@@ -63,7 +49,7 @@ def test_what_is_said_beside_calls_is_thought_and_what_is_said_without_is_the_an
 
 
 def test_results_find_their_calls_in_whatever_order_they_come() -> None:
-    events: list[SessionEvent] = [
+    events: list[ev.SessionEvent] = [
         answered(call("a"), call("b", 1), call("c", 2)),
         failed("timeout", "slow", 2, at=9),
         returned("A", 0, at=2),
@@ -85,14 +71,14 @@ def test_an_answer_that_cannot_be_used_is_a_failed_step() -> None:
 
 
 def test_calls_that_brought_no_answer_and_results_of_nobodys_calls_are_no_steps() -> None:
-    late = ToolResultLate(call=ToolCallId("call_6_0"), content=(text("late"),))
-    error = ModelFailed(run=RUN, turn=1, kind="server", message="down")
-    half = ModelInterrupted(turn=1, content=(text("Half"),), usage=Usage(output_tokens=3))
+    late = ev.ToolResultLate(call=ToolCallId("call_6_0"), content=(text("late"),))
+    error = ev.ModelFailed(run=RUN, turn=1, kind="server", message="down")
+    half = ev.ModelInterrupted(turn=1, content=(text("Half"),), usage=Usage(output_tokens=3))
     assert steps_of([wanted(), error, half, failed("crashed", "gone"), late]) == ()
 
 
 def test_a_call_that_is_tried_again_began_when_it_was_first_wanted() -> None:
-    error = ModelFailed(run=RUN, turn=1, kind="server", message="down", retryable=True)
+    error = ev.ModelFailed(run=RUN, turn=1, kind="server", message="down", retryable=True)
     [step] = steps_of([wanted(at=1), error, answered(text("Hi."), at=30)])
     assert step.duration_s == 29
 
@@ -101,7 +87,10 @@ def test_large_texts_are_found_in_the_payloads_or_shown_by_their_size() -> None:
     said: tuple[AnswerContent, ...] = (ThinkingBlock(thinking="t" * 70_000), call("look"))
     seen: tuple[ResultContent, ...] = (text("r" * 70_000), ImageBlock(media_type="image/png", data=b"x" * 70_000))
     (content, payloads), (result, more) = spill(said), spill(seen)
-    events: list[SessionEvent] = [answered(*content), ToolCallCompleted(call=ToolCallId("call_6_0"), content=result)]
+    events: list[ev.SessionEvent] = [
+        answered(*content),
+        ev.ToolCallCompleted(call=ToolCallId("call_6_0"), content=result),
+    ]
     known: dict[PayloadHash, bytes] = {**payloads, **more}
     names = stored_texts(events)
     assert len(names) == 2
@@ -121,18 +110,18 @@ def test_what_only_a_provider_understands_says_nothing() -> None:
 # A session as a whole
 
 
-WHOLE: list[SessionEvent] = [
-    InputQueued(content=(text("Go"),)),
+WHOLE: list[ev.SessionEvent] = [
+    ev.InputQueued(content=(text("Go"),)),
     started(at=1),
     wanted(at=1),
     answered(text("Look first."), call("look", city="Faro"), call("pay", 1), at=2, usage=TOKENS),
     returned("rain", at=3),
     failed("denied", "no", 1, at=5),
     wanted(turn=2, at=5),
-    ModelInterrupted(turn=2, usage=Usage(output_tokens=7)),
+    ev.ModelInterrupted(turn=2, usage=Usage(output_tokens=7)),
     answered(text("It rains."), turn=2, at=6, usage=TOKENS),
-    RunCompleted(run=RUN, at=6 * SECOND),
-    InputQueued(content=(text("Again"),), at=100 * SECOND),
+    ev.RunCompleted(run=RUN, at=6 * SECOND),
+    ev.InputQueued(content=(text("Again"),), at=100 * SECOND),
     started(at=100),
     wanted(at=100),
     answered(text("Well."), at=104, usage=TOKENS),
@@ -165,17 +154,17 @@ def test_memories_that_entered_requests_are_hits() -> None:
 
 
 def test_a_tool_that_ends_the_run_gives_the_answer_and_the_first_of_two_counts() -> None:
-    run: list[SessionEvent] = [
+    run: list[ev.SessionEvent] = [
         started(),
         wanted(),
         answered(call("a"), call("b", 1)),
         returned("A", ends_run=True),
         returned("B", 1, ends_run=True),
     ]
-    assert statistics_of([*run, RunCompleted(run=RUN)]).final_answer == "A"
-    assert statistics_of([*run, RunFailed(run=RUN, kind="budget", message="")]).final_answer is None
-    again: list[SessionEvent] = [started(), wanted(), answered(text("Later.")), RunCompleted(run=RUN)]
-    assert statistics_of([*run, RunCancelled(run=RUN), *again]).final_answer == "Later."
+    assert statistics_of([*run, ev.RunCompleted(run=RUN)]).final_answer == "A"
+    assert statistics_of([*run, ev.RunFailed(run=RUN, kind="budget", message="")]).final_answer is None
+    again: list[ev.SessionEvent] = [started(), wanted(), answered(text("Later.")), ev.RunCompleted(run=RUN)]
+    assert statistics_of([*run, ev.RunCancelled(run=RUN), *again]).final_answer == "Later."
 
 
 def test_a_session_in_which_nothing_has_happened() -> None:
@@ -190,7 +179,7 @@ SESSIONS = [events for golden in GOLDEN for events in sessions_of(golden).values
 
 @given(st.sampled_from(SESSIONS), st.data())
 def test_steps_of_any_prefix_are_those_of_the_whole_less_what_came_later(
-    events: list[SessionEvent], data: st.DataObject
+    events: list[ev.SessionEvent], data: st.DataObject
 ) -> None:
     split = data.draw(st.integers(0, len(events)))
     steps = Steps()
@@ -208,15 +197,15 @@ def test_steps_of_any_prefix_are_those_of_the_whole_less_what_came_later(
 
 
 @pytest.mark.parametrize("events", SESSIONS, ids=lambda events: f"{len(events)} events")
-def test_the_figures_of_golden_sessions_are_those_of_an_independent_count(events: list[SessionEvent]) -> None:
+def test_the_figures_of_golden_sessions_are_those_of_an_independent_count(events: list[ev.SessionEvent]) -> None:
     found: SessionStatistics = statistics_of(events)
     kinds = [type(event) for event in events]
-    assert len(found.steps) == kinds.count(ModelResponded)
-    assert len(found.tool_calls) <= kinds.count(ToolCallCompleted) + kinds.count(ToolCallFailed)
+    assert len(found.steps) == kinds.count(ev.ModelResponded)
+    assert len(found.tool_calls) <= kinds.count(ev.ToolCallCompleted) + kinds.count(ev.ToolCallFailed)
     answered_calls = [action for action in found.tool_calls if action.ended_at]
     assert len(answered_calls) == len(found.tool_calls), "every golden run has ended"
-    assert len(found.failed_tool_calls) <= kinds.count(ToolCallFailed)
-    ended = [kinds.count(end) for end in (RunCompleted, RunFailed, RunCancelled)]
+    assert len(found.failed_tool_calls) <= kinds.count(ev.ToolCallFailed)
+    ended = [kinds.count(end) for end in (ev.RunCompleted, ev.RunFailed, ev.RunCancelled)]
     assert [found.runs_completed, found.runs_failed, found.runs_cancelled] == ended
     assert found.duration_s >= 0
     steps: list[Step] = [*found.successful_steps, *(step for step in found.steps if step.failed)]
