@@ -1,589 +1,90 @@
-"""One-line faults of the session's core, and the rules that must find each of them.
+"""The faults, as data: a small edit of a function's source, and what must find it.
 
-A fault replaces one text, which stands exactly once in its module, by another. It is data, so that whoever adds a rule
-or a decision adds the fault that would go unseen without it.
+The TOML files beside this module hold them, one file a layer. What finds a fault is rules of the exhaustive check
+(`test_core_faults`), named tests (`test_shell_faults`), or the drawn scenarios of a world (`test_scenario_faults`).
+With a new rule, guard or ending of the product comes the fault that would go unseen without its test.
 """
+
+import subprocess
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, TypeAlias
 
 import msgspec
 
+from tests.planted_faults.planting import LAYERS, Edit, copy_package, plant, run_copy
 from tests.selfcheck.exhaustive.rules import Rule
 
+SEARCH_S = 250
+"""Ends a search that a fault has made endless."""
 
-class Fault(msgspec.Struct, frozen=True):
-    """A fault to plant."""
+WorldName: TypeAlias = Literal["memory", "sqlite", "openai", "anthropic", "power", "disk"]
+
+
+class Fault(Edit, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A fault to plant, and what finds it."""
 
     name: str
-    module: str
-    """File in `events/`, without `.py`."""
-    original: str
-    planted: str
-    found_by: tuple[Rule, ...]
-    """Rules that the first violation breaks, all of them."""
+    rules: tuple[Rule, ...] = ()
+    """Of the exhaustive check: those that the first violation breaks, all of them."""
     scope: str = "calls"
-    """Name of the smallest scope of the everyday check in which it is found."""
+    """Name of the smallest scope of the everyday check in which these rules find it."""
+    tests: tuple[str, ...] = ()
+    """Ids of tests below `tests/`, each of which must fail; without its parameters, in at least one row."""
+    world: WorldName | None = None
+    """Where drawn scenarios look for it."""
+    search: str = ""
+    """The test file that searches for it with a program of its own; see `search`."""
+    missed: str = ""
+    """Why drawn scenarios do not find it, if so; named tests do."""
+
+    @property
+    def layer(self) -> str:
+        """The name of the folder that it is in."""
+        name = self.module.split(".")[1]
+        return name if name in LAYERS else "runtime"
+
+    @property
+    def part(self) -> str:
+        """Which part of the system it is in."""
+        return next(part for part, modules in PARTS.items() if self.module.startswith(modules))
 
 
-FAULTS = (
-    Fault(
-        "a cancelled run ends while a call is open",
-        "session/react",
-        "    if turn is not None:\n        call = turn.calls[turn.first_open]",
-        "    if turn is not None and turn.open > 1:\n        call = turn.calls[turn.first_open]",
-        ("INV1",),
-    ),
-    Fault(
-        "a run completes twice",
-        "session/react",
-        "return [ev.RunCompleted(run=run.id)]",
-        "return [ev.RunCompleted(run=run.id), ev.RunCompleted(run=run.id)]",
-        ("TOTAL",),
-    ),
-    Fault(
-        "a run stays open after its end",
-        "session/evolve",
-        "record.terminal, record.finished = state.version, state.last_run\n    state.run = None",
-        'record.terminal, record.finished = state.version, state.last_run\n    state.run, run.phase = run, "waiting"',
-        ("INV7",),
-    ),
-    Fault(
-        "an input stays queued when its run begins",
-        "session/evolve",
-        "queued = state.queue.pop(0)",
-        "queued = state.queue[0]",
-        ("INV3",),
-    ),
-    Fault(
-        "the newest input begins first",
-        "session/evolve",
-        "queued = state.queue.pop(0)",
-        "queued = state.queue.pop()",
-        ("INV3",),
-        scope="order",
-    ),
-    Fault(
-        "a late result enters the history",
-        "session/evolve_calls",
-        '    """Evidence about a call that was answered: nothing in the state depends on it."""',
-        "    state.messages.append(state.messages[-1])",
-        ("INV1", "HISTORY"),
-    ),
-    Fault(
-        "an answer that came too late enters the history",
-        "session/evolve",
-        "        state.cost += _cost(state, event.usage, None)\n",
-        '        state.messages.append(Message("assistant", event.content))\n',
-        ("INV0", "INV1", "HISTORY"),
-    ),
-    Fault(
-        "the results of a turn enter the history twice",
-        "session/evolve_calls",
-        "state.messages.append(results_message(turn))",
-        "state.messages.extend([results_message(turn)] * 2)",
-        ("INV1", "HISTORY"),
-    ),
-    Fault(
-        "a call is answered a second time",
-        "session/admit",
-        "    if call is None or call.result is not None:\n        if call is None and",
-        "    if call is None:\n        if call is None and",
-        ("TOTAL",),
-    ),
-    Fault(
-        "two calls of an answer share an id",
-        "session/admit",
-        'f"call_{version}_{index}"',
-        'f"call_{version}_0"',
-        ("INV1",),
-    ),
-    Fault(
-        "an acting call starts beside another",
-        "session/react",
-        'return call.policy.tier == "observe" and turn',
-        "return turn",
-        ("TIERS",),
-    ),
-    Fault(
-        "a call of a cut answer runs",
-        "session/state",
-        "if turn.truncated or call.verdict.verdict not in",
-        "if call.verdict.verdict not in",
-        ("APPROVAL",),
-    ),
-    Fault(
-        "a call that policy denies runs",
-        "session/state",
-        'not in ("allow", "ask")',
-        'not in ("allow", "ask", "deny")',
-        ("APPROVAL",),
-        scope="keys",
-    ),
-    Fault(
-        "a call that asks for approval runs without one",
-        "session/state",
-        'and call.policy.tier == "confirm")',
-        "and False)",
-        ("APPROVAL",),
-    ),
-    Fault(
-        "a call that a person denied runs",
-        "session/react",
-        "case ev.ToolApprovalDecided(allowed=False):",
-        "case ev.ToolApprovalDecided(allowed=None):",
-        ("APPROVAL",),
-    ),
-    Fault(
-        "a call is decided about twice",
-        "session/admit",
-        'or call.approval != "requested":',
-        "or not call.approval:",
-        ("INV1",),
-    ),
-    Fault(
-        "a `once` call runs again after a crash",
-        "session/evolve",
-        'call.policy.effect == "once" or call.name not in event.tools',
-        "call.name not in event.tools",
-        ("ONCE",),
-    ),
-    Fault(
-        "a call runs again where its tool is missing",
-        "session/evolve",
-        'call.policy.effect == "once" or call.name not in event.tools',
-        'call.policy.effect == "once"',
-        ("ONCE",),
-    ),
-    Fault(
-        "an approved `once` call runs again and nobody is asked",
-        "session/react",
-        "return _ask(state, run, call, CRASHED_TEXT)",
-        "return ev.ToolCallStarted(run=run.id, call=call.id)",
-        ("INV1", "TIERS"),
-    ),
-    Fault(
-        "the cancel of a queued input is forgotten",
-        "session/evolve",
-        "            queued.cancelled = True",
-        "            queued.cancelled = False",
-        ("INV2",),
-        scope="queue",
-    ),
-    Fault(
-        "an input whose token was cancelled runs",
-        "session/evolve",
-        "if queued.cancelled:",
-        "if not queued:",
-        ("INV2",),
-    ),
-    Fault(
-        "the cancel of a queued input ends the run under way",
-        "session/evolve",
-        "if run is not None and run.id == event.run:\n        run.phase",
-        "if run is not None:\n        run.phase",
-        ("INV2", "OUTCOME"),
-        scope="queue",
-    ),
-    Fault(
-        "a cancelled call is said to have crashed",
-        "session/react",
-        '"cancelled", CANCELLED_TEXT',
-        '"crashed", CRASHED_TEXT',
-        ("KINDS",),
-    ),
-    Fault(
-        "one turn too many",
-        "session/react",
-        "if run.turns >= configuration.max_turns:",
-        "if run.turns > configuration.max_turns:",
-        ("TURNS",),
-    ),
-    Fault(
-        "a run that is out of time goes on",
-        "session/evolve",
-        "elif event.timer == deadline_key(run):",
-        "elif event.timer == retry_key(run):",
-        ("OUTCOME",),
-    ),
-    Fault(
-        "a paused turn ends the run",
-        "session/evolve",
-        'elif event.stop_reason == "pause_turn":',
-        'elif event.stop_reason == "refusal":',
-        ("OUTCOME",),
-    ),
-    Fault(
-        "a key is forgotten when its run has ended",
-        "session/admit",
-        "if record is None:",
-        "if record is None or record.terminal:",
-        ("KEYS",),
-        scope="queue",
-    ),
-    Fault(
-        "a key means whatever comes with it",
-        "session/admit",
-        "if record.command != word or (digest",
-        "if record.command != word or not (digest",
-        ("KEYS",),
-        scope="keys",
-    ),
-    Fault(
-        "pending forgets a started call",
-        "session/react",
-        "for call in running_calls(state.turn))",
-        "for call in running_calls(state.turn)[:1])",
-        ("INV7",),
-    ),
-    Fault(
-        "a parked run has work in flight",
-        "session/react",
-        "    if run.parked:\n        return effects\n    limit",
-        "    limit",
-        ("INV7",),
-    ),
-    Fault(
-        "a parked run goes on when something arrives",
-        "session/react",
-        "    if run.parked:\n        return []\n    if run.phase",
-        "    if run.phase",
-        ("PARKED",),
-    ),
-    Fault(
-        "fruitless resumes are not counted",
-        "session/evolve",
-        "run.resumes += 1",
-        "run.resumes += 0",
-        ("PARKED",),
-    ),
-    Fault(
-        "calls of an imported history stay open",
-        "session/react",
-        "case ev.HistoryImported():\n            return _close_lost(state)",
-        "case ev.HistoryImported():\n            return []",
-        ("APPROVAL",),
-        scope="import",
-    ),
-    Fault(
-        "a started call is forgotten, so that its result is refused",
-        "session/evolve_calls",
-        "turn.calls[turn.index[event.call]].started = True",
-        "turn.calls[turn.index[event.call]].started = False",
-        ("TOTAL",),
-    ),
-    Fault(
-        "the next input is left in the queue when a run has completed",
-        "session/react",
-        "            | ev.ModelRequested()\n        ):",
-        "            | ev.ModelRequested()\n            | ev.RunCompleted()\n        ):",
-        ("LIVE",),
-        scope="queue",
-    ),
-    Fault(
-        "the result of another session's call is recorded",
-        "session/admit",
-        "if call is None and not _was_called(state, command.call):",
-        "if call is not None and not _was_called(state, command.call):",
-        ("INV4",),
-    ),
-    Fault(
-        "a refused decision changes the state",
-        "session/admit",
-        "    call = find_call(state, command.call)\n    if call is None or call.result is not None or",
-        "    call, state.at = find_call(state, command.call), 0\n    if call is None or call.result is not None or",
-        ("TOTAL",),
-    ),
-    Fault(
-        "admitting a cancel drops the queue, which no event says",
-        "session/admit",
-        "    run = state.run\n    wanted = command.run",
-        "    run, state.queue = state.run, []\n    wanted = command.run",
-        ("INV6",),
-        scope="queue",
-    ),
-    Fault(
-        "an error result says nothing",
-        "session/admit",
-        "content=content or (TextBlock(text=FAILED_TEXT),),",
-        "content=content,",
-        ("INV0",),
-    ),
-    Fault(
-        "an input that joins is never shown",
-        "session/evolve",
-        "        state.messages.extend(queued.message for queued in run.joining)\n",
-        "",
-        ("HISTORY",),
-        scope="joining",
-    ),
-    Fault(
-        "an input that joins is not shown to the model call that is made again",
-        "session/evolve",
-        'run.phase, run.asked = "model", state.version\n        _join(state, run)',
-        'run.phase, run.asked = "model", state.version',
-        ("HISTORY",),
-        scope="retries",
-    ),
-    Fault(
-        "a run that has its answer completes though an input joined it",
-        "session/react",
-        "return bool(run.joining) and not run.finishing",
-        "return False",
-        ("OUTCOME",),
-        scope="joining",
-    ),
-    Fault(
-        "clearing leaves the history as it is",
-        "session/evolve",
-        "    state.messages = []\n    state.cleared",
-        "    state.cleared",
-        ("HISTORY",),
-        scope="import",
-    ),
-    Fault(
-        "a summary may stand for less than it says, and leave a history that nobody accepts",
-        "model/context_window",
-        "return findings[0].message if findings else None",
-        "return None",
-        ("INV0",),
-        scope="summaries",
-    ),
-    Fault(
-        "a summary leaves what it stands for in the history",
-        "session/evolve",
-        "state.messages = [*event.summary, *state.messages[event.replaced :]]",
-        "state.messages = [*event.summary, *state.messages]",
-        ("HISTORY",),
-        scope="summaries",
-    ),
-    Fault(
-        "a run goes on though a summary has spent its budget",
-        "session/evolve",
-        "    _spend(state, event.usage, event.model)\n    spent = budget_spent(state, run)",
-        "    _spend(state, event.usage, event.model)\n    spent = None",
-        ("BUDGET",),
-        scope="paid summaries",
-    ),
-    Fault(
-        "the history is cleared during a run",
-        "session/admit",
-        '        raise CommandRejected(f"{state.run.id} is under way; cancel it, or clear the history after it")',
-        "        state = state",
-        ("INV1",),
-        scope="import",
-    ),
-    Fault(
-        "a run goes on though its next step was not allowed",
-        "session/react",
-        "run.turns >= run.turns_allowed:",
-        "run.turns > run.turns_allowed:",
-        ("STEPS",),
-        scope="steps",
-    ),
-    Fault(
-        "the time of a run counts while it waits for its next step",
-        "session/state",
-        "if run.parked or awaits_step(run):",
-        "if run.parked:",
-        ("INV7",),
-        scope="steps",
-    ),
-    Fault(
-        "a call that was denied in time is put to the person for ever",
-        "session/react",
-        "islice(state.turn.awaiting.items(), CALLS_RUNNING_MAX)",
-        "islice(state.turn.awaiting.items(), 0)",
-        ("INV7",),
-    ),
-    Fault(
-        "what nobody decided in time runs",
-        "session/react",
-        'return [_denied(state, expired, "denied", EXPIRED_TEXT)]',
-        "return [ev.ToolCallStarted(run=state.run.id, call=expired)]",
-        ("INV1", "APPROVAL"),
-        scope="always",
-    ),
-    Fault(
-        "what nobody decided in time is said to have been cancelled",
-        "session/react",
-        'return [_denied(state, expired, "denied", EXPIRED_TEXT)]',
-        'return [_denied(state, expired, "cancelled", EXPIRED_TEXT)]',
-        ("KINDS",),
-        scope="always",
-    ),
-    Fault(
-        "a second run of a `once` call is allowed with the others",
-        "session/react",
-        "if action_of(call) == action_of(decided) and not call.started",
-        "if action_of(call) == action_of(decided)",
-        ("ONCE",),
-        scope="people",
-    ),
-    Fault(
-        "an allowance for always leaves the other calls waiting",
-        "session/react",
-        "case ev.ToolApprovalDecided(always=True):",
-        "case ev.ToolApprovalDecided(always=None):",
-        ("APPROVAL",),
-        scope="people",
-    ),
-    Fault(
-        "an allowance for always is forgotten",
-        "session/evolve_calls",
-        "state.allowed_actions.setdefault(action_of(call), state.version)",
-        "state.allowed_actions.get(action_of(call))",
-        ("APPROVAL",),
-        scope="always",
-    ),
-    Fault(
-        "calls begin after a tool has ended the run",
-        "session/react",
-        "    if run.finishing:\n        unstarted",
-        "    if run.finishing and turn.running:\n        unstarted",
-        ("FINISH",),
-        scope="finishing",
-    ),
-    Fault(
-        "a run that a tool has ended asks the model again",
-        "session/evolve_calls",
-        '"answered" if run.finishing else "ready"',
-        '"ready"',
-        ("FINISH",),
-        scope="finishing",
-    ),
-    Fault(
-        "a run that a tool has ended does not wait for what runs",
-        "session/evolve_calls",
-        "run.finishing, run.final, run.stop_reason = True,",
-        'run.finishing, run.phase, run.final, run.stop_reason = True, "answered",',
-        ("INV1",),
-        scope="finishing",
-    ),
-    Fault(
-        "a breakage too many is forgiven",
-        "session/evolve_calls",
-        "run.breakages > configuration.recoveries_max:",
-        "run.breakages > configuration.recoveries_max + 1:",
-        ("RECOVERY",),
-        scope="breaking",
-    ),
-    Fault(
-        "breakages are counted over a turn that went well",
-        "session/evolve_calls",
-        "        run.breakages = 0",
-        "        run.breakages += 0",
-        ("OUTCOME", "RECOVERY"),
-        scope="breaking",
-    ),
-    Fault(
-        "a call about which nothing is known runs",
-        "session/state",
-        'not in ("allow", "ask")',
-        'not in ("allow", "ask", "broken")',
-        ("APPROVAL",),
-        scope="breaking",
-    ),
-    Fault(
-        "one attempt too many",
-        "model/retry",
-        "if counted >= own.get(kind, policy.attempts_max) or sum(failures.values()) >= total_max:",
-        "if counted > own.get(kind, policy.attempts_max):",
-        ("RETRY",),
-        scope="retries",
-    ),
-    Fault(
-        "what must not be repeated is repeated",
-        "session/react",
-        "if run is None or policy is None or not event.retryable or",
-        "if run is None or policy is None or",
-        ("RETRY",),
-        scope="retries",
-    ),
-    Fault(
-        "a scheduled input is queued without its key",
-        "session/react",
-        "ev.InputQueued(content=due.content, key=due.key, scheduled",
-        "ev.InputQueued(content=due.content, scheduled",
-        ("SCHEDULE",),
-        scope="scheduled keys",
-    ),
-    Fault(
-        "the time of a scheduled input passes and nothing happens",
-        "session/react",
-        "    due = state.due\n    if due is not None:",
-        "    due = state.due\n    if due is not None and state.run is None:",
-        ("SCHEDULE",),
-        scope="schedule",
-    ),
-    Fault(
-        "the later of two scheduled inputs comes first",
-        "session/evolve",
-        "key=lambda entry: (entry.due_at, entry.version)",
-        "key=lambda entry: entry.version",
-        ("INV7",),
-        scope="schedule",
-    ),
-    Fault(
-        "a scheduled input that was cancelled is queued",
-        "session/evolve",
-        "            del state.scheduled[place]\n",
-        "",
-        ("INV7",),
-        scope="schedule",
-    ),
-    Fault(
-        "the tokens of a run are not limited",
-        "model/spending",
-        "if budget.tokens is not None and tokens >= budget.tokens:",
-        "if budget.tokens is not None and tokens > budget.tokens:",
-        ("BUDGET",),
-        scope="tokens",
-    ),
-    Fault(
-        "calls of a run that has spent its budget run",
-        "session/evolve",
-        "        spent = budget_spent(state, run)\n        if spent is not None:",
-        "        spent = budget_spent(state, run)\n        if spent is not None and not uses:",
-        ("BUDGET",),
-        scope="budget",
-    ),
-    Fault(
-        "an answer that spends the budget is no answer where an input has joined",
-        "session/react",
-        "if run.turns >= state.configuration.max_turns or budget_spent(state, run) is not None:",
-        "if run.turns >= state.configuration.max_turns:",
-        ("OUTCOME", "BUDGET"),
-        scope="tokens",
-    ),
-    Fault(
-        "the model is not told why its answer cannot be used",
-        "session/evolve",
-        '    state.messages.append(Message("user", (TextBlock(text=event.rejected),)))\n',
-        "",
-        ("HISTORY",),
-        scope="rejecting",
-    ),
-    Fault(
-        "an answer that cannot be used is asked again once too often",
-        "session/react",
-        "if run.rejected_answers > configuration.rejections_max:",
-        "if run.rejected_answers > configuration.rejections_max + 1:",
-        ("OUTCOME",),
-        scope="rejecting",
-    ),
-    Fault(
-        "an answer that cannot be used is taken all the same",
-        "session/evolve",
-        '    run.phase = "ready"\n    run.empty_answers = 0\n',
-        '    run.phase = "answered"\n    run.empty_answers = 0\n',
-        ("OUTCOME",),
-        scope="rejecting",
-    ),
-    Fault(
-        "a run's time goes on while a child of it waits for a person",
-        "session/state",
-        "    return turn.running.keys() <= turn.waiting.keys()\n",
-        "    return not turn.running\n",
-        ("INV7",),
-        scope="children",
-    ),
+PARTS: dict[str, tuple[str, ...]] = {
+    "core, views": ("refold.events.",),
+    "journal": ("refold.actors.journal", "refold.actors.folded_actor"),
+    "effects": ("refold.actors.event_sourced", "refold.actors.effects", "refold.actors.hosted"),
+    "kernel": ("refold.actors.kernel.", "refold.actors.cancellation"),
+    "providers": ("refold.providers.",),
+    "session": ("refold.actors.agent.session",),
+    "tools, approvals": ("refold.actors.agent.tool", "refold.actors.agent.approval", "refold.actors.calls.policy"),
+    "model calls": ("refold.actors.",),
+    "stores": ("refold.stores.",),
+    "runtime": ("refold.",),
+}
+"""The parts, and how the names of their modules begin; a module belongs to the first that fits."""
+
+
+def loaded(name: str) -> tuple[Fault, ...]:
+    """Return the faults of one TOML file."""
+    text = (Path(__file__).parent / f"{name}.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomllib.loads(text)["fault"], tuple[Fault, ...])
+
+
+FAULTS = tuple(
+    fault
+    for name in ("core", "views", "stores", "actors", "runtime", "providers", "searches")
+    for fault in loaded(name)
 )
-"""Found by the everyday scopes, each within seconds."""
+CORE_FAULTS = tuple(fault for fault in FAULTS if fault.rules)
+SHELL_FAULTS = tuple(fault for fault in FAULTS if fault.tests)
+SCENARIO_FAULTS = tuple(fault for fault in FAULTS if fault.world)
+
+
+def search(folder: Path, program: str, *arguments: str, faults: Iterable[str]) -> subprocess.CompletedProcess[str]:
+    """Run a program, which looks for a fault, on a copy of the package, in `folder`, that has the named faults."""
+    copy_package(folder)
+    for name in faults:
+        plant(folder, next(fault for fault in FAULTS if fault.name == name))
+    return run_copy(folder, "-c", program, *arguments, timeout_s=SEARCH_S)

@@ -1,4 +1,4 @@
-"""Plants each fault of `scenario_faults` into a copy of the package, and plays drawn scenarios until one finds it.
+"""Plants each fault that has a world into a copy of the package, and plays drawn scenarios until one finds it.
 
 PYTHONPATH=. python -P -m tests.planted_faults.rehearsing      all of them; prints a table, exits 1 if one is missed
 ... --seeds=400                                                most scenarios for each; default 200
@@ -7,7 +7,6 @@ PYTHONPATH=. python -P -m tests.planted_faults.rehearsing      all of them; prin
 """
 
 import logging
-import os
 import subprocess
 import sys
 import tempfile
@@ -18,10 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from tests.planted_faults.planting import ROOT, copy_package, plant
-from tests.planted_faults.scenario_fault import ScenarioFault
-from tests.planted_faults.scenario_faults import SCENARIO_FAULTS
-from tests.planted_faults.sweep import Found, World, sweep
+from tests.planted_faults.faults import SCENARIO_FAULTS, Fault, WorldName
+from tests.planted_faults.planting import copy_package, plant, run_copy
+from tests.planted_faults.sweep import Found, sweep
 
 SEEDS = 200
 """Most scenarios that are played for one fault."""
@@ -30,13 +28,14 @@ ENDLESS_AFTER_S = 300
 """Ends a sweep that a fault has made endless, which finds nothing."""
 
 
-def rehearse(fault: ScenarioFault, folder: Path, seeds: int = SEEDS) -> Found:
+def rehearse(fault: Fault, folder: Path, seeds: int = SEEDS) -> Found:
     """Play drawn scenarios on a copy of the package in `folder`, which is empty, until one finds the fault."""
+    assert fault.world is not None
     copy_package(folder)
-    plant(folder, fault.file, fault.original, fault.planted)
+    plant(folder, fault)
     first, seconds = 0, 0.0
     while True:
-        found = _swept(fault, folder, seeds - first, first)
+        found = _swept(fault.world, folder, seeds - first, first)
         first, seconds = first + found.seeds, seconds + found.seconds
         if not found.rules or not breaks_anyway(fault.world, first - 1) or first == seeds:
             break
@@ -45,23 +44,15 @@ def rehearse(fault: ScenarioFault, folder: Path, seeds: int = SEEDS) -> Found:
 
 
 @cache
-def breaks_anyway(world: World, seed: int) -> bool:
-    """Return whether the scenario of a seed breaks a promise also without a fault, so that it finds none."""
+def breaks_anyway(world: WorldName, seed: int) -> bool:
+    """Return whether the scenario of a seed breaks a rule also without a fault, so that it finds none."""
     return bool(sweep(1, world, seed).rules)
 
 
-def _swept(fault: ScenarioFault, folder: Path, seeds: int, first: int) -> Found:
-    world = msgspec.json.encode(fault.world).decode()
-    program = [sys.executable, "-P", "-B", "-m", "tests.planted_faults.sweep", str(seeds), world, str(first)]
-    done = subprocess.run(
-        program,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "PYTHONASYNCIODEBUG": ""},
-        capture_output=True,
-        text=True,
-        timeout=ENDLESS_AFTER_S,
-        check=True,
-    )
+def _swept(world: WorldName, folder: Path, seeds: int, first: int) -> Found:
+    program = ("-m", "tests.planted_faults.sweep", str(seeds), world, str(first))
+    done = run_copy(folder, *program, timeout_s=ENDLESS_AFTER_S)
+    done.check_returncode()
     found = msgspec.json.decode(done.stdout, type=Found)
     assert Path(found.package).is_relative_to(folder), "another package was swept"
     return found
@@ -72,7 +63,7 @@ def main(arguments: Sequence[str]) -> int:
     logging.disable(logging.CRITICAL)  # Of what is played here to see whether it breaks anyway.
     options = dict((argument.removeprefix("--") + "=").split("=")[:2] for argument in arguments)
     seeds, only = int(options.get("seeds", SEEDS)), options.get("only", "")
-    faults = [fault for fault in SCENARIO_FAULTS if only in fault.name and ("all" in options or not fault.not_found)]
+    faults = [fault for fault in SCENARIO_FAULTS if only in fault.name and ("all" in options or not fault.missed)]
     found = dict(_rehearsed(faults, seeds))
     missed = [name for name, found_by in found.items() if not found_by.rules]
     parts = Counter(fault.part for fault in faults)
@@ -83,12 +74,12 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"; half of them within {needed[len(needed) // 2]} scenarios, all within {needed[-1]}")
     sys.stdout.write("\n")
     for fault in SCENARIO_FAULTS:
-        if fault.not_found and only in fault.name:
-            sys.stdout.write(f"not covered: {fault.name}: {fault.not_found}\n")
+        if fault.missed and only in fault.name:
+            sys.stdout.write(f"not covered: {fault.name}: {fault.missed}\n")
     return int(bool(missed))
 
 
-def _rehearsed(faults: Sequence[ScenarioFault], seeds: int) -> Iterator[tuple[str, Found]]:
+def _rehearsed(faults: Sequence[Fault], seeds: int) -> Iterator[tuple[str, Found]]:
     sys.stdout.write(f"{'part':<18}{'world':<11}{'found by':<26}{'scenarios':>10}{'seconds':>9}  fault\n")
     for fault in faults:
         with tempfile.TemporaryDirectory() as folder:
@@ -98,7 +89,7 @@ def _rehearsed(faults: Sequence[ScenarioFault], seeds: int) -> Iterator[tuple[st
                 found = Found(package=folder, seeds=0, seconds=ENDLESS_AFTER_S)
         rules = ", ".join(found.rules) or "MISSED"
         sys.stdout.write(
-            f"{fault.part:<18}{fault.world!s:<11}{rules:<26}{found.seeds:>10}{found.seconds:>9.1f}  {fault.name}\n"
+            f"{fault.part:<18}{fault.world:<11}{rules:<26}{found.seeds:>10}{found.seconds:>9.1f}  {fault.name}\n"
         )
         sys.stdout.flush()
         yield fault.name, found

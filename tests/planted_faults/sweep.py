@@ -1,6 +1,6 @@
-"""Plays drawn scenarios with the package that is imported until a promise is broken, and says which, as JSON.
+"""Plays drawn scenarios with the package that is imported until a rule is broken, and says which, as JSON.
 
-    PYTHONPATH=COPY:. python -P -m tests.planted_faults.sweep SEEDS [WORLD as JSON] [first seed]
+    PYTHONPATH=COPY:. python -P -m tests.planted_faults.sweep SEEDS [WORLD] [FIRST SEED]
 
 `tests.planted_faults.rehearsing` runs it on copies of the package that have a fault in them.
 """
@@ -25,7 +25,7 @@ from refold.scenarios.faults import AnyFault
 from refold.scenarios.plan.random_scenario import drawn_scenario
 from refold.scenarios.plan.scenario import Scenario, StoreName, WireName
 from refold.scenarios.simulator import Simulator
-from tests.scenarios.full_agent import full_agent
+from tests.planted_faults.faults import WorldName
 from tests.selfcheck.storage.__main__ import rehearse_storage
 
 IMAGES: Final = 200
@@ -35,19 +35,23 @@ DISK_ERRORS: Final = 25
 """In one rehearsal of storage."""
 
 
-class World(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class World(msgspec.Struct, frozen=True, kw_only=True):
     """Where a fault is looked for."""
 
     store: StoreName = "memory"
     wire: WireName = "none"
-    agent: Literal["small", "full"] = "small"
-    """`small`: that of this module; `full`: one with memory, subagents, a summarised context and the rest."""
     storage: Literal["", "power", "disk"] = ""
     """Instead of the simulator the rehearsal of storage: its power cuts, or its failing disks."""
 
-    def __str__(self) -> str:
-        named = (str(value) for value in msgspec.to_builtins(self).values())
-        return " ".join(named) or "memory"
+
+WORLDS: dict[WorldName, World] = {
+    "memory": World(),
+    "sqlite": World(store="sqlite"),
+    "openai": World(wire="openai"),
+    "anthropic": World(wire="anthropic"),
+    "power": World(storage="power"),
+    "disk": World(storage="disk"),
+}
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +63,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """That were played, the last one included."""
     seconds: float
     rules: tuple[str, ...] = ()
-    """That the last one broke; `ERROR` also for an exception. Empty: every promise was kept."""
+    """That the last one broke; `ERROR` also for an exception. Empty: every rule holds."""
     message: str = ""
 
 
@@ -129,11 +133,11 @@ EARLY: tuple[Callable[[random.Random], AnyFault], ...] = (
 """Faults that drawn scenarios have later in a simulation, when less goes on."""
 
 
-def sweep(seeds: int, world: World, first: int = 0) -> Found:
-    """Play the scenarios of some seeds, up to the first that breaks a promise."""
+def sweep(seeds: int, named: WorldName, first: int = 0) -> Found:
+    """Play the scenarios of some seeds, up to the first that breaks a rule."""
     package, began = str(Path(refold.__file__).parent), time.monotonic()
     rules: tuple[str, ...] = ()
-    message, played = "", 0
+    message, played, world = "", 0, WORLDS[named]
     play = _rehearse_storage if world.storage else _simulate
     for seed in range(first, first + seeds):
         played += 1
@@ -149,8 +153,7 @@ def sweep(seeds: int, world: World, first: int = 0) -> Found:
 
 def _simulate(seed: int, world: World) -> tuple[tuple[str, ...], str]:
     streaming = seed % 2 == 0
-    agent = full_agent(streaming=streaming) if world.agent == "full" else rehearsed_agent(streaming=streaming)
-    report = Simulator(agent).run(rehearsed_scenario(seed, world))
+    report = Simulator(rehearsed_agent(streaming=streaming)).run(rehearsed_scenario(seed, world))
     return tuple(sorted({broken.rule for broken in report.broken})), str(report.broken[0]) if report.broken else ""
 
 
@@ -166,8 +169,8 @@ def _rehearse_storage(seed: int, world: World) -> tuple[tuple[str, ...], str]:
 def main(arguments: list[str]) -> None:
     """Sweep, and print what came of it."""
     logging.disable(logging.CRITICAL)
-    seeds, world, first = (*arguments, *("{}", "0")[len(arguments) - 1 :])
-    found = sweep(int(seeds), msgspec.json.decode(world, type=World), int(first))
+    seeds, world, first = (*arguments, *("memory", "0")[len(arguments) - 1 :])
+    found = sweep(int(seeds), msgspec.convert(world, WorldName), int(first))
     sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
 
 

@@ -1,8 +1,5 @@
 """Replies and inputs that come twice, late, or after those who asked are gone: sessions take each once."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +7,7 @@ import pytest
 from refold.scenarios import Abandon, Cancel, Say, Scenario, Simulator, faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.report import SimulationReport
-from tests.planted_faults.planting import ROOT, copy_package, plant
+from tests.planted_faults.faults import search
 from tests.scenarios.test_simulator import agent
 
 ACTS = (
@@ -81,31 +78,9 @@ else:
     print("none")
 """
 
-PLANTED = [
-    pytest.param(
-        'if (recorded := _recorded(state, "send", command.key, given)) is not None:\n        return recorded\n',
-        'if (recorded := _recorded(state, "send", command.key, given)) is not None:\n        pass\n',
-        id="what is said twice is taken twice",
-    ),
-    pytest.param(
-        'if (recorded := _recorded(state, "cancel", command.key, command.run)) is not None:\n        return recorded\n',
-        'if (recorded := _recorded(state, "cancel", command.key, command.run)) is not None:\n        pass\n',
-        id="what is cancelled twice is cancelled twice",
-    ),
-]
-
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("original", "planted"), PLANTED)
-def test_a_planted_fault_of_messages_is_found(tmp_path: Path, original: str, planted: str) -> None:
-    copy_package(tmp_path)
-    plant(tmp_path, "events/session/admit.py", original, planted)
-    done = subprocess.run(
-        [sys.executable, "-P", "-B", "-c", SEARCH],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONASYNCIODEBUG": ""},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=True,
-    )
+@pytest.mark.parametrize("fault", ["what is said twice is taken twice", "what is cancelled twice is cancelled twice"])
+def test_a_planted_fault_of_messages_is_found(tmp_path: Path, fault: str) -> None:
+    done = search(tmp_path, SEARCH, faults=[fault])
     assert done.stdout.split() == ["ONCE"]

@@ -1,9 +1,6 @@
 """A state machine over the public API: it breaks no promise of this agent, and finds and shrinks what was planted."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from refold import Agent
 from refold.scenarios import faults
 from refold.scenarios.session_machine import SessionMachine
-from tests.planted_faults.planting import ROOT, copy_package, plant
+from tests.planted_faults.faults import search
 from tests.scenarios.test_simulator import agent
 
 SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -82,22 +79,7 @@ run_state_machine_as_test(OwnMachine, settings=settings(
 
 @pytest.mark.slow
 def test_what_is_acknowledged_before_its_commit_is_found_and_shrunk_to_a_few_calls(tmp_path: Path) -> None:
-    copy_package(tmp_path)
-    plant(
-        tmp_path,
-        "actors/folded_actor.py",
-        "            appended = await self.journal.append(batches, payloads)\n",
-        "            __import__('asyncio').ensure_future(self.journal.append(batches, payloads))\n"
-        "            appended = [Appended(stream=it.stream, position=1, version=1, chain=b'') for it in batches]\n",
-    )
-    done = subprocess.run(
-        [sys.executable, "-P", "-B", "-c", SEARCH],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONASYNCIODEBUG": ""},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=False,
-    )
+    done = search(tmp_path, SEARCH, faults=["what is not committed is acknowledged"])
     assert done.returncode != 0
     assert re.search(r"AssertionError: (INV5 session/|nobody was told)", done.stderr), done.stderr
     lines = [line.lstrip(" |") for line in done.stderr.splitlines()]

@@ -1,15 +1,12 @@
 """Hypothesis draws scenarios, finds those that break a promise, and shrinks them to what matters."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 
 from refold.scenarios import Scenario, Simulator, strategies
-from tests.planted_faults.planting import ROOT, copy_package, plant
+from tests.planted_faults.faults import search
 from tests.scenarios.test_simulator import agent
 
 
@@ -39,38 +36,13 @@ if report is not None:
     print(len(report.scenario.acts), len(report.scenario.faults))
 """
 
-PLANTED = [
-    pytest.param(
-        "actors/folded_actor.py",
-        "            appended = await self.journal.append(batches, payloads)\n",
-        "            __import__('asyncio').ensure_future(self.journal.append(batches, payloads))\n"
-        "            appended = [Appended(stream=it.stream, position=1, version=1, chain=b'') for it in batches]\n",
-        id="what is not committed is acknowledged",
-    ),
-    pytest.param(
-        "actors/event_sourced.py",
-        "            if recovery is None:\n",
-        "            if recovery is not None:\n                recovery = ()\n            if recovery is None:\n",
-        id="what a crash interrupted is left alone",
-    ),
-]
+PLANTED = ["what is not committed is acknowledged", "what a crash interrupted is left alone"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("file", "original", "planted"), PLANTED)
-def test_a_planted_fault_is_found_and_the_scenario_shrunk(
-    tmp_path: Path, file: str, original: str, planted: str
-) -> None:
-    copy_package(tmp_path)
-    plant(tmp_path, file, original, planted)
-    done = subprocess.run(
-        [sys.executable, "-P", "-B", "-c", SEARCH],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONASYNCIODEBUG": ""},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=True,
-    )
+@pytest.mark.parametrize("fault", PLANTED)
+def test_a_planted_fault_is_found_and_the_scenario_shrunk(tmp_path: Path, fault: str) -> None:
+    done = search(tmp_path, SEARCH, faults=[fault])
     rule, sizes = done.stdout.splitlines()
     assert rule != "none"
     acts, planned = map(int, sizes.split())

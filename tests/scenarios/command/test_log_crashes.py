@@ -2,11 +2,8 @@
 
 import asyncio
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +25,8 @@ from refold.scenarios.command.log_crashes import (
 )
 from refold.scenarios.command.log_prefixes import Prefix, RecordedLog, read_recorded_log, recorded_log
 from refold.stores import InMemoryStore
-from tests.planted_faults.planting import ROOT, copy_package, plant
+from tests.planted_faults.faults import search
+from tests.planted_faults.planting import ROOT
 from tests.scenarios.rehearsed import good
 from tests.scenarios.test_simulator import agent
 
@@ -220,19 +218,5 @@ print(sorted(summary.broken))
 
 @pytest.mark.slow
 def test_a_recovery_that_runs_again_what_it_must_not_is_found(log_file: Path, tmp_path: Path) -> None:
-    copy_package(tmp_path)
-    plant(
-        tmp_path,
-        "actors/event_sourced.py",
-        "            if recovery is None:\n",
-        "            if recovery is not None:\n                recovery = ()\n            if recovery is None:\n",
-    )
-    done = subprocess.run(
-        [sys.executable, "-P", "-B", "-c", SEARCH, str(log_file)],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONASYNCIODEBUG": ""},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=True,
-    )
+    done = search(tmp_path, SEARCH, str(log_file), faults=["what a crash interrupted is left alone"])
     assert "ONCE" in done.stdout

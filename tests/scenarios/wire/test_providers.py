@@ -1,8 +1,5 @@
 """Scenarios whose models are reached over a network, by the providers of the product."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,8 +9,8 @@ from refold.scenarios.faults import AnyFault
 from refold.scenarios.plan.random_scenario import drawn_scenario
 from refold.scenarios.report import SimulationReport
 from refold.scenarios.wire.messages import Wire
-from tests.planted_faults.planting import copy_package, plant
-from tests.scenarios.test_simulator import ROOT, agent
+from tests.planted_faults.faults import search
+from tests.scenarios.test_simulator import agent
 from tests.scenarios.two_processes import said_in_both
 
 WIRES: tuple[Wire, ...] = ("openai", "anthropic")
@@ -143,51 +140,15 @@ print("none")
 """
 
 PLANTED = [
-    pytest.param(
-        "runtime/providers/openai/stream.py",
-        "        if assembly.finish_reason is None:\n",
-        "        if assembly.finish_reason is None and not assembly.said_something:\n",
-        "EVIDENCE",
-        id="an answer that was cut is taken for whole",
-    ),
-    pytest.param(
-        "runtime/providers/http/client.py",
-        "    finally:\n        await _close_all(clients)\n",
-        "    finally:\n        pass\n",
-        "INV7",
-        id="connections outlive their process",
-    ),
-    pytest.param(
-        "runtime/providers/http/secrets.py",
-        "        values = {*(secret.reveal() for secret in secrets), *(",
-        "        values = {*(",
-        "SECRET",
-        id="a key gets into the log",
-    ),
-    pytest.param(
-        "runtime/providers/openai/request.py",
-        "            self._write_result(self._ids[call.id], result)\n",
-        "            if result is not None and not result.is_error:\n"
-        "                self._write_result(self._ids[call.id], result)\n",
-        "INV0",
-        id="results are not sent",
-    ),
+    ("an answer that was cut is taken for whole", "EVIDENCE"),
+    ("connections outlive their process", "INV7"),
+    ("a key gets into the log", "SECRET"),
+    ("results are not sent", "INV0"),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("file", "original", "planted", "rule"), PLANTED)
-def test_a_planted_fault_of_a_provider_is_found(
-    tmp_path: Path, file: str, original: str, planted: str, rule: str
-) -> None:
-    copy_package(tmp_path)
-    plant(tmp_path, file, original, planted)
-    done = subprocess.run(
-        [sys.executable, "-P", "-B", "-c", SEARCH],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONASYNCIODEBUG": ""},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=True,
-    )
+@pytest.mark.parametrize(("fault", "rule"), PLANTED)
+def test_a_planted_fault_of_a_provider_is_found(tmp_path: Path, fault: str, rule: str) -> None:
+    done = search(tmp_path, SEARCH, faults=[fault])
     assert done.stdout.split() == [rule]

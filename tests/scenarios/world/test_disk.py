@@ -2,9 +2,6 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import get_args
@@ -26,7 +23,7 @@ from refold.scenarios.world.disk import DAMAGES
 from refold.scenarios.world.sqlite_shim import IOERR_FSYNC, FileOperation, SQLiteShim
 from refold.stores import SQLiteStore
 from refold.stores.sample_batches import batch
-from tests.planted_faults.planting import ROOT, copy_package, plant
+from tests.planted_faults.faults import search
 from tests.scenarios.test_simulator import agent
 from tests.scenarios.two_processes import said_in_both
 
@@ -217,40 +214,16 @@ if report is not None:
     print(len(report.scenario.acts), len(report.scenario.faults))
 """
 
-COMMIT = '            connection.execute("COMMIT")\n            self._fault("append.committed")\n'
-WRITTEN = "                return await settled(future, timeout_s=self._timeout_s)\n"
-ACKNOWLEDGED_FIRST = """\
-                result = await settled(future, timeout_s=self._timeout_s)
-                self._submit(lambda it: it._connection.in_transaction and it._connection.execute("COMMIT"))
-                return result
-"""
-
 PLANTED = [
-    pytest.param(
-        [("stores/sqlite/append.py", COMMIT, ""), ("stores/sqlite/writer.py", WRITTEN, ACKNOWLEDGED_FIRST)],
-        id="what is acknowledged is committed thereafter",
-    ),
-    pytest.param(
-        [("stores/sqlite/file.py", '{"full": "FULL", ', '{"full": "NORMAL", ')],
-        id="what is committed is not synchronised",
-    ),
+    ["an append does not commit", "the writer commits after it has acknowledged"],
+    ["what is committed is not synchronised"],
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", PLANTED)
-def test_a_planted_fault_is_found_and_the_scenario_shrunk(tmp_path: Path, changes: list[tuple[str, str, str]]) -> None:
-    copy_package(tmp_path)
-    for file, original, planted in changes:
-        plant(tmp_path, file, original, planted)
-    done = subprocess.run(
-        [sys.executable, "-P", "-B", "-c", SEARCH],
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "PYTHONASYNCIODEBUG": ""},
-        capture_output=True,
-        text=True,
-        timeout=250,
-        check=True,
-    )
+@pytest.mark.parametrize("together", PLANTED, ids=" and ".join)
+def test_a_planted_fault_is_found_and_the_scenario_shrunk(tmp_path: Path, together: list[str]) -> None:
+    done = search(tmp_path, SEARCH, faults=together)
     rule, sizes = done.stdout.splitlines()
     assert rule in ("DURABLE", "EVIDENCE")  # What a model brought is lost, too.
     acts, planned = map(int, sizes.split())
