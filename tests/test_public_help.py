@@ -12,6 +12,7 @@ import pytest
 import refold
 from refold.agents.agent import AgentParts
 from refold.options import Settings
+from refold.tools.definition import OfferOptions, ToolOptions
 from tests.test_public_names import PACKAGES
 
 REPLAY = ("NotReplayed", "ReplayReport", "replay", "replay_sync", "state_at")
@@ -63,8 +64,8 @@ def test_the_annotations_of_a_public_class_can_be_read(path: str) -> None:
         (refold.AgentConfig, refold.AgentConfig.__struct_fields__),
         (refold.Agent, refold.Agent.__struct_fields__),
         (refold.AgentRuntime, ("agent", "provider", *Settings.__struct_fields__)),
-        (refold.tool, tuple(inspect.signature(refold.tool).parameters)),
-        (refold.subagent, tuple(inspect.signature(refold.subagent).parameters)),
+        (refold.tool, ("function", "name", "description", *ToolOptions.__annotations__)),
+        (refold.subagent, ("agent", "name", "description", "task", *OfferOptions.__annotations__)),
     ],
     ids=lambda given: getattr(given, "__name__", ""),
 )

@@ -14,7 +14,7 @@ import dataclasses
 import inspect
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, ParamSpec, TypeAlias, TypedDict, TypeVar, cast
+from typing import Annotated, Any, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -23,7 +23,6 @@ from refold.actors.calls.middleware import Hooks, Middleware
 from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import PromptText, Recall, Recalling
-from refold.actors.calls.results import DEFAULT_RESULT_LIMIT
 from refold.actors.calls.tool_context import ToolContext, calling_tool
 from refold.actors.calls.validation import checked_provider
 from refold.actors.thread_pool import ThreadPool
@@ -33,7 +32,7 @@ from refold.events.core.ids import SessionId, checked_identifier
 from refold.events.kinds.episodic import MEMORY_KIND
 from refold.events.kinds.semantic import KNOWLEDGE_KIND
 from refold.events.kinds.working_memory import WORKING_KIND
-from refold.events.model.configuration import AgentConfig, Tier, ToolSpec
+from refold.events.model.configuration import AgentConfig
 from refold.events.model.context_window import ContextWindow
 from refold.events.session.events import Decision, ToolApprovalRequested
 from refold.memory.graph import GraphStore
@@ -44,7 +43,10 @@ from refold.providers.react import in_protocol
 from refold.react.action import is_reserved
 from refold.sessions.structured_output import output_schema, with_output
 from refold.tools.definition import (
+    OfferOptions,
+    ToolOptions,
     check_function,
+    check_options,
     checked_result_limit,
     checked_spec,
     checked_validator,
@@ -146,26 +148,14 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
         name: str | None = None,
         description: str | None = None,
         task: Task | None = None,
-        tier: Tier = "act",
-        timeout_s: float = SUBAGENT_SILENCE_S,
-        display_name: str = "",
-        result_limit: int | None = DEFAULT_RESULT_LIMIT,
+        **options: Unpack[OfferOptions],
     ) -> "SubagentTool[..., object]":
         """Return a tool by which other agents give tasks to this one; see `refold.subagent`.
 
         Raises:
             ConfigError: something of it cannot work; names the tool.
         """
-        return subagent(
-            self,
-            name=name,
-            description=description,
-            task=task,
-            tier=tier,
-            timeout_s=timeout_s,
-            display_name=display_name,
-            result_limit=result_limit,
-        )
+        return subagent(self, name=name, description=description, task=task, **options)
 
     def _check_stores(self) -> None:
         for field, kind in (("memory", MEMORY_KIND), ("semantic", KNOWLEDGE_KIND), ("working_memory", WORKING_KIND)):
@@ -257,10 +247,7 @@ def subagent(
     name: str | None = None,
     description: str | None = None,
     task: Task | None = None,
-    tier: Tier = "act",
-    timeout_s: float = SUBAGENT_SILENCE_S,
-    display_name: str = "",
-    result_limit: int | None = DEFAULT_RESULT_LIMIT,
+    **options: Unpack[OfferOptions],
 ) -> SubagentTool[..., object]:
     """Return a tool that has its calls carried out by an agent, each in a session of its own.
 
@@ -274,9 +261,10 @@ def subagent(
             agent of that name.
         task: makes the agent's input of the call's arguments, which its signature describes, as for `tool`; it runs
             on the loop and must return quickly. None = there is one argument `task`, which is the input.
+        **options: the following ones.
         tier: see `tool`; `observe` lets several run beside each other.
-        timeout_s: longest silence of the agent's model in seconds, > 0. While its tools run, or it waits for a person
-            or before a retry, it is not silent.
+        timeout_s: longest silence of the agent's model in seconds, > 0; 600 if not given. While its tools run, or it
+            waits for a person or before a retry, it is not silent.
         display_name: see `tool`.
         result_limit: how much of the answer the asking model is shown; see `tool`.
 
@@ -295,22 +283,17 @@ def subagent(
     if signature.context_names:
         raise ConfigError(f"the task of the subagent {shown!r} makes text of the arguments, and gets no ToolContext")
     told = first_paragraph(docstring_of(make)) if task is not None and description is None else description
-    spec = ToolSpec(
-        name=shown,
-        description=told or SUBAGENT_DESCRIPTION.format(name=agent_name),
-        input_schema=signature.input.schema,
-        tier=tier,
-        effect="idempotent",
-        timeout_s=timeout_s,
-        display_name=display_name,
-    )
+    check_options(shown, options, OfferOptions)
+    shown_options: ToolOptions = {"timeout_s": SUBAGENT_SILENCE_S, **options, "effect": "idempotent"}
     return SubagentTool(
-        checked_spec(spec),
+        checked_spec(
+            shown, told or SUBAGENT_DESCRIPTION.format(name=agent_name), signature.input.schema, shown_options
+        ),
         _outside_of_a_runtime,
         signature,
         lambda values, context: _answer(agent_name, make(**values), context),
         checked_validator(_some_text, shown, signature.names) if task is None else None,
-        result_limit=checked_result_limit(result_limit, shown),
+        result_limit=checked_result_limit(shown, options),
         agent=agent,
     )
 

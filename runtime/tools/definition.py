@@ -8,15 +8,16 @@ import inspect
 import math
 import re
 from collections.abc import Callable
-from typing import TypeVar, get_args
+from typing import TypedDict, TypeVar, get_args
 
 import msgspec
 
-from refold.actors.calls.results import RESULT_LIMIT_MAX
+from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, RESULT_LIMIT_MAX
 from refold.actors.calls.tool_rules import CallBreaker, ToolRules
 from refold.events.core.cleaning import clean_text
+from refold.events.core.content import JsonObject
 from refold.events.core.errors import ConfigError
-from refold.events.model.configuration import EffectClass, Tier, ToolSpec
+from refold.events.model.configuration import DEFAULT_TOOL_SILENCE_S, EffectClass, Tier, ToolSpec
 from refold.events.model.retry import RetryPolicy
 from refold.tools.signature import AnyFunction, entry_of
 
@@ -35,6 +36,26 @@ Who allows a call always allows the later ones with the same name. Without a nam
 """
 
 V = TypeVar("V", bound=Callable[..., object])
+
+
+class OfferOptions(TypedDict, total=False):
+    """Options of every tool, also of one that is a subagent; `tool` describes each."""
+
+    tier: Tier
+    timeout_s: float
+    display_name: str
+    result_limit: int | None
+
+
+class ToolOptions(OfferOptions, total=False):
+    """Options of a tool that is a function; `tool` describes each."""
+
+    effect: EffectClass
+    validate: Validator | None
+    action: ActionName | None
+    breaker: CallBreaker | None
+    retries: RetryPolicy | None
+    concurrency: int | None
 
 
 def name_of(function: object) -> str:
@@ -69,12 +90,40 @@ def check_function(function: object, name: str) -> None:
         )
 
 
-def checked_spec(spec: ToolSpec) -> ToolSpec:
-    """Return `spec`, its description made clean.
+def check_options(tool: str, options: OfferOptions, known: type[OfferOptions]) -> None:
+    """Refuse options that are not `known`, as Python does with keyword arguments.
+
+    Raises:
+        TypeError: there is no such option; names the tool.
+    """
+    for option in options:
+        if option not in known.__annotations__:
+            names = ", ".join(sorted(known.__annotations__))
+            raise TypeError(f"the tool {tool!r:.100} got an unexpected keyword argument {option!r}; there are {names}")
+
+
+def checked_spec(name: str, description: str, input_schema: JsonObject, options: ToolOptions) -> ToolSpec:
+    """Return what a model is told of a tool, and how the tool runs; its texts are made clean.
 
     Raises:
         ConfigError: a value is outside its bounds; names the tool.
+        TypeError: there is no such option.
     """
+    for option in options:
+        if option not in ToolOptions.__annotations__:
+            known = ", ".join(sorted(ToolOptions.__annotations__))
+            raise TypeError(
+                f"the tool {name!r:.100} got an unexpected keyword argument {option!r}; options are {known}"
+            )
+    spec = ToolSpec(
+        name=name,
+        description=description,
+        input_schema=input_schema,
+        tier=options.get("tier", "act"),
+        effect=options.get("effect", "once"),
+        timeout_s=options.get("timeout_s", DEFAULT_TOOL_SILENCE_S),
+        display_name=options.get("display_name", ""),
+    )
     seconds = spec.timeout_s
     good_time = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
     bounds: tuple[tuple[str, object, bool, str], ...] = (
@@ -106,14 +155,14 @@ def checked_spec(spec: ToolSpec) -> ToolSpec:
     )
 
 
-def checked_rules(
-    spec: ToolSpec, breaker: CallBreaker | None, retries: RetryPolicy | None, concurrency: int | None
-) -> ToolRules:
+def checked_rules(spec: ToolSpec, options: ToolOptions) -> ToolRules:
     """Return how the calls of a tool are carried out.
 
     Raises:
         ConfigError: one of it cannot be, or does not go with the tool's effect; names the tool.
     """
+    rules = ToolRules(options.get("breaker"), options.get("retries"), options.get("concurrency"))
+    breaker, retries, concurrency = rules.breaker, rules.retries, rules.concurrency
     problem = None
     if breaker is not None and not callable(getattr(breaker, "guard", None)):
         problem = f"breaker is a CircuitBreaker, not {breaker!r:.100}"
@@ -130,7 +179,7 @@ def checked_rules(
         problem = f"concurrency is None or an integer of at least 1, not {concurrency!r:.100}"
     if problem is not None:
         raise ConfigError(f"the tool {spec.name!r} cannot work: its {problem}")
-    return ToolRules(breaker, retries, concurrency)
+    return rules
 
 
 def checked_validator(
@@ -157,12 +206,13 @@ def checked_validator(
     return validate
 
 
-def checked_result_limit(limit: object, name: str) -> int | None:
+def checked_result_limit(name: str, options: OfferOptions) -> int | None:
     """Return how much of a tool's results a model may be shown.
 
     Raises:
         ConfigError: it is no number of bytes that can be.
     """
+    limit = options.get("result_limit", DEFAULT_RESULT_LIMIT)
     if limit is None:
         return None
     if isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= RESULT_LIMIT_MAX:

@@ -1,14 +1,9 @@
 """Tools as their users write them: `@tool` on a typed function, or `Tool.from_schema` for one described elsewhere.
 
 Read `tool` first, then `Tool.check` and `Tool.run`, which are what Refold calls. How arguments are described and read
-is in `refold.tools.signature` and `refold.tools.schema`. The rule protected here: checking never raises and never runs
-the body, and what was found good when it was checked is what the body gets.
-
-A synchronous tool's body, run in a thread and waited for to its real end.
-
-A thread cannot be interrupted. So when the run is cancelled, the body is given up to the pool, which puts another
-thread in its place, but still waited for, since what it did is worth knowing: its value is late evidence. When only
-the waiting task is cancelled, because its actor stops, nobody is left to be told and the wait ends at once.
+is in `refold.tools.signature` and `refold.tools.schema`. The rules: checking never raises and never runs the body, and
+arguments that pass the check are those that the body gets. A synchronous body runs in a thread (`run_in_thread`); a
+thread cannot be interrupted, so a cancelled run waits for the body's end and records its value as late evidence.
 """
 
 import asyncio
@@ -17,21 +12,21 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import WRAPPER_ASSIGNMENTS
-from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
 
 from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit
 from refold.actors.calls.tool_context import ToolContext
-from refold.actors.calls.tool_rules import NO_RULES, CallBreaker, ToolRules
+from refold.actors.calls.tool_rules import NO_RULES, ToolRules
 from refold.actors.thread_pool import LateOutcome, ThreadPool
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import JsonObject
 from refold.events.core.errors import AgentLoopError, ConfigError, ToolError
-from refold.events.model.configuration import DEFAULT_TOOL_SILENCE_S, EffectClass, Tier, ToolSpec
-from refold.events.model.retry import RetryPolicy
+from refold.events.model.configuration import ToolSpec
 from refold.events.session.events import Verdict
 from refold.memory.stream_object import StreamObject
 from refold.tools.definition import (
     ActionName,
+    ToolOptions,
     Validator,
     check_function,
     checked_result_limit,
@@ -45,47 +40,9 @@ from refold.tools.dry_run import require_outside
 from refold.tools.schema import DescribedArguments, InputSchema
 from refold.tools.signature import Signature, context_parameters, entry_of, first_paragraph
 
-R = TypeVar("R")
-
-
-async def run_in_thread(call: Callable[[], R], *, name: str, context: ToolContext[object], pool: ThreadPool) -> R:
-    """Return what `call` returns in a thread of `pool`, with this task's context variables.
-
-    Cancelled with the run's token, it goes on until the thread has ended; a body that no thread has begun is never
-    begun. Cancelled without the token, or once more, it raises at once and leaves the thread to itself.
-
-    Raises:
-        AgentLoopError: no thread could be started.
-        ConfigError: the pool is closed.
-        asyncio.CancelledError: the task was cancelled, or the body raised it.
-        RuntimeError: the body raised SystemExit or the like.
-        Exception: whatever else the body raised.
-    """
-    ended: asyncio.Future[LateOutcome[R]] = asyncio.get_running_loop().create_future()
-
-    def keep(outcome: LateOutcome[R]) -> None:
-        if not ended.done():
-            ended.set_result(outcome)
-
-    try:
-        work = pool.submit(call, name=name)
-    except RuntimeError as error:  # The machine has no thread to give.
-        raise AgentLoopError(f"no thread could be started for {name}: {error}") from error
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if not work.abandon(keep):
-            return await work  # its end came first, or it was never begun, which raises
-        if not context.cancel.cancelled:
-            raise
-    outcome = await ended
-    if outcome.error is not None:
-        raise outcome.error
-    return cast("R", outcome.value)
-
-
 P = ParamSpec("P")
 Q = ParamSpec("Q")
+R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
 ACTION_CHARACTERS_MAX = 500
@@ -253,16 +210,7 @@ class Tool(Generic[P, R_co]):
         description: str,
         input_schema: JsonObject,
         handler: Callable[Q, R],
-        tier: Tier = "act",
-        effect: EffectClass = "once",
-        timeout_s: float = DEFAULT_TOOL_SILENCE_S,
-        validate: Validator | None = None,
-        action: ActionName | None = None,
-        display_name: str = "",
-        result_limit: int | None = DEFAULT_RESULT_LIMIT,
-        breaker: CallBreaker | None = None,
-        retries: RetryPolicy | None = None,
-        concurrency: int | None = None,
+        **options: Unpack[ToolOptions],
     ) -> "Tool[Q, R]":
         """Return a tool that is described by a JSON schema, as tools of other systems are.
 
@@ -273,16 +221,7 @@ class Tool(Generic[P, R_co]):
                 are checked; further keywords are left to the handler.
             handler: sync or async; gets the arguments as one dict of its own and, in a further parameter annotated so,
                 the `ToolContext`.
-            tier: see `tool`.
-            effect: see `tool`.
-            timeout_s: see `tool`.
-            validate: see `Validator`.
-            action: see `ActionName`.
-            display_name: see `tool`.
-            result_limit: see `tool`.
-            breaker: see `tool`.
-            retries: see `tool`.
-            concurrency: see `tool`.
+            **options: those of `tool`, which describes them.
 
         Raises:
             ConfigError: something of it cannot work; names the tool.
@@ -296,26 +235,34 @@ class Tool(Generic[P, R_co]):
             raise ConfigError(
                 f"the handler of the tool {name!r} must take the arguments as one dict: {error}"
             ) from None
-        spec = ToolSpec(
-            name=name,
-            description=description,
-            input_schema=arguments.input.schema,
-            tier=tier,
-            effect=effect,
-            timeout_s=timeout_s,
-            display_name=display_name,
-        )
         call = cast("Callable[..., object]", handler)
-        return Tool(
-            checked_spec(spec),
+        return _made(
             handler,
+            checked_spec(name, description, arguments.input.schema, options),
             arguments,
             lambda values, context: call(values, **dict.fromkeys(contexts, context)),
-            checked_validator(validate, name),
-            checked_validator(action, name, role="action"),
-            checked_result_limit(result_limit, name),
-            checked_rules(spec, breaker, retries, concurrency),
+            options,
         )
+
+
+def _made(
+    function: Callable[P, R],
+    spec: ToolSpec,
+    arguments: Arguments,
+    body: ToolBody,
+    options: ToolOptions,
+    names: tuple[str, ...] | None = None,
+) -> Tool[P, R]:
+    return Tool(
+        spec,
+        function,
+        arguments,
+        body,
+        checked_validator(options.get("validate"), spec.name, names),
+        checked_validator(options.get("action"), spec.name, names, role="action"),
+        checked_result_limit(spec.name, options),
+        checked_rules(spec, options),
+    )
 
 
 def _shortened(action: str) -> str:
@@ -330,19 +277,7 @@ def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 
 @overload
 def tool(
-    *,
-    tier: Tier = "act",
-    effect: EffectClass = "once",
-    name: str | None = None,
-    description: str | None = None,
-    timeout_s: float = DEFAULT_TOOL_SILENCE_S,
-    validate: Validator | None = None,
-    action: ActionName | None = None,
-    display_name: str = "",
-    result_limit: int | None = DEFAULT_RESULT_LIMIT,
-    breaker: CallBreaker | None = None,
-    retries: RetryPolicy | None = None,
-    concurrency: int | None = None,
+    *, name: str | None = None, description: str | None = None, **options: Unpack[ToolOptions]
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 
 
@@ -350,18 +285,9 @@ def tool(
     function: Callable[P, R] | None = None,
     /,
     *,
-    tier: Tier = "act",
-    effect: EffectClass = "once",
     name: str | None = None,
     description: str | None = None,
-    timeout_s: float = DEFAULT_TOOL_SILENCE_S,
-    validate: Validator | None = None,
-    action: ActionName | None = None,
-    display_name: str = "",
-    result_limit: int | None = DEFAULT_RESULT_LIMIT,
-    breaker: CallBreaker | None = None,
-    retries: RetryPolicy | None = None,
-    concurrency: int | None = None,
+    **options: Unpack[ToolOptions],
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of a typed function, sync or async: `@tool` or `@tool(tier="observe", effect="pure")`.
 
@@ -371,11 +297,13 @@ def tool(
 
     Args:
         function: a function, bound method, partial or object with `__call__`.
-        tier: `observe` (runs in parallel with others), `act` (alone, in order) or `confirm` (after an approval).
-        effect: what running it again would mean: `once`, `idempotent` or `pure`.
         name: 1 to 64 characters out of `a-z A-Z 0-9 _ -`; the function's own if None.
         description: what a model is told; the docstring's first paragraph if None.
-        timeout_s: longest silence of a running call in seconds, > 0; progress counts as activity.
+        **options: the following ones.
+        tier: `act` (runs alone, in order; the default), `observe` (in parallel with others) or `confirm` (after an
+            approval).
+        effect: what running it again would mean: `once` (the default), `idempotent` or `pure`.
+        timeout_s: longest silence of a running call in seconds, > 0; progress counts as activity. 120 if not given.
         validate: gets a call's arguments by name, and returns what is wrong with them as text for the model, or None;
             synchronous. A ValueError or ToolError that it raises counts as such a text.
         action: gets the arguments likewise and names what the call does, such as `delete reports/`: a call that is
@@ -400,26 +328,53 @@ def tool(
             raise ConfigError(f"{function.name!r} is a tool already; make another one of its .function")
         check_function(function, shown)
         signature = Signature(function, tool=shown)
-        spec = ToolSpec(
-            name=shown if name is None else name,
-            description=first_paragraph(docstring_of(function)) if description is None else description,
-            input_schema=signature.input.schema,
-            tier=tier,
-            effect=effect,
-            timeout_s=timeout_s,
-            display_name=display_name,
-        )
+        told = first_paragraph(docstring_of(function)) if description is None else description
+        spec = checked_spec(shown if name is None else name, told, signature.input.schema, options)
         call = cast("Callable[..., object]", function)
         contexts = signature.context_names
-        return Tool(
-            checked_spec(spec),
+        return _made(
             function,
+            spec,
             signature,
             lambda values, context: call(**values, **dict.fromkeys(contexts, context)),
-            checked_validator(validate, shown, signature.names),
-            checked_validator(action, shown, signature.names, role="action"),
-            checked_result_limit(result_limit, shown),
-            checked_rules(spec, breaker, retries, concurrency),
+            options,
+            signature.names,
         )
 
     return decorate if function is None else decorate(function)
+
+
+async def run_in_thread(call: Callable[[], R], *, name: str, context: ToolContext[object], pool: ThreadPool) -> R:
+    """Return what `call` returns in a thread of `pool`, with this task's context variables.
+
+    Cancelled with the run's token, it goes on until the thread has ended; a body that no thread has begun is never
+    begun. Cancelled without the token, or once more, it raises at once and leaves the thread to itself.
+
+    Raises:
+        AgentLoopError: no thread could be started.
+        ConfigError: the pool is closed.
+        asyncio.CancelledError: the task was cancelled, or the body raised it.
+        RuntimeError: the body raised SystemExit or the like.
+        Exception: whatever else the body raised.
+    """
+    ended: asyncio.Future[LateOutcome[R]] = asyncio.get_running_loop().create_future()
+
+    def keep(outcome: LateOutcome[R]) -> None:
+        if not ended.done():
+            ended.set_result(outcome)
+
+    try:
+        work = pool.submit(call, name=name)
+    except RuntimeError as error:  # The machine has no thread to give.
+        raise AgentLoopError(f"no thread could be started for {name}: {error}") from error
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not work.abandon(keep):
+            return await work  # its end came first, or it was never begun, which raises
+        if not context.cancel.cancelled:
+            raise
+    outcome = await ended
+    if outcome.error is not None:
+        raise outcome.error
+    return cast("R", outcome.value)
