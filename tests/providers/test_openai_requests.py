@@ -149,6 +149,8 @@ def test_neighbours_of_one_role_are_joined_and_texts_stay_apart() -> None:
 def test_case_d01_nothing_empty_is_ever_sent() -> None:
     body = sent(user("One"), assistant(" \n"), assistant(), user("  ", "Two"), assistant(ThinkingBlock(thinking="hm")))
     assert body["messages"][1:] == [{"role": "user", "content": "One\n\nTwo"}]
+    body = sent(user("One"), assistant(result("gone", "sunny"), ThinkingBlock(thinking="hm")), user("Two"))
+    assert body["messages"][1:] == [{"role": "user", "content": "One\n\nTwo"}]
     assert sent(user("Hi"), system_prompt=" \n")["messages"] == [{"role": "user", "content": "Hi"}]
     with pytest.raises(ProviderError, match="anything that can be sent"):
         sent(user(" "), assistant(ThinkingBlock(thinking="hm")))

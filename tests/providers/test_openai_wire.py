@@ -23,7 +23,7 @@ from refold.providers.openai.provider import OpenAIFormat
 from refold.providers.openai.request import OpenAISettings
 from tests.providers.chat_completions import check_accepted, chunk
 from tests.providers.conversation import IMAGE, assistant, call, result, user
-from tests.providers.histories import histories, texts, tool_names, tools
+from tests.providers.histories import misplaced_histories, texts, tool_names, tools
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def test_the_check_of_requests_notices_what_is_wrong() -> None:
             check_accepted(json.dumps(body).encode())
 
 
-@given(histories, texts, tools, st.booleans(), st.none() | st.booleans())
+@given(misplaced_histories, texts, tools, st.booleans(), st.none() | st.booleans())
 def test_every_request_that_is_sent_is_one_that_the_api_accepts(
     history: list[Message], prompt: str, offered: tuple[ToolSpec, ...], stream: bool, parallel: bool | None
 ) -> None:

@@ -222,20 +222,24 @@ def _kept(message: Message, place: int, provider: str) -> tuple[Block, ...]:
             kept.append(TextBlock(text=ASSISTANT_IMAGE_TEXT))
         elif not isinstance(block, ProviderBlock) or (message.role == "assistant" and block.provider == provider):
             kept.append(block)
-    if all(isinstance(block, ThinkingBlock) for block in kept):  # An answer that only thought is none to a server.
-        return ()
+    if all(isinstance(block, ThinkingBlock | ToolResultBlock) for block in kept):
+        return tuple(block for block in kept if isinstance(block, ToolResultBlock))  # Only thoughts: no answer.
     return tuple(kept)
 
 
 def _grouped(messages: Iterable[Message]) -> list[Message]:
-    """Return `messages` without the empty ones, neighbours of one role joined."""
+    """Return `messages` without the empty ones, neighbours of one role joined.
+
+    An answer that holds nothing but results says nothing, so it joins what stands before it and is no message itself.
+    """
     groups: list[tuple[Literal["user", "assistant"], list[Block]]] = []
     for message in messages:
-        if not message.content:
+        only_results = message.role == "assistant" and all(isinstance(b, ToolResultBlock) for b in message.content)
+        if only_results and not groups:
             continue
-        if groups and groups[-1][0] == message.role:
+        if groups and (groups[-1][0] == message.role or only_results):
             groups[-1][1].extend(message.content)
-        else:
+        elif message.content:
             groups.append((message.role, list(message.content)))
     return [Message(role, tuple(content)) for role, content in groups]
 
