@@ -22,10 +22,10 @@ from refold import (
     SessionId,
     ToolApprovalRequested,
     ToolResultBlock,
+    ToolUse,
     tool,
     use,
 )
-from refold.events.model.messages import ToolUse
 
 MAILS = {"ann@example.com": "Lunch?", "bob@example.com": "Lunch?", "everybody@example.com": "Free lunch!"}
 

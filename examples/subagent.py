@@ -17,10 +17,10 @@ from refold import (
     ScriptedProvider,
     TextBlock,
     ToolResultBlock,
+    ToolUse,
     tool,
     use,
 )
-from refold.events.model.messages import ToolUse
 
 FACTS = {"tea": "Tea was drunk in China first.", "coffee": "Coffee was drunk in Yemen first."}
 

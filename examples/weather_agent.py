@@ -5,8 +5,7 @@
 Its model plays a script: put a provider of a real model there, and nothing else changes.
 """
 
-from refold import Agent, AgentConfig, ModelRequest, ScriptedProvider, ToolContext, ToolResultBlock, tool, use
-from refold.events.model.messages import ToolUse
+from refold import Agent, AgentConfig, ModelRequest, ScriptedProvider, ToolContext, ToolResultBlock, ToolUse, tool, use
 
 FORECASTS = {"Lisbon": "sunny, 24 degrees", "Porto": "rain, 17 degrees", "Faro": "sunny, 27 degrees"}
 

@@ -118,6 +118,8 @@ if TYPE_CHECKING:
     from refold.sessions.session import Session as Session
     from refold.sessions.stream import RunStream as RunStream
     from refold.sessions.subscription import Subscription as Subscription
+    from refold.sessions.turn_checkpoints import step_key as step_key
+    from refold.sessions.turn_checkpoints import step_versions as step_versions
     from refold.sigterm import stop_on_sigterm as stop_on_sigterm
     from refold.sync.connection import SyncConnectedSession as SyncConnectedSession
     from refold.sync.connection import SyncConnection as SyncConnection
@@ -182,6 +184,7 @@ else:
             "refold.sessions.session": "Session",
             "refold.sessions.stream": "RunStream",
             "refold.sessions.subscription": "Subscription",
+            "refold.sessions.turn_checkpoints": "step_key step_versions",
             "refold.sigterm": "stop_on_sigterm",
             "refold.sync.connection": "SyncConnectedSession SyncConnection",
             "refold.sync.runtime": "SyncRunStream SyncRuntime SyncSession SyncSubscription",
