@@ -4,7 +4,9 @@ import inspect
 import pydoc
 import re
 import typing
+from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 import pykka
 import pytest
@@ -77,3 +79,16 @@ def test_help_describes_every_option(described: object, options: tuple[str, ...]
 
 def test_a_runtime_takes_every_part_of_an_agent() -> None:
     assert set(AgentParts.__annotations__) == set(refold.Agent.__struct_fields__) - {"config", "provider"}
+
+
+def look() -> str:
+    return ""
+
+
+OPTIONS: dict[str, Any] = {"tear": "act"}
+
+
+@pytest.mark.parametrize("make", [lambda: refold.tool(**OPTIONS)(look), lambda: refold.subagent("other", **OPTIONS)])
+def test_an_option_that_does_not_exist_is_refused_by_name(make: Callable[[], object]) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'tear'"):
+        make()

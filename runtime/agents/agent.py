@@ -44,7 +44,6 @@ from refold.react.action import is_reserved
 from refold.sessions.structured_output import output_schema, with_output
 from refold.tools.definition import (
     OfferOptions,
-    ToolOptions,
     check_function,
     check_options,
     checked_result_limit,
@@ -284,10 +283,14 @@ def subagent(
         raise ConfigError(f"the task of the subagent {shown!r} makes text of the arguments, and gets no ToolContext")
     told = first_paragraph(docstring_of(make)) if task is not None and description is None else description
     check_options(shown, options, OfferOptions)
-    shown_options: ToolOptions = {"timeout_s": SUBAGENT_SILENCE_S, **options, "effect": "idempotent"}
     return SubagentTool(
         checked_spec(
-            shown, told or SUBAGENT_DESCRIPTION.format(name=agent_name), signature.input.schema, shown_options
+            shown,
+            told or SUBAGENT_DESCRIPTION.format(name=agent_name),
+            signature.input.schema,
+            options,
+            effect="idempotent",
+            silence_s=SUBAGENT_SILENCE_S,
         ),
         _outside_of_a_runtime,
         signature,

@@ -20,7 +20,6 @@ import asyncio
 import inspect
 import logging
 import math
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar, cast, overload
@@ -64,6 +63,7 @@ from refold.resilience.breaker_state import (
     SharedBreakerBackend,
 )
 from refold.resilience.observed_transitions import LearnedTransitions
+from refold.stores.sqlite.serial_worker import SerialWorker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -198,7 +198,7 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
                 future.settle(error=error)
 
         if self.backend.blocking:
-            threading.Thread(target=fill, name=f"report of {self.stream}", daemon=True).start()
+            _in_a_thread(f"report of {self.stream}", fill)
         else:
             fill()
         return future
@@ -366,7 +366,7 @@ class Guard:
         """Settle the call with `error` without waiting, whatever the backend."""
         if self._breaker.backend.blocking:
             ticket, self._ticket = self._ticket, None
-            threading.Thread(target=self._breaker.settle, args=(ticket, error), daemon=True).start()
+            _in_a_thread(self._breaker.stream, lambda: self._breaker.settle(ticket, error))
         else:
             self.settle(error)
 
@@ -375,6 +375,13 @@ class Guard:
         if not beginning.cancelled() and beginning.exception() is None:
             self._ticket = beginning.result()
             self.lose(asyncio.CancelledError())
+
+
+def _in_a_thread(name: str, work: Callable[[], object]) -> None:
+    """Run `work`, which may wait for a backend, and do not wait for it."""
+    worker = SerialWorker(name)
+    worker.put(work)
+    worker.end()
 
 
 def _counting(

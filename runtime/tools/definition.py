@@ -102,26 +102,27 @@ def check_options(tool: str, options: OfferOptions, known: type[OfferOptions]) -
             raise TypeError(f"the tool {tool!r:.100} got an unexpected keyword argument {option!r}; there are {names}")
 
 
-def checked_spec(name: str, description: str, input_schema: JsonObject, options: ToolOptions) -> ToolSpec:
+def checked_spec(
+    name: str,
+    description: str,
+    input_schema: JsonObject,
+    options: OfferOptions,
+    *,
+    effect: EffectClass,
+    silence_s: float = DEFAULT_TOOL_SILENCE_S,
+) -> ToolSpec:
     """Return what a model is told of a tool, and how the tool runs; its texts are made clean.
 
     Raises:
         ConfigError: a value is outside its bounds; names the tool.
-        TypeError: there is no such option.
     """
-    for option in options:
-        if option not in ToolOptions.__annotations__:
-            known = ", ".join(sorted(ToolOptions.__annotations__))
-            raise TypeError(
-                f"the tool {name!r:.100} got an unexpected keyword argument {option!r}; options are {known}"
-            )
     spec = ToolSpec(
         name=name,
         description=description,
         input_schema=input_schema,
         tier=options.get("tier", "act"),
-        effect=options.get("effect", "once"),
-        timeout_s=options.get("timeout_s", DEFAULT_TOOL_SILENCE_S),
+        effect=effect,
+        timeout_s=options.get("timeout_s", silence_s),
         display_name=options.get("display_name", ""),
     )
     seconds = spec.timeout_s

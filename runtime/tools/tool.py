@@ -29,6 +29,7 @@ from refold.tools.definition import (
     ToolOptions,
     Validator,
     check_function,
+    check_options,
     checked_result_limit,
     checked_rules,
     checked_spec,
@@ -226,6 +227,7 @@ class Tool(Generic[P, R_co]):
         Raises:
             ConfigError: something of it cannot work; names the tool.
         """
+        check_options(name, options, ToolOptions)
         check_function(handler, name)
         contexts = context_parameters(handler, tool=name)
         arguments = DescribedArguments(InputSchema(input_schema, tool=name))
@@ -238,7 +240,7 @@ class Tool(Generic[P, R_co]):
         call = cast("Callable[..., object]", handler)
         return _made(
             handler,
-            checked_spec(name, description, arguments.input.schema, options),
+            checked_spec(name, description, arguments.input.schema, options, effect=options.get("effect", "once")),
             arguments,
             lambda values, context: call(values, **dict.fromkeys(contexts, context)),
             options,
@@ -326,10 +328,17 @@ def tool(
         shown = name if isinstance(name, str) else name_of(function)
         if isinstance(function, Tool):
             raise ConfigError(f"{function.name!r} is a tool already; make another one of its .function")
+        check_options(shown, options, ToolOptions)
         check_function(function, shown)
         signature = Signature(function, tool=shown)
         told = first_paragraph(docstring_of(function)) if description is None else description
-        spec = checked_spec(shown if name is None else name, told, signature.input.schema, options)
+        spec = checked_spec(
+            shown if name is None else name,
+            told,
+            signature.input.schema,
+            options,
+            effect=options.get("effect", "once"),
+        )
         call = cast("Callable[..., object]", function)
         contexts = signature.context_names
         return _made(
