@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from refold.actors.cancellation import CancellationToken as CancellationToken
+    from refold.actors.effects import Performed as Performed
     from refold.actors.event_sourced import EventSourcedActor as EventSourcedActor
-    from refold.actors.folded_actor import Performed as Performed
     from refold.actors.hosting import Host as Host
     from refold.actors.hosting import Hosted as Hosted
     from refold.actors.journal import Journal as Journal
@@ -76,7 +76,7 @@ _HOMES = {
     "Journal": "refold.actors.journal",
     "LateOutcome": "refold.actors.thread_pool",
     "ManualClock": "refold.actors.kernel.clock",
-    "Performed": "refold.actors.folded_actor",
+    "Performed": "refold.actors.effects",
     "SystemClock": "refold.actors.kernel.clock",
     "ThreadPool": "refold.actors.thread_pool",
     "ThreadWork": "refold.actors.thread_pool",

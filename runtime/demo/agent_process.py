@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from refold.actors.agent.session import ReadSession
+from refold.actors.effects import read_state
 from refold.agent_runtime import AgentRuntime
 from refold.agents.agent import Agent
 from refold.demo.announcements import AgentFinished, Announcement, EventRecorded
@@ -49,7 +49,7 @@ async def work(log: Path, tickets: Path, report: Path, pause_s: float) -> None:
         session = await runtime.session(SESSION)
         result = await session.send(QUESTION, key=KEY)
         actor = runtime.system.ref(stream_name(SESSION_KIND, SESSION))
-        digest = await actor.ask(ReadSession(state_digest), block=False)
+        digest = await read_state(actor, state_digest)
         outcome = type(result.outcome).__name__.lower()
         _announce(AgentFinished(outcome=outcome, text=result.text, state=str(digest)))
 

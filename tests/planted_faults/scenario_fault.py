@@ -29,7 +29,7 @@ class ScenarioFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PARTS: dict[str, tuple[str, ...]] = {
-    "journal": ("actors/journal.py", "actors/folded_actor.py"),
+    "journal": ("actors/journal.py", "actors/folded_stream.py"),
     "effects": ("actors/event_sourced.py", "actors/effects.py", "actors/hosted.py"),
     "kernel": (
         "actors/kernel/mailbox.py",

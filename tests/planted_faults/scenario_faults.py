@@ -73,31 +73,31 @@ JOURNAL = (
     ),
     ScenarioFault(
         name="the effects in flight are not recorded",
-        file="actors/folded_actor.py",
-        original="pending=tuple([wanted.key for wanted in self.core.pending(planned.state)]),",
+        file="actors/folded_stream.py",
+        original="pending=tuple([wanted.key for wanted in self._core.pending(self.state)]),",
         planted="pending=(),",
     ),
     ScenarioFault(
         name="a batch is stamped with no time",
-        file="actors/folded_actor.py",
-        original="            at=planned.events[0].at,\n",
+        file="actors/folded_stream.py",
+        original="            at=self.time,\n",
         planted="            at=0,\n",
     ),
     ScenarioFault(
         name="events are published again after a failed append",
-        file="actors/folded_actor.py",
-        original="            self._published = recorded[-1].version\n            self.published(recorded)\n",
-        planted="            self.published(recorded)\n",
+        file="actors/folded_stream.py",
+        original="            self._published_to = recorded[-1].version\n            self._port.published(recorded)\n",
+        planted="            self._port.published(recorded)\n",
     ),
     ScenarioFault(
         name="the last event of a batch is not published",
-        file="actors/folded_actor.py",
-        original="            self.published(recorded)\n",
-        planted="            self.published(recorded[:-1])\n",
+        file="actors/folded_stream.py",
+        original="            self._port.published(recorded)\n",
+        planted="            self._port.published(recorded[:-1])\n",
     ),
     ScenarioFault(
         name="a consequence is left out of the log",
-        file="actors/folded_actor.py",
+        file="actors/folded_stream.py",
         original="for event in planned.events]),",
         planted="for event in planned.events[:2]]),",
     ),
@@ -133,42 +133,42 @@ EFFECTS = (
     ScenarioFault(
         name="work begins only at the next message",
         file="actors/event_sourced.py",
-        original="self._ends.get(key, 0) + 1\n        self._reconcile()\n",
-        planted="self._ends.get(key, 0) + 1\n",
+        original="        effects.ended(key, recorded=recorded)\n        self._reconcile()\n",
+        planted="        effects.ended(key, recorded=recorded)\n",
     ),
     ScenarioFault(
         name="what a failed append wrote all the same does not go on",
         not_found=ASKED_AGAIN,
         file="actors/event_sourced.py",
-        original="                self._reconcile()  # What the log holds all the same goes on.\n",
-        planted="                pass\n",
+        original="                self._reconcile()  # The append may",
+        planted="                pass  # The append may",
     ),
     ScenarioFault(
         name="a state that cannot be read again is not looked after",
         not_found=ASKED_AGAIN,
         file="actors/event_sourced.py",
-        original="                self._take_up_later(0)\n            raise\n",
-        planted="                pass\n            raise\n",
+        original="                self._take_up_later(0)\n            else:\n",
+        planted="                pass\n            else:\n",
     ),
     ScenarioFault(
         name="an effect that ended is begun again",
         file="actors/event_sourced.py",
-        original="            running[key] = effect\n            if isinstance(effect, WaitUntil):",
-        planted="            running.pop(key, None)\n            if isinstance(effect, WaitUntil):",
+        original="            effects.running[key] = effect\n            if isinstance(effect, WaitUntil):",
+        planted="            effects.running.pop(key, None)\n            if isinstance(effect, WaitUntil):",
     ),
     ScenarioFault(
         name="a recovery that the log refuses is not tried again",
         not_found=ASKED_AGAIN,
         file="actors/event_sourced.py",
-        original="                    self._taken_up = False\n                    raise\n",
-        planted="                    raise\n",
+        original="            recovery = self._port.recovery(wanted)\n",
+        planted="            self._taken_up = True\n            recovery = self._port.recovery(wanted)\n",
     ),
     ScenarioFault(
         name="a result is recorded although its effect is in doubt",
         not_found=REFUSED_BY_THE_CORE,
-        file="actors/folded_actor.py",
-        original="                if in_doubt and effect is not None and await self._has_result(effect):\n",
-        planted="                if effect is not None and effect.causation < 0:\n",
+        file="actors/folded_stream.py",
+        original="            if in_doubt and effect is not None and await self._has_result(effect):\n",
+        planted="            if effect is not None and effect.causation < 0:\n",
     ),
     ScenarioFault(
         name="a timer is never set",
@@ -179,8 +179,8 @@ EFFECTS = (
     ScenarioFault(
         name="a result whose first offer failed is thrown away",
         file="actors/event_sourced.py",
-        original="effects.unrecorded[key] = msgspec.structs.replace(message, attempt=message.attempt + 1)\n",
-        planted="effects.unrecorded[key] = EffectEnded(key=key, attempt=message.attempt + 1)\n",
+        original="self._offer_later(msgspec.structs.replace(ended, attempt=ended.attempt + 1))\n",
+        planted="self._offer_later(EffectEnded(key=key, attempt=ended.attempt + 1))\n",
     ),
 )
 
@@ -250,19 +250,21 @@ SESSION = (
         name="sessions share a history",
         file="actors/agent/session.py",
         original="        messages = self.state.messages\n",
-        planted='        messages = self.system.__dict__.setdefault("messages", self.state.messages)\n',
+        planted='        messages = self.actor.system.__dict__.setdefault("messages", self.state.messages)\n',
     ),
     ScenarioFault(
         name="a tool is not told of a cancellation",
         file="actors/agent/session.py",
-        original="self._order(effect, CancelToolCall(session=self.session, key=effect.key, cause=cause))",
-        planted="pass",
+        original="        self._order(effect, CancelEffect(self._stream, effect.key, cause))\n",
+        planted="        if not isinstance(effect, RunTool):\n"
+        "            self._order(effect, CancelEffect(self._stream, effect.key, cause))\n",
     ),
     ScenarioFault(
         name="a model is not told of a cancellation",
         file="actors/agent/session.py",
-        original="self._order(effect, CancelModelCall(session=self.session, key=effect.key))",
-        planted="pass",
+        original="        self._order(effect, CancelEffect(self._stream, effect.key, cause))\n",
+        planted="        if not isinstance(effect, CallModel):\n"
+        "            self._order(effect, CancelEffect(self._stream, effect.key, cause))\n",
     ),
     ScenarioFault(
         name="a request lacks the newest message",
@@ -273,7 +275,7 @@ SESSION = (
     ScenarioFault(
         name="a run that a crash left open waits for somebody",
         file="actors/agent/session.py",
-        original="        if not self._setting.auto_resume and (interrupted",
+        original="        if not setting.auto_resume and (interrupted",
         planted="        if (interrupted",
     ),
     ScenarioFault(
@@ -324,9 +326,8 @@ TOOLS = (
         name="the handler that was asked about a cancelled call still decides",
         not_found=NOT_WITHIN,
         file="actors/agent/approval.py",
-        original="                waiting = self._waiting.pop((session, key), None)\n"
-        "                task = self._asking.pop((session, key), None)\n",
-        planted="                waiting = self._waiting.get((session, key))\n                task = None\n",
+        original="                waiting, task = self._waiting.pop((asker, key), (None, None))\n",
+        planted="                waiting, task = self._waiting.get((asker, key), (None, None))[0], None\n",
     ),
     ScenarioFault(
         name="a tool's limit of calls at once is not kept",
@@ -361,8 +362,9 @@ TOOLS = (
     ScenarioFault(
         name="a failure of a tool is recorded for nobody",
         file="actors/agent/tool.py",
-        original="        except ToolError as error:\n            self._tell(running, *failure(error))\n",
-        planted="        except ToolError:\n            self._tell_cancelled(running)\n",
+        original="            if not isinstance(error, ToolError):\n",
+        planted="            if isinstance(error, ToolError):\n                return self._tell_cancelled(running)\n"
+        "            if not isinstance(error, ToolError):\n",
     ),
 )
 
@@ -373,8 +375,8 @@ MODEL_CALLS = (
     ScenarioFault(
         name="calls of two sessions under one key are one",
         file="actors/agent/model.py",
-        original="                place = (message.session, message.key)\n",
-        planted='                place = (SessionId(""), message.key)\n',
+        original="                place = (message.reply_to.address, message.key)\n",
+        planted='                place = ("", message.key)\n',
     ),
     ScenarioFault(
         name="a failure is recorded as final",
@@ -410,15 +412,15 @@ MODEL_CALLS = (
     ScenarioFault(
         name="the end of a model call is not told",
         file="actors/agent/model.py",
-        original="            tell_end(message.reply_to, ended)\n",
-        planted="            pass\n",
+        original="        tell_end(message.reply_to, ended)\n",
+        planted="        pass\n",
     ),
     ScenarioFault(
         name="a log that cannot be read for a while fails the run",
         not_found=NOT_WITHIN,
-        file="actors/agent/model.py",
-        original="                await self.system.clock.sleep(pause_s)\n                pause_s = min(2",
-        planted="                raise\n                pause_s = min(2",
+        file="actors/effects.py",
+        original="            await clock.sleep(retry_pause_s(failures))\n",
+        planted="            raise\n",
     ),
     ScenarioFault(
         name="verdicts are not recorded",

@@ -85,10 +85,10 @@ def test_what_is_acknowledged_before_its_commit_is_found_and_shrunk_to_a_few_cal
     copy_package(tmp_path)
     plant(
         tmp_path,
-        "actors/folded_actor.py",
-        "            appended = await self.journal.append(batches, payloads)\n",
-        "            __import__('asyncio').ensure_future(self.journal.append(batches, payloads))\n"
-        "            appended = [Appended(stream=it.stream, position=1, version=1, chain=b'') for it in batches]\n",
+        "actors/folded_stream.py",
+        "                appended = await self._journal.append(batches, envelope.payloads) if decided else []\n",
+        "                __import__('asyncio').ensure_future(self._journal.append(batches, envelope.payloads))\n"
+        "                appended = [Appended(stream=it.stream, position=1, version=1, chain=b'') for it in batches]\n",
     )
     done = subprocess.run(
         [sys.executable, "-P", "-B", "-c", SEARCH],

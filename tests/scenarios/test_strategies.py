@@ -41,16 +41,17 @@ if report is not None:
 
 PLANTED = [
     pytest.param(
-        "actors/folded_actor.py",
-        "            appended = await self.journal.append(batches, payloads)\n",
-        "            __import__('asyncio').ensure_future(self.journal.append(batches, payloads))\n"
-        "            appended = [Appended(stream=it.stream, position=1, version=1, chain=b'') for it in batches]\n",
+        "actors/folded_stream.py",
+        "                appended = await self._journal.append(batches, envelope.payloads) if decided else []\n",
+        "                __import__('asyncio').ensure_future(self._journal.append(batches, envelope.payloads))\n"
+        "                appended = [Appended(stream=it.stream, position=1, version=1, chain=b'') for it in batches]\n",
         id="what is not committed is acknowledged",
     ),
     pytest.param(
         "actors/event_sourced.py",
-        "            if recovery is None:\n",
-        "            if recovery is not None:\n                recovery = ()\n            if recovery is None:\n",
+        "            recovery = self._port.recovery(wanted)\n",
+        "            recovery = self._port.recovery(wanted)\n"
+        "            recovery = type(recovery)(held=frozenset(effect.key for effect in wanted))\n",
         id="what a crash interrupted is left alone",
     ),
 ]
