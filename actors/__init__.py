@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from refold.actors.cancellation import CancellationToken as CancellationToken
+    from refold.actors.effects import Performed as Performed
     from refold.actors.event_sourced import EventSourcedActor as EventSourcedActor
-    from refold.actors.folded_actor import Performed as Performed
     from refold.actors.hosting import Host as Host
     from refold.actors.hosting import Hosted as Hosted
     from refold.actors.journal import Journal as Journal
@@ -37,8 +37,8 @@ else:
         __name__,
         {
             "refold.actors.cancellation": "CancellationToken",
+            "refold.actors.effects": "Performed",
             "refold.actors.event_sourced": "EventSourcedActor",
-            "refold.actors.folded_actor": "Performed",
             "refold.actors.hosting": "Host Hosted",
             "refold.actors.journal": "Journal",
             "refold.actors.kernel.actor": "Actor",

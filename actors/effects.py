@@ -3,30 +3,119 @@
 Read `refold.events.core.contract` for what an effect is. This outlives an actor's instance. The rule it protects: an
 actor that is restarted in the middle of an effect neither begins it a second time nor loses what it brought.
 
-What an event-sourced actor is told beside the commands of its core.
+What an event-sourced actor is told, and what it replies.
 
-Large content that comes with a command, and what it reminds itself of.
+A sender needs an `Envelope` only where there is something to say beside the command, and a `Query` to look at the
+state; the rest are what the actor and those who work for it tell it.
 """
 
 import asyncio
+import copy
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
+from refold.actors.cooperative import in_turns
 from refold.actors.kernel.clock import Clock, Timer
+from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.mailbox import Vital
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.reply import TIMER_RESOLUTION_S
-from refold.events.core.contract import Effect, WaitUntil
-from refold.events.core.errors import LogInUse
-from refold.events.core.ids import PayloadHash
+from refold.events.core.contract import Effect, Wait, WaitUntil
+from refold.events.core.errors import LogFormatError, LogInUse, PersistenceError
+from refold.events.core.ids import EventRef, PayloadHash
 
-log = logging.getLogger("refold.actors")
+R = TypeVar("R")
 
-LOOK_AT_CLOCK_S = 60.0
-"""How often a wait looks at the wall clock, which may be set."""
+Cause: TypeAlias = tuple[EventRef, EventRef]
+"""An event that another stream's batch follows from, and what that event goes back to."""
+
+
+class Performed(msgspec.Struct, frozen=True):
+    """The reply to a command."""
+
+    version: int
+    """Of the stimulus that the command became; 0 where nothing was to be done."""
+    new: bool
+    """False where the same command had been recorded before, or nothing was to be done."""
+
+
+class Envelope(Vital, frozen=True):
+    """A command with what its sender says beside it."""
+
+    command: Any
+    """Of the actor's core; or a tuple of several, which are performed in order and in one transaction, or none of them.
+    The reply to several is a list."""
+    payloads: Mapping[PayloadHash, bytes] = {}
+    """Large content that the command refers to."""
+    vital: bool = False
+    """Whether it is about work that was accepted before, so that a full mailbox must not turn it away."""
+    insist: bool = False
+    """Whether the actor keeps it and tries again, where the log refuses it; nobody waits for the reply then."""
+    cause: Cause | None = None
+    """The event of another stream that it follows from."""
+    called: str = ""
+    """What a refusal calls several commands, to name the one that it is about: `episodes[3]: …`; empty = nothing."""
+
+    def is_vital(self) -> bool:
+        return self.vital
+
+
+class Query(Vital, frozen=True):
+    """Have the actor's state looked at where it is durable; the reply is an `Answer`."""
+
+    ask: Callable[[Any], object]
+    """Given the state, which it must not change."""
+    note: Callable[[Any], object | None] | None = None
+    """Given the answer: returns the command that records what was found, or None. No other message comes between, and
+    the reply comes when what follows from the command is durable."""
+    vital: bool = False
+    copied: bool = True
+    """Whether the reply is a copy; False where what is found shares nothing with the state that can change."""
+    in_steps: bool = False
+    """Whether `ask` returns `refold.actors.cooperative.Steps`, between which the loop is given back; not copied."""
+
+    def is_vital(self) -> bool:
+        return self.vital
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a query found, or what it raised."""
+
+    value: object = None
+    error: Exception | None = None
+
+    def get(self) -> Any:
+        """Return what was found, or raise."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+async def answer_to(query: Query, state: object) -> tuple[Answer, object | None]:
+    """Return what a query finds in a state, and the command that records what was found, if any."""
+    try:
+        found: Any = query.ask(state)
+        if query.in_steps:
+            found = await in_turns(found)
+        elif query.copied:
+            found = copy.deepcopy(found)
+        return Answer(found), query.note(found) if query.note is not None else None
+    except Exception as error:  # noqa: BLE001 - the asker's own code, whose error is no failure of the actor
+        return Answer(error=error), None
+
+
+async def read_state(ref: ActorRef, ask: Callable[[Any], R], *, vital: bool = False, copied: bool = False) -> R:
+    """Return what `ask` finds in the durable state of an event-sourced actor, or raise what it raised; see `Query`."""
+    answer: Answer = await ref.ask(Query(ask, vital=vital, copied=copied), block=False)
+    return cast("R", answer.get())
+
+
+class Wake(Vital, frozen=True):
+    """Start the actor if it is not live, so that the work goes on which the log asks for."""
 
 
 class EffectEnded(Vital, frozen=True, kw_only=True):
@@ -41,61 +130,175 @@ class EffectEnded(Vital, frozen=True, kw_only=True):
     """How often its result was refused by the log."""
 
 
+class CancelEffect(Vital, frozen=True):
+    """End an effect, if it is under way; its asker is told when it has ended."""
+
+    asker: str
+    """Address of the actor that asked for it."""
+    key: str
+    cause: EventRef | None = None
+    """The asker's event after which the effect is not wanted any more."""
+    abandoned: bool = False
+    """Whether it was cancelled before and has not ended in time, so that nobody waits for it any more."""
+
+
+class Later(Vital, frozen=True):
+    """What the actor has told itself to do now, whichever instance it is."""
+
+    do: str
+    """Name of a method."""
+    given: tuple[Any, ...] = ()
+
+
+log = logging.getLogger("refold.actors")
+
+CANCEL_GRACE_S = 5.0
+"""How long cancelled work may take to end before it is abandoned."""
+
+RECORD_RETRY_S = 0.5
+"""Pause before what the log refused is offered to it again; it doubles up to 32 times this."""
+
+LOOK_AT_CLOCK_S = 60.0
+"""How often a wait looks at the wall clock, which may be set."""
+
+
+def retry_pause_s(attempt: int) -> float:
+    """Return how many seconds to wait before the log is tried again, after so many attempts."""
+    return RECORD_RETRY_S * (1 << min(attempt, 5))
+
+
+async def once_log_allows(
+    attempt: Callable[[], Awaitable[R]],
+    clock: Clock,
+    what: str,
+    errors: tuple[type[Exception], ...] = (PersistenceError,),
+) -> R:
+    """Return what `attempt` does, which is made again while the log fails, but not where the log is damaged."""
+    failures = 0
+    while True:
+        try:
+            return await attempt()
+        except LogFormatError:
+            raise
+        except errors as error:
+            log.warning("%s waits: %s", what, error)
+            await clock.sleep(retry_pause_s(failures))
+            failures += 1
+
+
 def tell_end(asker: ActorRef, ended: EffectEnded) -> None:
-    """Have the end of an effect taken to the actor that asked for it, as its system does that.
+    """Have the end of an effect taken to the actor that asked for it, as its system does that."""
+    try:
+        asker.system.courier(asker, ended)
+    except ActorStopped as error:  # As after a crash: the log says what is to be done at the next start.
+        log.info("%s: the end of %s came too late: %s", asker.address, ended.key, error)
 
-    Raises:
-        ActorStopped: nobody at its address takes messages.
-    """
-    asker.system.courier(asker, ended)
+
+def teller(ref: ActorRef, message: object) -> Callable[[], None]:
+    """Return what tells an actor a message now or later, whichever instance there is then."""
+
+    def tell() -> None:
+        try:
+            ref.tell(message)
+        except ActorStopped as error:  # As after a crash: the log says what is to be done at the next start.
+            log.info("%s: a %s came after its end: %s", ref.address, type(message).__name__, error)
+
+    return tell
 
 
-class StreamEffects:
-    """The effects of one stream, by key; its actor reads and changes them."""
+class StreamEffects(msgspec.Struct, eq=False):
+    """The effects of one stream, by key: its actor changes them, and each instance finds what the last one left."""
 
-    __slots__ = ("cancelled", "ends_of_pauses", "held", "running", "taken_up", "timers", "unrecorded")
+    taken_up: bool = False
+    """Whether the work that an earlier process left was seen to, so that an actor that was let go goes on."""
+    held: set[str] = set()
+    """Those that begin only once a command lets the work of an earlier process go on."""
+    running: dict[str, Effect] = {}
+    """Those that the state wants, results that are not recorded yet included."""
+    cancelled: dict[str, Effect] = {}
+    """Those that were asked to end and have not ended."""
+    unrecorded: dict[str, EffectEnded] = {}
+    """What ended effects brought and the log has refused so far."""
+    ends: dict[str, int] = {}
+    """How often in a row work that is still wanted has ended without a recorded result."""
+    resting: set[str] = set()
+    """Work that has ended, is still wanted, and begins again after a pause."""
+    timers: dict[str, Timer] = {}
+    """Of waits, of pauses and of results that are offered again, by the key of what they are for."""
+    ends_of_pauses: dict[str, float] = {}
+    """When waits that are pauses end at the latest, in seconds of the clock that is never set, by key."""
+    grace: Timer | None = None
+    """Of the grace period of `cancelled`."""
+    grace_number: int = 0
+    """Of the grace period that runs or comes next; a timer of an earlier one means nothing any more."""
 
-    def __init__(self) -> None:
+    def ended(self, key: str, *, recorded: bool) -> None:
+        self.unrecorded.pop(key, None)
+        self.running.pop(key, None)
+        self.cancelled.pop(key, None)
+        self.forget_timer(key)
+        self.ends[key] = 0 if recorded else self.ends.get(key, 0) + 1
+
+    def no_longer_wanted(self, wanted: Collection[str]) -> list[Effect]:
+        """Forget what is wanted no more, and return the work among it that runs, which counts as cancelled now."""
+        for key in [key for key in self.ends if key not in wanted]:
+            del self.ends[key]
+            if key in self.resting:
+                self.resting.remove(key)
+                self.forget_timer(key)
+        self.held.intersection_update(wanted)
+        stopping: list[Effect] = []
+        for key in [key for key in self.running if key not in wanted]:
+            effect = self.running.pop(key)
+            if isinstance(effect, Wait):
+                self.forget_timer(key)
+            else:
+                self.cancelled[key] = effect
+                stopping.append(effect)
+        return stopping
+
+    def end_grace(self) -> None:
+        if self.grace is not None:
+            self.grace.cancel()
+            self.grace = None
+            self.grace_number += 1
+
+    def at_rest(self) -> bool:
+        """Return whether a new instance would know all that this one does, and nothing goes on but waits."""
+        if self.grace is not None or self.resting or self.ends or self.cancelled or self.unrecorded:
+            return False
+        return all(effect.idle for effect in self.running.values())
+
+    def let_go(self) -> None:
+        """Let go of what belongs to an instance that is over: the next one sets its own timers and takes work up."""
+        self.end_grace()
+        for key, timer in self.timers.items():
+            timer.cancel()
+            if isinstance(self.running.get(key), WaitUntil):
+                del self.running[key]
+        for own in (self.timers, self.ends_of_pauses, self.held, self.ends, self.resting):
+            own.clear()
         self.taken_up = False
-        """Whether the work that an earlier process left was seen to, so that an actor that was let go goes on as it
-        was."""
-        self.held: set[str] = set()
-        """Those that begin only once somebody lets the work of an earlier process go on."""
-        self.timers: dict[str, Timer] = {}
-        """Of waits and of pauses, by the key of what they are for."""
-        self.ends_of_pauses: dict[str, float] = {}
-        """When waits that are pauses end at the latest, in seconds of the clock that is never set, by key."""
-        self.running: dict[str, Effect] = {}
-        """Those that the state wants, results that are not recorded yet included."""
-        self.cancelled: dict[str, Effect] = {}
-        """Those that were asked to end and have not ended."""
-        self.unrecorded: dict[str, EffectEnded] = {}
-        """What ended effects brought and the log has refused so far."""
 
-    def set_timer(self, effect: WaitUntil, clock: Clock, time_us: int, due: Callable[[], object]) -> None:
-        """Have `due` called when the time of a wait may have come; see `has_come`.
-
-        Args:
-            effect: the wait.
-            clock: tells the time.
-            time_us: of the stream's last event; its time never goes back.
-            due: called on the loop.
-        """
-        key = effect.key
-        left_s = max(0, effect.due_at - max(clock.now_us(), time_us)) / 1_000_000
-        if effect.pause:
+    def set_timer(self, wait: WaitUntil, clock: Clock, time_us: int, due: Callable[[], object]) -> None:
+        """Have `due` called when the time of a wait may have come; `time_us` is the stream's, which never goes back."""
+        # There are two clocks. `due_at` is a date, and where the wall clock is set, it moves nearer or away. A pause
+        # is a length of time: it ends on the clock that is never set as well. That end is noted once for each wait, or
+        # the next instance would begin the pause anew.
+        key = wait.key
+        if wait.pause:
+            left_s = max(0, wait.due_at - max(clock.now_us(), time_us)) / 1_000_000
             self.ends_of_pauses.setdefault(key, clock.monotonic_s() + left_s)
 
         def look() -> None:
-            if self.has_come(effect, clock):
+            if self.has_come(wait, clock):
                 due()
             else:  # A timer counts seconds; but the wall clock may be set, and the machine may sleep.
-                self.timers[key] = clock.call_later(min(self._left_s(effect, clock), LOOK_AT_CLOCK_S), look)
+                self.timers[key] = clock.call_later(min(self._left_s(wait, clock), LOOK_AT_CLOCK_S), look)
 
-        self.timers[key] = clock.call_later(min(self._left_s(effect, clock), LOOK_AT_CLOCK_S), look)
+        self.timers[key] = clock.call_later(min(self._left_s(wait, clock), LOOK_AT_CLOCK_S), look)
 
     def has_come(self, effect: WaitUntil, clock: Clock) -> bool:
-        """Return whether the time of a wait has come."""
         return self._left_s(effect, clock) < TIMER_RESOLUTION_S
 
     def _left_s(self, effect: WaitUntil, clock: Clock) -> float:
@@ -103,8 +306,14 @@ class StreamEffects:
         end_s = self.ends_of_pauses.get(effect.key)
         return left_s if end_s is None else min(left_s, end_s - clock.monotonic_s())
 
+    def overdue(self, clock: Clock) -> Iterator[WaitUntil]:
+        """Yield the waits whose time has come, earliest first, as far as they run when it is their turn."""
+        waits = [effect for effect in self.running.values() if isinstance(effect, WaitUntil)]
+        for wait in sorted(waits, key=lambda wait: wait.due_at):
+            if wait.key in self.running and self.has_come(wait, clock):
+                yield wait
+
     def forget_timer(self, key: str) -> None:
-        """Let go of the timer of a wait or of a pause, if there is one."""
         self.ends_of_pauses.pop(key, None)
         timer = self.timers.pop(key, None)
         if timer is not None:
@@ -128,7 +337,6 @@ class EffectsInFlight:
         """Effects that only wait for effects of another stream, by their own stream and key."""
 
     def of(self, stream: str) -> StreamEffects:
-        """Return the effects of one stream."""
         return self._by_stream.setdefault(stream, StreamEffects())
 
     def forget(self, stream: str) -> None:
@@ -188,47 +396,9 @@ class EffectsInFlight:
         self._wake()
 
     def ended(self) -> None:
-        """Note that effects have ended, their results recorded."""
         if self.draining and not self.count():
             self._wake()
 
     def _wake(self) -> None:
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
-
-
-class WithPayloads(msgspec.Struct, frozen=True):
-    """A command whose large content goes to the payloads."""
-
-    command: object
-    payloads: Mapping[PayloadHash, bytes]
-
-
-class GraceOver(Vital, frozen=True):
-    """The grace period of the effects that were cancelled then is over."""
-
-    round: int
-
-
-class OfferResult(Vital, frozen=True):
-    """Offer the result of an effect to the log again, which refused it."""
-
-    key: str
-
-
-class LookAtClock(Vital, frozen=True):
-    """See whether the time of a wait has come."""
-
-    key: str
-
-
-class TakeUp(Vital, frozen=True):
-    """Try again to read the log, at the beginning of the actor's life or after an append of unknown outcome."""
-
-    attempt: int
-
-
-class PauseOver(Vital, frozen=True):
-    """Work that has ended and is still wanted may begin again."""
-
-    key: str

@@ -1,17 +1,16 @@
 """Hosting a kind of event-sourced actors: a user's core behind every address `"<kind>/<id>"` of a system.
 
-Read `refold.events.core.pure_core` for what a core is, and `refold.actors.hosted` for the actor that it decides for.
+Read `refold.events.core.pure_core` for what a core is, and `refold.actors.hosted` for how its work is done.
 An actor is made by its first message, and its state is what its stream in the log adds up to; at the moment of hosting
 those are made that an earlier process left work to.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
 
-from refold.actors.effects import EffectsInFlight, TakeUp
-from refold.actors.event_sourced import CANCEL_GRACE_S
-from refold.actors.folded_actor import Performed
-from refold.actors.hosted import Answer, EffectWorker, HostedActor, Question, Told
+from refold.actors.effects import CANCEL_GRACE_S, EffectsInFlight, Performed, Wake, read_state
+from refold.actors.event_sourced import EventSourcedActor
+from refold.actors.hosted import EffectWorker, HostedPort
 from refold.actors.journal import Journal
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.system import ActorSystem
@@ -75,25 +74,22 @@ class Hosted(Generic[S, C]):
         return performed
 
     def tell(self, identifier: str, command: C) -> None:
-        """Send a command and forget it, from any thread; if it comes to nothing, that is logged and set aside.
+        """Send a command and forget it, from any thread; a refusal is logged and set aside.
 
         Raises:
             ActorStopped: the system is closing.
             BackpressureShed: too many messages wait for that actor.
         """
-        self.ref(identifier).tell(Told(command))
+        self.ref(identifier).tell(command)
 
     async def read(self, identifier: str, question: Callable[[S], R]) -> R:
         """Return a copy of what `question` finds in an actor's state, which is durable, and which it must not change.
 
         Raises:
             PersistenceError: the log cannot be read, or is damaged.
-            Exception: whatever `question` raised.
+            Exception: what `question` raised.
         """
-        answer: Answer = await self.ref(identifier).ask(Question(question), block=False)
-        if answer.error is not None:
-            raise answer.error
-        return cast("R", answer.value)
+        return await read_state(self.ref(identifier), question, copied=True)
 
 
 class Host:
@@ -141,8 +137,7 @@ class Host:
             raise ConfigError(f"the kind {kind!r} is Refold's own; use another word")
         system, checked = self._system, CheckedCore(core)
         worker = system.ref(f"work of {kind}") if perform is not None else None
-        rest = (self._journal, self._in_flight, worker, on_event, self._cancel_grace_s)
-        system.register(kind, lambda _: HostedActor(checked, *rest))
+        self._register(kind, checked, worker, on_event)
         if worker is not None:
             await system.start(EffectWorker, perform, checked.failed, address=worker.address)
         await self._wake(kind)
@@ -158,20 +153,33 @@ class Host:
             PersistenceError: the log cannot be read.
         """
         if not self._system.knows(kind):
-            rest = (self._journal, self._in_flight, None, None, self._cancel_grace_s)
-            self._system.register(kind, lambda _: HostedActor(core, *rest, lasting=True))
+            self._register(kind, core, lasting=True)
             await self._wake(kind)
         return self._system
 
+    def _register(
+        self,
+        kind: str,
+        core: CheckedCore[S, C, E],
+        worker: ActorRef | None = None,
+        on_event: Callable[[RecordedEvent[E]], object] | None = None,
+        *,
+        lasting: bool = False,
+    ) -> None:
+        def make(_: str) -> EventSourcedActor[S, C, E]:
+            port = HostedPort(core, worker, on_event, cancel_grace_s=self._cancel_grace_s, lasting=lasting)
+            return EventSourcedActor(core, core.codec, self._journal, port, self._in_flight)
+
+        self._system.register(kind, make)
+
     async def _wake(self, kind: str) -> None:
-        """Make the actors that have work to do."""
         last = ""
         while True:
             heads = await self._journal.store.list_streams(
                 prefix=f"{kind}/", after=last, limit=STREAMS_PER_PAGE, with_pending=True
             )
             for head in heads:
-                self._system.ref(head.stream).tell(TakeUp(0))
+                self._system.ref(head.stream).tell(Wake())
             if len(heads) < STREAMS_PER_PAGE:
                 return
             last = heads[-1].stream

@@ -47,7 +47,6 @@ class _Waiting:
         self.wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settled(self) -> bool:
-        """Return whether the outcome is known."""
         return self.appended is not None or self.failure is not None
 
     def settle(self, appended: list[Appended] | None, failure: PersistenceError | None = None) -> None:
@@ -173,14 +172,18 @@ class Journal:
             if not isinstance(appended, list) or len(appended) != len(batches):
                 raise RuntimeError(f"it did not say where {len(batches)} batches are")
         except (WrongExpectedVersion, ValueError, TypeError) as error:
+            # The store refused before it wrote anything. It does not say whose batch it refused, and the others in the
+            # group have nothing to do with it: they are written one by one, at the price of a transaction each.
             if len(group) == 1:
                 self._fail(group, self._failure(error, outcome_unknown=False))
                 return
-            for entry in group:  # Nothing was written: each by itself, so that only the refused one fails.
+            for entry in group:
                 await self._write_group([entry])
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # A store is user code: its errors end at those who wait.
+        except BaseException as error:
+            # A store is user code: its errors end at those who wait, and nothing says whether the group was written.
+            # To write any of it again could write it twice; each actor reads its stream instead.
             writer = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and writer is not None and writer.cancelling():
                 raise

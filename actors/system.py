@@ -14,15 +14,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
-from refold.actors.effects import EffectsInFlight
-from refold.actors.event_sourced import CANCEL_GRACE_S
+from refold.actors.effects import CANCEL_GRACE_S, EffectsInFlight
 from refold.actors.hosting import Host
 from refold.actors.journal import Journal
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import WouldDeadlock
 from refold.actors.kernel.reply import current_handling
 from refold.actors.kernel.supervision import ActorFailure
-from refold.actors.kernel.system import ActorSystem
+from refold.actors.kernel.system import ActorSystem, ended_without_fail
 from refold.events.core.errors import ConfigError
 from refold.stores.append_rules import APPEND_TIMEOUT_S, WAIT_FOR_LOG_S
 from refold.stores.event_store import EventStore
@@ -143,16 +142,7 @@ class EventSourcedSystem(ActorSystem):
             raise WouldDeadlock(f"closing the system inside a handler of {handling.cell.address} would wait for it")
         if self._end is None:
             self._end = self.loop.create_task(self._close_all(grace_s), name="close the system")
-        gone: asyncio.CancelledError | None = None
-        while not self._end.done():
-            try:
-                await asyncio.wait([self._end])
-            except asyncio.CancelledError as error:
-                gone = error
-                self._in_flight.hurry()
-        if gone is not None:
-            raise gone
-        return self._end.result()
+        return await ended_without_fail(self._end, self._in_flight.hurry)
 
     async def _close_all(self, grace_s: float | None) -> tuple[str, ...]:
         try:

@@ -13,25 +13,23 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
-from refold.actors.agent.messages import ForAcceptedWork
-from refold.actors.agent.session import ReadSession
 from refold.actors.calls.middleware import Hooks
 from refold.actors.calls.protocols import Provider
-from refold.actors.effects import EffectsInFlight
+from refold.actors.effects import EffectsInFlight, Envelope, read_state
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.journal import Journal
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.supervision import ActorFailure
-from refold.actors.kernel.system import ActorSystem
+from refold.actors.kernel.system import ActorSystem, ended_without_fail
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import Agent, AgentParts, agent_of, parts_and_rest
 from refold.agents.skill import Skill, checked_skills
 from refold.events.core.cleaning import clean_text
 from refold.events.core.contract import Wait
 from refold.events.core.errors import BackpressureShed, CommandRejected, ConfigError, PersistenceError, RefoldError
-from refold.events.core.ids import SessionId, checked_identifier, kind_and_identifier, stream_name
+from refold.events.core.ids import RunId, SessionId, checked_identifier, kind_and_identifier, stream_name
 from refold.events.core.records import StreamHead
 from refold.events.kinds.runtime import (
     RUNTIME_CODEC,
@@ -344,7 +342,7 @@ class AgentRuntime:
         if stream not in self.system.live():
             return
         ref = self.system.ref(stream)
-        waited: list[str] = await ref.ask(ReadSession(_goes_on), block=False)
+        waited = await read_state(ref, _goes_on)
         if waited:
             raise CommandRejected(f"session {session_id!r} cannot be forgotten while it waits for {waited[0]}")
         await ref.stop(block=False)
@@ -398,16 +396,7 @@ class AgentRuntime:
             return
         if self._closing is None:
             self._closing = asyncio.get_running_loop().create_task(self._close(cancel), name="close the runtime")
-        gone: asyncio.CancelledError | None = None
-        while not self._closing.done():
-            try:
-                await asyncio.wait([self._closing])
-            except asyncio.CancelledError as error:
-                gone = error
-                self._in_flight.hurry()
-        if gone is not None:
-            raise gone
-        self._closing.result()
+        await ended_without_fail(self._closing, self._in_flight.hurry)
 
     async def _close(self, cancel: bool) -> None:
         try:
@@ -446,10 +435,9 @@ class AgentRuntime:
     async def _cancel_runs_of(self, session: SessionId) -> None:
         """Cancel the run under way, and those that begin in its place."""
         ref = self.system.ref(stream_name(SESSION_KIND, session))
-        question = ForAcceptedWork(ReadSession(lambda state: state.run.id if state.run is not None else None))
-        while (run := await ref.ask(question, block=False)) is not None:  # Behind all that waits in the mailbox.
+        while (run := await read_state(ref, _open_run, vital=True)) is not None:  # Behind all that waits there.
             with self.hub.follow(session) as follower:
-                await ref.ask(ForAcceptedWork(CancelRun(run=run, reason="the runtime closes")), block=False)
+                await ref.ask(Envelope(CancelRun(run=run, reason="the runtime closes"), vital=True), block=False)
                 await follower.ended(run)
 
     async def _release(self) -> None:
@@ -512,6 +500,10 @@ class AgentRuntime:
 def _goes_on(state: SessionState) -> list[str]:
     """Return the keys of what ends by itself, or by somebody whom a handler asks."""
     return [effect.key for effect in pending(state) if type(effect) is not Wait]
+
+
+def _open_run(state: SessionState) -> RunId | None:
+    return state.run.id if state.run is not None else None
 
 
 def _has_open_run(head: StreamHead) -> bool:

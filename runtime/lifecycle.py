@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 from weakref import WeakSet
 
-from refold.actors.agent.messages import WakeSession
+from refold.actors.effects import Wake
 from refold.actors.kernel.clock import SystemClock
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef
@@ -109,7 +109,7 @@ async def resume_open_runs(system: ActorSystem, hub: SessionHub, store: EventSto
 def _wake(system: ActorSystem, stream: StreamName) -> bool:
     """Start a session's actor; tell whether there is one that can be started."""
     try:
-        system.ref(stream).tell(WakeSession())
+        system.ref(stream).tell(Wake())
     except ActorStopped as error:  # It was used before its turn came, and has failed for good.
         log.warning("the open run of %s does not go on: %s", stream, error)
         return False

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from refold.actors.agent.approval import APPROVAL_KIND, ApprovalActor
 from refold.actors.agent.model import MODEL_KIND, ModelActor
-from refold.actors.agent.session import SessionActor, SessionSetting
+from refold.actors.agent.session import SessionPort, SessionSetting
 from refold.actors.agent.tool import ToolActor
 from refold.actors.effects import EffectsInFlight
+from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.journal import Journal
+from refold.actors.kernel.actor import Actor
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import Agent, SubagentTool, asking, check_streams, with_subagents
 from refold.agents.middleware_tools import tools_of
@@ -33,7 +35,7 @@ from refold.events.core.errors import ConfigError, RefoldError
 from refold.events.core.ids import AgentId, PayloadHash
 from refold.events.kinds.tool import TOOL_KIND
 from refold.events.model.configuration import CodeIdentity, configuration_of
-from refold.events.session.core import SESSION_KIND
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.memory.stream_object import StreamObject, stream_objects_of
 from refold.options import Settings
 from refold.sessions.structured_output import OutputCheck
@@ -273,7 +275,11 @@ class RunningAgents:
                 cancel_grace_s=options.cancel_grace_s,
             )
 
-        system.register(SESSION_KIND, lambda _: SessionActor(settings[self.main.id], journal, in_flight, hub, settings))
+        def session(_: str) -> Actor:
+            port = SessionPort(settings[self.main.id], journal.store, hub, settings)
+            return EventSourcedActor(SESSION_CORE, SESSION_CODEC, journal, port, in_flight)
+
+        system.register(SESSION_KIND, session)
         system.register(MODEL_KIND, model)
         system.register(APPROVAL_KIND, lambda name: ApprovalActor(asking(self[name].agent.approval, approval_pool)))
         system.register(TOOL_KIND, tool)

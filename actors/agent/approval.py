@@ -1,17 +1,16 @@
-"""The approval actor: asks the application's approval handler about calls that wait for somebody's decision.
+"""The approval actor: asks the application's approval handler about calls that wait for a decision.
 
 Its address is `approval/<agent>`. The wait itself is durable and belongs to the session; this actor only passes it on
 to a handler, if there is one, and the handler's answer back. The rule: a handler that fails, or that leaves the
-decision to somebody else, changes nothing, and the call goes on waiting.
+decision to others, changes nothing, and the call goes on waiting.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from refold.actors.effects import EffectEnded, tell_end
+from refold.actors.effects import CancelEffect, EffectEnded, tell_end
 from refold.actors.kernel.actor import Actor
-from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.mailbox import Vital
 from refold.actors.kernel.ref import ActorRef
 from refold.events.core.ids import SessionId
@@ -28,19 +27,12 @@ AskHandler = Callable[[SessionId, ToolApprovalRequested], Awaitable[object]]
 
 
 class StartApproval(Vital, frozen=True, kw_only=True):
-    """Have somebody decide about a call."""
+    """Have the handler decide about a call."""
 
     key: str
     session: SessionId
     reply_to: ActorRef
     request: ToolApprovalRequested
-
-
-class CancelApproval(Vital, frozen=True, kw_only=True):
-    """Nobody need decide any more."""
-
-    session: SessionId
-    key: str
 
 
 class ApprovalActor(Actor):
@@ -52,33 +44,30 @@ class ApprovalActor(Actor):
 
     def __init__(self, ask: AskHandler | None) -> None:
         self._ask = ask
-        self._waiting: dict[tuple[SessionId, str], StartApproval] = {}
-        self._asking: dict[tuple[SessionId, str], asyncio.Task[None]] = {}
+        self._waiting: dict[tuple[str, str], tuple[StartApproval, asyncio.Task[None] | None]] = {}
 
-    def on_receive(self, message: StartApproval | CancelApproval) -> None:
-        """Begin to ask, or stop."""
+    def on_receive(self, message: StartApproval | CancelEffect) -> None:
         match message:
             case StartApproval():
-                place = (message.session, message.key)
+                place = (message.reply_to.address, message.key)
                 if place not in self._waiting:
-                    self._waiting[place] = message
-                    if self._ask is not None:
-                        self._asking[place] = self.spawn(self._have_decided(self._ask, message), name=message.key)
-            case CancelApproval(session=session, key=key):
-                waiting = self._waiting.pop((session, key), None)
-                task = self._asking.pop((session, key), None)
+                    ask = self._ask
+                    task = self.spawn(self._have_decided(ask, message), name=message.key) if ask is not None else None
+                    self._waiting[place] = (message, task)
+            case CancelEffect(asker=asker, key=key):
+                waiting, task = self._waiting.pop((asker, key), (None, None))
                 if task is not None:
                     task.cancel()
                 if waiting is not None:
-                    self._tell(waiting, EffectEnded(key=key))
+                    tell_end(waiting.reply_to, EffectEnded(key=key))
 
     def on_failure(self, *_error: object, **_error_by_name: object) -> None:
         """Let the sessions have their calls asked about anew."""
-        for (_, key), waiting in self._waiting.items():
-            self._tell(waiting, EffectEnded(key=key))
+        for waiting, _ in self._waiting.values():
+            tell_end(waiting.reply_to, EffectEnded(key=waiting.key))
 
     async def _have_decided(self, ask: AskHandler, message: StartApproval) -> None:
-        place, request = (message.session, message.key), message.request
+        place, request = (message.reply_to.address, message.key), message.request
         command: DecideApproval | None = None
         try:
             command = _decision(request, await ask(message.session, request))
@@ -90,16 +79,11 @@ class ApprovalActor(Actor):
         except KeyboardInterrupt:
             raise
         except BaseException:  # The border to user code: the call goes on waiting for a decision.
-            log.exception("the approval handler failed; %s of session %s goes on waiting", request.call, place[0])
-        self._asking.pop(place, None)
+            log.exception(
+                "the approval handler failed; %s of session %s goes on waiting", request.call, message.session
+            )
         if command is not None and self._waiting.pop(place, None) is not None:
-            self._tell(message, EffectEnded(key=message.key, command=command))
-
-    def _tell(self, message: StartApproval, ended: EffectEnded) -> None:
-        try:
-            tell_end(message.reply_to, ended)
-        except ActorStopped as error:  # As after a crash: the next start asks again.
-            log.info("a decision about %s came too late: %s", message.request.call, error)
+            tell_end(message.reply_to, EffectEnded(key=message.key, command=command))
 
 
 def _decision(request: ToolApprovalRequested, answer: object) -> DecideApproval | None:
@@ -111,9 +95,6 @@ def _decision(request: ToolApprovalRequested, answer: object) -> DecideApproval 
         case Deny(reason=reason):
             return DecideApproval(call=request.call, allowed=False, reason=recorded_reason(reason))
         case _:
-            log.error(
-                "the approval handler answered %s instead of Allow, Deny or None; %s goes on waiting",
-                type(answer).__name__,
-                request.call,
-            )
+            text = "the approval handler answered %s instead of Allow, Deny or None; %s goes on waiting"
+            log.error(text, type(answer).__name__, request.call)
             return None

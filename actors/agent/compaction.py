@@ -1,25 +1,24 @@
 """Compaction: a model's summary stands for the beginning of a history that has grown too long.
 
 Part of the model effect. Where a request would be too long, the effect first has a summary made by a model call of its
-own, and has the session record it (`ContextPrepared`, in a batch of its own); then it goes on with the history as it is
+own, and has the session record it (`ContextPrepared`, in a batch of its own); then it goes on with the history of
 now. So the summary goes through the session's actor like everything else, and a crash between the two repeats no more
 than the model call. The rule: a summary that fails fails no run; the history is trimmed as by a `TokenWindow`, or sent
-as it is, and the log of the program and the record of the request say so.
+whole, and the log of the program and the record of the request say so.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
-from refold.actors.agent.messages import ForAcceptedWork, PreparedContext
 from refold.actors.calls.protocols import Provider
 from refold.actors.calls.request import RequestMaker, WantedRequest
 from refold.actors.calls.results import text_of_error
 from refold.actors.calls.validation import checked_response
-from refold.actors.effects import WithPayloads
-from refold.actors.event_sourced import RECORD_RETRY_S
+from refold.actors.effects import Envelope, once_log_allows
+from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import AskTimeout
 from refold.actors.kernel.ref import ActorRef
 from refold.events.core.cleaning import clean_text
@@ -93,7 +92,7 @@ class Summarising:
         return f"Summarising({self.max_tokens})"
 
     def kept(self, context: Context) -> Sequence[Range] | None:
-        """Return what stays where the history is too long all the same, as a `TokenWindow` does."""
+        """Return what stays where the history is too long nevertheless, as a `TokenWindow` does."""
         return self._window.kept(context)
 
     def plan(self, context: Context) -> SummaryPlan | None:
@@ -119,120 +118,95 @@ class NotWanted(Exception):
 
 
 class Unusable(Exception):
-    """A summary that cannot be used.
-
-    Args:
-        why: in words.
-        usage: what was paid for it.
-    """
+    """A summary that cannot be used, and what was paid for it."""
 
     def __init__(self, why: str, usage: Usage) -> None:
         super().__init__(why)
         self.usage = usage
 
 
-class Compaction:
-    """Has histories summarised.
+async def compacted(
+    policy: Summarising,
+    requests: RequestMaker,
+    provider: Provider,
+    clock: Clock,
+    session: ActorRef,
+    wanted: WantedRequest,
+) -> WantedRequest:
+    """Return what is wanted of a history after it was summarised, if that was needed and did not fail.
 
-    Args:
-        policy: when, and how.
-        requests: makes an agent's requests.
-        provider: the agent's own, which is asked where the policy names none.
-        sleep: waits so many seconds.
+    The summary is made by `provider`, unless the policy names one.
+
+    Raises:
+        NotWanted: the run has ended meanwhile.
+        PersistenceError: the log cannot be read.
     """
-
-    def __init__(
-        self,
-        policy: Summarising,
-        requests: RequestMaker,
-        provider: Provider,
-        sleep: Callable[[float], Awaitable[None]],
-    ) -> None:
-        self._policy = policy
-        self._requests = requests
-        self._provider = policy.provider or provider
-        self._sleep = sleep
-
-    async def compacted(self, session: ActorRef, wanted: WantedRequest) -> WantedRequest:
-        """Return what is wanted of a history after it was summarised, if that was needed and did not fail.
-
-        Raises:
-            NotWanted: the run has ended meanwhile.
-            ActorStopped: so has its session.
-            LogFormatError: the log lacks a part of the history.
-            PersistenceError: the log cannot be read.
-        """
-        plain, reference = await self._requests.plain(wanted)
-        context = Context(
-            system_prompt=plain.system_prompt,
-            messages=plain.messages,
-            tools=plain.tools,
-            latest_input=wanted.latest_input,
+    plain, reference = await requests.plain(wanted)
+    context = Context(
+        system_prompt=plain.system_prompt,
+        messages=plain.messages,
+        tools=plain.tools,
+        latest_input=wanted.latest_input,
+    )
+    try:
+        plan = policy.plan(context)
+        if plan is None:
+            return wanted
+        request = policy.request(plain, plan)
+        response, text = await _summary(policy.provider or provider, request, plan)
+        kept = wanted.source[wanted.latest_input] if plan.keeps_input else None
+        changes = Prepared(rewritten=difference(plain, request))
+        reference, payloads = with_prepared(reference, changes)
+        command = RecordContext(
+            run=wanted.run,
+            turn=wanted.turn,
+            asked=wanted.asked,
+            after=wanted.summarised,
+            replaced=plan.replaced,
+            summary=summary_messages(text, kept),
+            usage=response.usage,
+            model=response.model,
+            request=reference,
         )
-        try:
-            plan = self._policy.plan(context)
-            if plan is None:
-                return wanted
-            request = self._policy.request(plain, plan)
-            response, text = await self._summary(request, plan)
-            kept = wanted.source[wanted.latest_input] if plan.keeps_input else None
-            changes = Prepared(rewritten=difference(plain, request))
-            reference, payloads = with_prepared(reference, changes)
-            command = RecordContext(
-                run=wanted.run,
-                turn=wanted.turn,
-                asked=wanted.asked,
-                after=wanted.summarised,
-                replaced=plan.replaced,
-                summary=summary_messages(text, kept),
-                usage=response.usage,
-                model=response.model,
-                request=reference,
-            )
-        except KeyboardInterrupt:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # User code (a provider, a count); a summary is not worth a run.
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
-        except BaseException as error:  # User code (a provider, a count); a summary is not worth a run.
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise
-            return self._without(wanted, error)
-        try:
-            return await self._recorded(session, WithPayloads(command, payloads))
-        except CommandRejected as error:
-            return self._without(wanted, Unusable(str(error), response.usage))
-
-    async def _summary(self, request: ModelRequest, plan: SummaryPlan) -> tuple[ModelResponse, str]:
-        response = checked_response(await self._provider.complete(request))
-        text = clean_text("\n".join(block.text for block in response.content if isinstance(block, TextBlock))).strip()
-        if not text:
-            raise Unusable("the summary says nothing", response.usage)
-        if about_tokens(text) >= plan.tokens:
-            raise Unusable("the summary is no shorter than what it is of", response.usage)
-        return response, text
-
-    async def _recorded(self, session: ActorRef, command: WithPayloads) -> WantedRequest:
-        """Have a summary recorded, and return what is wanted then; a log that refuses for a while is waited for."""
-        pause_s = RECORD_RETRY_S
-        while True:
-            try:
-                prepared = await session.ask(ForAcceptedWork(command), block=False)
-            except (PersistenceError, AskTimeout) as error:
-                log.warning("a summary of %s is not recorded yet: %s", session.address, error)
-                await self._sleep(pause_s)
-                pause_s = min(2 * pause_s, 32 * RECORD_RETRY_S)
-                continue
-            assert isinstance(prepared, PreparedContext)
-            if prepared.wanted is None:
-                raise NotWanted
-            return prepared.wanted
-
-    def _without(self, wanted: WantedRequest, error: BaseException) -> WantedRequest:
-        """Return what is wanted where there is no summary, with why, and what was paid for none."""
-        said = text_of_error(error) or type(error).__name__
-        expected = isinstance(error, ProviderError | Unusable)
-        said = said if expected else f"{type(error).__name__}: {said}"
-        log.warning(
-            "session %s: the history is not summarised: %s", wanted.session, said, exc_info=None if expected else error
+        return _without(wanted, error)
+    envelope = Envelope(command, payloads, vital=True)
+    try:
+        now_wanted: WantedRequest | None = await once_log_allows(
+            lambda: session.ask(envelope, block=False),
+            clock,
+            f"a summary of {session.address}",
+            (PersistenceError, AskTimeout),
         )
-        paid = error.usage if isinstance(error, Unusable) else Usage()
-        return msgspec.structs.replace(wanted, notes=(f"the history was not summarised ({said[:2_000]})",), paid=paid)
+    except CommandRejected as error:
+        return _without(wanted, Unusable(str(error), response.usage))
+    if now_wanted is None:
+        raise NotWanted
+    return now_wanted
+
+
+async def _summary(provider: Provider, request: ModelRequest, plan: SummaryPlan) -> tuple[ModelResponse, str]:
+    response = checked_response(await provider.complete(request))
+    text = clean_text("\n".join(block.text for block in response.content if isinstance(block, TextBlock))).strip()
+    if not text:
+        raise Unusable("the summary says nothing", response.usage)
+    if about_tokens(text) >= plan.tokens:
+        raise Unusable("the summary is no shorter than what it is of", response.usage)
+    return response, text
+
+
+def _without(wanted: WantedRequest, error: BaseException) -> WantedRequest:
+    """Return what is wanted where there is no summary, with why, and what was paid for none."""
+    said = text_of_error(error) or type(error).__name__
+    expected = isinstance(error, ProviderError | Unusable)
+    said = said if expected else f"{type(error).__name__}: {said}"
+    log.warning(
+        "session %s: the history is not summarised: %s", wanted.session, said, exc_info=None if expected else error
+    )
+    paid = error.usage if isinstance(error, Unusable) else Usage()
+    return msgspec.structs.replace(wanted, notes=(f"the history was not summarised ({said[:2_000]})",), paid=paid)

@@ -2,18 +2,19 @@
 
 Its address is `model/<agent>`. A call is built from the session's history, handed to the provider, and its answer is
 checked call by call; the session gets what to record as the end of its effect. User code (the provider, the
-validation of arguments) runs here and never in a session's handler: whatever it raises becomes a failed call.
+validation of arguments) runs here and never in a session's handler: what it raises becomes a failed call.
 """
 
 import asyncio
+import functools
 import logging
 import math
-from collections.abc import AsyncIterable, Awaitable, Callable
+from collections.abc import AsyncIterable
 from typing import TypeVar, cast
 
 import msgspec
 
-from refold.actors.agent.compaction import Compaction, NotWanted, Summarising
+from refold.actors.agent.compaction import NotWanted, Summarising, compacted
 from refold.actors.calls.middleware import HookContext, Hooks
 from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider, SessionObserver, ToolRunner
@@ -22,15 +23,12 @@ from refold.actors.calls.request import OutgoingRequest, RequestMaker, WantedReq
 from refold.actors.calls.streaming import PartialAnswer, answer_stream, can_stream, close_stream
 from refold.actors.calls.validation import checked_delta, checked_response
 from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, AnswerRules, OutputCheck, error_words
-from refold.actors.effects import EffectEnded, tell_end
-from refold.actors.event_sourced import CANCEL_GRACE_S, RECORD_RETRY_S
+from refold.actors.effects import CANCEL_GRACE_S, CancelEffect, EffectEnded, once_log_allows, tell_end
 from refold.actors.kernel.actor import Actor
-from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.mailbox import Vital
 from refold.actors.kernel.ref import ActorRef
 from refold.events.core.content import AnswerContent, Message
-from refold.events.core.errors import LogFormatError, PersistenceError, ProviderError
-from refold.events.core.ids import RunId, SessionId
+from refold.events.core.errors import ProviderError
 from refold.events.model.context_window import ContextWindow
 from refold.events.model.messages import ModelRequest, ModelResponse, Usage, UsageDelta
 from refold.events.model.payloads import restored
@@ -59,20 +57,11 @@ class StartModelCall(Vital, frozen=True, kw_only=True):
     """Make the model call that a session's state asks for."""
 
     key: str
-    session: SessionId
     reply_to: ActorRef
-    run: RunId
-    turn: int
-    asked: int
-    """Version of the event that wants the call."""
     wanted: WantedRequest
 
-
-class CancelModelCall(Vital, frozen=True, kw_only=True):
-    """End a model call; the session is told when it has ended."""
-
-    session: SessionId
-    key: str
+    def __str__(self) -> str:
+        return f"model call {self.key} of session {self.wanted.session}"
 
 
 class _Calling:
@@ -92,8 +81,6 @@ class ModelActor(Actor):
     """Carries out model calls.
 
     Args:
-        provider: what answers them.
-        tools: the tools of this process.
         store: where prompts and schemas are.
         observer: is told of pieces of answers.
         policy: judges the calls of an answer; None = the tools alone say which may run.
@@ -127,18 +114,17 @@ class ModelActor(Actor):
         self._requests = RequestMaker(store, offer=offer, recalling=recalling, window=window, hooks=hooks)
         self._provider = provider
         self._observer = observer
-        self._calls: dict[tuple[SessionId, str], _Calling] = {}
+        self._calls: dict[tuple[str, str], _Calling] = {}
 
-    def on_receive(self, message: StartModelCall | CancelModelCall) -> None:
-        """Begin or cancel a call."""
+    def on_receive(self, message: StartModelCall | CancelEffect) -> None:
         match message:
             case StartModelCall():
-                place = (message.session, message.key)
+                place = (message.reply_to.address, message.key)
                 if place not in self._calls:
                     calling = self._calls[place] = _Calling(message)
                     calling.task = self.spawn(self._carry_out(calling), name=message.key)
-            case CancelModelCall(session=session, key=key):
-                running = self._calls.get((session, key))
+            case CancelEffect(asker=asker, key=key):
+                running = self._calls.get((asker, key))
                 if running is not None:
                     running.cancelled = True
                     if running.begun and running.task is not None:
@@ -157,15 +143,12 @@ class ModelActor(Actor):
                     raise  # This actor stops, and the call stays open as after a crash.
                 ended = self._failed(message, RuntimeError("the provider let out a CancelledError of its own"), None)
         finally:
-            del self._calls[message.session, message.key]
+            del self._calls[message.reply_to.address, message.key]
         if not isinstance(ended.command, RecordModelResponse):
             ended = self._with_evidence(ended, calling)
         if calling.paid != Usage():
             ended = _with_paid(ended, message, calling.paid)
-        try:
-            tell_end(message.reply_to, ended)
-        except ActorStopped as error:  # As after a crash: the next start makes the call again.
-            log.info("the end of model call %s of session %s came too late: %s", message.key, message.session, error)
+        tell_end(message.reply_to, ended)
 
     async def _call(self, calling: _Calling) -> EffectEnded:
         message = calling.message
@@ -173,11 +156,11 @@ class ModelActor(Actor):
         try:
             wanted = await self._compacted(message)
             calling.paid = wanted.paid
-            outgoing = await self._once_readable(message, self._requests.make, wanted)
+            outgoing = await once_log_allows(lambda: self._requests.make(wanted), self.system.clock, str(message))
             response = await self._answer(calling, outgoing.request)
             if self._hooks is not None:
                 response, outgoing = await self._after_hooks(self._hooks, calling, response, outgoing)
-            where = HookContext(session=message.session, run=message.run, turn=message.turn)
+            where = HookContext(session=message.wanted.session, run=message.wanted.run, turn=message.wanted.turn)
             answer = await self._rules.answer(response, where, outgoing.tools, outgoing.request.tools)
             rejected = self._rules.rejection(response)
         except NotWanted:
@@ -187,22 +170,16 @@ class ModelActor(Actor):
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise
         except BaseException as error:  # User code (a provider, a validator) fails its call, nothing else.
-            log.warning(
-                "model call %s of session %s failed: %s",
-                message.key,
-                message.session,
-                error_words(error),
-                exc_info=error,
-            )
+            log.warning("%s failed: %s", message, error_words(error), exc_info=error)
             return self._failed(message, error, outgoing)
         command: SessionCommand = RecordModelResponse(
-            run=message.run,
-            turn=message.turn,
+            run=message.wanted.run,
+            turn=message.wanted.turn,
             content=answer.content,
             stop_reason=response.stop_reason,
             usage=response.usage,
             request=outgoing.reference,
-            asked=message.asked,
+            asked=message.wanted.asked,
             model=response.model,
             verdicts=answer.verdicts,
             rejected=rejected,
@@ -214,11 +191,11 @@ class ModelActor(Actor):
     ) -> tuple[ModelResponse, OutgoingRequest]:
         """Return an answer as middleware leaves it, and the request with the model's own where they differ."""
         message = calling.message
-        context = HookContext(session=message.session, run=message.run, turn=message.turn)
+        context = HookContext(session=message.wanted.session, run=message.wanted.run, turn=message.wanted.turn)
         try:
             changed = await hooks.post_llm(context, response)
         except BaseException:
-            calling.partial.add(UsageDelta(response.usage))  # It was paid for, whatever becomes of it.
+            calling.partial.add(UsageDelta(response.usage))  # It was paid for, used or not.
             raise
         if changed is response:
             return response, outgoing
@@ -226,29 +203,15 @@ class ModelActor(Actor):
         whole = restored(Message("assistant", own.content), own.payloads).content
         return changed, outgoing.answered_with(cast("tuple[AnswerContent, ...]", whole))
 
-    async def _once_readable(
-        self, message: StartModelCall, make: Callable[[WantedRequest], Awaitable[T]], wanted: WantedRequest
-    ) -> T:
-        """Return what `make` does; a log that cannot be read for a while fails no run."""
-        pause_s = RECORD_RETRY_S
-        while True:
-            try:
-                return await make(wanted)
-            except LogFormatError:
-                raise
-            except PersistenceError as error:
-                log.warning("model call %s of session %s waits: %s", message.key, message.session, error)
-                await self.system.clock.sleep(pause_s)
-                pause_s = min(2 * pause_s, 32 * RECORD_RETRY_S)
-
     async def _compacted(self, message: StartModelCall) -> WantedRequest:
         """Return what is wanted once the history is no longer than it should be."""
         if not isinstance(self._window, Summarising):
             return message.wanted
-        compaction = Compaction(self._window, self._requests, self._summariser, self.system.clock.sleep)
-        return await self._once_readable(
-            message, lambda wanted: compaction.compacted(message.reply_to, wanted), message.wanted
+        clock = self.system.clock
+        make = functools.partial(
+            compacted, self._window, self._requests, self._summariser, clock, message.reply_to, message.wanted
         )
+        return await once_log_allows(make, clock, str(message))
 
     async def _answer(self, calling: _Calling, request: ModelRequest) -> ModelResponse:
         if not calling.message.wanted.configuration.streaming or not can_stream(self._provider):
@@ -276,9 +239,9 @@ class ModelActor(Actor):
             if calling.cancelled:  # The provider has swallowed it; what it sends now is evidence, and it is left.
                 raise asyncio.CancelledError
             try:
-                self._observer.streamed(message.session, message.run, message.turn, delta)
+                self._observer.streamed(message.wanted.session, message.wanted.run, message.wanted.turn, delta)
             except Exception:
-                log.exception("who watches session %s failed on a piece of an answer", message.session)
+                log.exception("who watches session %s failed on a piece of an answer", message.wanted.session)
         raise ProviderError("the stream ended without a complete answer", kind="malformed", retryable=True)
 
     async def _close(self, stream: AsyncIterable[object], calling: _Calling) -> None:
@@ -302,34 +265,29 @@ class ModelActor(Actor):
                 task.uncancel()
             if calling.cancelled or task.cancelling():
                 raise
-            log.warning(
-                "the stream of model call %s of session %s could not be closed: %s",
-                calling.message.key,
-                calling.message.session,
-                error_words(error),
-                exc_info=error,
-            )
+            text = "the stream of %s could not be closed: %s"
+            log.warning(text, calling.message, error_words(error), exc_info=error)
         finally:
             timer.cancel()
 
     def _with_evidence(self, ended: EffectEnded, calling: _Calling) -> EffectEnded:
         """Add what had been streamed of an answer that never came, or could not be used."""
-        message = calling.message
-        evidence, payloads = calling.partial.interruption(message.turn, message.asked)
+        wanted = calling.message.wanted
+        evidence, payloads = calling.partial.interruption(wanted.turn, wanted.asked)
         return msgspec.structs.replace(ended, evidence=evidence, payloads={**ended.payloads, **payloads})
 
     def _failed(self, message: StartModelCall, error: BaseException, outgoing: OutgoingRequest | None) -> EffectEnded:
         provider = error if isinstance(error, ProviderError) else None
         command = RecordModelFailure(
-            run=message.run,
-            turn=message.turn,
+            run=message.wanted.run,
+            turn=message.wanted.turn,
             kind=provider.kind if provider is not None else "agent_loop",
             message=error_words(error)[:MESSAGE_CHARACTERS_MAX],
             status=provider.status if provider is not None else None,
             retryable=provider.retryable if provider is not None else False,
             retry_after_s=_finite(provider.retry_after_s) if provider is not None else None,
             request=outgoing.reference if outgoing is not None else None,
-            asked=message.asked,
+            asked=message.wanted.asked,
         )
         payloads = outgoing.payloads if outgoing is not None else {}
         return EffectEnded(key=message.key, command=command, payloads=payloads)
@@ -339,7 +297,7 @@ def _with_paid(ended: EffectEnded, message: StartModelCall, paid: Usage) -> Effe
     """Add to the evidence what was paid beside the answer."""
     evidence = ended.evidence
     if not isinstance(evidence, RecordModelInterruption):
-        evidence = RecordModelInterruption(turn=message.wanted.turn, asked=message.asked)
+        evidence = RecordModelInterruption(turn=message.wanted.turn, asked=message.wanted.asked)
     return msgspec.structs.replace(ended, evidence=msgspec.structs.replace(evidence, usage=evidence.usage + paid))
 
 

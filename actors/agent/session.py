@@ -10,14 +10,12 @@ A session is its agent's for ever: the log says whose, and who begins it. One th
 import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
-from typing import assert_never
+from typing import ClassVar, assert_never
 
 import msgspec
 
-from refold.actors.agent.approval import APPROVAL_KIND, CancelApproval, StartApproval
-from refold.actors.agent.messages import ForAcceptedWork, InsistOnCancel, PreparedContext, WakeSession
-from refold.actors.agent.model import MODEL_KIND, CancelModelCall, StartModelCall
+from refold.actors.agent.approval import APPROVAL_KIND, StartApproval
+from refold.actors.agent.model import MODEL_KIND, StartModelCall
 from refold.actors.agent.subsession import (
     ChildInput,
     ancestors_of,
@@ -25,22 +23,20 @@ from refold.actors.agent.subsession import (
     grace_of_child,
     is_call_open,
 )
-from refold.actors.agent.tool import AbandonToolCall, CancelToolCall, StartToolCall
+from refold.actors.agent.tool import StartToolCall
 from refold.actors.calls.conversation import Conversation
 from refold.actors.calls.protocols import SessionObserver
 from refold.actors.calls.recall import Recalling
 from refold.actors.calls.request import WantedRequest
-from refold.actors.effects import EffectsInFlight, WithPayloads
-from refold.actors.event_sourced import RECORD_RETRY_S, EventSourcedActor
-from refold.actors.folded_actor import Performed
-from refold.actors.journal import Journal
+from refold.actors.effect_port import EffectPort, Recovery
+from refold.actors.effects import CancelEffect, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import TextBlock
-from refold.events.core.contract import Effect, Plan, Wait, WaitUntil
-from refold.events.core.errors import CommandRejected, CoreFailed, LogFormatError, PersistenceError
-from refold.events.core.ids import AgentId, EventRef, RunId, SessionId, event_ref, kind_and_identifier, stream_name
-from refold.events.core.records import EncodedBatch, StoredEvent
+from refold.events.core.contract import Effect, WaitUntil
+from refold.events.core.errors import CommandRejected, CoreFailed, LogFormatError
+from refold.events.core.ids import AgentId, RunId, SessionId, StreamName, event_ref, kind_and_identifier, stream_name
+from refold.events.core.records import StoredEvent
 from refold.events.kinds.tool import TOOL_KIND
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.session.commands import (
@@ -60,7 +56,7 @@ from refold.events.session.commands import (
     SendInput,
     SessionCommand,
 )
-from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
+from refold.events.session.core import SESSION_CORE, SESSION_KIND
 from refold.events.session.events import ModelResponded, SessionEvent, ToolApprovalRequested
 from refold.events.session.react import AskPerson, CallModel, RunTool
 from refold.events.session.state import (
@@ -74,6 +70,7 @@ from refold.events.session.state import (
     run_of_input,
     running_calls,
 )
+from refold.stores.event_store import EventStore
 
 log = logging.getLogger("refold.sessions.session")
 
@@ -83,15 +80,6 @@ class PerformedInRun(Performed, frozen=True):
 
     run: RunId
     """The input's own or the one that it joins; the one that takes its next turn."""
-
-
-class ReadSession(msgspec.Struct, frozen=True):
-    """Reply with the answer to a question about the session's state.
-
-    The question is asked inside the handler, where the state is durable; its answer must not hold on to the state.
-    """
-
-    question: Callable[[SessionState], object]
 
 
 class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,74 +103,67 @@ class SessionSetting(msgspec.Struct, frozen=True, kw_only=True):
     """Tells at once how many entities the agent's graph has; None = it has no graph."""
 
 
-NOBODY_ELSE: Mapping[AgentId, SessionSetting] = MappingProxyType({})
+class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
+    """Has the work of a session done by the actors of models, tools and approvals.
 
-
-class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]):
-    """One conversation, its queue of inputs and the run under way.
-
-    Args:
-        setting: of the runtime's main agent, whose a session is that nobody's call begins.
-        journal: where batches go.
-        in_flight: the effects that run in this process.
-        observer: is told what happens.
-        others: the settings of all agents of the runtime, by name, as they are now.
+    A session that no call begins is the main agent's, whose `setting` is given; `others` are those of all agents of the
+    runtime, by name, as they are now.
     """
+
+    resumed_by: ClassVar[tuple[type, ...]] = (ResumeRun,)
 
     def __init__(
         self,
         setting: SessionSetting,
-        journal: Journal,
-        in_flight: EffectsInFlight,
+        store: EventStore,
         observer: SessionObserver,
-        others: Mapping[AgentId, SessionSetting] = NOBODY_ELSE,
+        others: Mapping[AgentId, SessionSetting],
     ) -> None:
-        super().__init__(
-            SESSION_CORE, SESSION_CODEC, journal, in_flight=in_flight, cancel_grace_s=setting.cancel_grace_s
-        )
+        self.cancel_grace_s = setting.cancel_grace_s
         self._main = setting
         self._others = others
-        self._began_by: ChildInput | None = None
-        """What begins the session, while it does."""
-        self._caused_by: tuple[EventRef, EventRef] | None = None
-        """The event of another session, and what that goes back to, that the command at hand follows from."""
+        self._store = store
+        self._observer = observer
+        self._conversation = Conversation(store.read_payloads)
         self._last_batch = 0
         """Version of the first event of the last batch; 0 = there was none in this life of the actor."""
         self._ancestors: tuple[SessionId, ...] | None = None
         """The sessions that may wait for this one, nearest first; None = it is not known yet."""
         self._outlived: RunId | None = None
         """The run of a call that was over when this instance began, and the run was not."""
-        self._observer = observer
-        self._conversation = Conversation(journal.store.read_payloads)
+        self._allowed: RunId | None = None
+        """The run under way when a turn was allowed, which may have ended with that."""
 
     @property
     def session(self) -> SessionId:
-        """The session's id."""
-        return SessionId(kind_and_identifier(self.address)[1])
+        return SessionId(kind_and_identifier(self.actor.address)[1])
 
     @property
     def _setting(self) -> SessionSetting:
         """The setting of the session's agent; of the main one where that is not one of the runtime's."""
-        agent = self.state.agent or (self._began_by.agent if self._began_by is not None else None)
+        return self._setting_of(self.state.agent)
+
+    def _setting_of(self, agent: AgentId | None) -> SessionSetting:
         return self._others.get(agent or self._main.configuration.agent, self._main)
 
-    async def _fold(self) -> list[StoredEvent]:
-        """Fold the state; one configuration in memory serves all sessions that have it in force."""
-        stored = await super()._fold()
+    # Where it comes from
+
+    async def folded(self, stored: Sequence[StoredEvent]) -> None:
+        """Find where the session comes from; and share the configuration in force with all sessions that have it."""
         if self.state.configuration == self._setting.configuration:
             self.state.configuration = self._setting.configuration
         if self._ancestors is None and stored:
-            self._stale = True  # Until it is known where the session comes from.
-            store = self.journal.store
-            first = stored[0] if stored[0].version == 1 else (await store.read_stream(self.stream, limit=1))[0]
-            self._descend_from(await ancestors_of(store, self.session, first))
+            first = stored[0] if stored[0].version == 1 else (await self._store.read_stream(self._stream, limit=1))[0]
+            self._descend_from(await ancestors_of(self._store, self.session, first))
             self._outlived = await self._run_without_its_call()
-            self._stale = False
-        return stored
+
+    @property
+    def _stream(self) -> StreamName:
+        return StreamName(self.actor.address)
 
     def _descend_from(self, ancestors: tuple[SessionId, ...]) -> None:
         self._ancestors = ancestors
-        self._grace_s = grace_of_child(self._main.cancel_grace_s, len(ancestors))
+        self.cancel_grace_s = grace_of_child(self._main.cancel_grace_s, len(ancestors))
 
     async def _run_without_its_call(self) -> RunId | None:
         """Return the run of the call that began the session, where the call is over and the run is not.
@@ -193,81 +174,78 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         record = self.state.keys.get(call)
         if not self._ancestors or record is None or record.terminal or record.cancelled:
             return None
-        parent = self.system.ref(stream_name(SESSION_KIND, self._ancestors[0]))
-        question = ForAcceptedWork(ReadSession(lambda state: is_call_open(state, call)))
+        parent = self.actor.system.ref(stream_name(SESSION_KIND, self._ancestors[0]))
         try:
-            is_open: bool = await parent.ask(question, block=False)
+            is_open = await read_state(parent, lambda state: is_call_open(state, call), vital=True)
         except (ActorStopped, AskTimeout, CoreFailed, LogFormatError) as error:  # Its parent's fault, not its own.
-            log.warning("%s: it is not known whether the call goes on that began it: %s", self.address, error)
+            log.warning("%s: it is not known whether the call goes on that began it: %s", self.actor.address, error)
             return None
         return None if is_open else record.run
 
-    async def on_receive(self, message: object) -> object:
-        """Handle a command, a question, or the end of an effect."""
-        if type(message) is ForAcceptedWork:
-            message = message.message
-        if type(message) is WakeSession:
-            return None
-        if type(message) is InsistOnCancel:
-            return await self._cancel_or_try_again(message)
-        if type(message) is ReadSession:
-            await self.require_durable_state()
-            return message.question(self.state)
-        if type(message) is ChildInput:
-            return await self._input_of_call(message)
-        if type(message) is ResumeRun:
-            if self.goes_on() and not self._waits_for_resume():
-                return Performed(0, False)
-            if self._setting is not self._main:
-                message = msgspec.structs.replace(message, tools=self._setting.tools)
-        if type(message) is AllowTurn:
-            return await self._allow_turn(message)
-        reply = await super().on_receive(message)
-        command = message.command if type(message) is WithPayloads else message
-        if isinstance(reply, Performed) and type(command) is SendInput:
-            return PerformedInRun(reply.version, reply.new, self._run_of(command, reply.version))
-        if isinstance(reply, Performed) and type(command) is RecordContext:
-            return PreparedContext(reply.version, reply.new, self._wanted_still(command))
-        return reply
+    # Commands
 
-    async def _input_of_call(self, message: ChildInput) -> object:
-        """Accept the input of the call that begins this session, or has begun it; the work of it goes on, if it waits.
+    def prepared(self, envelope: Envelope) -> Sequence[SessionCommand]:
+        """Return a command, and in front of it what opens the session and what is in force for its runs.
 
         Raises:
-            CommandRejected: the session is another one, which happens to have this id.
+            CommandRejected: the input of a call finds another session, which happens to have the id of its child.
         """
-        await self.require_durable_state()
+        command: SessionCommand = envelope.command
+        agent = self.state.agent
+        if isinstance(envelope, ChildInput):
+            agent = agent or envelope.agent
+            if self.state.session is None:
+                self._descend_from(envelope.ancestors)
+            elif self._ancestors != envelope.ancestors:
+                raise CommandRejected(f"there is a session {self.session!r} already, which no call of a subagent began")
+        setting = self._setting_of(agent)
+        if isinstance(command, ResumeRun):
+            wanted = SESSION_CORE.pending(self.state)
+            goes_on = bool(wanted) and all(effect.key in self.effects.running for effect in wanted)
+            if goes_on and not self._waits_for_resume():
+                return ()
+            if setting is not self._main:
+                command = msgspec.structs.replace(command, tools=setting.tools)
+        if isinstance(command, AllowTurn):
+            self._allowed = self.state.run.id if self.state.run is not None else None
+        return (*self._preparation(command, setting), command)
+
+    def _preparation(self, command: SessionCommand, setting: SessionSetting) -> Sequence[SessionCommand]:
+        """Open the session where something is to be recorded in it, and tell it what is in force for its runs."""
+        opens = isinstance(command, SendInput | ImportHistory) or (
+            isinstance(command, ClearHistory) and command.key is not None
+        )
+        if not (opens if self.state.session is None else isinstance(command, MAY_RUN)):
+            return ()
+        configure = Configure(configuration=setting.configuration)
         if self.state.session is None:
-            self._descend_from(message.ancestors)
-        elif self._ancestors != message.ancestors:
-            raise CommandRejected(f"there is a session {self.session!r} already, which no call of a subagent began")
-        command = WithPayloads(message.command, message.payloads) if message.payloads else message.command
-        self._began_by = message
-        self._caused_by = (message.started, message.correlation)
-        try:
-            performed = await self.on_receive(command)
-        finally:
-            self._began_by = self._caused_by = None
-        if self._effects.held:
-            await super().on_receive(ResumeRun(tools=self._setting.tools))
+            entities = setting.graph_entities
+            opening = OpenSession(
+                session=self.session,
+                agent=setting.configuration.agent,
+                graph_entities=entities() if entities is not None else None,
+            )
+            return (opening, configure)
+        return () if self.state.configuration is setting.configuration else (configure,)
+
+    async def reply(self, envelope: Envelope, performed: Performed) -> Performed | WantedRequest | None:
+        """Say which run an input or a turn is of; to a summary, which request is wanted now, or None."""
+        version, new = performed.version, performed.new
+        match envelope.command:
+            case SendInput() as command:
+                performed = PerformedInRun(version, new, self._run_of(command, version))
+                if isinstance(envelope, ChildInput) and self.effects.held:  # The call wants its run to go on.
+                    await self.receive(Envelope(ResumeRun(tools=self._setting.tools)))
+            case AllowTurn():
+                assert self._allowed is not None
+                performed = PerformedInRun(version, new, self._allowed)
+            case RecordContext() as command:
+                return self._wanted_still(command)
+            case _:
+                pass
         return performed
 
-    def _encoded(self, planned: Plan[SessionState, SessionEvent], effect: Effect | None) -> EncodedBatch:
-        batch, caused_by = super()._encoded(planned, effect), self._caused_by
-        if caused_by is None or effect is not None:
-            return batch
-        return msgspec.structs.replace(batch, causation=caused_by[0], correlation=caused_by[1])
-
-    async def _allow_turn(self, command: AllowTurn) -> object:
-        await self.require_durable_state()
-        run = self.state.run  # Now: today's configuration may allow it no turn more, which ends it at once.
-        reply = await super().on_receive(command)
-        assert isinstance(reply, Performed)
-        assert run is not None
-        return PerformedInRun(reply.version, reply.new, run.id)
-
     def _waits_for_resume(self) -> bool:
-        """Tell whether the run does nothing before somebody speaks, whatever else the session waits for."""
         run = self.state.run
         return run is not None and (run.parked or awaits_step(run))
 
@@ -280,90 +258,57 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         joined = run is not None and any(queued.version == version for queued in run.joining)
         return run.id if run is not None and joined else run_of_input(version)
 
-    async def _cancel_or_try_again(self, message: InsistOnCancel) -> object:
-        if message.cause is not None:
-            self._caused_by = (message.cause, message.correlation or message.cause)
-        try:
-            return await super().on_receive(message.command)
-        except PersistenceError as error:
-            log.warning("%s: a cancellation is not recorded yet: %s", self.address, error)
-            again = msgspec.structs.replace(message, attempt=message.attempt + 1)
-            self._tell_later(RECORD_RETRY_S * 2 ** min(message.attempt, 5), again)
-            return None
-        finally:
-            self._caused_by = None
+    # Recovery
 
-    def preparation(self, command: SessionCommand) -> Sequence[SessionCommand]:
-        """Open the session where something is to be recorded in it, and tell it what is in force for its runs."""
-        opens = isinstance(command, SendInput | ImportHistory) or (
-            isinstance(command, ClearHistory) and command.key is not None
-        )
-        if not (opens if self.state.session is None else isinstance(command, MAY_RUN)):
-            return ()
-        configuration = self._setting.configuration
-        if self.state.session is None:
-            entities = self._setting.graph_entities
-            opening = OpenSession(
-                session=self.session,
-                agent=configuration.agent,
-                graph_entities=entities() if entities is not None else None,
-            )
-            return (opening, Configure(configuration=configuration))
-        if self.state.configuration is configuration:
-            return ()
-        return (Configure(configuration=configuration),)
-
-    def recovery(self) -> Sequence[SessionCommand] | None:
-        """Let the open run go on in this process, with today's configuration; or wait for somebody who asks for it.
+    def recovery(self, wanted: Sequence[Effect]) -> Recovery:
+        """Let the open run go on in this process, with today's configuration; or wait for a command that asks for it.
 
         The run of a call that is over does not go on: it is cancelled, as it would have been with the call.
         """
-        if self._outlived is None:
-            return self._going_on()
-        cancel = CancelRun(run=self._outlived, reason="the call that began it is over")
-        if self.state.run is None or self.state.run.id == self._outlived:
-            return (cancel,)
-        others = self._going_on()
-        return (cancel, *others) if others is not None else None
+        cancel: Sequence[SessionCommand] = ()
+        if self._outlived is not None:
+            cancel = (CancelRun(run=self._outlived, reason="the call that began it is over"),)
+            if self.state.run is None or self.state.run.id == self._outlived:
+                return Recovery(cancel)
+        going_on = self._going_on()
+        if going_on is None:
+            return Recovery(held=frozenset(effect.key for effect in wanted if self._waits_for_recovery(effect)))
+        return Recovery((*cancel, *going_on))
 
     def _going_on(self) -> Sequence[SessionCommand] | None:
-        """Return what lets the open run go on; None = it waits for somebody who asks for it."""
-        interrupted = is_interrupted(self.state)
-        if not self._setting.auto_resume and (interrupted or calls_awaiting_approval(self.state)):
+        """Return what lets the open run go on; None = it waits for a command that asks for it."""
+        setting, interrupted = self._setting, is_interrupted(self.state)
+        if not setting.auto_resume and (interrupted or calls_awaiting_approval(self.state)):
             return None
-        if self.state.agent != self._setting.configuration.agent:
+        if self.state.agent != setting.configuration.agent:
             log.warning(
                 "%s has work of agent %r, which is not this runtime's; resume() lets it go on here",
-                self.address,
+                self.actor.address,
                 self.state.agent,
             )
             return None
         if not interrupted:  # What it waits for, a time or a person, is dealt with by today's configuration too.
-            return (Configure(configuration=self._setting.configuration),)
-        setting = self._setting
+            return (Configure(configuration=setting.configuration),)
         resume = ResumeRun(tools=setting.tools, in_order=setting.after_order, waited=self._waits_for_children())
-        return (*self.preparation(resume), resume)
+        return (*self._preparation(resume, setting), resume)
 
     def _waits_for_children(self) -> bool:
         """Tell whether the run does nothing but wait for runs of child sessions."""
         running = running_calls(self.state.turn)
         return bool(running) and all(call.name in self._setting.subagents for call in running)
 
-    def waits_for_recovery(self, effect: CallModel | RunTool | AskPerson | Wait) -> bool:
-        """Tell whether an effect waits for somebody who resumes the run; the times of inputs and decisions do not.
+    def _waits_for_recovery(self, effect: Effect) -> bool:
+        """Tell whether an effect begins only when the run is resumed; all of another agent's do.
 
-        They do where they are another agent's, whose model and tools are not those of this runtime.
+        The times of inputs and decisions do not wait: they need neither its model nor its tools.
         """
         if self.state.agent != self._setting.configuration.agent:
             return True
         return effect.key not in (input_key(effect.causation), expiry_key(effect.causation))
 
-    def resumes(self, command: SessionCommand) -> bool:
-        """Tell whether somebody asked for the open run to go on."""
-        return isinstance(command, ResumeRun)
+    # The log and the work outside
 
     def published(self, events: Sequence[RecordedEvent[SessionEvent]]) -> None:
-        """Tell the observer, and the memory what an answer was given with."""
         self._last_batch = events[-1].batch
         self._observer.recorded(self.session, events)
         recalling = self._setting.recalling
@@ -372,46 +317,38 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
                 recalling.note(self.session, event.run, event.request.recalled)
 
     def settled(self) -> None:
-        """Tell the observer."""
         self._observer.settled(self.session, self.state)
 
-    def begin(self, effect: CallModel | RunTool | AskPerson) -> None:
-        """Have the effect carried out by the actor whose work it is."""
+    def begin(self, effect: CallModel | RunTool | AskPerson) -> bool:
+        key, reply_to = effect.key, self.actor.actor_ref
         match effect:
             case CallModel():
-                configuration = self.state.configuration
+                run, configuration = self.state.run, self.state.configuration
+                assert run is not None
                 assert configuration is not None
-                assert self.state.run is not None
-                message: object = StartModelCall(
-                    key=effect.key,
-                    session=self.session,
-                    reply_to=self.actor_ref,
-                    run=self.state.run.id,
-                    turn=effect.turn,
-                    asked=effect.causation,
-                    wanted=self._wanted_request(self.state.run, effect.turn, configuration),
-                )
+                wanted = self._wanted_request(run, effect.turn, configuration)
+                message: object = StartModelCall(key=key, reply_to=reply_to, wanted=wanted)
             case RunTool():
                 message = StartToolCall(
-                    key=effect.key,
+                    key=key,
                     session=self.session,
-                    reply_to=self.actor_ref,
+                    reply_to=reply_to,
                     call=effect.call,
                     arguments=effect.input,
-                    started=event_ref(self.stream, effect.causation),
-                    correlation=event_ref(self.stream, effect.correlation),
+                    started=event_ref(self._stream, effect.causation),
+                    correlation=event_ref(self._stream, effect.correlation),
                     ancestors=self._ancestors or (),
                 )
             case AskPerson():
-                message = StartApproval(
-                    key=effect.key, session=self.session, reply_to=self.actor_ref, request=self._request_of(effect)
-                )
+                request = self._request_of(effect)
+                message = StartApproval(key=key, session=self.session, reply_to=reply_to, request=request)
             case _:
                 assert_never(effect)
         self._order(effect, message)
+        return True
 
     def _wanted_still(self, command: RecordContext) -> WantedRequest | None:
-        """Return the request as it is wanted after a summary, or None where it is not any more."""
+        """Return the request that is wanted after a summary; None = none is any more."""
         run, configuration = self.state.run, self.state.configuration
         if run is None or configuration is None or (run.id, run.asked) != (command.run, command.asked):
             return None
@@ -447,27 +384,16 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
         )
 
     def due(self, effect: WaitUntil) -> SessionCommand:
-        """Return what to record when a time has come."""
         return RecordTimer(timer=effect.key)
 
     def cancel(self, effect: CallModel | RunTool | AskPerson) -> None:
-        """Ask whoever carries the effect out to end it."""
-        match effect:
-            case CallModel():
-                self._order(effect, CancelModelCall(session=self.session, key=effect.key))
-            case RunTool():
-                cause = event_ref(self.stream, self._last_batch) if self._last_batch else None
-                self._order(effect, CancelToolCall(session=self.session, key=effect.key, cause=cause))
-            case AskPerson():
-                self._order(effect, CancelApproval(session=self.session, key=effect.key))
-            case _:
-                assert_never(effect)
+        cause = event_ref(self._stream, self._last_batch) if self._last_batch else None
+        self._order(effect, CancelEffect(self._stream, effect.key, cause))
 
     def abandon(self, effect: CallModel | RunTool | AskPerson) -> None:
-        """Note on the tool's stream that a call of it goes on by itself."""
-        log.warning("%s: %s ignored its cancellation and is abandoned", self.address, effect.key)
+        log.warning("%s: %s ignored its cancellation and is abandoned", self.actor.address, effect.key)
         if isinstance(effect, RunTool):
-            self._order(effect, AbandonToolCall(session=self.session, key=effect.key))
+            self._order(effect, CancelEffect(self._stream, effect.key, abandoned=True))
 
     def _order(self, effect: CallModel | RunTool | AskPerson, message: object) -> None:
         """Tell the actor that carries an effect out; where it is gone for good, the effect stays as after a crash."""
@@ -478,12 +404,12 @@ class SessionActor(EventSourcedActor[SessionState, SessionCommand, SessionEvent]
             kind = MODEL_KIND if isinstance(effect, CallModel) else APPROVAL_KIND
             address = f"{kind}/{self.state.configuration.agent}"
         try:
-            self.system.ref(address).tell(message)
+            self.actor.system.ref(address).tell(message)
         except ActorStopped as error:
-            log.warning("%s: a %s came to nothing: %s", self.address, type(message).__name__, error)
+            log.warning("%s: a %s is not carried out: %s", self.actor.address, type(message).__name__, error)
 
-    def unrecordable(self, command: SessionCommand, reason: str) -> SessionCommand | None:
-        """Return the failure to record where the result of an effect cannot be."""
+    def failed(self, effect: Effect | None, command: SessionCommand, error: Exception) -> SessionCommand | None:
+        reason = str(error) if isinstance(error, CommandRejected) else type(error).__name__
         match command:
             case RecordToolResult(call=call):
                 text = f"The tool's result cannot be recorded: {reason}"

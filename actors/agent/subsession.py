@@ -2,24 +2,21 @@
 
 The id of a child derives from its parent's and the call's, so that the same call always finds the same child; the
 first event of a child's stream names the parent's ToolCallStarted as its cause. The rule: no child outlives the call
-that began it, whatever crashed between the end of the one and the end of the other.
+that began it, even where a process crashes between the end of the one and the end of the other.
 """
 
 import hashlib
 
-from refold.actors.kernel.mailbox import Vital
+from refold.actors.effects import Envelope
 from refold.events.core.ids import (
     IDENTIFIER_BYTES_MAX,
     AgentId,
-    EventRef,
-    PayloadHash,
     SessionId,
     ToolCallId,
     kind_and_identifier,
     stream_name,
 )
 from refold.events.core.records import StoredEvent
-from refold.events.session.commands import SendInput
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.state import SessionState, find_call
 from refold.stores.event_store import EventStore
@@ -28,17 +25,11 @@ CALL_BYTES = 64
 """Room for a call's id behind its session's in the id of a child."""
 
 
-class ChildInput(Vital, frozen=True, kw_only=True):
-    """The input of a call to its child session, which it opens; it belongs to a call that was accepted before."""
+class ChildInput(Envelope, frozen=True, kw_only=True):
+    """The input of a call to its child session, which it opens; its cause is the parent's ToolCallStarted."""
 
-    command: SendInput
-    payloads: dict[PayloadHash, bytes]
     agent: AgentId
     """Whose session it is."""
-    started: EventRef
-    """The parent's ToolCallStarted."""
-    correlation: EventRef
-    """What that goes back to."""
     ancestors: tuple[SessionId, ...]
     """The parent, its parent and so on."""
 
@@ -70,21 +61,13 @@ def parent_in(first: StoredEvent) -> SessionId | None:
 
 
 async def parent_of(store: EventStore, session: SessionId) -> SessionId | None:
-    """Return the parent of a session; None = it has none, or is not in the log.
-
-    Raises:
-        PersistenceError: the log cannot be read.
-    """
+    """Return the parent of a session; None = it has none, or is not in the log."""
     first = await store.read_stream(stream_name(SESSION_KIND, session), limit=1)
     return parent_in(first[0]) if first else None
 
 
 async def ancestors_of(store: EventStore, session: SessionId, first: StoredEvent) -> tuple[SessionId, ...]:
-    """Return the parent of a session, its parent and so on, given the first event of the session's stream.
-
-    Raises:
-        PersistenceError: the log cannot be read.
-    """
+    """Return the parent of a session, its parent and so on, given the first event of the session's stream."""
     ancestors: list[SessionId] = []
     parent = parent_in(first)
     while parent is not None and parent not in (session, *ancestors):  # Only a log that was made up goes in a circle.
@@ -104,9 +87,5 @@ def grace_of_child(cancel_grace_s: float, depth: int) -> float:
 
     Each child has less than its parent, so that the parent's call ends after the child's work and in time; and more
     than half of it all, since for so long tools are left alone that watch their token.
-
-    Args:
-        cancel_grace_s: of a session that has no parent.
-        depth: how many ancestors the session has.
     """
     return cancel_grace_s * (1 + 0.8**depth) / 2

@@ -3,40 +3,41 @@
 Its address and stream are `tool/<name>`, or `tool/<agent>/<name>` where it is not one of the runtime's main agent; the
 stream tells what the tool was defined as and which calls were given up.
 A call's body runs beside the mailbox. The rules: a call that is begun twice under one key runs once; each call tells
-its session its end exactly once, and a body that outlives that end tells it what it returned all the same, which the
-session keeps as evidence. How a call is carried out, see `refold.actors.calls.tool_rules`: it may wait until fewer
-bodies run, and be tried again; neither wait is silence, and both end at once when the run is cancelled.
+its session its end exactly once, and a body that outlives that end tells it what it returned, which the session keeps
+as evidence. How a call is carried out, see `refold.actors.calls.tool_rules`: it may wait until fewer bodies
+run, and be tried again; neither wait is silence, and both end at once when the run is cancelled.
 """
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from refold.actors.calls.middleware import CallRefused
 from refold.actors.calls.protocols import SessionObserver, ToolRunner
 from refold.actors.calls.results import WithLimit, failure, result_content, text_of_error
 from refold.actors.calls.tool_context import CallingTool, Subagents, ToolContext, calling_tool
-from refold.actors.calls.tool_rules import (
-    CallGuard,
-    CallNotMade,
-    NoSignOfLife,
-    ToolRules,
-    may_run_again,
-    silence_text,
-)
+from refold.actors.calls.tool_rules import CallGuard, CallNotMade, NoSignOfLife, ToolRules, may_run_again, silence_text
 from refold.actors.cancellation import CancellationToken
-from refold.actors.effects import EffectEnded, tell_end
-from refold.actors.event_sourced import CANCEL_GRACE_S, EventSourcedActor
+from refold.actors.effects import CANCEL_GRACE_S, CancelEffect, EffectEnded, Later, retry_pause_s, tell_end, teller
+from refold.actors.folded_stream import FoldedStream
 from refold.actors.journal import Journal
+from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.clock import Timer
-from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.mailbox import Vital
 from refold.actors.kernel.ref import ActorRef
 from refold.events.core.cleaning import Unrecordable
 from refold.events.core.content import CRASHED_TEXT, ErrorKind, JsonObject, ResultContent, TextBlock
-from refold.events.core.errors import AgentLoopError, CircuitOpen, CommandRejected, PersistenceError, ToolError
-from refold.events.core.ids import EventRef, PayloadHash, SessionId, ToolCallId, kind_and_identifier
-from refold.events.kinds.tool import TOOL_CODEC, TOOL_CORE, AbandonCall, DefineTool, ToolCommand, ToolEvent, ToolState
+from refold.events.core.errors import (
+    AgentLoopError,
+    CircuitOpen,
+    CommandRejected,
+    LogFormatError,
+    PersistenceError,
+    ToolError,
+)
+from refold.events.core.ids import EventRef, PayloadHash, SessionId, StreamName, ToolCallId, kind_and_identifier
+from refold.events.kinds.tool import TOOL_CODEC, TOOL_CORE, AbandonCall, DefineTool, ToolCommand
 from refold.events.model.retry import retry_delay_us
 from refold.events.session.commands import RecordToolResult
 
@@ -57,22 +58,6 @@ class StartToolCall(Vital, frozen=True, kw_only=True):
     """What that goes back to; None = it is not known."""
     ancestors: tuple[SessionId, ...] = ()
     """The session's parent, the parent's parent and so on."""
-
-
-class CancelToolCall(Vital, frozen=True, kw_only=True):
-    """End a call; the session is told when it has ended."""
-
-    session: SessionId
-    key: str
-    cause: EventRef | None = None
-    """The event of the session after which the call is not wanted any more."""
-
-
-class AbandonToolCall(Vital, frozen=True, kw_only=True):
-    """Note that a cancelled call did not end in time."""
-
-    session: SessionId
-    key: str
 
 
 class RecordFact(Vital, frozen=True):
@@ -109,24 +94,20 @@ class _Running:
         """What it holds of the tool's limit."""
 
     def free_slot(self) -> None:
-        """Let another call begin."""
         slot, self.slot = self.slot, None
         if slot is not None:
             slot.release()
 
     def stop_timers(self) -> None:
-        """Wait for nothing any more."""
         for timer in (self.silence, self.patience, self.grace):
             if timer is not None:
                 timer.cancel()
 
 
-class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
+class ToolActor(Actor):
     """Runs one tool.
 
     Args:
-        runner: the tools of this process.
-        journal: where the tool's stream goes.
         observer: is told what calls report.
         deps: the application's own object, for the tool's context.
         subagents: runs other agents for calls of the tool; None = nobody does.
@@ -144,54 +125,62 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         subagents: Subagents | None = None,
         cancel_grace_s: float = CANCEL_GRACE_S,
     ) -> None:
-        super().__init__(TOOL_CORE, TOOL_CODEC, journal, cancel_grace_s=cancel_grace_s)
+        self._facts = FoldedStream(TOOL_CORE, TOOL_CODEC, journal)
         self._runner = runner
         self._observer = observer
         self._deps = deps
         self._subagents = subagents
-        self._patience_s = cancel_grace_s / 2
-        self._calls: dict[tuple[SessionId, str], _Running] = {}
+        self._grace_s, self._patience_s = cancel_grace_s, cancel_grace_s / 2
+        self._calls: dict[tuple[str, str], _Running] = {}
         self._defined = False
         self._slots: tuple[int, asyncio.Semaphore] | None = None
         """The limit of bodies that run at once, and how many more may."""
 
     @property
     def tool(self) -> str:
-        """The tool's name."""
         return kind_and_identifier(self.address)[1].rpartition("/")[2]
 
+    async def on_start(self) -> None:
+        self._facts.open(StreamName(self.address), self.system.clock)
+        await self._read_facts(0)
+
+    async def _read_facts(self, attempt: int) -> None:
+        """Fold what is known of the tool; where the log cannot be read, calls run nevertheless."""
+        try:
+            if self._facts.stale:
+                await self._facts.fold()
+        except PersistenceError as error:
+            log.warning("%s cannot be read: %s", self.address, error)
+            if not isinstance(error, LogFormatError):
+                again = Later(self._read_facts.__name__, (attempt + 1,))
+                self.system.clock.call_later(retry_pause_s(attempt), teller(self.actor_ref, again))
+
     async def on_receive(self, message: object) -> object:
-        """Begin, cancel or give up a call."""
         match message:
             case StartToolCall():
                 self._start(message)
                 self._define()
-            case CancelToolCall(session=session, key=key, cause=cause):
-                running = self._calls.get((session, key))
-                if running is not None:
-                    running.ended_by = cause
+            case CancelEffect():
+                running = self._calls.get((message.asker, message.key))
+                if running is not None and not message.abandoned:
+                    running.ended_by = message.cause
                     self._cancel(running, "the run was cancelled")
-            case AbandonToolCall(session=session, key=key):
-                running = self._calls.get((session, key))
-                if running is not None:
+                elif running is not None:
                     running.free_slot()  # Or the calls that wait for it would wait for ever.
                     await self._note(AbandonCall(running.message.started))
             case RecordFact(fact=fact):
                 await self._note(fact)
+            case Later():
+                await self._read_facts(*message.given)
             case _:
                 return await super().on_receive(message)
         return None
 
-    def may_passivate(self) -> bool:
-        """Return False: there are few tools, and calls of all sessions are under way in each."""
-        return False
-
     def on_failure(self, *_error: object, **_error_by_name: object) -> None:
         """End the calls that run as far as their sessions are concerned: what becomes of them is not known."""
-        super().on_failure()
         for running in self._calls.values():
             if not running.told:
-                self._tell(running, (TextBlock(text=CRASHED_TEXT),), "crashed", broken=True)
+                self._tell_text(running, CRASHED_TEXT, "crashed", broken=True)
 
     def _define(self) -> None:
         """Have it recorded once in a life what the tool is, behind the calls that wait already."""
@@ -203,24 +192,23 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
     async def _note(self, command: ToolCommand) -> None:
         """Record a fact about the tool that is evidence only: no call depends on it."""
         try:
-            await self.perform([command])
+            await self._facts.perform([command])
         except (PersistenceError, CommandRejected) as error:
             log.warning("%s: %s is not recorded: %s", self.address, type(command).__name__, error)
 
     def _start(self, message: StartToolCall) -> None:
-        place = (message.session, message.key)
+        place = (message.reply_to.address, message.key)
         if place in self._calls:
             return
         running = self._calls[place] = _Running(message)
         running.task = self.spawn(self._run(running, place), name=f"{message.session}/{message.call}")
 
-    async def _run(self, running: _Running, place: tuple[SessionId, str]) -> None:
+    async def _run(self, running: _Running, place: tuple[str, str]) -> None:
         try:
             if running.token.cancelled:  # Before it began.
                 self._tell_cancelled(running)
             elif self._runner.spec(self.tool) is None:
-                text = f"There is no tool {self.tool!r} in this process."
-                self._tell(running, (TextBlock(text=text),), "not_found")
+                self._tell_text(running, f"There is no tool {self.tool!r} in this process.", "not_found")
             else:
                 value = await self._carried_out(running)
                 finished = running.context.finished if running.context is not None else None
@@ -234,25 +222,20 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             else:
                 self._tell(running, *failure(RuntimeError("the tool let out a CancelledError of its own")))
         except Unrecordable as error:
-            text = f"The tool ran, and its result cannot be recorded: {error}"
-            self._tell(running, (TextBlock(text=text),), "permanent")
+            self._tell_text(running, f"The tool ran, and its result cannot be recorded: {error}", "permanent")
         except KeyboardInterrupt:
             raise
         except AgentLoopError as error:  # What carries the body out has failed, so nobody knows how far it came.
             log.error("%s: call %s cannot be carried out: %s", self.address, running.message.call, error)
-            text = f"{CRASHED_TEXT} ({text_of_error(error)})"
-            self._tell(running, (TextBlock(text=text),), "crashed", broken=True)
+            self._tell_text(running, f"{CRASHED_TEXT} ({text_of_error(error)})", "crashed", broken=True)
         except CallRefused as error:
             text = f"{error}. The call was not run." if error.broken else str(error)
-            self._tell(running, (TextBlock(text=text),), "denied", broken=error.broken)
+            self._tell_text(running, text, "denied", broken=error.broken)
         except CallNotMade as error:
-            self._tell(running, (TextBlock(text=str(error)),), "shed")
-        except ToolError as error:
-            self._tell(running, *failure(error))
+            self._tell_text(running, str(error), "shed")
         except BaseException as error:  # The border to user code: its failure is a result for the model.
-            log.warning(
-                "%s: call %s of session %s raised", self.address, running.message.call, place[0], exc_info=error
-            )
+            if not isinstance(error, ToolError):
+                log.warning("%s: call %s of %s raised", self.address, running.message.call, place[0], exc_info=error)
             self._tell(running, *failure(error))
         finally:
             running.stop_timers()
@@ -261,13 +244,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
                 del self._calls[place]
 
     async def _carried_out(self, running: _Running) -> object:
-        """Return what the body returned, in the end.
-
-        Raises:
-            CallNotMade: the breaker keeps the call away.
-            NoSignOfLife: the last attempt gave none.
-            Exception: whatever the last attempt raised.
-        """
+        """Return what the body returned in the end, or raise what the last attempt did."""
         rules = self._runner.rules(self.tool)
         await self._enter(running, rules)
         failed: Exception | None = None
@@ -301,7 +278,6 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         running.slot, running.waits = slot, False
 
     async def _pause(self, running: _Running, rules: ToolRules, failed: Exception) -> None:
-        """Wait until the next attempt."""
         assert rules.retries is not None
         message = running.message
         delay_us = retry_delay_us(rules.retries, running.attempts, None, f"{message.session}/{message.call}")
@@ -369,27 +345,25 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
         finally:
             calling.over = True
 
+    def _tell_text(self, running: _Running, text: str, kind: ErrorKind, *, broken: bool = False) -> None:
+        self._tell(running, (TextBlock(text=text),), kind, broken=broken)
+
     def _tell(
         self,
         running: _Running,
         content: tuple[ResultContent, ...],
         kind: ErrorKind | None,
-        payloads: Mapping[PayloadHash, bytes] | None = None,
+        payloads: Mapping[PayloadHash, bytes] = MappingProxyType({}),
         *,
         ends_run: bool = False,
         broken: bool = False,
     ) -> None:
         original, more = running.context.original if running.context is not None else (None, {})
+        call = running.message.call
         command = RecordToolResult(
-            call=running.message.call,
-            content=content,
-            kind=kind,
-            ends_run=ends_run,
-            broken=broken,
-            original=original,
+            call=call, content=content, kind=kind, ends_run=ends_run, broken=broken, original=original
         )
-        ended = EffectEnded(key=running.message.key, command=command, payloads={**(payloads or {}), **more})
-        self._tell_end(running, ended)
+        self._tell_end(running, EffectEnded(key=running.message.key, command=command, payloads={**payloads, **more}))
 
     def _tell_cancelled(self, running: _Running) -> None:
         if not running.told:
@@ -397,10 +371,7 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
 
     def _tell_end(self, running: _Running, ended: EffectEnded) -> None:
         running.told = True
-        try:
-            tell_end(running.message.reply_to, ended)
-        except ActorStopped as error:  # As after a crash: the log says what is to be done at the next start.
-            log.info("%s: the end of %s came too late: %s", self.address, running.message.call, error)
+        tell_end(running.message.reply_to, ended)
 
     def _cancel(self, running: _Running, reason: str) -> None:
         """Show the token first; a body that does not watch it, or watches for too long, has its task cancelled."""
@@ -412,7 +383,6 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             self._end_body(running)
 
     def _end_body(self, running: _Running) -> None:
-        """Cancel the task of a body whose token is cancelled, after a while if it watches that."""
         task = running.task
         if task is None or running.context is None:
             return  # It has not begun, and will see its token when it does.
@@ -428,7 +398,6 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             self._listen(running)
 
     def _listen(self, running: _Running) -> None:
-        """Begin to wait for a sign of life, at most for the tool's `timeout_s`, unless the body may be silent."""
         spec = self._runner.spec(self.tool)
         if running.silence is not None:
             running.silence.cancel()
@@ -447,19 +416,21 @@ class ToolActor(EventSourcedActor[ToolState, ToolCommand, ToolEvent]):
             self._end_body(running)
             running.grace = self.system.clock.call_later(self._grace_s, lambda: self._give_up(running, timeout_s))
         else:
-            self._tell(running, (TextBlock(text=silence_text(timeout_s)),), "timeout")
+            self._tell_text(running, silence_text(timeout_s), "timeout")
             self._cancel(running, reason)
-            running.grace = self._tell_later(self._grace_s, self._abandoning(running))
+            running.grace = self.system.clock.call_later(self._grace_s, self._abandoning(running))
 
     def _give_up(self, running: _Running, timeout_s: float) -> None:
         """End a call one of whose attempts does not end: there cannot be another beside it."""
         running.silent = False
-        self._tell(running, (TextBlock(text=silence_text(timeout_s)),), "timeout")
+        self._tell_text(running, silence_text(timeout_s), "timeout")
         running.token.cancel("the call gave no sign of life for too long")
-        self.actor_ref.tell(self._abandoning(running))
+        self._abandoning(running)()
 
-    def _abandoning(self, running: _Running) -> AbandonToolCall:
-        return AbandonToolCall(session=running.message.session, key=running.message.key)
+    def _abandoning(self, running: _Running) -> Callable[[], None]:
+        """Return what has a call given up, behind the messages that wait."""
+        message = running.message
+        return teller(self.actor_ref, CancelEffect(message.reply_to.address, message.key, abandoned=True))
 
     def _progressed(self, running: _Running, report: object) -> None:
         def publish() -> None:

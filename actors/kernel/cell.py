@@ -330,6 +330,8 @@ class ActorCell(Mailbox[CellSystem]):
 
     async def _contain(self, error: BaseException, message: object, reply: Reply | None) -> None:
         """Answer for a handler that raised: a refusal ends here, a failure restarts the actor."""
+        # pykka lets a BaseException out of its loop: every actor stops, and the asker waits for ever. Here it ends, and
+        # only what the interpreter or the owner of our task wants passes on.
         if self._passes(error):
             raise error
         if isinstance(error, _Interrupted):
@@ -346,6 +348,7 @@ class ActorCell(Mailbox[CellSystem]):
         if isinstance(error, RefoldError):
             return
         failed, self.actor = self.actor, None
+        # What the instance knows cannot be trusted, so nothing reaches it now; the mailbox waits for the next one.
         if failed is not None:
             await self._call_on_failure(failed, error)
         await self._recover(error, "message")

@@ -51,10 +51,16 @@ Envelope = tuple[object, Reply | None]
 
 
 class Vital(msgspec.Struct, frozen=True):
-    """A message that a full mailbox takes all the same, since it belongs to work that was accepted before."""
+    """A message that a full mailbox takes, since it belongs to work that was accepted before."""
+
+    def is_vital(self) -> bool:
+        """Return whether it does; a subclass may leave that to the sender."""
+        return True
 
 
-_ALWAYS_TAKEN: Final = (Vital, Signal)
+def is_vital(message: object) -> bool:
+    """Return whether a full mailbox takes a message."""
+    return type(message) is Signal or (isinstance(message, Vital) and message.is_vital())
 
 
 class Mailbox(Generic[S]):
@@ -81,7 +87,7 @@ class Mailbox(Generic[S]):
         queue = self._queue
         if queue is None:
             queue = self._queue = deque()
-        elif len(queue) >= self.capacity and not isinstance(message, _ALWAYS_TAKEN):
+        elif len(queue) >= self.capacity and not is_vital(message):
             self.system.note_shed()
             raise BackpressureShed(len(queue), self.capacity, of=self.address)
         if reply is not None:

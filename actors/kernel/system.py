@@ -16,7 +16,7 @@ import math
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import pykka
 
@@ -25,15 +25,31 @@ from refold.actors.kernel.cell import ActorCell
 from refold.actors.kernel.clock import Clock, SystemClock
 from refold.actors.kernel.errors import ActorStopped, WouldDeadlock
 from refold.actors.kernel.lifecycle import Passivation
-from refold.actors.kernel.mailbox import START, LoopDoor, Vital
+from refold.actors.kernel.mailbox import START, LoopDoor, is_vital
 from refold.actors.kernel.pykka_bridge import ThreadActorBridge
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.reply import OpenAsks, Reply, current_handling
 from refold.actors.kernel.supervision import ActorFailure, ParkedMessage, RestartPolicy, Supervisor, log
 from refold.events.core.errors import BackpressureShed, ConfigError
 
+R = TypeVar("R")
+
 STOP_NOW_WAIT_S = 1.0
 """How long closing waits, after the grace period, for cancelled handlers to end."""
+
+
+async def ended_without_fail(end: "asyncio.Task[R]", hurry: Callable[[], object]) -> R:
+    """Return what comes of an end that has begun; a caller who is cancelled meanwhile hurries it and still waits."""
+    gone: asyncio.CancelledError | None = None
+    while not end.done():
+        try:
+            await asyncio.wait([end])
+        except asyncio.CancelledError as error:
+            gone = error
+            hurry()
+    if gone is not None:
+        raise gone
+    return end.result()
 
 
 async def stop_all(cells: Mapping[str, ActorCell], clock: Clock, grace_s: float) -> None:
@@ -367,7 +383,7 @@ class ActorSystem:
         depth, capacity = (0, self.mailbox_capacity) if cell is None else (cell.depth(), cell.capacity)
         with self._posting:
             posted = self._posted.get(address, 0)
-            if depth + posted >= capacity and not isinstance(message, Vital):
+            if depth + posted >= capacity and not is_vital(message):
                 self.sheds += 1
                 return BackpressureShed(depth + posted, capacity, of=address)
             self._posted[address] = posted + 1

@@ -135,6 +135,8 @@ def replan(core: Core[S, C, E], state: S, stimulus: E, at: int) -> Plan[S, E]:
     Raises:
         CoreFailed: the consequences do not end, or a function of a user's core failed.
     """
+    # Depth first: a consequence and all that follows from it come before its next sibling, so that a batch shows each
+    # decision next to what it led to. The order is recorded and replay compares it, so it must never change.
     events: list[E] = []
     waiting: list[E] = [stimulus]
     while waiting:

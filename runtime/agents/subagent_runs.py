@@ -11,17 +11,14 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from refold.actors.agent.messages import ForAcceptedWork, InsistOnCancel
 from refold.actors.agent.subsession import ChildInput, child_session
 from refold.actors.calls.results import CallFailed
 from refold.actors.calls.tool_context import CallingTool, ToolContext
-from refold.actors.effects import EffectsInFlight
-from refold.actors.event_sourced import RECORD_RETRY_S
-from refold.actors.folded_actor import Performed
+from refold.actors.effects import RECORD_RETRY_S, EffectsInFlight, Envelope, Performed, once_log_allows
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.agents.agent import Agent
 from refold.events.core.content import ErrorKind
-from refold.events.core.errors import BackpressureShed, CommandRejected, LogFormatError, PersistenceError, ToolError
+from refold.events.core.errors import BackpressureShed, CommandRejected, PersistenceError, ToolError
 from refold.events.core.ids import AgentId, PayloadHash, stream_name
 from refold.events.session.commands import CancelRun, RecordCallWaiting, SendInput, SessionCommand
 from refold.events.session.core import SESSION_KIND
@@ -53,11 +50,11 @@ class ChildAccess(SessionAccess):
         self.runtime.require_open()
         calling = self._calling
         message = ChildInput(
-            command=command,
-            payloads=payloads or {},
+            command,
+            payloads or {},
+            vital=True,
+            cause=(calling.started, calling.correlation),
             agent=self._agent,
-            started=calling.started,
-            correlation=calling.correlation,
             ancestors=(calling.session, *calling.ancestors),
         )
         performed: Performed = await self.runtime.system.ref(self.stream).ask(message, block=False)
@@ -66,7 +63,7 @@ class ChildAccess(SessionAccess):
     def cancel_surely(self, command: CancelRun) -> None:
         """Have a run cancelled; its log names what cancelled the call."""
         cause = self._calling.ended_by()
-        self._insist(InsistOnCancel(command, cause=cause, correlation=self._calling.correlation))
+        self._insist(command, (cause, self._calling.correlation) if cause is not None else None)
 
 
 class WaitForPerson:
@@ -100,7 +97,8 @@ class WaitForPerson:
             if waits == self._told:
                 continue
             try:
-                await session.ask(ForAcceptedWork(RecordCallWaiting(call=self._calling.call, waits=waits)), block=False)
+                command = RecordCallWaiting(call=self._calling.call, waits=waits)
+                await session.ask(Envelope(command, vital=True), block=False)
                 self._told = waits
             except (PersistenceError, AskTimeout) as error:
                 log.warning("%s is not told whether %s waits: %s", session.address, self._calling.call, error)
@@ -151,7 +149,22 @@ class SubagentRuns:
         content, payloads = input_content(task)
         cancel = context.cancel
         access = ChildAccess(runtime, agent, calling)
-        pause_s = RECORD_RETRY_S
+
+        async def attempt() -> RunResult:
+            # The input may be in the log though that was not told; its key will tell.
+            command = SendInput(content=content, key=calling.call, cancelled=cancel.cancelled)
+            try:
+                sent = Sent(access, command, payloads, cancel)
+                await sent.over()
+                return sent.result()
+            except ActorStopped as error:
+                if not runtime.is_closing:
+                    text = f"The session {access.session} of the agent {agent} has failed for good: {error}"
+                    raise CallFailed(text, result_kind="crashed") from error
+                # The call stays open, as after a crash, once this actor has stopped and cancelled this task.
+                never: RunResult = await asyncio.get_running_loop().create_future()
+                return never
+
         waiting = WaitForPerson(runtime, calling)
         telling = asyncio.get_running_loop().create_task(waiting.tell(), name=f"waits {access.session}")
         with (
@@ -160,24 +173,7 @@ class SubagentRuns:
             runtime.hub.watch_person(access.session, waiting.see),
             self._in_flight.only_waiting(stream_name(SESSION_KIND, calling.session), f"tool:{calling.call}"),
         ):
-            while True:
-                command = SendInput(content=content, key=calling.call, cancelled=cancel.cancelled)
-                try:
-                    sent = Sent(access, command, payloads, cancel)
-                    await sent.over()
-                    return sent.result()
-                except LogFormatError:
-                    raise
-                except (PersistenceError, AskTimeout) as error:  # The input may be in the log; its key will tell.
-                    log.warning("%s waits: %s", access.stream, error)
-                    await runtime.system.clock.sleep(pause_s)
-                    pause_s = min(2 * pause_s, 32 * RECORD_RETRY_S)
-                except ActorStopped as error:
-                    if not runtime.is_closing:
-                        text = f"The session {access.session} of the agent {agent} has failed for good: {error}"
-                        raise CallFailed(text, result_kind="crashed") from error
-                    # The call stays open, as after a crash, once this actor has stopped and cancelled this task.
-                    await asyncio.get_running_loop().create_future()
+            return await once_log_allows(attempt, runtime.system.clock, access.stream, (PersistenceError, AskTimeout))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, cast, 
 
 import msgspec
 
-from refold.actors.folded_actor import Performed
+from refold.actors.effects import Performed
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.future import ActorFuture
 from refold.events.core.checked_core import CheckedCore

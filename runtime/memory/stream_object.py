@@ -27,8 +27,9 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import msgspec
 
-from refold.actors.folded_actor import FoldedActor, Performed
-from refold.actors.hosted import Answer, Question, Several, Steps, Told, at_once
+from refold.actors.cooperative import Steps, at_once
+from refold.actors.effects import Answer, Envelope, Performed, Query
+from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock, ManualClock, SystemClock
 from refold.actors.kernel.errors import ActorStopped
@@ -130,7 +131,7 @@ class StreamObject(Generic[S, C, E]):
         with self._before_runtime() as ref:
             if ref is None or not commands:
                 return _outcome_of(lambda: self._perform_each_before(commands, called, outcome), RefoldError)
-        asked: ActorFuture[list[Performed]] = ref.ask(Several(tuple(commands), called), block=False)
+        asked: ActorFuture[list[Performed]] = ref.ask(Envelope(tuple(commands), called=called), block=False)
         return asked.map(lambda performed: list(map(outcome, commands, performed)))
 
     def read(self, question: Callable[[S], R]) -> ActorFuture[R]:
@@ -141,7 +142,7 @@ class StreamObject(Generic[S, C, E]):
         with self._before_runtime() as ref:
             if ref is None:
                 return _outcome_of(lambda: copy.deepcopy(question(self._state_before())), Exception)
-        return ref.ask(Question(question), block=False).map(_value)
+        return ref.ask(Query(question), block=False).map(Answer.get)
 
     def read_in_steps(
         self, question: Callable[[S], Steps[R]], note: Callable[[R], C | None] | None = None
@@ -165,7 +166,7 @@ class StreamObject(Generic[S, C, E]):
         with self._before_runtime() as ref:
             if ref is None:
                 return _outcome_of(noted, Exception)
-        return ref.ask(Question(question, note, in_steps=True), block=False).map(_value)
+        return ref.ask(Query(question, note, in_steps=True), block=False).map(Answer.get)
 
     def glance(self, question: Callable[[S], R]) -> R | None:
         """Return at once what `question` finds in the state, which may still be on its way to the log; None = unknown.
@@ -176,7 +177,7 @@ class StreamObject(Generic[S, C, E]):
             if ref is None:
                 return question(self._state_before())
         actor = ref.system.instance(self.stream)
-        if not isinstance(actor, FoldedActor):
+        if not isinstance(actor, EventSourcedActor):
             return None
         state = cast("S | None", actor.current_state())
         return question(state) if state is not None else None
@@ -192,7 +193,7 @@ class StreamObject(Generic[S, C, E]):
                 log.warning("%s: a %s is not recorded: %s", self.stream, type(command).__name__, error)
             return
         try:
-            self._ref.tell(Told(command))
+            self._ref.tell(command)
         except (ActorStopped, BackpressureShed) as error:
             log.warning("%s: a %s is not recorded: %s", self.stream, type(command).__name__, error)
 
@@ -273,7 +274,7 @@ class StreamObject(Generic[S, C, E]):
             self._attached.clear()
         try:
             ref = (await host.lasting(self.kind, self.core)).ref(self.stream)
-            opening: Sequence[C] = await ref.ask(Question(self.opening), block=False).map(_value)
+            opening: Sequence[C] = await ref.ask(Query(self.opening), block=False).map(Answer.get)
             with self._before_lock:  # Other threads may be giving.
                 commands = [*opening, *self._given]
                 taken = len(self._given)
@@ -292,7 +293,7 @@ class StreamObject(Generic[S, C, E]):
 
     async def _send(self, ref: ActorRef, commands: Sequence[C]) -> None:
         for first in range(0, len(commands), COMMANDS_PER_TRANSACTION):
-            await ref.ask(Several(tuple(commands[first : first + COMMANDS_PER_TRANSACTION])), block=False)
+            await ref.ask(Envelope(tuple(commands[first : first + COMMANDS_PER_TRANSACTION])), block=False)
 
     @contextmanager
     def _before_runtime(self) -> Generator[ActorRef | None, None, None]:
@@ -394,9 +395,3 @@ def stream_objects_of(*holders: object) -> "tuple[StreamObject[Any, Any, Any], .
         if type(held) is tuple:
             every.extend(cast("tuple[StreamObject[Any, Any, Any], ...]", held))
     return tuple(every)
-
-
-def _value(answer: Answer) -> R:  # type: ignore[type-var]
-    if answer.error is not None:
-        raise answer.error
-    return cast("R", answer.value)

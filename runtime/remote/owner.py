@@ -13,11 +13,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from refold.actors.agent.messages import ForAcceptedWork
-from refold.actors.agent.session import ReadSession
 from refold.actors.agent.subsession import children_prefix
-from refold.actors.effects import WithPayloads
-from refold.actors.folded_actor import Performed
+from refold.actors.effects import Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.events.core.errors import AgentLoopError, CommandRejected, ConfigError, PersistenceError
 from refold.events.core.ids import SessionId, checked_identifier, stream_name
@@ -190,8 +187,9 @@ class InboxReader:
         if not isinstance(command, Send) and await runtime.store.head(stream) is None:
             return Refused(message=f"the log has no session {session!r}")
         ref = runtime.system.ref(stream)
-        question = ReadSession(lambda state: (state.agent, key_in_session(state.keys, key)))
-        agent, key = await ref.ask(ForAcceptedWork(question), block=False)  # Its sender has the row's receipt.
+        agent, key = await read_state(  # Vital, since its sender has the row's receipt.
+            ref, lambda state: (state.agent, key_in_session(state.keys, key)), vital=True
+        )
         if agent is not None and agent not in runtime.agents and not isinstance(command, Cancel):
             return Refused(
                 message=f"session {session!r} is one of agent {agent!r}, and the runtime that owns the log runs agent "
@@ -201,8 +199,7 @@ class InboxReader:
         hooks = runtime.hooks_of(agent)
         if isinstance(asked, SendInput) and hooks is not None:
             asked, payloads = await hooked_input(hooks, session, asked, payloads)
-        accepted = ForAcceptedWork(WithPayloads(asked, payloads) if payloads else asked)
-        performed = await ref.ask(accepted, block=False)
+        performed = await ref.ask(Envelope(asked, payloads or {}, vital=True), block=False)
         assert isinstance(performed, Performed)
         return await done(runtime.store, session, command, performed.version, performed.new)
 

@@ -27,7 +27,6 @@ from typing import ParamSpec, Self, TypeVar, cast, overload
 import msgspec
 
 from refold.actors.calls.results import text_of_error
-from refold.actors.hosted import Told
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import ActorStopped
@@ -271,7 +270,7 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
             log.info("%s: %s", self.stream, type(command).__name__)
         if self._ref is not None:
             try:
-                self._ref.tell(Told(command))
+                self._ref.tell(command)
             except (ActorStopped, BackpressureShed) as error:
                 log.warning("%s: %s is not recorded: %s", self.stream, type(command).__name__, error)
 

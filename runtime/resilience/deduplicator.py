@@ -24,7 +24,7 @@ from typing import Literal, ParamSpec, cast
 
 import msgspec
 
-from refold.actors.folded_actor import Performed
+from refold.actors.effects import Performed
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.errors import AskCycle

@@ -11,12 +11,9 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 import msgspec
 
-from refold.actors.agent.messages import ForAcceptedWork, InsistOnCancel
-from refold.actors.agent.session import ReadSession
 from refold.actors.calls.middleware import Hooks, UserBlocks
 from refold.actors.calls.validation import checked_block
-from refold.actors.effects import WithPayloads
-from refold.actors.folded_actor import Performed
+from refold.actors.effects import Cause, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef
 from refold.events.core.cleaning import clean_text
@@ -173,9 +170,7 @@ class SessionAccess:
             BackpressureShed: too many messages wait, and this one is not vital.
         """
         self.runtime.require_open()
-        message = ReadSession(question)
-        answer: T = await self._ref.ask(ForAcceptedWork(message) if vital else message, block=False)
-        return answer
+        return await read_state(self._ref, question, vital=vital)
 
     async def ask(self, command: SessionCommand, payloads: dict[PayloadHash, bytes] | None = None) -> Performed:
         """Have a command accepted, and durable.
@@ -195,20 +190,18 @@ class SessionAccess:
             if hooks is not None:
                 command, payloads = await hooked_input(hooks, self.session, command, payloads or {})
                 self.runtime.require_open()
-        message: object = WithPayloads(command, payloads) if payloads else command
-        if isinstance(command, ABOUT_ACCEPTED_WORK):
-            message = ForAcceptedWork(message)
-        performed = await self._ref.ask(message, block=False)
+        vital = isinstance(command, ABOUT_ACCEPTED_WORK)
+        performed = await self._ref.ask(Envelope(command, payloads or {}, vital=vital), block=False)
         assert isinstance(performed, Performed)
         return performed
 
     def cancel_surely(self, command: CancelRun) -> None:
         """Have a run cancelled, also where the log refuses at first; from any thread."""
-        self._insist(InsistOnCancel(command))
+        self._insist(command)
 
-    def _insist(self, message: InsistOnCancel) -> None:
+    def _insist(self, command: CancelRun, cause: Cause | None = None) -> None:
         try:
-            self._ref.tell(message)
+            self._ref.tell(Envelope(command, vital=True, insist=True, cause=cause))
         except ActorStopped as error:
             self.runtime.log.info("session %s: a cancellation came too late: %s", self.session, error)
 

@@ -13,7 +13,7 @@ import msgspec
 from refold.actors.agent.session import PerformedInRun
 from refold.actors.calls.tool_context import require_other_session
 from refold.actors.cancellation import CancellationToken
-from refold.actors.folded_actor import Performed
+from refold.actors.effects import Performed
 from refold.actors.kernel.clock import Timer
 from refold.events.core.content import ToolResultBlock, ToolUseBlock, text_of, tool_uses
 from refold.events.core.errors import ConfigError, LogFormatError

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from refold.actors.cancellation import CancellationToken
-from refold.actors.folded_actor import Performed
+from refold.actors.effects import Performed
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import RunId

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from refold.actors import Actor, ActorRef, ActorSystem, ManualClock
-from refold.actors.effects import EffectEnded
-from refold.actors.hosted import BeginWork, CancelWork, EffectWorker
+from refold.actors.effects import CancelEffect, EffectEnded
+from refold.actors.hosted import BeginWork, EffectWorker
 from refold.events import Effect
 
 
@@ -52,7 +52,7 @@ class Setup:
         self.worker.tell(BeginWork(self.asker, Effect(key=key)))
 
     def cancel(self, key: str) -> None:
-        self.worker.tell(CancelWork("asker", key))
+        self.worker.tell(CancelEffect("asker", key))
 
     async def ends(self) -> list[tuple[str, object | None]]:
         await self.clock.settle()

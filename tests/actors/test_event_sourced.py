@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from refold.actors import ActorRef, ActorSystem, EventSourcedActor, Journal, ManualClock
-from refold.actors.effects import EffectEnded, EffectsInFlight
-from refold.actors.folded_actor import Performed
+from refold.actors.effect_port import EffectPort, Recovery
+from refold.actors.effects import EffectEnded, EffectsInFlight, Performed, read_state
 from refold.events.core.codec import EventCodec
 from refold.events.core.contract import Effect, Recorded, WaitUntil
 from refold.events.core.errors import CommandRejected, PersistenceError
@@ -51,8 +51,16 @@ class Drop(msgspec.Struct, frozen=True):
     name: str
 
 
+class GoOn(Want, frozen=True):
+    """Lets held work go on."""
+
+
+class Fail(msgspec.Struct, frozen=True):
+    name: str = "fail"
+
+
 WorkEvent = Wanted | Done | Dropped
-Command = Want | Finish | Drop
+Command = Want | Finish | Drop | Fail
 
 
 class Work(Effect, frozen=True, kw_only=True):
@@ -84,6 +92,8 @@ class WorksCore:
                 return Done(name=name, what=what)
             case Drop(name=name):
                 return Dropped(name=name) if name in state.wanted else Recorded(0)
+            case Fail():
+                raise RuntimeError("made to fail")
 
     def evolve(self, state: State, event: WorkEvent) -> State:
         state.version += 1
@@ -125,22 +135,16 @@ class World:
         self.instances = 0
 
 
-class Works(EventSourcedActor[State, Command, WorkEvent]):
-    def __init__(self, journal: Journal, in_flight: EffectsInFlight, world: World) -> None:
-        super().__init__(WorksCore(), CODEC, journal, in_flight=in_flight, cancel_grace_s=5)
+class WorksPort(EffectPort[State, Command, WorkEvent]):
+    resumed_by = (GoOn,)
+
+    def __init__(self, world: World) -> None:
         self.world = world
         world.instances += 1
 
-    async def on_receive(self, message: Any) -> Any:
-        if message == "fail":
-            raise RuntimeError("made to fail")
-        if message == "state":
-            await self.require_durable_state()
-            return msgspec.structs.replace(self.state, wanted=dict(self.state.wanted), done=dict(self.state.done))
-        return await super().on_receive(message)
-
-    def begin(self, effect: Work) -> None:
+    def begin(self, effect: Work) -> bool:
         self.world.begun.append(effect.name)
+        return True
 
     def cancel(self, effect: Work) -> None:
         self.world.cancelled.append(effect.name)
@@ -157,14 +161,11 @@ class Works(EventSourcedActor[State, Command, WorkEvent]):
     def settled(self) -> None:
         self.world.settled += 1
 
-    def recovery(self) -> Sequence[Command] | None:
-        return None if self.world.holds else ()
+    def recovery(self, wanted: Sequence[Effect]) -> Recovery:
+        return Recovery(held=frozenset(effect.key for effect in wanted if self.world.holds))
 
-    def resumes(self, command: Command) -> bool:
-        return command == Want("go-on")
-
-    def unrecordable(self, command: Command, reason: str) -> Command | None:
-        return Finish(command.name, f"unrecordable: {reason}")
+    def failed(self, effect: Effect | None, command: Command, error: Exception) -> Command | None:
+        return Finish(command.name, f"unrecordable: {error}")
 
 
 class FaultyStore(InMemoryStore):
@@ -205,7 +206,12 @@ class Setup:
         self.in_flight = EffectsInFlight()
         self.system = ActorSystem(clock=self.clock, passivate_after_s=None)
         journal = Journal(self.store)
-        self.system.register("works", lambda _: Works(journal, self.in_flight, self.world))
+
+        def works(_: str) -> EventSourcedActor[State, Command, WorkEvent]:
+            port = WorksPort(self.world)
+            return EventSourcedActor(WorksCore(), CODEC, journal, port, self.in_flight)
+
+        self.system.register("works", works)
 
     @property
     def ref(self) -> ActorRef:
@@ -213,6 +219,9 @@ class Setup:
 
     async def ask(self, message: object) -> Any:
         return await self.ref.ask(message, block=False)
+
+    async def state(self) -> State:
+        return await read_state(self.ref, lambda state: state, copied=True)
 
     async def ended(self, name: str, what: object = None) -> None:
         """Let a piece of work end, and wait until the actor has dealt with it."""
@@ -249,7 +258,7 @@ async def test_an_append_that_fails_is_the_askers_error_changes_nothing_and_the_
     setup.store.faults = [fault]
     with pytest.raises(PersistenceError):
         await setup.ask(Want("a"))
-    assert (await setup.ask("state")) == State()
+    assert (await setup.state()) == State()
     assert (setup.world.published, setup.world.begun, setup.world.instances) == ([], [], 1)
     assert await setup.ask(Want("a")) == Performed(1, True)
     assert setup.world.published == ["Wanted a @1"]
@@ -273,11 +282,11 @@ async def test_a_state_that_could_not_be_read_again_is_shown_to_nobody(setup: Se
     with pytest.raises(PersistenceError, match="disk is full"):
         await setup.ask(Want("b"))
     with pytest.raises(PersistenceError, match="cannot be read"):
-        await setup.ask("state")
+        await setup.state()
     with pytest.raises(PersistenceError, match="cannot be read"):
         await setup.ask(Want("c"))
     setup.store.unreadable = False
-    assert (await setup.ask("state")).wanted == {"a": 1}
+    assert (await setup.state()).wanted == {"a": 1}
     assert (await setup.ask(Want("c"))).version == 2
     assert setup.world.begun == ["a", "c"]
 
@@ -303,7 +312,7 @@ async def test_a_result_that_could_not_be_recorded_is_offered_again_and_its_work
     assert await setup.recorded() == ["Wanted a"]
     await setup.clock.advance(0.2)
     assert await setup.recorded() == ["Wanted a", "Done a"]
-    assert (await setup.ask("state")).done == {"a": "result"}
+    assert (await setup.state()).done == {"a": "result"}
     await setup.clock.advance(60)
     assert await setup.recorded() == ["Wanted a", "Done a"]
     assert (setup.world.begun, setup.clock.waiting()) == (["a"], ())
@@ -351,21 +360,21 @@ async def test_a_result_outlives_an_unreadable_log_and_a_restart_of_its_actor(se
     setup.store.faults, setup.store.unreadable = ["before"], True
     await setup.ended("a", "result")
     setup.store.unreadable = False
-    setup.ref.tell("fail")
+    setup.ref.tell(Fail())
     await setup.clock.advance(1)
-    assert (await setup.ask("state")).done == {"a": "result"}
+    assert (await setup.state()).done == {"a": "result"}
     assert (setup.world.begun, setup.world.instances) == (["a"], 2)
 
 
 async def test_a_restart_in_the_middle_of_work_does_not_begin_it_again(setup: Setup) -> None:
     await setup.ask(Want("a"))
-    setup.ref.tell("fail")
+    setup.ref.tell(Fail())
     await setup.clock.advance(1)
     await setup.ask(Want("b"))
     assert (setup.world.begun, setup.world.instances) == (["a", "b"], 2)
     await setup.ended("a")
     await setup.ended("b")
-    assert list((await setup.ask("state")).done) == ["a", "b"]
+    assert list((await setup.state()).done) == ["a", "b"]
 
 
 async def test_a_restart_keeps_waits_and_lets_go_of_them_when_they_are_no_longer_wanted(setup: Setup) -> None:
@@ -373,7 +382,7 @@ async def test_a_restart_keeps_waits_and_lets_go_of_them_when_they_are_no_longer
     late = setup.clock.now_us() + 20_000_000
     await setup.ask(Want(f"soon@{soon}"))
     await setup.ask(Want(f"late@{late}"))
-    setup.ref.tell("fail")
+    setup.ref.tell(Fail())
     await setup.clock.advance(1)
     await setup.ask(Drop(f"late@{late}"))
     await setup.clock.advance(30)
@@ -404,7 +413,7 @@ async def test_the_time_of_a_stream_never_goes_back(setup: Setup) -> None:
     await setup.ask(Want("a"))
     setup.clock.jump(-60)
     await setup.ask(Want("b"))
-    setup.ref.tell("fail")
+    setup.ref.tell(Fail())
     await setup.clock.advance(1)
     await setup.ask(Want("c"))
     setup.clock.jump(120)
@@ -458,13 +467,13 @@ async def test_what_abandoned_work_brings_after_all_is_recorded(setup: Setup) ->
     await setup.ask(Drop("a"))
     await setup.clock.advance(5.1)
     await setup.ended("a", "late")
-    assert (setup.world.abandoned, (await setup.ask("state")).done) == (["a"], {"a": "late"})
+    assert (setup.world.abandoned, (await setup.state()).done) == (["a"], {"a": "late"})
 
 
 async def test_a_restart_during_the_grace_period_still_waits_for_the_cancelled_work(setup: Setup) -> None:
     await setup.ask(Want("a"))
     await setup.ask(Drop("a"))
-    setup.ref.tell("fail")
+    setup.ref.tell(Fail())
     await setup.clock.advance(1)
     await setup.ask(Want("b"))
     assert setup.world.begun == ["a"]
@@ -479,7 +488,7 @@ async def test_a_result_that_cannot_be_recorded_is_recorded_as_a_failure_and_nev
 ) -> None:
     await setup.ask(Want("a"))
     await setup.ended("a", what)
-    assert str((await setup.ask("state")).done["a"]).startswith("unrecordable: ")
+    assert str((await setup.state()).done["a"]).startswith("unrecordable: ")
     assert (setup.world.instances, setup.world.begun) == (1, ["a"])
 
 
@@ -487,10 +496,10 @@ async def test_work_of_an_earlier_process_is_held_until_somebody_lets_it_go_on(s
     batch = EncodedBatch(stream=STREAM, expected_version=0, at=1, events=(CODEC.encode(Wanted(name="a")),))  # type: ignore[arg-type]
     await setup.store.append([batch])
     setup.world.holds = True
-    assert (await setup.ask("state")).wanted == {"a": 1}
+    assert (await setup.state()).wanted == {"a": 1}
     await setup.ask(Want("b"))
     assert setup.world.begun == ["b"]
-    await setup.ask(Want("go-on"))
+    await setup.ask(GoOn("go-on"))
     assert setup.world.begun == ["b", "a", "go-on"]
 
 

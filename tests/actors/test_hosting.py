@@ -273,7 +273,7 @@ async def test_a_refusal_and_a_message_that_is_no_command_cost_nothing(world: Wo
             await jobs.ref("one").ask("hello", block=False)
         jobs.tell("one", Collect(names=[]))
         assert await jobs.ask("one", Collect(names=["a"])) == Performed(1, True)
-        assert [parked.reason for parked in system.parked] == ["no names"]
+        assert [parked.reason for parked in system.parked] == ["the actor refused it: CommandRejected: no names"]
     assert world.failures == []
 
 
@@ -645,7 +645,7 @@ async def test_an_event_sourced_actor_has_no_proxy(world: World) -> None:
         await jobs.ask("one", Collect(names=["a"]))
         ref = jobs.ref("one")
         proxy = ref.proxy()
-        for touch in (lambda: proxy.state.get(), lambda: proxy.rebuild().get()):
+        for touch in (lambda: proxy.address.get(), lambda: proxy.receive("forged").get()):
             with pytest.raises(ConfigError, match="jobs/one is event-sourced and has no proxy"):
                 await asyncio.to_thread(touch)
         assert await jobs.ask("one", Collect(names=["b"])) == Performed(3, True)

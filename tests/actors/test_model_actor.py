@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from refold.actors import Actor, ActorRef, ActorSystem, ManualClock
-from refold.actors.agent.model import CancelModelCall, ModelActor, StartModelCall
+from refold.actors.agent.model import ModelActor, StartModelCall
 from refold.actors.calls.conversation import Conversation
 from refold.actors.calls.protocols import Provider, StreamItem
 from refold.actors.calls.request import WantedRequest
 from refold.actors.calls.tool_rules import NO_RULES, ToolRules
-from refold.actors.effects import EffectEnded
+from refold.actors.effects import CancelEffect, EffectEnded
 from refold.events.core.content import JsonObject, Message, TextBlock
 from refold.events.core.errors import PersistenceError, ProviderError
 from refold.events.core.ids import AgentId, RunId, SessionId
@@ -148,11 +148,7 @@ class Setup:
         self.model.tell(
             StartModelCall(
                 key=key,
-                session=SessionId("s"),
                 reply_to=self.system.ref("session/s"),
-                run=RunId("run_3"),
-                turn=1,
-                asked=5,
                 wanted=WantedRequest(
                     session=SessionId("s"),
                     run=RunId("run_3"),
@@ -169,7 +165,7 @@ class Setup:
         )
 
     async def cancel(self, key: str = "model:5") -> None:
-        self.model.tell(CancelModelCall(session=SessionId("s"), key=key))
+        self.model.tell(CancelEffect("session/s", key))
         await self.clock.settle()
 
     def commands(self) -> list[Any]:
@@ -579,7 +575,7 @@ async def test_a_stream_that_never_waits_lets_others_have_their_turn(setups: Cal
         if setup.told:
             break
         if setup.observer.deltas:
-            setup.model.tell(CancelModelCall(session=SessionId("s"), key="model:5"))
+            setup.model.tell(CancelEffect("session/s", "model:5"))
         await asyncio.sleep(0)
     assert [ended.command for ended in setup.told] == [None]
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from refold.actors import Actor, ActorRef, ActorSystem, Journal, ManualClock
-from refold.actors.agent.tool import AbandonToolCall, CancelToolCall, StartToolCall, ToolActor
+from refold.actors.agent.tool import StartToolCall, ToolActor
 from refold.actors.calls.tool_context import ToolContext
 from refold.actors.calls.tool_rules import ToolRules
-from refold.actors.effects import EffectEnded
+from refold.actors.effects import CancelEffect, EffectEnded
 from refold.events.core.content import CRASHED_TEXT, JsonObject
 from refold.events.core.errors import PersistenceError
 from refold.events.core.ids import EventRef, SessionId, ToolCallId
@@ -106,7 +106,7 @@ class Setup:
         await self.clock.settle()
 
     async def cancel(self, key: str = "tool:call_1_0") -> None:
-        self.tool.tell(CancelToolCall(session=SessionId("s"), key=key))
+        self.tool.tell(CancelEffect("session/s", key))
         await self.clock.settle()
 
     def ends(self) -> list[tuple[str | None, str | None]]:
@@ -348,13 +348,13 @@ async def test_a_body_that_swallows_its_cancellation_tells_what_it_returned_and_
     await setup.cancel()
     await setup.clock.advance(60)
     assert setup.ends() == []
-    setup.tool.tell(AbandonToolCall(session=SessionId("s"), key="tool:call_1_0"))
+    setup.tool.tell(CancelEffect("session/s", "tool:call_1_0", abandoned=True))
     await setup.clock.settle()
     assert await setup.recorded() == [ToolDefined, ToolCallAbandoned]
     gate.set()
     await setup.clock.settle()
     assert setup.ends() == [(None, "in spite of it")]
-    setup.tool.tell(AbandonToolCall(session=SessionId("s"), key="tool:call_1_0"))
+    setup.tool.tell(CancelEffect("session/s", "tool:call_1_0", abandoned=True))
     await setup.clock.settle()
     assert await setup.recorded() == [ToolDefined, ToolCallAbandoned]
 

@@ -18,7 +18,7 @@ from refold import (
     SemanticStore,
 )
 from refold.actors import ManualClock
-from refold.actors.hosted import ITEMS_PER_STEP
+from refold.actors.cooperative import ITEMS_PER_STEP
 from refold.memory import Entity, Relationship
 from refold.scenarios.world.loop import SimulatedLoop
 from tests.memory.conftest import runtime_of

@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from refold.actors.hosted import Steps
+from refold.actors.cooperative import Steps
 from refold.events.kinds.semantic import Knowledge, Known
 
 Vectors = NDArray[np.float32]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from refold.actors import Actor, ActorSystem, ManualClock
-from refold.actors.agent.approval import ApprovalActor, CancelApproval, StartApproval
-from refold.actors.effects import EffectEnded
+from refold.actors.agent.approval import ApprovalActor, StartApproval
+from refold.actors.effects import CancelEffect, EffectEnded
 from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.events.session.commands import DecideApproval
 from refold.events.session.events import REASON_CHARACTERS_MAX, Allow, Ask, Deny, ToolApprovalRequested
@@ -55,7 +55,7 @@ class Setup:
         await self.clock.settle()
 
     async def cancel(self, key: str = "approval:7", session: str = "s", actor: str = "approval/agent") -> None:
-        self.system.ref(actor).tell(CancelApproval(session=SessionId(session), key=key))
+        self.system.ref(actor).tell(CancelEffect(f"session/{session}", key))
         await self.clock.settle()
 
     async def answer(self, answer: object, place: int = -1) -> None:
@@ -174,7 +174,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_not_listened_to(setup
 
 async def test_where_the_actor_fails_its_waits_end_without_decision_so_that_they_begin_anew(setup: Setup) -> None:
     await setup.start()
-    setup.system.ref("approval/agent").tell(CancelApproval(session=SessionId("s"), key=UNHASHABLE))
+    setup.system.ref("approval/agent").tell(CancelEffect("session/s", UNHASHABLE))
     await setup.clock.settle()
     assert setup.ended == [EffectEnded(key="approval:7")]
     assert setup.answers[0].cancelled()

@@ -16,8 +16,8 @@ import pytest
 from msgspec import Struct
 
 from refold import ActorStopped, AskCycle, AskTimeout, CommandRejected, ConfigError
-from refold.actors import Actor, ActorFuture, Journal, ManualClock, WouldDeadlock
-from refold.actors.folded_actor import FoldedActor
+from refold.actors import Actor, ActorFuture, EventSourcedActor, Journal, ManualClock, WouldDeadlock
+from refold.actors.effects import Query
 from refold.events.core.codec import EventCodec
 from refold.events.core.contract import Effect
 from refold.events.core.errors import BackpressureShed
@@ -713,35 +713,28 @@ class NotesCore:
         return []
 
 
-class Notebook(FoldedActor[Notes, str, Noted]):
-    async def on_start(self) -> None:
-        await self.rebuild()
-
-    async def on_receive(self, message: Any) -> Any:
-        if message == "texts":
-            await self.require_durable_state()
-            return self.state.texts
-        return await self.perform([message])
-
-
 def test_ours_give_no_proxy_of_what_is_folded_from_a_log(
     refold_world: RefoldWorld, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = InMemoryStore()
-    make = functools.partial(Notebook, NotesCore(), EventCodec([Noted]), Journal(store))
+    make = functools.partial(EventSourcedActor, NotesCore(), EventCodec([Noted]), Journal(store))
     ref = refold_world.run(refold_world.system.start(make, address="notebook/mine"))
+
+    def texts() -> object:
+        return ref.ask(Query(lambda state: state.texts)).get()
+
     ref.ask("first")
     proxy: Any = ref.proxy()
     refused: list[Callable[[], Any]] = [
-        lambda: proxy.state.get(),
-        lambda: proxy.perform(["forged"]).get(),
+        lambda: proxy.address.get(),
+        lambda: proxy.receive("forged").get(),
         lambda: setattr(proxy, "state", Notes(9, ("forged",))),
     ]
     for attempt in refused:
         with pytest.raises(ConfigError, match=r"notebook/mine.*log"):
             attempt()
-    proxy.perform.defer(["forged"])
-    assert ref.ask("texts") == ("first",)
+    proxy.receive.defer("forged")
+    assert texts() == ("first",)
     ref.ask("second")
-    assert ref.ask("texts") == ("first", "second")
+    assert texts() == ("first", "second")
     assert len(refold_world.run(store.read_stream("notebook/mine"))) == 2

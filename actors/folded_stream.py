@@ -1,0 +1,285 @@
+"""The stream of one actor: the state that is folded from it, and the only way in which events get into it.
+
+The rules: state is only ever rebuilt from the log; and after anything failed that may have changed the one or the
+other, the state is stale, which nobody is shown, until it is folded anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, Generic, TypeAlias
+
+import msgspec
+
+from refold.actors.effect_port import C, E, EffectPort, S
+from refold.actors.effects import Cause, EffectEnded, EffectsInFlight, Envelope, Performed
+from refold.actors.journal import Journal
+from refold.actors.kernel.clock import Clock
+from refold.events.core.codec import EventCodec, RecordedEvent
+from refold.events.core.contract import Core, Effect, Recorded, WaitUntil, evolve_all, plan
+from refold.events.core.errors import (
+    CommandRejected,
+    CoreFailed,
+    LogFormatError,
+    PersistenceError,
+    RefoldError,
+    WrongExpectedVersion,
+)
+from refold.events.core.ids import EventRef, StreamName, event_ref, version_in
+from refold.events.core.records import Appended, EncodedBatch, StoredEvent
+
+log = logging.getLogger("refold.actors")
+
+APPEND_ATTEMPTS_MAX = 3
+"""How often commands are admitted anew because their stream had moved on."""
+
+COMMANDS_PER_STEP = 100
+"""Of many commands that are performed together, the loop is given back for a moment after so many."""
+
+
+Decided: TypeAlias = tuple[EncodedBatch, tuple[E, ...]]
+"""A batch that the state has evolved through and that is not appended yet, and its events."""
+
+BARE = Envelope(None)
+"""Nothing is said beside the commands."""
+
+
+class FoldedStream(Generic[S, C, E]):
+    """A stream and its state. Call `open` first; the port completes what is folded and sees what becomes durable."""
+
+    def __init__(
+        self, core: Core[S, C, E], codec: EventCodec[E], journal: Journal, port: EffectPort[S, C, E] | None = None
+    ) -> None:
+        self.state: S = core.initial()
+        self.stale = True
+        """Whether the state may differ from the log."""
+        self._core, self._codec, self._journal = core, codec, journal
+        self._port = port if port is not None else EffectPort[S, C, E]()
+        self.time = 0
+        """Of the last event, microseconds since the epoch."""
+        self._published_to = 0
+        self._causes: dict[str, tuple[int, int]] = {}
+        """The versions of the events that asked for the pending work, and of what these go back to, by key."""
+
+    def open(self, name: StreamName, clock: Clock, in_flight: EffectsInFlight | None = None) -> None:
+        """Say which stream it is, what stamps its batches, and who must know that another runtime has the log."""
+        self.name, self._clock, self._in_flight = name, clock, in_flight
+
+    @property
+    def version(self) -> int:
+        """How many events the state has evolved through."""
+        return self._core.version(self.state)
+
+    def wanted(self) -> list[Effect]:
+        """Return the work that should be in flight, each with the events that it goes back to."""
+        return [self._with_cause(effect) for effect in self._core.pending(self.state)]
+
+    async def perform(
+        self,
+        commands: Sequence[C],
+        envelope: Envelope = BARE,
+        *,
+        effect: Effect | None = None,
+        in_doubt: bool = False,
+    ) -> list[Performed]:
+        """Admit commands in order, append what follows from all of them in one transaction, and publish it.
+
+        They are the result of `effect`, where one is given. In doubt, they were offered to the log before, which may
+        have taken them although the append failed.
+
+        Raises:
+            CommandRejected: one of them may not happen now; nothing was recorded of any.
+            PersistenceError: nothing is known to be recorded; the state is as the log says, or stale.
+        """
+        for attempt in range(1, APPEND_ATTEMPTS_MAX + 1):
+            if self.stale:
+                await self.rebuild()
+            if in_doubt and effect is not None and await self._has_result(effect):
+                return [Performed(0, False)] * len(commands)
+            decided: list[Decided[E]] = []
+            performed: list[Performed] = []
+            version = self.version
+            try:
+                for place, command in enumerate(commands):
+                    if place and not place % COMMANDS_PER_STEP:
+                        await asyncio.sleep(0)
+                    decision = self._decide(command, effect, envelope.cause)
+                    if isinstance(decision, Recorded):
+                        performed.append(Performed(decision.version, False))
+                    else:
+                        decided.append(decision)
+                        performed.append(Performed(decision[0].expected_version + 1, True))
+                batches = [batch for batch, _ in decided]
+                appended = await self._journal.append(batches, envelope.payloads) if decided else []
+            except BaseException as error:
+                if isinstance(error, CommandRejected) and envelope.called:
+                    error.name_item(f"{envelope.called}[{len(performed)}]")
+                if isinstance(error, CoreFailed) and effect is None:
+                    self._port.report(error)
+                # A refusal of the first command has changed nothing. After anything else the state may be ahead of the
+                # log, and the log ahead of what was told of it: only the log knows.
+                if not isinstance(error, CommandRejected) or self.version != version:
+                    await self._rebuild_after(error)
+                if isinstance(error, WrongExpectedVersion) and attempt < APPEND_ATTEMPTS_MAX:
+                    continue  # The stream has moved on: each command is admitted anew.
+                raise
+            await self._publish(decided, appended)
+            return performed
+        raise AssertionError("unreachable")
+
+    async def record(self, ended: EffectEnded, effect: Effect | None) -> bool:
+        """Record what an effect brought, or something instead if it is refused; return whether it was the former."""
+        command: Any = ended.command
+        commands: list[Any] = [each for each in (ended.evidence, command) if each is not None]
+        # An append whose outcome is unknown may take effect late. That a wait is over may be told twice.
+        in_doubt = ended.attempt > 0 and not isinstance(effect, WaitUntil)
+        try:
+            await self.perform(commands, Envelope(command, ended.payloads), effect=effect, in_doubt=in_doubt)
+        except PersistenceError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a refusal, or a result that the core does not understand
+            if command is not None and ended.evidence is not None:  # It goes first: the effect's end matters more.
+                return await self.record(msgspec.structs.replace(ended, evidence=None), effect)
+            instead = self._port.failed(effect, command, error) if command is not None else None
+            level = logging.INFO if instead is None else logging.WARNING
+            log.log(level, "%s: what %s brought is refused: %s", self.name, ended.key, error)
+            try:
+                if instead is not None:
+                    await self.perform([instead], effect=effect)
+            except PersistenceError:
+                raise
+            except RefoldError as second_error:  # The effect has ended, though the log will not say how.
+                self._port.report(second_error)
+            return False
+        return True
+
+    def _decide(self, command: C, effect: Effect | None, cause: Cause | None) -> Decided[E] | Recorded:
+        """Admit, evolve, react: return the batch that `command` causes, which the state has evolved through."""
+        # Time never goes back within a stream, also where the wall clock does.
+        self.time = max(self._clock.now_us(), self.time)
+        planned = plan(self._core, self.state, command, self.time)
+        if isinstance(planned, Recorded):
+            return planned
+        self._port.state = self.state = planned.state
+        if effect is not None:
+            cause = (event_ref(self.name, effect.causation), event_ref(self.name, effect.correlation))
+        batch = EncodedBatch(
+            stream=self.name,
+            expected_version=self.version - len(planned.events),
+            at=self.time,
+            events=tuple([self._codec.encode(event) for event in planned.events]),
+            # What is pending is noted in the log, so that the next process finds the streams that have work without
+            # folding all of them. It is that of the state now: the next command of the transaction changes it.
+            pending=tuple([wanted.key for wanted in self._core.pending(self.state)]),
+            causation=cause[0] if cause is not None else None,
+            correlation=cause[1] if cause is not None else None,
+        )
+        return batch, planned.events
+
+    async def _publish(self, decided: Sequence[Decided[E]], appended: Sequence[Appended]) -> None:
+        for first in range(0, len(decided), COMMANDS_PER_STEP):
+            part = slice(first, first + COMMANDS_PER_STEP)
+            if first:
+                try:
+                    await asyncio.sleep(0)
+                except BaseException:  # What was not told of is told of when the log is read again.
+                    self.stale = True
+                    raise
+            recorded: list[RecordedEvent[E]] = []
+            for (batch, events), place in zip(decided[part], appended[part], strict=True):
+                self._note_causes(batch.pending, batch.expected_version + 1, batch.correlation)
+                recorded += _recorded(batch, events, place)
+            self._published_to = recorded[-1].version
+            self._port.published(recorded)
+
+    # Fold
+
+    async def fold(self) -> None:
+        """Fold the state from the log, all of whose events count as published.
+
+        Raises:
+            PersistenceError: the log cannot be read; as LogFormatError where an event in it cannot be folded.
+        """
+        await self._fold()
+        self._published_to = self.version
+
+    async def rebuild(self) -> None:
+        """Fold the state again, and publish what is in the log and was not known to be; raises as `fold`."""
+        stored = await self._fold()
+        unknown = [item for item in stored if item.version > self._published_to]
+        if unknown:
+            self._published_to = unknown[-1].version
+            self._port.published(self._codec.recorded(unknown))
+
+    async def _rebuild_after(self, error: BaseException) -> None:
+        self.stale = True
+        if self._in_flight is not None:
+            self._in_flight.append_failed(error)
+        try:
+            await self.rebuild()
+        except PersistenceError as unreadable:  # The next message tries again; this one has an error of its own.
+            log.warning("%s cannot be read again after %s: %s", self.name, type(error).__name__, unreadable)
+
+    async def _has_result(self, effect: Effect) -> bool:
+        """Tell whether the log has what an effect brought: a batch that was caused by the event that asked for it."""
+        caused = event_ref(self.name, effect.causation)
+        stored = await self._journal.store.read_stream(self.name, after_version=effect.causation)
+        if not any(item.causation == caused for item in stored if item.version == item.batch):
+            return False
+        if stored[-1].version > self.version:
+            await self.rebuild()
+        return True
+
+    async def _fold(self) -> list[StoredEvent]:
+        # Stale until all of it is done: a read that fails half-way must not leave a state that looks like the log's.
+        self.stale = True
+        stored = await self._journal.store.read_stream(self.name)
+        events = self._codec.decode_all(stored)
+        try:
+            self._port.state = self.state = evolve_all(self._core, events)
+        except LogFormatError as error:
+            raise LogFormatError(f"stream {self.name}: {error}") from error.__cause__
+        self.time = stored[-1].at if stored else 0
+        self._causes = {}
+        for item in stored:
+            if item.version == item.batch:
+                self._note_causes(item.pending or (), item.version, item.correlation)
+        await self._port.folded(stored)
+        self.stale = False
+        return stored
+
+    # Which event asked for work, where its effect does not say so
+
+    def _note_causes(self, pending: Sequence[str], version: int, correlation: EventRef | None) -> None:
+        # A user's core names work by a key alone. The log has the keys that were pending after each batch, so the batch
+        # after which a key is there for the first time is the one that asked for it, live and after a restart.
+        origin = version_in(correlation) if correlation is not None else version
+        self._causes = {key: self._causes.get(key, (version, origin)) for key in pending}
+
+    def _with_cause(self, effect: Effect) -> Effect:
+        if effect.causation and effect.correlation:
+            return effect
+        causation, correlation = self._causes.get(effect.key, (0, 0))
+        return msgspec.structs.replace(
+            effect,
+            causation=effect.causation or causation,
+            correlation=effect.correlation or effect.causation or correlation,
+        )
+
+
+def _recorded(batch: EncodedBatch, events: Sequence[E], place: Appended) -> list[RecordedEvent[E]]:
+    first = batch.expected_version + 1
+    stimulus: EventRef = event_ref(batch.stream, first)
+    return [
+        RecordedEvent(
+            stream=batch.stream,
+            version=first + offset,
+            position=place.position + offset,
+            time=batch.at,
+            event=event,
+            batch=first,
+            correlation=batch.correlation or stimulus,
+            causation=stimulus if offset else batch.causation,
+        )
+        for offset, event in enumerate(events)
+    ]
