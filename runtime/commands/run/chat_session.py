@@ -1,8 +1,7 @@
 """The side of `refold chat` that is on the event loop: one session of one runtime, and what happens in it.
 
-`refold.commands.run.chat` is the other side, which talks with the person. The rule: whoever asks `next` again and again
-is told everything that needs the person, and `Idle` when it is the person's turn; what only has to be seen is shown
-here.
+`refold.commands.run.chat` is the other side, which talks with the person. The rule: `next` returns everything that
+needs the person, one after the other, and `Idle` when it is the person's turn; what only has to be seen is shown here.
 """
 
 import asyncio
@@ -16,11 +15,10 @@ import msgspec
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import ActorStopped
-from refold.agent_runtime import AgentRuntime
 from refold.agents.agent import Agent
-from refold.commands.run.live_text import LiveText
-from refold.commands.run.provider_options import connections_closed
-from refold.commands.run.watching import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildApprovals, tell
+from refold.commands.output import tell
+from refold.commands.run.session_run import runtime_on
+from refold.commands.run.shown import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildApprovals, LiveText
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.ids import RunId, SessionId, stream_name
 from refold.events.session.core import SESSION_KIND
@@ -41,7 +39,7 @@ T = TypeVar("T")
 
 
 class WaitingCall(msgspec.Struct, frozen=True):
-    """A call waits for somebody's decision, here or in the session of a subagent."""
+    """A call waits for a decision, here or in the session of a subagent."""
 
     session: SessionId
     request: ToolApprovalRequested
@@ -56,14 +54,14 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Parked(msgspec.Struct, frozen=True):
-    """A run waits for somebody who lets it go on, or cancels it."""
+    """A run waits until a person resumes or cancels it."""
 
     run: RunId
     reason: str
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """What was begun came to nothing; it is the person's turn."""
+    """What was begun failed; it is the person's turn."""
 
     error: BaseException
 
@@ -108,13 +106,11 @@ class ChatSession:
         self._shown = 0
         """Up to which version events have been shown."""
         self._reached: tuple[int, asyncio.Future[None]] | None = None
-        """A version, and who waits until it has been shown."""
+        """A version, and what is done when it has been shown."""
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(connections_closed(self.agent))
-            runtime = AgentRuntime(self.agent, log=self.log, wait_for_log_s=0, auto_resume=False, inbox_poll_s=0)
-            self._runtime = await stack.enter_async_context(runtime)
+            self._runtime = runtime = await stack.enter_async_context(runtime_on(self.agent, self.log))
             self._session: Session = await runtime.session(self._given_id)
             self.id = self._session.id
             self._inbox = InboxReader(runtime, absolute(self.log), session=self.id)
@@ -269,7 +265,7 @@ class ChatSession:
         return shown.result()
 
     def _held(self, work: Coroutine[None, None, T]) -> "asyncio.Task[T]":
-        """Begin something and hold it; what it raises belongs to whoever asks for its result."""
+        """Begin something and hold it; what it raises is for the code that asks for its result."""
         task = asyncio.get_running_loop().create_task(work)
         self._others.add(task)
         task.add_done_callback(self._let_go)
