@@ -211,7 +211,7 @@ def _event(stored: StoredEvent) -> Event | msgspec.Raw | str:
     kind = KINDS.get(kind_of(stored.stream))
     if kind is not None:
         try:
-            return kind.decode(stored)
+            return kind.codec.decode(stored)
         except LogFormatError:
             return _as_recorded(stored.data)
     return _as_recorded(stored.data)
