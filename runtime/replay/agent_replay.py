@@ -22,12 +22,11 @@ from refold.actors.calls.middleware import HookContext
 from refold.actors.calls.recall import Remembered
 from refold.actors.calls.request import WantedRequest
 from refold.agents.agent import Agent, with_subagents
-from refold.events.core import difference as differences
 from refold.events.core.content import (
     Json,
 )
 from refold.events.core.contract import evolve_all
-from refold.events.core.difference import NOTHING, first_difference, json_of
+from refold.events.core.difference import NOTHING, Difference, json_of
 from refold.events.core.ids import PayloadHash, RunId, SessionId, StreamName, event_ref, kind_and_identifier
 from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import AgentConfiguration, ToolSpec
@@ -77,7 +76,7 @@ NOT_SUMMARISED = "the history was not summarised"
 class Mismatch(NamedTuple):
     """The first place where two things differ, and the part of each that it is in."""
 
-    difference: differences.Difference
+    difference: Difference
     recorded: Json
     now: Json
 
@@ -235,9 +234,7 @@ class AgentReplay:
         self, what: What, batch: Sequence[StoredEvent], recorded: SessionEvent, now: SessionEvent
     ) -> list[Divergence]:
         msgspec.structs.force_setattr(now, "at", recorded.at)
-        difference = difference_of(recorded, now, what)
-        found = Mismatch(difference, json_of(recorded), json_of(now)) if difference is not None else None
-        return self._compared(what, batch, found)
+        return self._compared(what, batch, mismatch(recorded, now, what))
 
     async def _input(self, batch: Sequence[StoredEvent], event: InputQueued | TimerSet) -> list[Divergence]:
         if self._is_child:
@@ -403,7 +400,7 @@ class AgentReplay:
         found: Mismatch | None = None
         if left != right:
             sides: tuple[Json, Json] = (NOTHING if left is None else left, NOTHING if right is None else right)
-            named = differences.Difference(path="call.refused", left=sides[0], right=sides[1])
+            named = Difference(path="call.refused", left=sides[0], right=sides[1])
             found = Mismatch(named, {**now.call, "refused": left}, {**now.call, "refused": right})
         divergences = self._compared("call", batch, found)
         if now.missed is not None:
@@ -429,6 +426,12 @@ class CurrentDecisions(CoreReplay[SessionState, SessionEvent]):
         return msgspec.structs.replace(event, configuration=self._current.in_place_of(event.configuration))
 
 
+def mismatch(recorded: object, now: object, path: str) -> Mismatch | None:
+    """Return where two values differ first, with both."""
+    difference = difference_of(recorded, now, path)
+    return Mismatch(difference, json_of(recorded), json_of(now)) if difference is not None else None
+
+
 def in_requests(recorded: ModelRequest, now: ModelRequest, path: str) -> Mismatch | None:
     """Return where two requests differ first, with the message, the tool or the field in which they do."""
     for field in recorded.__struct_fields__:
@@ -436,8 +439,7 @@ def in_requests(recorded: ModelRequest, now: ModelRequest, path: str) -> Mismatc
         if field in ("messages", "tools"):
             found = _in_sequences(left, right, f"{path}.{field}")
         else:
-            difference = difference_of(left, right, f"{path}.{field}")
-            found = Mismatch(difference, json_of(left), json_of(right)) if difference is not None else None
+            found = mismatch(left, right, f"{path}.{field}")
         if found is not None:
             return found
     return None
@@ -450,18 +452,17 @@ def _in_sequences(left: Sequence[object], right: Sequence[object], path: str) ->
         mine = left[place] if place < len(left) else NOTHING
         other = right[place] if place < len(right) else NOTHING
         if mine is NOTHING or other is NOTHING:
-            whole = differences.Difference(path=f"{path}[{place}]", left=json_of(mine), right=json_of(other))
+            whole = Difference(path=f"{path}[{place}]", left=json_of(mine), right=json_of(other))
             return Mismatch(whole, whole.left, whole.right)
-        if mine != other and (difference := first_difference(mine, other, f"{path}[{place}]")) is not None:
-            return Mismatch(difference, json_of(mine), json_of(other))
+        if mine != other and (found := mismatch(mine, other, f"{path}[{place}]")) is not None:
+            return found
     return None
 
 
 def in_recall(recorded: Remembered, now: Remembered) -> Mismatch | None:
     """Return where what entered a request of the memories differs first."""
     left, right = msgspec.structs.replace(recorded, notes=()), msgspec.structs.replace(now, notes=())
-    difference = difference_of(left, right, "recall")
-    return Mismatch(difference, json_of(left), json_of(right)) if difference is not None else None
+    return mismatch(left, right, "recall")
 
 
 def in_summary(recorded: int | None, now: int | None) -> Mismatch | None:
@@ -470,4 +471,4 @@ def in_summary(recorded: int | None, now: int | None) -> Mismatch | None:
         return None
     left: Json = NOTHING if recorded is None else recorded
     right: Json = NOTHING if now is None else now
-    return Mismatch(differences.Difference(path="summary.replaced", left=left, right=right), left, right)
+    return Mismatch(Difference(path="summary.replaced", left=left, right=right), left, right)
