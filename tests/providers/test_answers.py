@@ -121,6 +121,27 @@ def test_what_is_too_deep_may_be_asked_for_again(body: str) -> None:
         assert (raised.value.kind, raised.value.retryable) == ("malformed", True)
 
 
+@pytest.mark.parametrize("failure", [OpenAIFormat().failure, AnthropicFormat().failure])
+@pytest.mark.parametrize(
+    "body",
+    [
+        DEEP.encode(),
+        b'{"error":' * 100_000,
+        *(b'{"detail":' + b'[{"x":' * depth + b"1" + b"}]" * depth + b"}" for depth in range(100, 1100, 100)),
+        json.dumps({"error": {"message": "x\n\ud83d" + "y" * 10_000, "code": "z" * 10_000}}).encode(),
+        b"\xff\xfe" * 5000,
+    ],
+    ids=lambda given: f"{len(given)} bytes" if isinstance(given, bytes) else None,
+)
+def test_an_error_of_any_depth_and_length_is_said_in_few_words(
+    failure: Callable[[int, dict[str, str], bytes], ProviderError], body: bytes
+) -> None:
+    error = failure(500, {}, body)
+    assert (error.kind, error.retryable) == ("server", True)
+    assert len(str(error)) < 1200
+    assert "\ud83d" not in str(error)
+
+
 START: dict[str, Any] = {"type": "message_start", "message": {"id": "msg_1", "content": []}}
 
 

@@ -1,8 +1,9 @@
-"""What is understood of answers, whole and streamed, as the APIs and the servers that resemble them send them.
+"""What is understood of answers and errors, as the APIs and the servers that resemble them send them.
 
-`exchanges/` has one file for each API and way of answering. A case holds what the server sends, and everything that is
-made of it: the pieces in their order, and the answer or the failure. In a case, fields of an answer at their defaults
-are left out, and so is the envelope that all chunks of the Chat Completions API share.
+`exchanges/` has one file for each API and way of answering: whole, streamed, with an error. A case holds what the
+server sends, and everything that is made of it: the pieces in their order, and the answer or the failure. In a case,
+fields of an answer at their defaults are left out, and so is the envelope that all chunks of the Chat Completions API
+share.
 """
 
 import json
@@ -96,6 +97,12 @@ def event_of(data: Any, name: str = "message") -> WireEvent:
     return WireEvent(event=name, data=data if isinstance(data, str) else json.dumps(data))
 
 
+def check_refusal(case: Case, failure: Callable[[int, dict[str, str], bytes], ProviderError]) -> None:
+    error = failure(case["status"], case.get("headers", {}), body_of(case))
+    expected = {**case["failure"], "status": case["status"]}
+    assert {name: getattr(error, name) for name in expected if name != "says"} | {"says": str(error)} == expected
+
+
 @pytest.mark.parametrize("case", cases("openai_answers"))
 def test_a_whole_answer_of_the_chat_completions_api(case: Case) -> None:
     if "message" in case:
@@ -127,3 +134,13 @@ def test_a_whole_answer_of_the_messages_api(case: Case) -> None:
 @pytest.mark.parametrize("case", cases("anthropic_streams"))
 def test_a_stream_of_the_messages_api(case: Case) -> None:
     check_stream(case, AnthropicFormat().reader(), [event_of(data, data.get("type", "")) for data in case["events"]])
+
+
+@pytest.mark.parametrize("case", cases("openai_errors"))
+def test_an_error_of_the_chat_completions_api(case: Case) -> None:
+    check_refusal(case, OpenAIFormat().failure)
+
+
+@pytest.mark.parametrize("case", cases("anthropic_errors"))
+def test_an_error_of_the_messages_api(case: Case) -> None:
+    check_refusal(case, AnthropicFormat().failure)
