@@ -35,6 +35,7 @@ from refold.events.core.ids import ToolCallId, stream_name
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import InputQueued
 from refold.inspection.check import check_log
+from refold.publishing.notifications import Recorded
 from refold.replay.log_replay import replay
 from refold.scenarios import strategies
 from refold.scenarios.faults import AnyFault
@@ -42,7 +43,6 @@ from refold.scenarios.monitors.expectations import Expectations, Said
 from refold.scenarios.monitors.monitor import marked
 from refold.scenarios.plan.scenario import Answer, Say, Scenario
 from refold.scenarios.world.process import SimulatedProcess, manual_gc
-from refold.sessions.notifications import Recorded
 from refold.stores.past_state import past_state
 
 T = TypeVar("T")

@@ -27,9 +27,9 @@ from refold.events.session.events import (
     ToolCallFailed,
     ToolCallStarted,
 )
+from refold.publishing.notifications import Recorded
 from refold.scenarios.monitors.results import AT_ONCE_S, ResultsMonitor
 from refold.scenarios.plan.world import Body, World
-from refold.sessions.notifications import Recorded
 from refold.sessions.outcome import RunResult
 
 OUTCOMES = {RunCompleted: "Completed", RunFailed: "Failed", RunCancelled: "Cancelled"}

@@ -5,6 +5,7 @@ needs the person, one after the other, and `Idle` when it is the person's turn; 
 """
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -31,11 +32,13 @@ from refold.sessions.outcome import RunResult, result_of
 from refold.stores.sqlite.file import absolute
 
 if TYPE_CHECKING:
-    from refold.sessions.notifications import Published, Recorded
+    from refold.publishing.notifications import Published, Recorded
+    from refold.publishing.subscription import Subscription
     from refold.sessions.session import Session
-    from refold.sessions.subscription import Subscription
 
 T = TypeVar("T")
+
+log = logging.getLogger("refold.runtime")
 
 
 class WaitingCall(msgspec.Struct, frozen=True):
@@ -113,7 +116,7 @@ class ChatSession:
             self._runtime = runtime = await stack.enter_async_context(runtime_on(self.agent, self.log))
             self._session: Session = await runtime.session(self._given_id)
             self.id = self._session.id
-            self._inbox = InboxReader(runtime, absolute(self.log), session=self.id)
+            self._inbox = InboxReader(runtime.context, absolute(self.log), session=self.id)
             self._children = ChildApprovals(runtime, self._session, self._see_child)
             self._children.watch()
             await self._inbox.perform_waiting()
@@ -274,7 +277,7 @@ class ChatSession:
     def _let_go(self, task: "asyncio.Task[object]") -> None:
         self._others.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            self._runtime.log.debug("a chat in %s: %r", self.id, task.exception())
+            log.debug("a chat in %s: %r", self.id, task.exception())
 
     async def _show(self, followed: "Subscription") -> None:
         async for item in followed:

@@ -32,12 +32,12 @@ from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, 
 from refold.events.session.state import calls_awaiting_approval
 from refold.inspection.session_view import status_of
 from refold.inspection.summaries import call_words
+from refold.publishing.event_bus import Follower
+from refold.publishing.notifications import Recorded
+from refold.publishing.subscription import Subscription
 from refold.remote.owner import InboxReader
-from refold.sessions.event_bus import Follower
-from refold.sessions.notifications import Recorded
 from refold.sessions.outcome import Cancelled, RunResult, result_of
 from refold.sessions.session import Session
-from refold.sessions.subscription import Subscription
 from refold.stores.sqlite.file import absolute
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class SessionRun:
         state = await self._session.state_at()
         self.left_open = state.run.id if state.run is not None else None
         self._runtime.subscribe(self._see, session=self.session)
-        with self._runtime.hub.follow(self._session.id) as follower:
+        with self._runtime.event_bus.follow(self._session.id) as follower:
             await self._beside_the_inbox(lambda: self._end_all(state.version, follower))
 
     async def all_shown(self) -> None:
@@ -156,7 +156,7 @@ class SessionRun:
 
         Commands that other processes give to the session are performed meanwhile, those that wait for it first.
         """
-        inbox = InboxReader(self._runtime, absolute(self.log), session=self.session)
+        inbox = InboxReader(self._runtime.context, absolute(self.log), session=self.session)
         self._children.watch()
         try:
             await inbox.perform_waiting()

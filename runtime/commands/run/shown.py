@@ -30,7 +30,7 @@ from refold.events.session.events import (
 )
 from refold.events.session.state import calls_awaiting_approval
 from refold.inspection.summaries import call_words, content_words
-from refold.sessions.notifications import Published, Recorded, Streamed
+from refold.publishing.notifications import Published, Recorded, Streamed
 from refold.sessions.session import Session
 
 CALL_CHARACTERS: Final = 100
