@@ -75,7 +75,7 @@ from refold.events.session.state import (
     running_calls,
 )
 
-log = logging.getLogger("refold.sessions.session")
+log = logging.getLogger("refold.session")
 
 
 class PerformedInRun(Performed, frozen=True):

@@ -38,7 +38,7 @@ from refold.events.session.state import FinishedRun, SessionState, awaits_person
 from refold.publishing.notifications import Progressed, Recorded, Streamed
 from refold.publishing.subscription import Subscription
 
-log = logging.getLogger("refold.sessions.session")
+log = logging.getLogger("refold.session")
 
 Subscriber: TypeAlias = Callable[[Recorded], object]
 """Called on the loop with each durable event; it must return quickly."""

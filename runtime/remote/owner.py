@@ -40,7 +40,7 @@ from refold.sessions.access import hooked_input
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.inbox import InboxSignature
 
-log = logging.getLogger("refold.remote.protocol")
+log = logging.getLogger("refold.inbox")
 
 LOOK_ANYWAY_S: Final = 5.0
 """After so long the file is opened though nothing seems to have changed: for clocks of file systems that are coarse,

@@ -249,7 +249,7 @@ async def test_a_file_that_is_no_inbox_is_logged_once_and_costs_the_runtime_noth
         inbox.file.path.write_text(content)
     before = inbox.file.path.read_bytes()
     clock = ManualClock()
-    with caplog.at_level(logging.WARNING, logger="refold.remote.protocol"):
+    with caplog.at_level(logging.WARNING, logger="refold.inbox"):
         async with runtime_of(log, clock=clock) as runtime:
             reader = InboxReader(runtime.context, log)
             for _ in range(3):
