@@ -18,8 +18,7 @@ from refold.events.core.errors import PersistenceError, WrongExpectedVersion
 from refold.events.core.ids import StreamName
 from refold.events.core.records import Appended, EncodedBatch, StoredEvent
 from refold.events.views.metrics import MetricsState, count_all, snapshot
-from refold.events.views.metrics_counts import LiveCounts
-from refold.events.views.metrics_snapshot import MetricsSnapshot
+from refold.events.views.metrics_snapshot import LiveCounts, MetricsSnapshot
 
 log = logging.getLogger("refold.metrics")
 
