@@ -102,6 +102,8 @@ class _Progress:
         self.steps = steps
         self.metrics = MetricsState()
         self.version = self.at = self.open_us = 0
+        self.fingerprint = ""
+        """Of the configuration in force."""
         self.run_began_at: int | None = None
         """None = no run is open."""
         self.said: str | None = None
@@ -114,8 +116,12 @@ class _Progress:
         self.version += 1
         self.at = event.at
         self.steps.add(event)
+        if self.fingerprint:  # Of one session it is known at any time which prices half an answer has.
+            self.metrics.cut_short[THE_SESSION] = self.fingerprint
         evolve(self.metrics, THE_SESSION, event)
         match event:
+            case ev.AgentConfigured(configuration=configuration):
+                self.fingerprint = configuration.fingerprint
             case ev.RunStarted():
                 self.run_began_at, self.said, self.finished = event.at, None, False
             case ev.ModelResponded():
