@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from refold.actors.kernel.errors import AskTimeout as AskTimeout
     from refold.actors.kernel.errors import WouldDeadlock as WouldDeadlock
     from refold.agent_runtime import AgentRuntime as AgentRuntime
+    from refold.agent_runtime import SyncRuntime as SyncRuntime
     from refold.agents.agent import Agent as Agent
     from refold.agents.agent import ApprovalHandler as ApprovalHandler
     from refold.agents.agent import SubagentTool as SubagentTool
@@ -93,18 +94,21 @@ if TYPE_CHECKING:
     from refold.providers.scripted import say as say
     from refold.providers.scripted import stall as stall
     from refold.providers.scripted import use as use
+    from refold.publishing.notifications import Missed as Missed
+    from refold.publishing.notifications import Progressed as Progressed
+    from refold.publishing.notifications import Published as Published
+    from refold.publishing.notifications import Streamed as Streamed
+    from refold.publishing.subscription import Subscription as Subscription
     from refold.react.text import ReActStep as ReActStep
     from refold.react.text import parse_react_step as parse_react_step
     from refold.remote.connection import ConnectedSession as ConnectedSession
     from refold.remote.connection import Connection as Connection
+    from refold.remote.connection import SyncConnectedSession as SyncConnectedSession
+    from refold.remote.connection import SyncConnection as SyncConnection
     from refold.remote.connection import Unfinished as Unfinished
     from refold.remote.connection import connect as connect
     from refold.sessions.checkpoint import Checkpoint as Checkpoint
     from refold.sessions.checkpoint import load_checkpoint as load_checkpoint
-    from refold.sessions.notifications import Missed as Missed
-    from refold.sessions.notifications import Progressed as Progressed
-    from refold.sessions.notifications import Published as Published
-    from refold.sessions.notifications import Streamed as Streamed
     from refold.sessions.outcome import Cancelled as Cancelled
     from refold.sessions.outcome import Completed as Completed
     from refold.sessions.outcome import Failed as Failed
@@ -117,16 +121,12 @@ if TYPE_CHECKING:
     from refold.sessions.run_handle import TurnResult as TurnResult
     from refold.sessions.session import Session as Session
     from refold.sessions.stream import RunStream as RunStream
-    from refold.sessions.subscription import Subscription as Subscription
     from refold.sessions.turn_checkpoints import step_key as step_key
     from refold.sessions.turn_checkpoints import step_versions as step_versions
     from refold.sigterm import stop_on_sigterm as stop_on_sigterm
-    from refold.sync.connection import SyncConnectedSession as SyncConnectedSession
-    from refold.sync.connection import SyncConnection as SyncConnection
-    from refold.sync.runtime import SyncRunStream as SyncRunStream
-    from refold.sync.runtime import SyncRuntime as SyncRuntime
-    from refold.sync.runtime import SyncSession as SyncSession
-    from refold.sync.runtime import SyncSubscription as SyncSubscription
+    from refold.sync.session import SyncRunStream as SyncRunStream
+    from refold.sync.session import SyncSession as SyncSession
+    from refold.sync.session import SyncSubscription as SyncSubscription
     from refold.tools.registry import ToolRegistry as ToolRegistry
     from refold.tools.tool import Tool as Tool
     from refold.tools.tool import tool as tool
@@ -144,7 +144,7 @@ else:
             "refold.actors.calls.tool_context": "ToolContext",
             "refold.actors.cancellation": "CancellationToken",
             "refold.actors.kernel.errors": "ActorStopped AskCycle AskTimeout WouldDeadlock",
-            "refold.agent_runtime": "AgentRuntime",
+            "refold.agent_runtime": "AgentRuntime SyncRuntime",
             "refold.agents.agent": "Agent ApprovalHandler subagent SubagentTool",
             "refold.agents.memory_tools": "memory_tools",
             "refold.agents.skill": "load_skills Skill",
@@ -174,20 +174,21 @@ else:
             "refold.memory.working": "WorkingMemory",
             "refold.providers.react": "ReActProvider",
             "refold.providers.scripted": "cut say ScriptedProvider ScriptItem stall use",
+            "refold.publishing.notifications": "Missed Progressed Published Streamed",
+            "refold.publishing.subscription": "Subscription",
             "refold.react.text": "parse_react_step ReActStep",
-            "refold.remote.connection": "connect ConnectedSession Connection Unfinished",
+            "refold.remote.connection": (
+                "connect ConnectedSession Connection SyncConnectedSession SyncConnection Unfinished"
+            ),
             "refold.sessions.checkpoint": "Checkpoint load_checkpoint",
-            "refold.sessions.notifications": "Missed Progressed Published Streamed",
             "refold.sessions.outcome": "Cancelled Completed Failed Outcome RunError RunResult Spent",
             "refold.sessions.reads": "AwaitedApproval SessionMetadata",
             "refold.sessions.run_handle": "TurnResult",
             "refold.sessions.session": "Session",
             "refold.sessions.stream": "RunStream",
-            "refold.sessions.subscription": "Subscription",
             "refold.sessions.turn_checkpoints": "step_key step_versions",
             "refold.sigterm": "stop_on_sigterm",
-            "refold.sync.connection": "SyncConnectedSession SyncConnection",
-            "refold.sync.runtime": "SyncRunStream SyncRuntime SyncSession SyncSubscription",
+            "refold.sync.session": "SyncRunStream SyncSession SyncSubscription",
             "refold.tools.registry": "ToolRegistry",
             "refold.tools.tool": "Tool tool",
             "refold.version": "__version__",

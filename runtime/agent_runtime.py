@@ -1,66 +1,44 @@
 """The runtime: an agent with its subagents, one log, and the actors that work for their sessions.
 
 Read `refold.sessions.session` for what a session can do, `refold.actors.agent.session` for the actor behind it, and
-`AgentRuntime` for every setting. The rules: a runtime owns its log from `async with` to its end; whatever happens in
-between, the log says where every run stands, and the next runtime goes on from there.
+`refold.lifecycle` for how a runtime opens and ends. `SyncRuntime` is the same runtime for code without a loop. The
+rules: a runtime owns its log from `async with` to its end; after a crash in between, the log says where every run
+stands, and the next runtime goes on from there.
 """
 
-import asyncio
-import logging
-import os
+import atexit
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack, overload
+from typing import Self, Unpack, overload
 
-from refold.actors.calls.middleware import Hooks
 from refold.actors.calls.protocols import Provider
-from refold.actors.effects import EffectsInFlight, Envelope, read_state
-from refold.actors.event_sourced import EventSourcedActor
+from refold.actors.effects import read_state
 from refold.actors.hosting import Host
-from refold.actors.journal import Journal
-from refold.actors.kernel.errors import ActorStopped, AskTimeout
-from refold.actors.kernel.ref import ActorRef
-from refold.actors.kernel.supervision import ActorFailure
-from refold.actors.kernel.system import ActorSystem, ended_without_fail
-from refold.actors.thread_pool import ThreadPool
+from refold.actors.kernel.system import ActorSystem
 from refold.agents.agent import Agent, AgentParts, agent_of, parts_and_rest
 from refold.agents.skill import Skill, checked_skills
-from refold.events.core.cleaning import clean_text
+from refold.context import RuntimeContext
 from refold.events.core.contract import Wait
-from refold.events.core.errors import BackpressureShed, CommandRejected, ConfigError, PersistenceError, RefoldError
-from refold.events.core.ids import RunId, SessionId, checked_identifier, kind_and_identifier, stream_name
-from refold.events.core.records import StreamHead
-from refold.events.kinds.runtime import (
-    RUNTIME_CODEC,
-    RUNTIME_CORE,
-    RUNTIME_STREAM,
-    ActorFailed,
-    RuntimeClosed,
-    RuntimeStarted,
-)
-from refold.events.model.configuration import CORE_VERSION, AgentConfig, CodeIdentity
-from refold.events.session.commands import CancelRun
+from refold.events.core.errors import CommandRejected, ConfigError
+from refold.events.core.ids import SessionId, checked_identifier, kind_and_identifier, stream_name
+from refold.events.model.configuration import AgentConfig
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.react import pending
-from refold.events.session.state import SessionState, is_scheduled
-from refold.guarded_store import ContainedStore
-from refold.lifecycle import ended_in_order, note_lost_recalls, opened_store, protect_from_children, resume_open_runs
-from refold.metrics.live import RuntimeMetrics
-from refold.options import RuntimeOptions, checked_options
-from refold.remote.owner import InboxReader, reader_of
-from refold.running_agents import LateTools, RunningAgents
-from refold.sessions.event_bus import SessionHub, Subscriber
-from refold.sessions.notifications import Recorded
-from refold.sessions.reads import read_recorded
+from refold.events.session.state import SessionState
+from refold.lifecycle import Lifecycle
+from refold.metrics.live import SyncMetrics
+from refold.options import RuntimeOptions, Settings, checked_options
+from refold.publishing.event_bus import Subscriber
+from refold.publishing.notifications import Recorded
+from refold.publishing.subscription import CAPACITY, Subscription
 from refold.sessions.session import Session
-from refold.sessions.subscription import CAPACITY, Subscription
 from refold.sessions.turn_checkpoints import StepSnapshots
 from refold.stores.event_store import EventStore
-from refold.version import __version__
-
-if TYPE_CHECKING:
-    from refold.sync.runtime import SyncRuntime
+from refold.sync.loop_thread import AlreadyClosed, LoopThread, blocking, run_on_loop
+from refold.sync.session import SyncSession, SyncSubscription
+from refold.tools.registry import ToolRegistry
 
 
 class RuntimeArguments(AgentParts, RuntimeOptions, total=False):
@@ -112,8 +90,6 @@ class AgentRuntime:
         ConfigError: something is missing or cannot work.
     """
 
-    log = logging.getLogger("refold.runtime")
-
     @overload
     def __init__(self, agent: AgentConfig, *, provider: Provider, **options: Unpack[RuntimeArguments]) -> None: ...
     @overload
@@ -128,25 +104,21 @@ class AgentRuntime:
         parts, rest = parts_and_rest(options)
         self.agent = agent_of(agent, provider, parts)
         self.options = checked_options(rest)
-        self.hub = SessionHub()
-        self.metrics = RuntimeMetrics(self)
-        self._pool = ThreadPool(self.options.tool_threads, name="refold-tool")
-        self._approval_pool = ThreadPool(self.options.tool_threads, name="refold-approval")
-        self._agents = RunningAgents(self.agent, self._pool)
-        self.agents = self._agents.agents
-        self.tools = self._agents.main.tools
-        self._in_flight = EffectsInFlight()
-        snapshots = self.options.step_snapshots
-        self.step_snapshots = StepSnapshots(snapshots) if snapshots is not None else None
-        self._store: EventStore | None = None
-        self._system: ActorSystem | None = None
-        self._journal: Journal | None = None
-        self._owns_store = False
-        self._entered = False
-        self._closing: asyncio.Task[None] | None = None
-        self._resuming: asyncio.Task[None] | None = None
-        self._late: LateTools | None = None
-        self._inbox: InboxReader | None = None
+        self._lifecycle = Lifecycle(self.agent, self.options)
+        self.agents = self._lifecycle.agents.agents
+        self.tools = self._lifecycle.agents.main.tools
+        self.event_bus = self._lifecycle.event_bus
+        self.metrics = self._lifecycle.metrics
+        self.step_snapshots = self._lifecycle.step_snapshots
+
+    @property
+    def context(self) -> RuntimeContext:
+        """What its sessions, its inbox and its metrics share of it.
+
+        Raises:
+            ConfigError: the runtime is not open.
+        """
+        return self._lifecycle.context
 
     @property
     def store(self) -> EventStore:
@@ -155,9 +127,7 @@ class AgentRuntime:
         Raises:
             ConfigError: the runtime is not open.
         """
-        if self._store is None:
-            raise ConfigError("the runtime is not open; use it inside `async with`, or `with`")
-        return self._store
+        return self.context.store
 
     @property
     def system(self) -> ActorSystem:
@@ -166,9 +136,7 @@ class AgentRuntime:
         Raises:
             ConfigError: the runtime is not open.
         """
-        if self._system is None:
-            raise ConfigError("the runtime is not open; use it inside `async with`, or `with`")
-        return self._system
+        return self.context.system
 
     @property
     def host(self) -> Host:
@@ -177,9 +145,7 @@ class AgentRuntime:
         Raises:
             ConfigError: the runtime is not open.
         """
-        system = self.system  # Raises where the runtime is not open.
-        assert self._journal is not None
-        return Host(system, self._journal, self._in_flight, self.options.cancel_grace_s)
+        return self._lifecycle.host
 
     @property
     def skills(self) -> tuple[Skill, ...]:
@@ -189,21 +155,12 @@ class AgentRuntime:
     @property
     def is_closing(self) -> bool:
         """Whether it is closed, or about to be."""
-        return self._closing is not None
+        return self._lifecycle.is_closing()
 
     @property
     def commits(self) -> int:
         """Transactions that were written to the log since the runtime opened."""
-        return self._journal.commits if self._journal is not None else 0
-
-    @property
-    def has_hooks(self) -> bool:
-        """Whether any of its agents has middleware."""
-        return any(found.hooks is not None for found in self._agents)
-
-    def hooks_of(self, agent: str | None) -> Hooks | None:
-        """Return the middleware of an agent, by its name; None = of the main one, whose sessions users begin."""
-        return (self._agents.main if agent is None else self._agents[agent]).hooks
+        return self._lifecycle.commits
 
     def require_open(self) -> None:
         """Do nothing while the runtime takes commands.
@@ -212,18 +169,11 @@ class AgentRuntime:
             ConfigError: it has never been open, or belongs to another event loop or the parent process.
             ActorStopped: it is closed or closing.
         """
-        system = self.system  # Raises where the runtime has never been open.
-        if os.getpid() != self._pid:
-            raise ConfigError("this process was forked from the runtime's; open another log here")
-        if asyncio._get_running_loop() is not system.loop:  # None in a thread without one.
-            raise ConfigError("this runtime lives on another event loop; use it there, or what its `with` gives")
-        if self._closing is not None:
-            raise ActorStopped(RUNTIME_STREAM, "the runtime is closed; open a new one on the same log")
+        self._lifecycle.require_open()
 
     async def tools_in_force(self) -> None:
         """Return when the tools that were registered or removed so far are so for every input that is sent now."""
-        if self._late is not None:
-            await self._late.in_force()
+        await self._lifecycle.tools_in_force()
 
     async def open(self) -> Self:
         """Open the runtime where no block can hold it, as in a notebook, and return it; `close` ends it.
@@ -237,17 +187,7 @@ class AgentRuntime:
         return await self.__aenter__()
 
     async def __aenter__(self) -> Self:
-        if self._entered:
-            raise ConfigError("this runtime has been open already; make another one")
-        self._entered = True
-        self._pid = os.getpid()
-        protect_from_children(asyncio.get_running_loop())
-        try:
-            self._store, self._owns_store = await opened_store(self.options)
-            await self._start(self._store)
-        except BaseException:
-            await self._release()
-            raise
+        await self._lifecycle.open()
         return self
 
     async def __aexit__(
@@ -256,61 +196,13 @@ class AgentRuntime:
         await self.close()
 
     def __enter__(self) -> "SyncRuntime":
-        from refold.sync.runtime import SyncRuntime
-
-        face = SyncRuntime(self)
-        self._face = face
-        return face
+        self._face = SyncRuntime(self)
+        return self._face
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._face.close()
-
-    async def _start(self, store: EventStore) -> None:
-        options = self.options
-        self._system = ActorSystem(
-            clock=options.clock,
-            ask_timeout_s=options.ask_timeout_s,
-            restarts_max=options.restarts_max,
-            restart_window_s=options.restart_window_s,
-            close_grace_s=options.close_grace_s,
-            mailbox_capacity=options.mailbox_capacity,
-            passivate_after_s=options.passivate_after_s,
-            live_max=options.live_max,
-            on_failure=self._actor_failed,
-        )
-        self._journal = Journal(store)
-        self._journal.observer = self.metrics
-        code = CodeIdentity(refold=__version__, core=CORE_VERSION, app=options.app_version)
-        after_order = await ended_in_order(store)
-        agents, journal = self._agents, self._journal
-        settings = await agents.settings(journal, code, options, after_order=after_order)
-
-        async def renew() -> None:
-            settings.update(await agents.settings(journal, code, options, after_order=after_order))
-
-        self._agents.register(self, self._journal, self._in_flight, settings, self._approval_pool)
-        note = await self._system.start(
-            EventSourcedActor, RUNTIME_CORE, RUNTIME_CODEC, self._journal, address=RUNTIME_STREAM
-        )
-        await note.ask(RuntimeStarted(code=code), block=False)
-        self._late = await agents.attach(self.host, renew)
-        if self.step_snapshots is not None:
-            self.step_snapshots.begin(store, self.hub.subscribe)
-        self._resuming = asyncio.get_running_loop().create_task(self._resume(store, note), name="resume open runs")
-        self._inbox = reader_of(self)
-
-    async def _resume(self, store: EventStore, note: ActorRef) -> None:
-        try:
-            if self.options.auto_resume:
-                await resume_open_runs(self.system, self.hub, store)
-        except PersistenceError as error:
-            self.log.error("open runs of %s cannot be found and wait for their next message: %s", store.name, error)
-        try:
-            await note_lost_recalls(store, self._agents, note)
-        except (PersistenceError, ActorStopped, AskTimeout) as error:
-            self.log.error("recalls before a crash of %s are noted after the next start: %s", store.name, error)
 
     async def session(self, session_id: str | None = None, *, restore: bool = False) -> Session:
         """Return a session: a new one, or one that is in the log.
@@ -326,7 +218,7 @@ class AgentRuntime:
         if session_id is None:
             make = self.options.session_ids
             session_id = make() if make is not None else str(uuid.uuid4())
-        session = Session(self, SessionId(checked_identifier(session_id, "session id")))
+        session = Session(self.context, SessionId(checked_identifier(session_id, "session id")))
         if restore and await self.store.head(stream_name(SESSION_KIND, session.id)) is None:
             raise ConfigError(f"the log {self.store.name} has no session {session_id!r}")
         return session
@@ -357,7 +249,7 @@ class AgentRuntime:
 
         Events are durable when they are passed on. What the subscriber raises is logged and counted.
         """
-        return self.hub.subscribe(subscriber, SessionId(session) if session is not None else None)
+        return self.event_bus.subscribe(subscriber, SessionId(session) if session is not None else None)
 
     def follow(self, *, capacity: int = CAPACITY) -> Subscription:
         """Return an async iterator of what happens in all sessions from now on; see `Session.follow` for one.
@@ -373,7 +265,7 @@ class AgentRuntime:
             ActorStopped: the runtime is closed.
         """
         self.require_open()
-        return Subscription(self.hub, self.recorded_after, None, capacity=capacity)
+        return Subscription(self.event_bus, self.recorded_after, None, capacity=capacity)
 
     async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[Recorded]:
         """Return the next `limit` events of a session after a version, or those there are.
@@ -381,7 +273,7 @@ class AgentRuntime:
         Raises:
             PersistenceError: the log cannot be read.
         """
-        return await read_recorded(self.store, stream_name(SESSION_KIND, session), after_version=version, limit=limit)
+        return await self.context.recorded_after(session, version, limit)
 
     async def close(self, *, cancel: bool = False) -> None:
         """End the runtime; a second call waits for the first, and in a forked child nothing happens.
@@ -392,120 +284,150 @@ class AgentRuntime:
         Args:
             cancel: end open runs as cancelled instead.
         """
-        if self._store is None or os.getpid() != self._pid:  # In a forked child there is nothing that runs.
+        await self._lifecycle.close(cancel=cancel)
+
+
+class SyncRuntime:
+    """An open `AgentRuntime` for code without a loop: `with AgentRuntime(...) as runtime`. For any number of threads.
+
+    Tools, providers and handlers run as they do in the other face: async ones on the loop's thread, plain ones in
+    threads of their own, all with the context variables of where the runtime was opened. A plain tool may use the
+    sessions here; one of async code is to `await` those of `asynchronous`.
+
+    A runtime that is still open when the interpreter ends, as one that a web server holds, is closed by `atexit`, after
+    the threads that are no daemons have ended.
+    """
+
+    def __init__(self, runtime: AgentRuntime) -> None:
+        """Open `runtime` on a loop of its own; `with` is the usual way to do so.
+
+        Raises:
+            WouldDeadlock: an event loop runs in this thread; write `async with`.
+            ConfigError: the runtime has been open already.
+            LogInUse: another runtime has the log.
+        """
+        options = runtime.options
+        patience_s = 2 * options.cancel_grace_s + options.close_grace_s
+        self.asynchronous = runtime
+        self.loop_thread = LoopThread(runtime, name="refold-loop", patience_s=patience_s)
+        self.loop_thread.start()
+        atexit.register(self._close_at_exit)
+
+    @property
+    def agent(self) -> Agent:
+        """The agent that it runs."""
+        return self.asynchronous.agent
+
+    @property
+    def agents(self) -> Mapping[str, Agent]:
+        """The agents that it runs, by name: the main one, and those that its tools lead to."""
+        return self.asynchronous.agents
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self.asynchronous.is_closing
+
+    @property
+    def options(self) -> Settings:
+        """Its settings."""
+        return self.asynchronous.options
+
+    @property
+    def tools(self) -> ToolRegistry:
+        """The agent's tools."""
+        return self.asynchronous.tools
+
+    @property
+    def system(self) -> ActorSystem:
+        """The actors; their refs are good in every thread, with a blocking `ask` outside the loop's."""
+        return self.asynchronous.system
+
+    @property
+    def metrics(self) -> SyncMetrics:
+        """Figures about all that is in the log."""
+        return SyncMetrics(self.asynchronous.metrics)
+
+    @property
+    def skills(self) -> tuple[Skill, ...]:
+        """The agent's skills, in name order."""
+        return self.asynchronous.skills
+
+    @property
+    def step_snapshots(self) -> StepSnapshots | None:
+        """Writes checkpoints after turns, and counts them; None where the option is not set."""
+        return self.asynchronous.step_snapshots
+
+    @property
+    def commits(self) -> int:
+        """Transactions that were written to the log since the runtime opened."""
+        return self.asynchronous.commits
+
+    forget = blocking(AgentRuntime.forget)
+    sessions = blocking(AgentRuntime.sessions)
+    recorded_after = blocking(AgentRuntime.recorded_after)
+    tools_in_force = blocking(AgentRuntime.tools_in_force)
+
+    def session(self, session_id: str | None = None, *, restore: bool = False) -> SyncSession:
+        """Return a session: a new one, or one that is in the log.
+
+        Args:
+            session_id: any text of 1 to 512 UTF-8 bytes without NUL; None = a new id is made.
+            restore: the session must be in the log.
+
+        Raises:
+            ConfigError: the id cannot be one, or `restore` is set and the log has no such session.
+            ActorStopped: the runtime is closed.
+        """
+        found = self.loop_thread.run(lambda: self.asynchronous.session(session_id, restore=restore))
+        return SyncSession(self.loop_thread, found, self.asynchronous.recorded_after)
+
+    def subscribe(self, subscriber: Subscriber, *, session: str | None = None) -> Callable[[], None]:
+        """Call `subscriber` on the loop's thread with each event of one session, or of all; return what ends that.
+
+        Events are durable when they are passed on. What the subscriber raises is logged and counted; it must return
+        quickly, since everything else waits for it. What ends it may be called in any thread, and when all is over.
+        """
+        unsubscribe = run_on_loop(self.loop_thread, lambda: self.asynchronous.subscribe(subscriber, session=session))
+
+        def end() -> None:
+            with suppress(AlreadyClosed):  # The runtime is closed, and tells nobody any more.
+                run_on_loop(self.loop_thread, unsubscribe)
+
+        return end
+
+    def follow(self, *, capacity: int = CAPACITY) -> SyncSubscription:
+        """Return an iterator of what happens in all sessions from now on; see `AgentRuntime.follow`.
+
+        Raises:
+            ConfigError: the capacity is none.
+            ActorStopped: the runtime is closed.
+        """
+        subscription = run_on_loop(self.loop_thread, lambda: self.asynchronous.follow(capacity=capacity))
+        return SyncSubscription(self.loop_thread, subscription)
+
+    def close(self, *, cancel: bool = False) -> None:
+        """End the runtime, its loop and its thread; from any thread but that one, and any number of times.
+
+        Who waits in another thread gets ActorStopped. A second call waits for the first. In a forked child there is
+        nothing to end, and nothing happens.
+
+        Args:
+            cancel: end open runs as cancelled, instead of leaving them open, to go on at the next start.
+        """
+        if not self.loop_thread.is_ours:
             return
-        if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close(cancel), name="close the runtime")
-        await ended_without_fail(self._closing, self._in_flight.hurry)
-
-    async def _close(self, cancel: bool) -> None:
         try:
-            if self._inbox is not None:
-                await self._inbox.stop()
-            if cancel:
-                await self._cancel_open_runs()
-            await self._in_flight.drain(self.system.clock, self.options.close_grace_s)
-            if self.step_snapshots is not None:
-                await self.step_snapshots.close(self.system.clock, self.options.close_grace_s)
-            self.hub.close()
-            heads = await self.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
-            await self.system.ref(RUNTIME_STREAM).ask(
-                RuntimeClosed(open_runs=sum(map(_has_open_run, heads))), block=False
-            )
-        except (PersistenceError, ActorStopped, AskTimeout, BackpressureShed) as error:
-            self.log.warning("the end of the runtime of %s is not recorded: %s", self.store.name, error)
+            with suppress(AlreadyClosed):  # It has ended already.
+                self.loop_thread.run(lambda: self.asynchronous.close(cancel=cancel))
         finally:
-            await self._release()
+            self.loop_thread.stop()
+            atexit.unregister(self._close_at_exit)
 
-    async def _cancel_open_runs(self) -> None:
-        heads = await self.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
-        working = [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
-        waiting = self.hub.open_sessions()  # For a person, say: such a run has no effect in flight.
-        live = [
-            SessionId(identifier)
-            for kind, identifier in map(kind_and_identifier, self.system.live())
-            if kind == SESSION_KIND
-        ]
-        for session in dict.fromkeys([*working, *waiting, *live]):
-            try:
-                await self._cancel_runs_of(session)
-            except RefoldError as error:  # It must not keep the runs of other sessions open.
-                self.log.warning("the run of session %s is not cancelled and stays open: %s", session, error)
-
-    async def _cancel_runs_of(self, session: SessionId) -> None:
-        """Cancel the run under way, and those that begin in its place."""
-        ref = self.system.ref(stream_name(SESSION_KIND, session))
-        while (run := await read_state(ref, _open_run, vital=True)) is not None:  # Behind all that waits there.
-            with self.hub.follow(session) as follower:
-                await ref.ask(Envelope(CancelRun(run=run, reason="the runtime closes"), vital=True), block=False)
-                await follower.ended(run)
-
-    async def _release(self) -> None:
-        """Let go of everything, in the reverse order of how it was taken, on every path."""
-        self.hub.close()
-        try:
-            if self._inbox is not None:
-                await self._inbox.stop()
-            if self.step_snapshots is not None and self._system is not None:
-                await self.step_snapshots.close(self._system.clock, 0)
-            if self._resuming is not None:
-                self._resuming.cancel()
-                await asyncio.wait([self._resuming])
-            if self._late is not None:
-                await self._late.end()
-            if self._system is not None:
-                for address in await self._system.close():
-                    self.log.warning("%s did not stop in time", address)
-                self._in_flight.end()
-        finally:
-            try:
-                if self._journal is not None:
-                    await self._journal.close()
-            finally:
-                self.metrics.end()
-                self.hub.end()
-                for name in self._approval_pool.close():
-                    self.log.warning("the approval handler still thinks about %s in its thread", name)
-                for name in self._pool.close():
-                    self.log.warning("the tool call %s still runs in its thread", name)
-                if self._store is not None and self._owns_store:
-                    await self._store.close()
-                elif isinstance(self._store, ContainedStore):
-                    self._store.let_go()
-
-    def _actor_failed(self, failure: ActorFailure) -> None:
-        kind, identifier = kind_and_identifier(failure.address)
-        if failure.stopped and kind == SESSION_KIND:
-            self.hub.session_failed(SessionId(identifier), f"it was stopped: {failure.message}")
-        if failure.address != RUNTIME_STREAM:
-            self._record_failure(failure)
-        notify = self.options.on_failure
-        if notify is not None:
-            notify(failure)
-
-    def _record_failure(self, failure: ActorFailure) -> None:
-        fact = ActorFailed(
-            address=failure.address,
-            error=clean_text(failure.error_type),
-            message=clean_text(failure.message)[:2000],
-            restarts=failure.restarts,
-            stopped=failure.stopped,
-        )
-        try:
-            self.system.ref(RUNTIME_STREAM).tell(fact)
-        except (ActorStopped, BackpressureShed) as error:
-            self.log.warning("the failure of %s is not recorded: %s", failure.address, error)
+    def _close_at_exit(self) -> None:
+        self.close()
 
 
 def _goes_on(state: SessionState) -> list[str]:
     """Return the keys of what ends by itself, or by somebody whom a handler asks."""
     return [effect.key for effect in pending(state) if type(effect) is not Wait]
-
-
-def _open_run(state: SessionState) -> RunId | None:
-    return state.run.id if state.run is not None else None
-
-
-def _has_open_run(head: StreamHead) -> bool:
-    """Tell whether a session waits for more than the times of inputs that were accepted for later."""
-    return any(not is_scheduled(key) for key in head.pending)

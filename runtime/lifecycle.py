@@ -1,24 +1,10 @@
-"""The log of a runtime: opened as its options say, and what the runtime before it left.
+"""The life of one runtime: how its log and its actors are opened, and how all of it ends, on every path.
 
-Which open runs go on first when a runtime takes over a log.
-
-A run whose last batch is a fruitless resume may be the one that kills the process. Runs beyond suspicion go on at once;
-suspects go on one after another, each when the one before has made progress or has lived through its probation. So a
-run that kills every process is parked in the end, and takes no innocent run with it.
-
-What a forked child must not do to the event loop of its parent.
-
-On Linux an epoll instance is shared after a fork: a child that closes its copy of a loop, as by returning into its
-parent's `asyncio.run`, takes the parent's descriptors out of the parent's own epoll instance, and the parent's loop
-sleeps for ever. The rule: whatever a child does with a loop that it inherited, the loop of a runtime goes on. What
-SQLite inherits is for `refold.stores.sqlite.connection`.
-
-What was recalled for answers, noted in the memories though the process died before it could be.
-
-That episodes were recalled is noted once their answer is durable, and no session waits for that; so a process that dies
-in between leaves an answer whose recalls nobody counts. But the answer names them. So a runtime that takes over a log
-whose last runtime did not end in order goes through the answers since then, and has each noted under the key that it
-would have had: a recall counts once, however often this is done. The runtime's stream keeps how far it was done.
+Read `refold.context` for what is open in between, and `refold.takeover` for what an earlier runtime has left. The
+rules: what was taken is let go of in the reverse order, also where opening fails half-way; a run that does not reach
+the log within the close grace is left open, to go on at the next start; and no forked child stops the loop that it
+inherited, since on Linux an epoll instance is shared after a fork: a child that closes its copy of a loop, as by
+returning into its parent's `asyncio.run`, takes the parent's descriptors out of it, and the parent sleeps for ever.
 """
 
 import asyncio
@@ -26,41 +12,313 @@ import logging
 import os
 import select
 import selectors
-from collections.abc import Sequence
-from typing import Any, cast
 from weakref import WeakSet
 
-from refold.actors.effects import Wake
+from refold.actors.effects import EffectsInFlight, Envelope, read_state
+from refold.actors.event_sourced import EventSourcedActor
+from refold.actors.hosting import Host
+from refold.actors.journal import Journal
 from refold.actors.kernel.clock import SystemClock
-from refold.actors.kernel.errors import ActorStopped
+from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.ref import ActorRef
-from refold.actors.kernel.system import ActorSystem
-from refold.events.core.codec import tag_of
-from refold.events.core.errors import PersistenceError
-from refold.events.core.ids import AgentId, SessionId, StreamName, kind_and_identifier
-from refold.events.core.records import StoredEvent, StreamHead
-from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RecallsNoted, RuntimeClosed, RuntimeStarted
-from refold.events.session.core import SESSION_CODEC, SESSION_KIND
-from refold.events.session.events import AgentConfigured, ModelResponded, RunResumed, SessionOpened
-from refold.events.session.state import is_work
+from refold.actors.kernel.supervision import ActorFailure
+from refold.actors.kernel.system import ActorSystem, ended_without_fail
+from refold.actors.thread_pool import ThreadPool
+from refold.agents.agent import Agent
+from refold.context import RuntimeContext
+from refold.events.core.cleaning import clean_text
+from refold.events.core.errors import BackpressureShed, ConfigError, PersistenceError, RefoldError
+from refold.events.core.ids import RunId, SessionId, kind_and_identifier, stream_name
+from refold.events.core.records import StreamHead
+from refold.events.kinds.runtime import (
+    RUNTIME_CODEC,
+    RUNTIME_CORE,
+    RUNTIME_STREAM,
+    ActorFailed,
+    RuntimeClosed,
+    RuntimeStarted,
+)
+from refold.events.model.configuration import CORE_VERSION, CodeIdentity
+from refold.events.session.commands import CancelRun
+from refold.events.session.core import SESSION_KIND
+from refold.events.session.state import SessionState, is_scheduled
 from refold.guarded_store import ContainedStore
-from refold.memory.stream_object import StreamObject
+from refold.metrics.live import RuntimeMetrics
 from refold.options import Settings
-from refold.running_agents import RunningAgents
-from refold.sessions.event_bus import SessionHub
-from refold.sessions.notifications import Recorded
+from refold.publishing.event_bus import EventBus
+from refold.remote.owner import InboxReader, reader_of
+from refold.running_agents import LateTools, RunningAgents
+from refold.sessions.turn_checkpoints import StepSnapshots
 from refold.stores.event_store import EventStore
 from refold.stores.memory import InMemoryStore
 from refold.stores.sqlite.store import SQLiteStore
+from refold.takeover import ended_in_order, note_lost_recalls, resume_open_runs
+from refold.version import __version__
+
+log = logging.getLogger("refold.runtime")
 
 
-async def ended_in_order(store: EventStore) -> bool:
-    """Tell whether the runtime that had the log before recorded its end."""
-    head = await store.head(RUNTIME_STREAM)
-    if head is None:
-        return False
-    last = RUNTIME_CODEC.decode_all(await store.read_stream(RUNTIME_STREAM, after_version=head.version - 1))
-    return bool(last) and isinstance(last[-1], RuntimeClosed)
+class Lifecycle:
+    """Opens a runtime once, and ends it once.
+
+    Args:
+        agent: that it runs, with those that its tools lead to.
+        settings: of the runtime.
+
+    Raises:
+        ConfigError: agents or their tools do not fit together.
+    """
+
+    def __init__(self, agent: Agent, settings: Settings) -> None:
+        self.event_bus = EventBus()
+        self.metrics = RuntimeMetrics(lambda: self.context)
+        self._settings = settings
+        self._pool = ThreadPool(settings.tool_threads, name="refold-tool")
+        self._approval_pool = ThreadPool(settings.tool_threads, name="refold-approval")
+        self.agents = RunningAgents(agent, self._pool)
+        snapshots = settings.step_snapshots
+        self.step_snapshots = StepSnapshots(snapshots) if snapshots is not None else None
+        self._in_flight = EffectsInFlight()
+        self._context: RuntimeContext | None = None
+        self._owns_store = False
+        self._entered = False
+        self._closing: asyncio.Task[None] | None = None
+        self._resuming: asyncio.Task[None] | None = None
+        self._late: LateTools | None = None
+        self._inbox: InboxReader | None = None
+
+    @property
+    def context(self) -> RuntimeContext:
+        """What the parts of the runtime share.
+
+        Raises:
+            ConfigError: the runtime is not open.
+        """
+        if self._context is None:
+            raise ConfigError("the runtime is not open; use it inside `async with`, or `with`")
+        return self._context
+
+    @property
+    def host(self) -> Host:
+        """Hosts event-sourced actors beside the sessions.
+
+        Raises:
+            ConfigError: the runtime is not open.
+        """
+        context = self.context
+        return Host(context.system, context.journal, self._in_flight, self._settings.cancel_grace_s)
+
+    @property
+    def commits(self) -> int:
+        """Transactions that were written to the log since the runtime opened."""
+        return self._context.journal.commits if self._context is not None else 0
+
+    def is_closing(self) -> bool:
+        """Return whether it is closed, or about to be."""
+        return self._closing is not None
+
+    def require_open(self) -> None:
+        """Do nothing while the runtime takes commands.
+
+        Raises:
+            ConfigError: it has never been open, or belongs to another event loop or the parent process.
+            ActorStopped: it is closed or closing.
+        """
+        system = self.context.system  # Raises where the runtime has never been open.
+        if os.getpid() != self._pid:
+            raise ConfigError("this process was forked from the runtime's; open another log here")
+        if asyncio._get_running_loop() is not system.loop:  # None in a thread without one.
+            raise ConfigError("this runtime lives on another event loop; use it there, or what its `with` gives")
+        if self._closing is not None:
+            raise ActorStopped(RUNTIME_STREAM, "the runtime is closed; open a new one on the same log")
+
+    async def tools_in_force(self) -> None:
+        """Return when the tools that were registered or removed so far are so for every input that is sent now."""
+        if self._late is not None:
+            await self._late.in_force()
+
+    # Opening
+
+    async def open(self) -> None:
+        """Open the log and start the actors.
+
+        Raises:
+            ConfigError: that was done before.
+            LogInUse: another runtime has the log.
+            PersistenceError: the log cannot be opened, read or written.
+            AskTimeout: the log takes too long to write.
+        """
+        if self._entered:
+            raise ConfigError("this runtime has been open already; make another one")
+        self._entered = True
+        self._pid = os.getpid()
+        protect_from_children(asyncio.get_running_loop())
+        try:
+            system = self._new_system()
+            store, self._owns_store = await opened_store(self._settings)
+            self._context = self._shared(store, system)
+            await self._start(self._context)
+        except BaseException:
+            await self._release()
+            raise
+
+    def _new_system(self) -> ActorSystem:
+        settings = self._settings
+        return ActorSystem(
+            clock=settings.clock,
+            ask_timeout_s=settings.ask_timeout_s,
+            restarts_max=settings.restarts_max,
+            restart_window_s=settings.restart_window_s,
+            close_grace_s=settings.close_grace_s,
+            mailbox_capacity=settings.mailbox_capacity,
+            passivate_after_s=settings.passivate_after_s,
+            live_max=settings.live_max,
+            on_failure=self._actor_failed,
+        )
+
+    def _shared(self, store: EventStore, system: ActorSystem) -> RuntimeContext:
+        agents = self.agents
+        return RuntimeContext(
+            settings=self._settings,
+            store=store,
+            journal=Journal(store),
+            system=system,
+            event_bus=self.event_bus,
+            in_flight=self._in_flight,
+            agents=tuple(agents.agents),
+            has_hooks=any(found.hooks is not None for found in agents),
+            hooks_of=lambda agent: (agents.main if agent is None else agents[agent]).hooks,
+            tool_names=agents.main.tools.names,
+            tools_in_force=self.tools_in_force,
+            require_open=self.require_open,
+            is_closing=self.is_closing,
+            failed_appends_of=self.metrics.failed_appends_of,
+        )
+
+    async def _start(self, context: RuntimeContext) -> None:
+        store, journal, agents = context.store, context.journal, self.agents
+        journal.observer = self.metrics
+        code = CodeIdentity(refold=__version__, core=CORE_VERSION, app=self._settings.app_version)
+        after_order = await ended_in_order(store)
+        settings = await agents.settings(journal, code, self._settings, after_order=after_order)
+
+        async def renew() -> None:
+            settings.update(await agents.settings(journal, code, self._settings, after_order=after_order))
+
+        agents.register(context, settings, self._approval_pool)
+        note = await context.system.start(
+            EventSourcedActor, RUNTIME_CORE, RUNTIME_CODEC, journal, address=RUNTIME_STREAM
+        )
+        await note.ask(RuntimeStarted(code=code), block=False)
+        self._late = await agents.attach(self.host, renew)
+        if self.step_snapshots is not None:
+            self.step_snapshots.begin(store, self.event_bus.subscribe)
+        self._resuming = asyncio.get_running_loop().create_task(self._resume(context, note), name="resume open runs")
+        self._inbox = reader_of(context)
+
+    async def _resume(self, context: RuntimeContext, note: ActorRef) -> None:
+        store = context.store
+        try:
+            if self._settings.auto_resume:
+                await resume_open_runs(context.system, self.event_bus, store)
+        except PersistenceError as error:
+            log.error("open runs of %s cannot be found and wait for their next message: %s", store.name, error)
+        try:
+            await note_lost_recalls(store, self.agents, note)
+        except (PersistenceError, ActorStopped, AskTimeout) as error:
+            log.error("recalls before a crash of %s are noted after the next start: %s", store.name, error)
+
+    # Ending
+
+    async def close(self, *, cancel: bool) -> None:
+        """End the runtime; a second call waits for the first, and in a forked child nothing happens.
+
+        Args:
+            cancel: end open runs as cancelled, instead of leaving open those that do not end within the close grace.
+        """
+        if self._context is None or os.getpid() != self._pid:  # In a forked child there is nothing that runs.
+            return
+        if self._closing is None:
+            closing = self._close(self._context, cancel)
+            self._closing = asyncio.get_running_loop().create_task(closing, name="close the runtime")
+        await ended_without_fail(self._closing, self._in_flight.hurry)
+
+    async def _close(self, context: RuntimeContext, cancel: bool) -> None:
+        system, grace_s = context.system, self._settings.close_grace_s
+        try:
+            if self._inbox is not None:
+                await self._inbox.stop()
+            if cancel:
+                await _cancel_open_runs(context)
+            await self._in_flight.drain(system.clock, grace_s)
+            if self.step_snapshots is not None:
+                await self.step_snapshots.close(system.clock, grace_s)
+            self.event_bus.close()
+            heads = await context.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
+            await system.ref(RUNTIME_STREAM).ask(RuntimeClosed(open_runs=sum(map(_has_open_run, heads))), block=False)
+        except (PersistenceError, ActorStopped, AskTimeout, BackpressureShed) as error:
+            log.warning("the end of the runtime of %s is not recorded: %s", context.store.name, error)
+        finally:
+            await self._release()
+
+    async def _release(self) -> None:
+        """Let go of everything, in the reverse order of how it was taken, on every path."""
+        context = self._context
+        self.event_bus.close()
+        try:
+            if self._inbox is not None:
+                await self._inbox.stop()
+            if self.step_snapshots is not None and context is not None:
+                await self.step_snapshots.close(context.system.clock, 0)
+            if self._resuming is not None:
+                self._resuming.cancel()
+                await asyncio.wait([self._resuming])
+            if self._late is not None:
+                await self._late.end()
+            if context is not None:
+                for address in await context.system.close():
+                    log.warning("%s did not stop in time", address)
+                self._in_flight.end()
+        finally:
+            try:
+                if context is not None:
+                    await context.journal.close()
+            finally:
+                self.metrics.end()
+                self.event_bus.end()
+                for name in self._approval_pool.close():
+                    log.warning("the approval handler still thinks about %s in its thread", name)
+                for name in self._pool.close():
+                    log.warning("the tool call %s still runs in its thread", name)
+                if context is not None and self._owns_store:
+                    await context.store.close()
+                elif context is not None and isinstance(context.store, ContainedStore):
+                    context.store.let_go()
+
+    # Failures of actors
+
+    def _actor_failed(self, failure: ActorFailure) -> None:
+        kind, identifier = kind_and_identifier(failure.address)
+        if failure.stopped and kind == SESSION_KIND:
+            self.event_bus.session_failed(SessionId(identifier), f"it was stopped: {failure.message}")
+        if failure.address != RUNTIME_STREAM:
+            self._record_failure(failure)
+        notify = self._settings.on_failure
+        if notify is not None:
+            notify(failure)
+
+    def _record_failure(self, failure: ActorFailure) -> None:
+        fact = ActorFailed(
+            address=failure.address,
+            error=clean_text(failure.error_type),
+            message=clean_text(failure.message)[:2000],
+            restarts=failure.restarts,
+            stopped=failure.stopped,
+        )
+        try:
+            self.context.system.ref(RUNTIME_STREAM).tell(fact)
+        except (ActorStopped, BackpressureShed) as error:
+            log.warning("the failure of %s is not recorded: %s", failure.address, error)
 
 
 async def opened_store(options: Settings) -> tuple[EventStore, bool]:
@@ -80,69 +338,38 @@ async def opened_store(options: Settings) -> tuple[EventStore, bool]:
     return ContainedStore(log, options.clock or SystemClock(), None if bounded else options.append_timeout_s), False
 
 
-log = logging.getLogger("refold.runtime")
-
-PROBATION_S = 5.0
-"""How long a suspect runs without progress before the next one goes on."""
-
-LAST_EVENTS = 200
-"""How many events are read to find a stream's last batch."""
-
-RESUMED_TAG = RunResumed.__struct_config__.tag
-
-
-async def resume_open_runs(system: ActorSystem, hub: SessionHub, store: EventStore) -> None:
-    """Let every open run of a log go on, suspects last and one by one.
-
-    Raises:
-        PersistenceError: the streams cannot be listed. A stream that cannot be read costs its own session only.
-    """
-    suspects: list[StreamName] = []
-    for head in await store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True):
-        if any(is_work(key) for key in head.pending) and await _was_just_resumed(store, head):
-            suspects.append(head.stream)
-        else:
-            _wake(system, head.stream)
-    await _resume_one_by_one(system, hub, suspects)
-
-
-def _wake(system: ActorSystem, stream: StreamName) -> bool:
-    """Start a session's actor; tell whether there is one that can be started."""
-    try:
-        system.ref(stream).tell(Wake())
-    except ActorStopped as error:  # It was used before its turn came, and has failed for good.
-        log.warning("the open run of %s does not go on: %s", stream, error)
-        return False
-    return True
-
-
-async def _was_just_resumed(store: EventStore, head: StreamHead) -> bool:
-    """Tell whether the last thing that happened to a session is that its run was resumed."""
-    try:
-        last = await store.read_stream(head.stream, after_version=max(0, head.version - LAST_EVENTS))
-    except PersistenceError as error:  # Its own actor will say so; the other sessions must not wait for it.
-        log.warning("%s cannot be read: %s", head.stream, error)
-        return False
-    stimuli = [event for event in last if event.version == event.batch]
-    return bool(stimuli) and tag_of(stimuli[-1].data) == RESUMED_TAG
-
-
-async def _resume_one_by_one(system: ActorSystem, hub: SessionHub, suspects: Sequence[StreamName]) -> None:
-    for stream in suspects:
-        passed = asyncio.Event()
-
-        def see(recorded: Recorded, passed: asyncio.Event = passed) -> None:
-            if recorded.version == recorded.batch and not isinstance(recorded.event, AgentConfigured | RunResumed):
-                passed.set()
-
-        unsubscribe = hub.subscribe(see, SessionId(kind_and_identifier(stream)[1]))
-        probation = system.clock.call_later(PROBATION_S, passed.set)
+async def _cancel_open_runs(context: RuntimeContext) -> None:
+    heads = await context.store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True)
+    working = [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
+    waiting = context.event_bus.open_sessions()  # For a person, say: such a run has no effect in flight.
+    live = [
+        SessionId(identifier)
+        for kind, identifier in map(kind_and_identifier, context.system.live())
+        if kind == SESSION_KIND
+    ]
+    for session in dict.fromkeys([*working, *waiting, *live]):
         try:
-            if _wake(system, stream):
-                await passed.wait()
-        finally:
-            probation.cancel()
-            unsubscribe()
+            await _cancel_runs_of(session, context)
+        except RefoldError as error:  # It must not keep the runs of other sessions open.
+            log.warning("the run of session %s is not cancelled and stays open: %s", session, error)
+
+
+async def _cancel_runs_of(session: SessionId, context: RuntimeContext) -> None:
+    """Cancel the run under way, and those that begin in its place."""
+    ref = context.system.ref(stream_name(SESSION_KIND, session))
+    while (run := await read_state(ref, _open_run, vital=True)) is not None:  # Behind all that waits in the mailbox.
+        with context.event_bus.follow(session) as follower:
+            await ref.ask(Envelope(CancelRun(run=run, reason="the runtime closes"), vital=True), block=False)
+            await follower.ended(run)
+
+
+def _open_run(state: SessionState) -> RunId | None:
+    return state.run.id if state.run is not None else None
+
+
+def _has_open_run(head: StreamHead) -> bool:
+    """Tell whether a session waits for more than the times of inputs that were accepted for later."""
+    return any(not is_scheduled(key) for key in head.pending)
 
 
 # State of the process by nature: a fork copies all of it.
@@ -150,7 +377,7 @@ _loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 
 
 def protect_from_children(loop: asyncio.AbstractEventLoop) -> None:
-    """See to it that a child which is forked from now on does nothing to the loop of this process."""
+    """Keep a child that is forked from now on from doing anything to the loop of this process."""
     _loops.add(loop)
 
 
@@ -168,85 +395,3 @@ def _leave_loops_to_parent() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_leave_loops_to_parent)
-
-
-ANSWER_TAG = ModelResponded.__struct_config__.tag
-
-EVENTS_PER_PAGE = 1_000
-
-
-async def note_lost_recalls(store: EventStore, agents: RunningAgents, runtime: ActorRef) -> None:
-    """Have noted what was recalled for answers before this runtime, and was not noted by the one that got them.
-
-    Args:
-        store: the log, where this runtime's start is recorded.
-        agents: whose memories they are.
-        runtime: the actor of the runtime's stream.
-
-    Raises:
-        PersistenceError: the log cannot be read or written; it is tried again after the next start.
-    """
-    if not any(found.agent.memory is not None for found in agents):
-        return
-    first, last = _unnoted(await store.read_stream(RUNTIME_STREAM))
-    if first is None:
-        return
-    whose: dict[StreamName, AgentId] = {}
-    position = first
-    while position < last:
-        page = await store.read_all(after_position=position, limit=EVENTS_PER_PAGE)
-        if not page:
-            break
-        position = page[-1].position
-        for item in page:
-            if item.position < last and item.stream.startswith(f"{SESSION_KIND}/") and tag_of(item.data) == ANSWER_TAG:
-                await _note(store, agents, item, whose)
-        for found in agents:
-            if isinstance(found.agent.memory, StreamObject):
-                await cast("StreamObject[Any, Any, Any]", found.agent.memory).read(
-                    _nothing
-                )  # Behind the notes, so that they do not pile up.
-    await runtime.ask(RecallsNoted(position=last), block=False)
-
-
-def _unnoted(stored: list[StoredEvent]) -> tuple[int | None, int]:
-    """Return after which position answers may have recalls that nobody noted (None = there are none), and until which.
-
-    Args:
-        stored: the events of the runtime's stream, the start of this runtime among them.
-    """
-    noted, is_known, is_open, last = 0, True, False, 0
-    for item, event in zip(stored, RUNTIME_CODEC.decode_all(stored), strict=True):
-        match event:
-            case RuntimeStarted():
-                is_known, is_open, last = is_known and not is_open, True, item.position
-            case RuntimeClosed():
-                is_open = False
-                noted = item.position if is_known else noted
-            case RecallsNoted(position=position):
-                noted, is_known = position, True
-            case _:
-                pass
-    return None if is_known else noted, last
-
-
-async def _note(store: EventStore, agents: RunningAgents, item: StoredEvent, whose: dict[StreamName, AgentId]) -> None:
-    [answer] = SESSION_CODEC.decode_all([item])
-    if not (isinstance(answer, ModelResponded) and answer.request.recalled):
-        return
-    if item.stream not in whose:
-        whose[item.stream] = await _agent_of(store, item.stream)
-    recalling = agents[whose[item.stream]].recalling
-    if recalling is not None:
-        session = SessionId(kind_and_identifier(item.stream)[1])
-        recalling.note(session, answer.run, answer.request.recalled)
-
-
-async def _agent_of(store: EventStore, stream: StreamName) -> AgentId:
-    [opened] = SESSION_CODEC.decode_all(await store.read_stream(stream, limit=1))
-    assert isinstance(opened, SessionOpened)
-    return opened.agent
-
-
-def _nothing(_: object) -> None:
-    """Ask nothing."""

@@ -16,13 +16,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from refold.actors.agent.approval import APPROVAL_KIND, ApprovalActor
 from refold.actors.agent.model import MODEL_KIND, ModelActor
 from refold.actors.agent.session import SessionPort, SessionSetting
 from refold.actors.agent.tool import ToolActor
-from refold.actors.effects import EffectsInFlight
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.journal import Journal
@@ -31,6 +30,7 @@ from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import Agent, SubagentTool, asking, check_streams, with_subagents
 from refold.agents.middleware_tools import tools_of
 from refold.agents.subagent_runs import SubagentRuns
+from refold.context import RuntimeContext
 from refold.events.core.errors import ConfigError, RefoldError
 from refold.events.core.ids import AgentId, PayloadHash
 from refold.events.kinds.tool import TOOL_KIND
@@ -40,9 +40,6 @@ from refold.memory.stream_object import StreamObject, stream_objects_of
 from refold.options import Settings
 from refold.sessions.structured_output import OutputCheck
 from refold.tools.tool import Tool
-
-if TYPE_CHECKING:
-    from refold.agent_runtime import AgentRuntime
 
 log = logging.getLogger("refold.runtime")
 
@@ -238,15 +235,13 @@ class RunningAgents:
 
     def register(
         self,
-        runtime: "AgentRuntime",
-        journal: Journal,
-        in_flight: EffectsInFlight,
+        context: RuntimeContext,
         settings: Mapping[AgentId, SessionSetting],
         approval_pool: ThreadPool,
     ) -> None:
         """Let messages to sessions, models, tools and approvals start their actors; `settings` may change later."""
-        system, hub, options = runtime.system, runtime.hub, runtime.options
-        subagents = SubagentRuns(runtime, in_flight)
+        system, event_bus, journal, in_flight = context.system, context.event_bus, context.journal, context.in_flight
+        subagents = SubagentRuns(context, self.agents)
 
         def model(name: str) -> ModelActor:
             found = self[name]
@@ -255,7 +250,7 @@ class RunningAgents:
                 agent.answering(),
                 found.tools,
                 journal.store,
-                hub,
+                event_bus,
                 policy=agent.policy,
                 offer=agent.offer,
                 output_check=found.output_check,
@@ -269,14 +264,14 @@ class RunningAgents:
             return ToolActor(
                 self[place.rpartition("/")[0]].tools,
                 journal,
-                hub,
-                deps=options.deps,
+                event_bus,
+                deps=context.settings.deps,
                 subagents=subagents,
-                cancel_grace_s=options.cancel_grace_s,
+                cancel_grace_s=context.settings.cancel_grace_s,
             )
 
         def session(_: str) -> Actor:
-            port = SessionPort(settings[self.main.id], journal.store, hub, settings)
+            port = SessionPort(settings[self.main.id], journal.store, event_bus, settings)
             return EventSourcedActor(SESSION_CORE, SESSION_CODEC, journal, port, in_flight)
 
         system.register(SESSION_KIND, session)

@@ -6,6 +6,7 @@ and the log says that the runtime has ended in order. The rule: a second signal 
 """
 
 import asyncio
+import logging
 import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -14,6 +15,8 @@ from typing import Final
 from refold.actors.kernel.errors import ActorStopped
 from refold.agent_runtime import AgentRuntime
 from refold.events.core.errors import ConfigError
+
+log = logging.getLogger("refold.runtime")
 
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 """What a shell says of a process that SIGTERM ended: 143."""
@@ -67,7 +70,7 @@ class _Stop:
         """Close the runtime, then cancel the block; the next signal finds no handler."""
         loop = asyncio.get_running_loop()
         loop.remove_signal_handler(signal.SIGTERM)
-        self._runtime.log.info("SIGTERM: the runtime closes; a second one ends the process at once")
+        log.info("SIGTERM: the runtime closes; a second one ends the process at once")
         self.closing = loop.create_task(self._runtime.close(), name="close the runtime at SIGTERM")
         self.closing.add_done_callback(self._cancel_block)
 

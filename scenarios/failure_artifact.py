@@ -21,7 +21,7 @@ SCENARIO_BYTES_MAX = 16_000_000
 """A file that is longer is not read as a scenario."""
 
 
-class SavedViolation(msgspec.Struct, frozen=True, kw_only=True):
+class FailureArtifact(msgspec.Struct, frozen=True, kw_only=True):
     """The smallest scenario that was found to break a promise, and where it lies."""
 
     broken: Broken
@@ -43,7 +43,7 @@ class SavedViolation(msgspec.Struct, frozen=True, kw_only=True):
     """Why not all of it could be saved; what could not has no path."""
 
 
-def save_violation(
+def save_failure(
     simulator: Simulator,
     report: SimulationReport,
     folder: Path,
@@ -53,7 +53,7 @@ def save_violation(
     own_tools: bool = True,
     tries_max: int = RUNS_MAX,
     tried: Callable[[int], object] = lambda tries: None,
-) -> SavedViolation:
+) -> FailureArtifact:
     """Shrink a scenario that breaks a promise, and save what is left of it.
 
     Args:
@@ -96,7 +96,7 @@ def save_violation(
         unsaved = str(error)
     except OSError as error:
         unsaved = f"{folder}: {error.strerror}"
-    return SavedViolation(
+    return FailureArtifact(
         broken=smallest.broken[0],
         scenario=smallest.scenario,
         original=report.scenario,

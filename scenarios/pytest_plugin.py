@@ -154,9 +154,9 @@ def _source(given: "AgentSource | str") -> "AgentSource":
 
 
 def _failure(simulator: "Simulator", report: "SimulationReport", folders: pytest.TempPathFactory) -> str:
-    from refold.scenarios.failure_artifact import save_violation
+    from refold.scenarios.failure_artifact import save_failure
 
-    saved = save_violation(simulator, report, folders.mktemp("refold"), f"seed-{report.scenario.seed}")
+    saved = save_failure(simulator, report, folders.mktemp("refold"), f"seed-{report.scenario.seed}")
     where = f"Its log is {saved.log}; look into it with `refold show`, `refold check` and `refold replay`."
     return (
         f"{saved.broken}\n\nThis scenario is enough ({saved.tries} smaller ones were tried):\n\n"

@@ -12,7 +12,7 @@ import msgspec
 
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.expectations import Watched
-from refold.scenarios.monitors.monitor import Broken, Meeting
+from refold.scenarios.monitors.monitor import Broken, FaultCount
 from refold.scenarios.plan.scenario import Scenario
 from refold.scenarios.world.loop import SimulationError
 from refold.stores.event_store import WholeLog
@@ -47,7 +47,7 @@ class SimulationReport(msgspec.Struct, frozen=True, kw_only=True):
     """How many model calls, tool bodies, appends, reads and steps there were."""
     outcomes: tuple[str, ...]
     """What each act came to, in their order: `Completed`, `Failed`, `Cancelled`, `refused` or `done`."""
-    met: tuple[Meeting, ...]
+    met: tuple[FaultCount, ...]
     """Which kinds of faults met sessions doing what, and how often."""
     digest: str
     """SHA-256 of the whole log, in hexadecimal: two simulations with one digest have the same log, byte for byte."""

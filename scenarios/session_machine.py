@@ -35,14 +35,14 @@ from refold.events.core.ids import ToolCallId, stream_name
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import InputQueued
 from refold.inspection.check import check_log
+from refold.publishing.notifications import Recorded
 from refold.replay.log_replay import replay
 from refold.scenarios import strategies
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.expectations import Expectations, Said
 from refold.scenarios.monitors.monitor import marked
 from refold.scenarios.plan.scenario import Answer, Say, Scenario
-from refold.scenarios.world.process import SimulatedProcess, garbage_by_hand
-from refold.sessions.notifications import Recorded
+from refold.scenarios.world.process import SimulatedProcess, manual_gc
 from refold.stores.past_state import past_state
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.refusal: Exception | None = None
         """The last one that somebody met."""
         self._garbage = ExitStack()
-        self._garbage.enter_context(garbage_by_hand())
+        self._garbage.enter_context(manual_gc())
 
     def make_agent(self) -> Agent:
         """Return the agent, made anew for each life of the process."""
@@ -226,8 +226,8 @@ class SessionMachine(RuleBasedStateMachine):
         """INV0 to INV5, INV7 and ONCE, and what follows from what was said and told."""
         if not hasattr(self, "process"):
             return
-        self.process.watch.over()
-        assert not self.process.watch.broken, str(self.process.watch.broken[0])
+        self.process.monitor.over()
+        assert not self.process.monitor.broken, str(self.process.monitor.broken[0])
         self.expected.check_log(asyncio.run(self.process.world.disk.read_all(limit=10**9)))
 
     def teardown(self) -> None:
@@ -313,7 +313,7 @@ class SessionMachine(RuleBasedStateMachine):
             except UNKNOWN as error:
                 self.refusal = error
             else:
-                self.process.watch.told(said.session, result, self.process.world.life)
+                self.process.monitor.told(said.session, result, self.process.world.life)
                 self.expected.tell(said, result)
             finally:
                 said.waiting -= 1

@@ -40,7 +40,7 @@ from refold.inspection.check import check_log
 from refold.replay.log_replay import replay
 from refold.scenarios import faults
 from refold.scenarios.monitors.expectations import Watching
-from refold.scenarios.monitors.monitor import SimulationWatch
+from refold.scenarios.monitors.monitor import Monitor
 from refold.scenarios.plan.scenario import Cancel, Decide, Scenario, Watch
 from refold.scenarios.plan.world import Beginning, World
 from refold.scenarios.report import SimulationReport, save_log
@@ -50,43 +50,43 @@ from refold.scenarios.world.disk import SimulatedDisk
 from refold.scenarios.world.life import Life, Progress, no_network, nobody
 from refold.scenarios.world.loop import Schedule, SeededSchedule, SimulatedLoop, SparseSchedule
 from refold.scenarios.world.model import SimulatedModel
-from refold.scenarios.world.process import Gone, bury, garbage_by_hand
+from refold.scenarios.world.process import ProcessDied, manual_gc, tear_down
 from refold.scenarios.world.store import SimulatedReplies, SimulatedStore
 from refold.stores.memory import InMemoryStore
 
 
-async def last_look(
-    world: World, watch: SimulationWatch, files: SimulatedDisk | None, wire: SimulatedWire | None
+async def final_check(
+    world: World, monitor: Monitor, files: SimulatedDisk | None, wire: SimulatedWire | None
 ) -> Sequence[StoredEvent]:
     """Return all that the log holds, and note what is wrong with it, unless something has been found before.
 
     Args:
         world: whose log it is.
-        watch: takes what is found.
+        monitor: takes what is found.
         files: what the log is read from, without faults; None = it is in memory.
         wire: how the model was reached; None = as an object of the process.
     """
     try:
         if files is not None:
             world.disk = await files.open(read_only=True)
-        if not watch.broken:
-            await _check(world, watch, wire)
+        if not monitor.broken:
+            await _check(world, monitor, wire)
         return await world.disk.read_all(limit=10**9)
     except PersistenceError as error:
-        if not watch.broken:
-            watch.note("DURABLE", "", f"the log cannot be read any more: {error}")
+        if not monitor.broken:
+            monitor.note("DURABLE", "", f"the log cannot be read any more: {error}")
         return ()
 
 
-async def _check(world: World, watch: SimulationWatch, wire: SimulatedWire | None) -> None:
-    await watch.opened()
-    watch.over()
-    watch.exercised.update(("CHECK", "INV6"))
+async def _check(world: World, monitor: Monitor, wire: SimulatedWire | None) -> None:
+    await monitor.opened()
+    monitor.over()
+    monitor.exercised.update(("CHECK", "INV6"))
     for problem in (await check_log(world.disk)).problems:
-        watch.note("CHECK", problem.stream, str(problem))
+        monitor.note("CHECK", problem.stream, str(problem))
     for divergence in (await replay(world.disk)).divergences:
         if divergence.version > world.recorded.get(divergence.stream, 0):
-            watch.note("INV6", divergence.stream, str(divergence))
+            monitor.note("INV6", divergence.stream, str(divergence))
     if wire is not None:
         await wire.check_log()
 
@@ -109,22 +109,22 @@ class Simulation:
     def __init__(self, agent: AgentSource, scenario: Scenario, beginning: Beginning | None) -> None:
         self.scenario = scenario
         self.world = World(scenario, beginning)
-        self.watch = SimulationWatch(self.world)
-        self.world.plan.noticed = self.watch.met
+        self.monitor = Monitor(self.world)
+        self.world.plan.noticed = self.monitor.met
         self.replies = SimulatedReplies(self.world)
-        self.wire = wire_of(self.world, self.watch)
+        self.wire = wire_of(self.world, self.monitor)
         self.files = SimulatedDisk(self.world) if scenario.store == "sqlite" else None
-        self.world.on_body = self.watch.effects.begun
-        self.world.on_ask = self.watch.asking
-        self.world.on_said = self.watch.said
-        self.world.on_answer = self.watch.answered
+        self.world.on_body = self.monitor.effects.begun
+        self.world.on_ask = self.monitor.asking
+        self.world.on_said = self.monitor.said
+        self.world.on_answer = self.monitor.answered
         self._agent = agent
         self._stores: list[SimulatedStore] = []
         """Of the present life, and of processes that live beside it."""
         self.progress = Progress(
             scenario=scenario,
             world=self.world,
-            watch=self.watch,
+            monitor=self.monitor,
             replies=self.replies,
             files=self.files,
             agent=self.agent,
@@ -147,13 +147,13 @@ class Simulation:
 
     def _run(self) -> SimulationReport:
         time_s = 0.0
-        while not self.progress.over and not self.watch.broken:
+        while not self.progress.over and not self.monitor.broken:
             self.world.life += 1
             if self.world.life > LIVES_MAX:
-                self.watch.note("LIVENESS", "", f"the process has died {LIVES_MAX} times")
+                self.monitor.note("LIVENESS", "", f"the process has died {LIVES_MAX} times")
                 break
             time_s = self._live(time_s)
-        looking = last_look(self.world, self.watch, self.files, self.wire)
+        looking = final_check(self.world, self.monitor, self.files, self.wire)
         return self._report(asyncio.run(looking) if self.files is None else self.files.look(looking))
 
     def _live(self, time_s: float) -> float:
@@ -168,26 +168,26 @@ class Simulation:
             self.files.begin_life()
         try:
             loop.run_until_complete(self._whole_life())
-        except Gone:
+        except ProcessDied:
             log.debug("life %d ended at %.3f s", self.world.life, loop.time())
         except ConfigError:
             raise  # It cannot be simulated, and has broken nothing.
         except Exception as error:  # noqa: BLE001 - The border to the simulated process, whatever it lets out.
-            self.watch.note("ERROR", "", f"{type(error).__name__}: {error}")
+            self.monitor.note("ERROR", "", f"{type(error).__name__}: {error}")
         finally:
-            self.watch.exercised.add("ERROR")
+            self.monitor.exercised.add("ERROR")
             time_s = loop.time()
-            self.watch.effects.life_over(self.world.life)
+            self.monitor.effects.life_over(self.world.life)
             self.steps += loop.steps
             for store in self._stores:
-                store.bury()
-            self.replies.bury()
+                store.tear_down()
+            self.replies.tear_down()
             if self.files is not None:
                 self.files.end_life()
             loop.before_step = loop.on_refused = None
             if self.wire is not None and self.world.dying:
-                self.wire.network.bury()
-            self._bury(loop)
+                self.wire.network.tear_down()
+            self._tear_down(loop)
             if self.wire is not None:
                 self.wire.check_all_is_closed()
             asyncio.set_event_loop(None)
@@ -197,7 +197,7 @@ class Simulation:
     async def _whole_life(self) -> None:
         self._ended = False
         try:
-            if self.files is None or await self.files.starts(self.watch):
+            if self.files is None or await self.files.starts(self.monitor):
                 await Life(self.progress).live()
         finally:
             self._ended = True
@@ -210,15 +210,15 @@ class Simulation:
             else:
                 assert isinstance(fault, faults.CrashAtStep)
                 self.world.die()
-        if (self.world.dying or self.watch.broken) and not self._ended:
-            raise Gone
+        if (self.world.dying or self.monitor.broken) and not self._ended:
+            raise ProcessDied
 
-    def _bury(self, loop: SimulatedLoop) -> None:
+    def _tear_down(self, loop: SimulatedLoop) -> None:
         """Let what is left of a life end, which it cannot do anything against any more."""
         for body in self.world.bodies:
             body.running = False
-        if not bury(loop, self.files.bury if self.files is not None else None) and not self.watch.broken:
-            self.watch.note("ERROR", "", "what was left of a dead life does not end")
+        if not tear_down(loop, self.files.tear_down if self.files is not None else None) and not self.monitor.broken:
+            self.monitor.note("ERROR", "", "what was left of a dead life does not end")
 
     def agent(self) -> Agent:
         """Return the agent as the present life has it."""
@@ -226,22 +226,22 @@ class Simulation:
         agent = simulated_agent(
             self._agent,
             self.world,
-            asked=self.watch.asked,
+            asked=self.monitor.asked,
             approval=None if has_people else self._decide,
             reached=self.wire.provider_of if self.wire is not None else lambda model: model,
         )
-        self.watch.shows_all = agent.context is None and not agent.middleware and agent.config.protocol == "native"
-        self.watch.summary_prompt = agent.context.prompt if isinstance(agent.context, Summarising) else None
-        evidence, all_agents = self.watch.effects.evidence, with_subagents(agent)
-        evidence.as_said = not any(map(_changes_answers, all_agents))
-        evidence.results_as_brought = not any(_has_hook(each, "on_tool_result") for each in all_agents)
-        evidence.one_model = isinstance(agent.provider, SimulatedModel)
+        self.monitor.shows_all = agent.context is None and not agent.middleware and agent.config.protocol == "native"
+        self.monitor.summary_prompt = agent.context.prompt if isinstance(agent.context, Summarising) else None
+        results, all_agents = self.monitor.effects.results, with_subagents(agent)
+        results.as_said = not any(map(_changes_answers, all_agents))
+        results.results_as_brought = not any(_has_hook(each, "on_tool_result") for each in all_agents)
+        results.one_model = isinstance(agent.provider, SimulatedModel)
         return agent
 
     def store(self) -> SimulatedStore:
         """Return the disk as the present life sees it."""
         self._stores.append(
-            SimulatedStore(self.world.disk, self.world.plan, self.world.die, self.watch.committed, self.watch.seen)
+            SimulatedStore(self.world.disk, self.world.plan, self.world.die, self.monitor.committed, self.monitor.seen)
         )
         return self._stores[-1]
 
@@ -256,7 +256,7 @@ class Simulation:
         await asyncio.sleep(chance.uniform(0.5, 60.0))
         always = chance.random() < 0.2
         allowed = chance.random() < 0.7
-        self.watch.effects.evidence.decided(session, request.call, allowed=allowed)
+        self.monitor.effects.results.decided(session, request.call, allowed=allowed)
         return Allow(always=always) if allowed else Deny(reason="not this one")
 
     def _report(self, events: Sequence[StoredEvent]) -> SimulationReport:
@@ -265,8 +265,8 @@ class Simulation:
             digest.update(msgspec.msgpack.encode(event))
         return SimulationReport(
             scenario=self.scenario,
-            broken=tuple(self.watch.broken),
-            exercised=tuple(sorted(self.watch.exercised)),
+            broken=tuple(self.monitor.broken),
+            exercised=tuple(sorted(self.monitor.exercised)),
             happened=self.world.plan.happened(),
             refused=tuple(sorted(self.refused)),
             lives=self.world.life,
@@ -278,7 +278,7 @@ class Simulation:
             watched=tuple(watching.seen() for watching in self.progress.watching.values()),
             operations=self.world.plan.operations(),
             outcomes=tuple(self.progress.outcomes.get(index, "") for index in range(len(self.scenario.acts))),
-            met=self.watch.meetings.counted(),
+            met=self.monitor.fault_coverage.counted(),
             digest=digest.hexdigest(),
         )
 
@@ -344,6 +344,6 @@ class Simulator:
         return report
 
     def _played(self, scenario: Scenario, beginning: Beginning | None = None) -> tuple[SimulationReport, Simulation]:
-        with garbage_by_hand():
+        with manual_gc():
             simulation = Simulation(self._agent, scenario, beginning)
             return simulation.run(), simulation

@@ -20,7 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from refold.agents.loading import AgentSource, load_agent_source
-from refold.scenarios.monitors.monitor import PROMISES, Broken, Meeting, Verdict, verdict_on
+from refold.scenarios.monitors.monitor import PROMISES, Broken, FaultCount, Verdict, verdict_on
 from refold.scenarios.plan.random_scenario import drawn_scenario
 from refold.scenarios.plan.scenario import Scenario
 from refold.scenarios.plan.world import Beginning
@@ -84,7 +84,7 @@ class PlayedSeed(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the classes of the faults that were planned, one for each fault."""
     happened: tuple[str, ...]
     """Of those that came to happen."""
-    met: tuple[Meeting, ...]
+    met: tuple[FaultCount, ...]
     refused: tuple[str, ...]
     lives: int
     steps: int

@@ -18,7 +18,7 @@ from refold.events.model.configuration import CORE_VERSION
 from refold.events.session.events import RunResumed, RunStarted, SessionEvent
 from refold.inspection.check import check_log
 from refold.replay import replay
-from refold.replay.report import What
+from refold.replay.core_replay import What
 from refold.stores import SQLiteStore
 from tests.golden import record_agent, record_children, record_stores
 from tests.golden.record_stores import CORES, Stores

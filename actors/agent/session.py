@@ -72,7 +72,7 @@ from refold.events.session.state import (
 )
 from refold.stores.event_store import EventStore
 
-log = logging.getLogger("refold.sessions.session")
+log = logging.getLogger("refold.session")
 
 
 class PerformedInRun(Performed, frozen=True):

@@ -1,7 +1,7 @@
 """What is recorded of a model's answer: its content as it is kept, a verdict on each call, why it cannot be used.
 
 Part of the model effect (`refold.actors.agent.model`), so that user code may run here: the validation of arguments, the
-policy, the check of a final answer. A shadow replay asks the same of recorded answers.
+policy, the check of a final answer. A replay asks the same of recorded answers.
 """
 
 import logging

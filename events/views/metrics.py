@@ -4,6 +4,10 @@ Start at `count`, which takes one stored event. The rules: every figure follows 
 past moment can be had again; an event changes figures by what its own stream says, so that the order in which streams
 follow one another makes no difference; and what this version cannot read is counted by its name and hinders nothing.
 Memory is taken for open runs and open calls, and for sessions of agents other than the log's first one.
+
+Money is counted in whole billionths of the currency of the prices, each event's by itself, so a sum is the same in any
+order. A call costs what the prices of the configuration in force said then; one whose model has no price there costs
+nothing, and is counted as such.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -19,20 +23,18 @@ from refold.events.core.ids import StreamName, kind_and_identifier
 from refold.events.core.records import StoredEvent
 from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, ActorFailed, RuntimeClosed, RuntimeStarted
 from refold.events.kinds.tool import TOOL_CODEC, TOOL_KIND, ToolCallAbandoned
-from refold.events.model.spending import Usage
+from refold.events.model.spending import Price, Usage, cost_of, price_of, total_tokens
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
-from refold.events.views.metrics_counts import (
+from refold.events.views.metrics_snapshot import (
+    NANO,
     NOT_FOUND,
     AgentCounts,
     LiveCounts,
+    MetricsSnapshot,
     ModelCounts,
-    Rates,
     ToolCounts,
-    rates_of,
-    spent,
 )
-from refold.events.views.metrics_snapshot import MetricsSnapshot
 
 CUT_SHORT_MAX = 10_000
 """Of at most so many sessions, the latest, it is remembered that half an answer may follow."""
@@ -42,6 +44,20 @@ SPENDING = frozenset({*Usage.__struct_fields__, "cost_nano"})
 
 DAMAGED = "(damaged)"
 """Stands for the type of an event in which none can be read."""
+
+
+UNKNOWN_MODEL = "(unknown)"
+"""Stands for the model of a call of which the log does not say which configuration was in force."""
+
+NANO_MAX = 10**15
+"""No single event is taken to cost more, so that sums stay integers that every reader of JSON knows."""
+
+
+class Rates(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a configuration says of models and money."""
+
+    model: str
+    prices: dict[str, Price] = {}
 
 
 class OpenSession(msgspec.Struct):
@@ -190,6 +206,61 @@ def _spend(state: MetricsState, stream: str, event: Event) -> None:
             _add_both(state, stream, figure, number)
 
 
+class Spent(msgspec.Struct, frozen=True):
+    """What one event adds."""
+
+    model: str
+    figures: dict[str, int]
+    """By the names of `ModelCounts`."""
+
+
+def spent(event: Event, rates: Rates | None) -> Spent | None:
+    """Return what an event of a session adds to the figures of which model; None = nothing to any.
+
+    Args:
+        event: the next one of a session.
+        rates: in force in it; None = that is not known.
+    """
+    asked = rates.model if rates is not None else UNKNOWN_MODEL
+    match event:
+        case ev.ModelResponded(model=model, usage=usage):
+            return _counted(model, asked, {"calls": 1, "answers": 1}, usage, rates)
+        case ev.ContextPrepared(model=model, usage=usage):
+            return _counted(model, asked, {"calls": 1, "summaries": 1}, usage, rates)
+        case ev.ModelInterrupted(usage=usage):
+            return _counted(None, asked, {"interruptions": 1}, usage, rates)
+        case ev.ModelFailed():
+            return Spent(asked, {"calls": 1, "failures": 1})
+        case ev.RetryScheduled():
+            return Spent(asked, {"retries": 1})
+        case _:
+            return None
+
+
+def nano_cost(usage: Usage, price: Price) -> int:
+    """Return what tokens cost, in billionths, rounded to the nearest.
+
+    Example:
+        >>> nano_cost(Usage(input_tokens=1_000, output_tokens=100), Price(input=3, output=15))
+        4500000
+    """
+    return round(min(cost_of(usage, price) * NANO, NANO_MAX))
+
+
+def _counted(answered: str | None, asked: str, figures: Mapping[str, int], usage: Usage, rates: Rates | None) -> Spent:
+    """Return figures with the tokens and what they cost: by the price of the model that answered, else of the asked."""
+    counted = dict(figures)
+    if total_tokens(usage):
+        counted |= {name: tokens for name in usage.__struct_fields__ if (tokens := getattr(usage, name))}
+        prices = rates.prices if rates is not None else {}
+        price = (price_of(answered, prices) if answered is not None else None) or price_of(asked, prices)
+        if price is None:
+            counted["unpriced"] = 1
+        elif cost := nano_cost(usage, price):
+            counted["cost_nano"] = cost
+    return Spent(answered or asked, counted)
+
+
 def _model_failed(state: MetricsState, stream: str, event: ev.ModelFailed) -> None:
     _add(state.totals, "model_failures")
     _open(state, stream).asks = False
@@ -224,7 +295,7 @@ def _history_imported(state: MetricsState, stream: str, event: ev.HistoryImporte
 
 
 def _agent_configured(state: MetricsState, stream: str, event: ev.AgentConfigured) -> None:
-    state.rates[event.configuration.fingerprint] = rates_of(event.configuration)
+    state.rates[event.configuration.fingerprint] = Rates(event.configuration.model, event.configuration.prices)
     if (session := state.open_sessions.get(stream)) is not None and session.run:
         session.fingerprint = event.configuration.fingerprint
 

@@ -1,33 +1,136 @@
 """Metrics at one moment: what was counted up to a position of a log, and the rates that follow from it.
 
-Read `refold.events.views.metrics` for what is counted when, and `refold.events.views.metrics_counts` for the
-arithmetic. The rule: the figures of a snapshot depend on the events up to its position alone, so the same position
-gives the same figures at any time and in any process. `live` is what no log knows.
+Read `refold.events.views.metrics` for what is counted when. The rules: the figures of a snapshot depend on the events
+up to its position alone, so the same position gives the same figures at any time and in any process; `live` is what no
+log knows. A figure is a number of things that happened, so it is never negative and a difference stops at 0. Where
+something is divided by nothing the answer is None, since "none of none" is neither a success rate of 0 nor of 1.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 import msgspec
 
 from refold.events.model.spending import Usage
-from refold.events.views.metrics_counts import (
-    NANO,
-    NOT_FOUND,
-    AgentCounts,
-    LiveCounts,
-    ModelCounts,
-    ToolCounts,
-    added,
-    grown,
-    ratio,
-)
+
+NANO = 1_000_000_000
+"""Billionths in one."""
+
+NOT_FOUND = "(not found)"
+"""Stands for all tools that a model asked for and that did not exist: it makes up any number of names."""
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of structs that hold nothing but figures: integers, and structs or dicts of such."""
+
+    def __add__(self, other: Self) -> Self:
+        """Return the sums of two, figure by figure."""
+        return msgspec.convert(_sum(msgspec.to_builtins(self), msgspec.to_builtins(other)), type(self))
+
+    def delta(self, earlier: Self) -> Self:
+        """Return how much each figure has grown since `earlier`; 0 where it has not."""
+        return msgspec.convert(_growth(msgspec.to_builtins(self), msgspec.to_builtins(earlier)), type(self))
+
+
+class ToolCounts(Counts, frozen=True, kw_only=True):
+    """What became of one tool's calls. `calls` is `successes`, `failures` and those that have no result yet."""
+
+    calls: int = 0
+    """Asked for by a model, with a result or without."""
+    started: int = 0
+    """Times that its body may have begun; one of a call that went on after a crash counts again."""
+    successes: int = 0
+    """Calls that the tool answered."""
+    failures: int = 0
+    """Calls that were answered with an error: the tool's own, or one that Refold made up, such as `cancelled`."""
+    failure_kinds: dict[str, int] = {}
+    """The same by `ErrorKind`."""
+    abandoned: int = 0
+    """Calls that ignored their cancellation past the grace period."""
+
+    @property
+    def failure_ratio(self) -> float | None:
+        """Failures among the calls that have a result; None where none has."""
+        return ratio(self.failures, self.failures + self.successes)
+
+    @property
+    def success_ratio(self) -> float | None:
+        """Successes among the calls that have a result; None where none has."""
+        return ratio(self.successes, self.failures + self.successes)
+
+
+class AgentCounts(Counts, frozen=True, kw_only=True):
+    """What the sessions of one agent did."""
+
+    sessions: int = 0
+    runs_started: int = 0
+    runs_completed: int = 0
+    runs_failed: int = 0
+    runs_cancelled: int = 0
+    steps: int = 0
+    """Answers of its model."""
+    tool_calls: int = 0
+    tool_failures: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_creation_tokens: int = 0
+    cost_nano: int = 0
+    """What the tokens cost, in billionths of the currency of the prices."""
+
+
+class LiveCounts(Counts, frozen=True, kw_only=True):
+    """What leaves no event, so that no log knows it: counted since the runtime opened, and gone when it ends."""
+
+    commits: int = 0
+    """Transactions that were written."""
+    failed_appends: int = 0
+    """Appends that the log refused; lost races, which are tried again, are none."""
+    shed_commands: int = 0
+    """Messages to actors that were turned away because a mailbox was full."""
+    observer_failures: int = 0
+    """Times that a subscriber raised."""
+
+
+class ModelCounts(Counts, frozen=True, kw_only=True):
+    """What the calls of one model came to."""
+
+    calls: int = 0
+    """Calls that ended with an answer, an error or a summary; one that is tried again counts each time."""
+    answers: int = 0
+    summaries: int = 0
+    """Of histories."""
+    failures: int = 0
+    retries: int = 0
+    """Calls that were scheduled again."""
+    interruptions: int = 0
+    """Half answers and summaries that were paid for and could not be used."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_creation_tokens: int = 0
+    unpriced: int = 0
+    """Events with tokens of which no price was known."""
+    cost_nano: int = 0
+    """What the tokens cost, in billionths of the currency of the prices."""
+
+    @property
+    def cost(self) -> float:
+        """What the tokens cost, in the currency of the prices."""
+        return self.cost_nano / NANO
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all kinds."""
+        return Usage(**{name: getattr(self, name) for name in Usage.__struct_fields__})
+
 
 GAUGES = ("position", "at", "active_sessions")
 """Fields that are a state and not a number of things that happened."""
 
 
-class MetricsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+class MetricsSnapshot(Counts, frozen=True, kw_only=True):
     """Figures about everything in a log up to one position.
 
     `+` sums those of several logs, and of several runtimes therefore. Rates are None where they would divide by 0.
@@ -99,17 +202,18 @@ class MetricsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     live: LiveCounts | None = None
     """What leaves no event; None where this was read from a log."""
 
-    def __add__(self, other: "MetricsSnapshot") -> "MetricsSnapshot":
+    def __add__(self, other: Self) -> Self:
         """Return the sums of two, of which neither has events that the other has too."""
-        return msgspec.structs.replace(added(self, other), position=0, at=max(self.at, other.at))
+        return msgspec.structs.replace(super().__add__(other), position=0, at=max(self.at, other.at))
 
-    def delta(self, earlier: "MetricsSnapshot") -> "MetricsSnapshot":
+    def delta(self, earlier: Self) -> Self:
         """Return what happened since `earlier`: every figure stops at 0, and what has not grown is left out of dicts.
 
         `position`, `at` and `active_sessions` stay those of this snapshot.
         """
         kept = {name: getattr(self, name) for name in GAUGES}
-        return msgspec.structs.replace(grown(self, earlier), **kept)
+        live = self.live.delta(earlier.live) if self.live is not None and earlier.live is not None else self.live
+        return msgspec.structs.replace(super().delta(earlier), live=live, **kept)
 
     def recorded(self) -> "MetricsSnapshot":
         """Return what the log knows: the same without `live`."""
@@ -270,3 +374,30 @@ def _first_with_most(figures: Iterable[tuple[str, int | tuple[int, ...]]]) -> st
     """Return the name with the greatest figure, the first of several; None where there is no figure above 0."""
     ranked = sorted((name, figure if isinstance(figure, tuple) else (figure,)) for name, figure in figures if figure)
     return max(ranked, key=lambda entry: entry[1])[0] if ranked else None
+
+
+def ratio(part: int, whole: int) -> float | None:
+    """Return `part` divided by `whole`; None where `whole` is 0."""
+    return part / whole if whole else None
+
+
+def _sum(one: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sums of figures by name, as plain values; None counts as nothing."""
+    for name, figure in other.items():
+        mine = one.get(name)
+        if mine is None:
+            one[name] = figure
+        elif figure is not None:
+            one[name] = _sum(mine, figure) if isinstance(mine, dict) else mine + figure
+    return one
+
+
+def _growth(later: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Return by how much figures are more than before, as plain values; what has not grown is left out."""
+    grown: dict[str, Any] = {}
+    for name, figure in later.items():
+        before = earlier.get(name)
+        more = _growth(figure, before or {}) if isinstance(figure, dict) else max(0, (figure or 0) - (before or 0))
+        if more:
+            grown[name] = more
+    return grown

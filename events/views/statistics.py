@@ -1,7 +1,8 @@
 """What can be said of a session as a whole: its steps, what it thought, did and saw, and how it went.
 
 Read `refold.events.views.steps` for what a step is. Like the steps, it is a view of the session's events, so it can be
-had of any session in any log, up to any version.
+had of any session in any log, up to any version. Its figures are those of `refold.events.views.metrics`, counted over
+this session alone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -9,12 +10,16 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from refold.events.core.event import SECOND_US
-from refold.events.core.ids import PayloadHash, RunId
+from refold.events.core.ids import PayloadHash, StreamName
 from refold.events.kinds.indexing import TextColumn
 from refold.events.model.spending import Usage
 from refold.events.session import events as ev
-from refold.events.views.metrics_counts import NANO, ModelCounts, Rates, rates_of, spent
+from refold.events.views.metrics import MetricsState, evolve, snapshot
+from refold.events.views.metrics_snapshot import NANO, ModelCounts
 from refold.events.views.steps import NO_PAYLOADS, Action, Step, Steps
+
+THE_SESSION = StreamName("session/this")
+"""Stands for the one session whose events are counted."""
 
 
 class SessionStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,49 +96,44 @@ class SessionStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Progress:
-    """What is known of a session while its events are gone through."""
+    """What is known of a session while its events are gone through: its metrics, its steps, and its answer."""
 
     def __init__(self, steps: Steps) -> None:
         self.steps = steps
-        self.version = self.at = self.inputs = self.open_us = self.memory_hits = 0
-        self.usage = Usage()
-        self.runs: dict[type, int] = {ev.RunStarted: 0, ev.RunCompleted: 0, ev.RunFailed: 0, ev.RunCancelled: 0}
-        self.run: tuple[RunId, int] | None = None
-        """The open run, and when it began."""
+        self.metrics = MetricsState()
+        self.version = self.at = self.open_us = 0
+        self.fingerprint = ""
+        """Of the configuration in force."""
+        self.run_began_at: int | None = None
+        """None = no run is open."""
         self.said: str | None = None
         """The open run's answer, should it complete now."""
         self.finished = False
         """Whether a tool has given that answer, which no later one takes back."""
         self.final_answer: str | None = None
-        self.rates: Rates | None = None
-        self.models: dict[str, ModelCounts] = {}
 
     def add(self, event: ev.SessionEvent) -> None:
         self.version += 1
         self.at = event.at
         self.steps.add(event)
-        if (counted := spent(event, self.rates)) is not None:
-            known = self.models.get(counted.model, ModelCounts())
-            self.models[counted.model] = known + ModelCounts(**counted.figures)
+        if self.fingerprint:  # Of one session it is known at any time which prices half an answer has.
+            self.metrics.cut_short[THE_SESSION] = self.fingerprint
+        evolve(self.metrics, THE_SESSION, event)
         match event:
             case ev.AgentConfigured(configuration=configuration):
-                self.rates = rates_of(configuration)
-            case ev.InputQueued():
-                self.inputs += 1
-            case ev.RunStarted(run=run):
-                self.runs[ev.RunStarted] += 1
-                self.run, self.said, self.finished = (run, event.at), None, False
+                self.fingerprint = configuration.fingerprint
+            case ev.RunStarted():
+                self.run_began_at, self.said, self.finished = event.at, None, False
             case ev.ModelResponded():
-                self.usage = self.usage + event.usage
-                self.memory_hits += len(event.request.recalled)
                 self._say(self.steps.last.answer)
-            case ev.ModelInterrupted(usage=usage) | ev.ContextPrepared(usage=usage):
-                self.usage = self.usage + usage
             case ev.ToolCallCompleted(ends_run=True):
                 self._say(self.steps.text_of(event.content))
                 self.finished = True
             case ev.RunCompleted() | ev.RunFailed() | ev.RunCancelled():
-                self._end(event)
+                if isinstance(event, ev.RunCompleted):
+                    self.final_answer = self.said or ""
+                self.open_us += self._open_since()
+                self.run_began_at = None
             case _:
                 return
 
@@ -141,15 +141,8 @@ class _Progress:
         if not self.finished:
             self.said = text
 
-    def _end(self, event: ev.TerminalEvent) -> None:
-        self.runs[type(event)] += 1
-        if isinstance(event, ev.RunCompleted):
-            self.final_answer = self.said or ""
-        self.open_us += self._open_since()
-        self.run = None
-
     def _open_since(self) -> int:
-        return self.at - self.run[1] if self.run is not None else 0
+        return self.at - self.run_began_at if self.run_began_at is not None else 0
 
     @property
     def duration_s(self) -> float:
@@ -166,9 +159,8 @@ def statistics_of(
 
     Args:
         events: oldest first.
-        payloads: those that `refold.events.views.steps.stored_texts` names; a text that is in none of them is shown by
-        its
-            size.
+        payloads: those that `refold.events.views.steps.stored_texts` names; a text that is in none of them is shown
+            by its size.
         append_errors: as a runtime has counted them.
 
     Raises:
@@ -177,18 +169,19 @@ def statistics_of(
     progress = _Progress(Steps(payloads))
     for event in events:
         progress.add(event)
+    figures = snapshot(progress.metrics)
     return SessionStatistics(
         version=progress.version,
         steps=progress.steps.steps,
-        inputs=progress.inputs,
-        runs_started=progress.runs[ev.RunStarted],
-        runs_completed=progress.runs[ev.RunCompleted],
-        runs_failed=progress.runs[ev.RunFailed],
-        runs_cancelled=progress.runs[ev.RunCancelled],
+        inputs=figures.inputs,
+        runs_started=figures.runs_started,
+        runs_completed=figures.runs_completed,
+        runs_failed=figures.runs_failed,
+        runs_cancelled=figures.runs_cancelled,
         final_answer=progress.final_answer,
         duration_s=progress.duration_s,
-        usage=progress.usage,
-        memory_hits=progress.memory_hits,
-        models=dict(sorted(progress.models.items())),
+        usage=figures.usage,
+        memory_hits=figures.recalls,
+        models=figures.models,
         append_errors=append_errors,
     )

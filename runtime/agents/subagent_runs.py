@@ -7,16 +7,16 @@ and the call ends when the child's work has ended; and a runtime that closes lea
 
 import asyncio
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from refold.actors.agent.subsession import ChildInput, child_session
 from refold.actors.calls.results import CallFailed
 from refold.actors.calls.tool_context import CallingTool, ToolContext
-from refold.actors.effects import RECORD_RETRY_S, EffectsInFlight, Envelope, Performed, once_log_allows
+from refold.actors.effects import RECORD_RETRY_S, Envelope, Performed, once_log_allows
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.agents.agent import Agent
+from refold.context import RuntimeContext
 from refold.events.core.content import ErrorKind
 from refold.events.core.errors import BackpressureShed, CommandRejected, PersistenceError, ToolError
 from refold.events.core.ids import AgentId, PayloadHash, stream_name
@@ -25,9 +25,6 @@ from refold.events.session.core import SESSION_KIND
 from refold.sessions.access import SessionAccess, input_content
 from refold.sessions.outcome import Cancelled, Failed, RunResult
 from refold.sessions.run_handle import Sent
-
-if TYPE_CHECKING:
-    from refold.agent_runtime import AgentRuntime
 
 log = logging.getLogger("refold.subagent")
 
@@ -38,8 +35,8 @@ KINDS: dict[str, ErrorKind] = {"provider": "transient", "run_timeout": "timeout"
 class ChildAccess(SessionAccess):
     """Takes the input of a call to its child session."""
 
-    def __init__(self, runtime: "AgentRuntime", agent: AgentId, calling: CallingTool) -> None:
-        super().__init__(runtime, child_session(calling.session, calling.call))
+    def __init__(self, context: RuntimeContext, agent: AgentId, calling: CallingTool) -> None:
+        super().__init__(context, child_session(calling.session, calling.call))
         self._agent = agent
         self._calling = calling
 
@@ -47,7 +44,7 @@ class ChildAccess(SessionAccess):
         """Do as `SessionAccess.ask`; an input begins the session where there is none."""
         if not isinstance(command, SendInput):
             return await super().ask(command, payloads)
-        self.runtime.require_open()
+        self.context.require_open()
         calling = self._calling
         message = ChildInput(
             command,
@@ -57,7 +54,7 @@ class ChildAccess(SessionAccess):
             agent=self._agent,
             ancestors=(calling.session, *calling.ancestors),
         )
-        performed: Performed = await self.runtime.system.ref(self.stream).ask(message, block=False)
+        performed: Performed = await self.context.system.ref(self.stream).ask(message, block=False)
         return performed
 
     def cancel_surely(self, command: CancelRun) -> None:
@@ -70,12 +67,12 @@ class WaitForPerson:
     """Has a session told when the work of a call of it waits for a person, and when it goes on.
 
     Args:
-        runtime: where the session lives.
+        context: of the runtime where the session lives.
         calling: whose call it is.
     """
 
-    def __init__(self, runtime: "AgentRuntime", calling: CallingTool) -> None:
-        self._runtime = runtime
+    def __init__(self, context: RuntimeContext, calling: CallingTool) -> None:
+        self._context = context
         self._calling = calling
         self._waits = False
         self._told: bool | None = None
@@ -89,7 +86,7 @@ class WaitForPerson:
 
     async def tell(self) -> None:
         """Tell it, for ever; what the log refuses is told again later."""
-        session = self._runtime.system.ref(stream_name(SESSION_KIND, self._calling.session))
+        session = self._context.system.ref(stream_name(SESSION_KIND, self._calling.session))
         while True:
             await self._changed.wait()
             self._changed.clear()
@@ -102,7 +99,7 @@ class WaitForPerson:
                 self._told = waits
             except (PersistenceError, AskTimeout) as error:
                 log.warning("%s is not told whether %s waits: %s", session.address, self._calling.call, error)
-                await self._runtime.system.clock.sleep(RECORD_RETRY_S)
+                await self._context.system.clock.sleep(RECORD_RETRY_S)
                 self._changed.set()
             except ActorStopped:
                 return
@@ -112,22 +109,22 @@ class SubagentRuns:
     """Runs the other agents of a runtime for the calls of tools.
 
     Args:
-        runtime: whose sessions they are.
-        in_flight: the effects that run in this process.
+        context: of the runtime whose sessions they are.
+        agents: of that runtime, by name.
     """
 
-    def __init__(self, runtime: "AgentRuntime", in_flight: EffectsInFlight) -> None:
-        self._runtime = runtime
-        self._in_flight = in_flight
+    def __init__(self, context: RuntimeContext, agents: Mapping[str, Agent]) -> None:
+        self._context = context
+        self._agents = agents
 
     async def answer(self, agent: str, task: str, context: ToolContext[object], calling: CallingTool) -> object:
         """Do as `refold.actors.calls.tool_context.Subagents` says."""
-        found = self._runtime.agents.get(agent)
+        found = self._agents.get(agent)
         if found is None:
             raise ToolError(
                 f"The agent {agent} is not one of this runtime, so nothing was run: its tool was registered later."
             )
-        depth_max = self._runtime.options.subagent_depth_max
+        depth_max = self._context.settings.subagent_depth_max
         if len(calling.ancestors) >= depth_max:
             raise CallFailed(
                 f"Not run: subagents may begin others {depth_max} levels deep, and this one would be one level deeper. "
@@ -145,10 +142,10 @@ class SubagentRuns:
         return _answer_in(result, found)
 
     async def _result(self, agent: AgentId, task: str, context: ToolContext[object], calling: CallingTool) -> RunResult:
-        runtime = self._runtime
+        shared = self._context
         content, payloads = input_content(task)
         cancel = context.cancel
-        access = ChildAccess(runtime, agent, calling)
+        access = ChildAccess(shared, agent, calling)
 
         async def attempt() -> RunResult:
             # The input may be in the log though that was not told; its key will tell.
@@ -158,22 +155,22 @@ class SubagentRuns:
                 await sent.over()
                 return sent.result()
             except ActorStopped as error:
-                if not runtime.is_closing:
+                if not shared.is_closing():
                     text = f"The session {access.session} of the agent {agent} has failed for good: {error}"
                     raise CallFailed(text, result_kind="crashed") from error
                 # The call stays open, as after a crash, once this actor has stopped and cancelled this task.
                 never: RunResult = await asyncio.get_running_loop().create_future()
                 return never
 
-        waiting = WaitForPerson(runtime, calling)
+        waiting = WaitForPerson(shared, calling)
         telling = asyncio.get_running_loop().create_task(waiting.tell(), name=f"waits {access.session}")
         with (
             _until_the_end(telling),
-            runtime.hub.watch_model(access.session, calling.listen),
-            runtime.hub.watch_person(access.session, waiting.see),
-            self._in_flight.only_waiting(stream_name(SESSION_KIND, calling.session), f"tool:{calling.call}"),
+            shared.event_bus.watch_model(access.session, calling.listen),
+            shared.event_bus.watch_person(access.session, waiting.see),
+            shared.in_flight.only_waiting(stream_name(SESSION_KIND, calling.session), f"tool:{calling.call}"),
         ):
-            return await once_log_allows(attempt, runtime.system.clock, access.stream, (PersistenceError, AskTimeout))
+            return await once_log_allows(attempt, shared.system.clock, access.stream, (PersistenceError, AskTimeout))
 
 
 @contextmanager

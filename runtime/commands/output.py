@@ -112,6 +112,11 @@ def tell_error(words: str) -> None:
     typer.echo(f"refold: {one_line(words)}", err=True)
 
 
+def tell(words: str) -> None:
+    """Write a line about what goes on, to stderr, where no answers are."""
+    typer.secho(one_line(words), err=True, dim=True)
+
+
 def table(*columns: str) -> "Table":
     """Return an empty table for cells made by `cell`; columns whose names begin with `#` hold numbers."""
     from rich.table import Table

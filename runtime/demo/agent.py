@@ -29,7 +29,7 @@ from refold.events.core.errors import RefoldError, ToolError
 from refold.events.model.configuration import AgentConfig
 from refold.events.model.messages import ModelRequest, ToolUse
 from refold.providers.scripted import ScriptedProvider, use
-from refold.sessions.notifications import Recorded
+from refold.publishing.notifications import Recorded
 from refold.tools.tool import tool
 
 SESSION = "incident"

@@ -28,7 +28,6 @@ from refold.events.kinds.tool import TOOL_CODEC, TOOL_CORE, TOOL_KIND
 from refold.events.kinds.working_memory import WORKING_CORE, WORKING_KIND
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.invariants import SessionChecker, Violation
-from refold.inspection.core_replay import CoreReplay, StreamReplay
 
 EventReader = Callable[[StoredEvent], tuple[Event, Sequence[Violation]]]
 """Returns the event in a stored one, the next of its stream, and the invariants that it breaks; or raises
@@ -42,41 +41,22 @@ E = TypeVar("E", bound=Event)
 class StreamKind:
     """What streams of one kind are read with."""
 
-    reader: Callable[[StreamName], EventReader]
-    """Begins the reading of one stream from its first event."""
-    replay: Callable[[StreamName], StreamReplay]
-    """Begins the replay of one stream."""
-    decode: Callable[[StoredEvent], Event]
-    """Returns the event in a stored one, or raises LogFormatError where it cannot be decoded."""
+    core: Core[Any, Never, Any]
+    """Decides their events."""
+    codec: EventCodec[Any]
+    """Reads their events."""
+    invariants: Callable[[StreamName], Callable[[Any], Sequence[Violation]]] | None = None
+    """Begins the check of one stream's invariants; the check is given each event. None = there are none."""
 
-
-def stream_kind(
-    core: Core[S, Never, E],
-    codec: EventCodec[E],
-    invariants: Callable[[StreamName], Callable[[E], Sequence[Violation]]] | None = None,
-) -> StreamKind:
-    """Return a kind of streams.
-
-    Args:
-        core: decides their events.
-        codec: reads their events.
-        invariants: begins the check of one stream's invariants; the check is given each event. None = there are none.
-    """
-
-    def reader(stream: StreamName) -> EventReader:
-        broken = invariants(stream) if invariants is not None else _nothing_broken
+    def reader(self, stream: StreamName) -> EventReader:
+        """Begin the reading of one stream from its first event."""
+        check = self.invariants(stream) if self.invariants is not None else None
 
         def read(stored: StoredEvent) -> tuple[Event, Sequence[Violation]]:
-            event = codec.decode(stored)
-            return event, broken(event)
+            event = self.codec.decode(stored)
+            return event, check(event) if check is not None else ()
 
         return read
-
-    return StreamKind(reader=reader, replay=lambda stream: CoreReplay(stream, core, codec), decode=codec.decode)
-
-
-def _nothing_broken(event: Event) -> Sequence[Violation]:
-    return ()
 
 
 class _FoldCheck(Generic[S, E]):
@@ -102,26 +82,26 @@ class _FoldCheck(Generic[S, E]):
 
 
 def _folded_kind(core: CheckedCore[Any, Any, Any]) -> StreamKind:
-    return stream_kind(core, core.codec, lambda stream: _FoldCheck(stream, core).observe)
+    return StreamKind(core, core.codec, lambda stream: _FoldCheck(stream, core).observe)
 
 
 KINDS: Mapping[str, StreamKind] = MappingProxyType(
     {
-        SESSION_KIND: stream_kind(SESSION_CORE, SESSION_CODEC, lambda stream: SessionChecker(stream).observe),
-        TOOL_KIND: stream_kind(TOOL_CORE, TOOL_CODEC),
+        SESSION_KIND: StreamKind(SESSION_CORE, SESSION_CODEC, lambda stream: SessionChecker(stream).observe),
+        TOOL_KIND: StreamKind(TOOL_CORE, TOOL_CODEC),
         GRAPH_KIND: _folded_kind(GRAPH_CORE),
         BREAKER_KIND: _folded_kind(BREAKER_CORE),
         DEDUP_KIND: _folded_kind(DEDUP_CORE),
         MEMORY_KIND: _folded_kind(EPISODIC_CORE),
         KNOWLEDGE_KIND: _folded_kind(SEMANTIC_CORE),
         WORKING_KIND: _folded_kind(WORKING_CORE),
-        kind_and_identifier(RUNTIME_STREAM)[0]: stream_kind(RUNTIME_CORE, RUNTIME_CODEC),
+        kind_and_identifier(RUNTIME_STREAM)[0]: StreamKind(RUNTIME_CORE, RUNTIME_CODEC),
     }
 )
 """Every kind that today's code knows, by name."""
 
 GivenKind = type[PureCore[Any, Any, Any]] | PureCore[Any, Any, Any] | StreamKind
-"""A kind as callers give it: a core, as a class or an instance, or what `stream_kind` returns."""
+"""A kind as callers give it: a core, as a class or an instance, or a `StreamKind`."""
 
 
 def kinds_with(given: Mapping[str, GivenKind] | None) -> Mapping[str, StreamKind]:

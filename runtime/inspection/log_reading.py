@@ -15,6 +15,8 @@ from refold.events.core.errors import ConfigError
 from refold.events.core.ids import StreamName, kind_and_identifier, stream_name
 from refold.events.core.records import StoredEvent, StreamHead
 from refold.stores.event_store import EventStore
+from refold.stores.sqlite.file import is_text_log
+from refold.stores.sqlite.store import SQLiteStore
 
 EVENTS_PER_PAGE = 500
 STREAMS_PER_PAGE = 1_000
@@ -39,16 +41,20 @@ async def opened(log: ReadableLog) -> AsyncGenerator[EventStore, None]:
     if not isinstance(log, str | os.PathLike):
         yield log
         return
-    from refold.stores.jsonl.importing import open_to_read
+    if is_text_log(log):
+        from refold.stores.jsonl.importing import open_to_read
 
-    async with open_to_read(log) as store:
+        async with open_to_read(log) as copy:
+            yield copy
+        return
+    async with await SQLiteStore.open(log, read_only=True) as store:
         yield store
 
 
 class Batches:
     """The batches of one stream, oldest first, read page by page as they are asked for.
 
-    Neighbours with the same `batch` are one batch; whether its first event is there is for the reader to look at.
+    Neighbours with the same `batch` are one batch; whether its first event is there is for the caller to check.
     """
 
     def __init__(self, store: EventStore, stream: str) -> None:
@@ -181,7 +187,7 @@ async def kinds_without_streams(store: EventStore, kinds: Iterable[str]) -> tupl
 
 
 async def require_kinds(log: ReadableLog, kinds: Iterable[str]) -> None:
-    """See that a log has streams of every kind in `kinds`.
+    """Return if a log has streams of every kind in `kinds`.
 
     Raises:
         ConfigError: of one it has none; names those that it has.

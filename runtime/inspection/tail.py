@@ -209,12 +209,13 @@ class Following:
 
 def _event(stored: StoredEvent) -> Event | msgspec.Raw | str:
     kind = KINDS.get(kind_of(stored.stream))
-    if kind is not None:
-        try:
-            return kind.decode(stored)
-        except LogFormatError:
-            return _as_recorded(stored.data)
-    return _as_recorded(stored.data)
+    if kind is None:
+        return _as_recorded(stored.data)
+    try:
+        event: Event = kind.codec.decode(stored)
+    except LogFormatError:
+        return _as_recorded(stored.data)
+    return event
 
 
 def _as_recorded(data: bytes) -> msgspec.Raw | str:

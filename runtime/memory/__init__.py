@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from refold.events.kinds.memory_policies import RecallPolicy as RecallPolicy
     from refold.memory.episodic import EpisodicStore as EpisodicStore
     from refold.memory.graph import GraphStore as GraphStore
-    from refold.memory.indexes.graph_algorithms import GraphFacts as GraphFacts
-    from refold.memory.indexes.graph_algorithms import GraphPath as GraphPath
-    from refold.memory.indexes.graph_algorithms import Subgraph as Subgraph
+    from refold.memory.graph_facts import GraphFacts as GraphFacts
+    from refold.memory.graph_facts import GraphPath as GraphPath
+    from refold.memory.graph_facts import Subgraph as Subgraph
     from refold.memory.items import KnownEntry as KnownEntry
     from refold.memory.items import NewEntry as NewEntry
     from refold.memory.items import NewEpisode as NewEpisode
@@ -39,7 +39,7 @@ else:
             "refold.events.kinds.memory_policies": "DecayPolicy RecallPolicy",
             "refold.memory.episodic": "EpisodicStore",
             "refold.memory.graph": "GraphStore",
-            "refold.memory.indexes.graph_algorithms": "GraphFacts GraphPath Subgraph",
+            "refold.memory.graph_facts": "GraphFacts GraphPath Subgraph",
             "refold.memory.items": "KnownEntry NewEntry NewEpisode Recalled SimilarEntry",
             "refold.memory.semantic": "SemanticStore",
             "refold.memory.working": "WorkingMemory",

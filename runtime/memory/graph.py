@@ -48,7 +48,7 @@ from refold.events.kinds.graph import (
     checked_name,
     shown,
 )
-from refold.memory.indexes.graph_algorithms import GraphCopy, GraphFacts, GraphPath, Subgraph, facts_of
+from refold.memory.graph_facts import GraphCopy, GraphFacts, GraphPath, Subgraph, facts_of
 from refold.memory.stream_object import StreamObject
 
 if TYPE_CHECKING:

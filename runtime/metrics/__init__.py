@@ -7,11 +7,11 @@ use.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from refold.events.views.metrics_counts import AgentCounts as AgentCounts
-    from refold.events.views.metrics_counts import LiveCounts as LiveCounts
-    from refold.events.views.metrics_counts import ModelCounts as ModelCounts
-    from refold.events.views.metrics_counts import ToolCounts as ToolCounts
+    from refold.events.views.metrics_snapshot import AgentCounts as AgentCounts
+    from refold.events.views.metrics_snapshot import LiveCounts as LiveCounts
     from refold.events.views.metrics_snapshot import MetricsSnapshot as MetricsSnapshot
+    from refold.events.views.metrics_snapshot import ModelCounts as ModelCounts
+    from refold.events.views.metrics_snapshot import ToolCounts as ToolCounts
     from refold.events.views.statistics import SessionStatistics as SessionStatistics
     from refold.events.views.steps import Action as Action
     from refold.events.views.steps import Step as Step
@@ -27,8 +27,7 @@ else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
-            "refold.events.views.metrics_counts": "AgentCounts LiveCounts ModelCounts ToolCounts",
-            "refold.events.views.metrics_snapshot": "MetricsSnapshot",
+            "refold.events.views.metrics_snapshot": "AgentCounts LiveCounts MetricsSnapshot ModelCounts ToolCounts",
             "refold.events.views.statistics": "SessionStatistics",
             "refold.events.views.steps": "Action Step",
             "refold.metrics.live": "RuntimeMetrics SyncMetrics",

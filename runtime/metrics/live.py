@@ -8,20 +8,17 @@ the same position. So positions are followed: where one is missing, the log is r
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.future import ActorFuture
+from refold.context import RuntimeContext
 from refold.events.core.errors import PersistenceError, WrongExpectedVersion
 from refold.events.core.ids import StreamName
 from refold.events.core.records import Appended, EncodedBatch, StoredEvent
 from refold.events.views.metrics import MetricsState, count_all, snapshot
-from refold.events.views.metrics_counts import LiveCounts
-from refold.events.views.metrics_snapshot import MetricsSnapshot
-
-if TYPE_CHECKING:
-    from refold.agent_runtime import AgentRuntime
+from refold.events.views.metrics_snapshot import LiveCounts, MetricsSnapshot
 
 log = logging.getLogger("refold.metrics")
 
@@ -36,10 +33,14 @@ STREAMS_NAMED_MAX: Final = 1_000
 
 
 class RuntimeMetrics:
-    """Figures about all that is in a runtime's log; get it from `AgentRuntime.metrics`."""
+    """Figures about all that is in a runtime's log; get it from `AgentRuntime.metrics`.
 
-    def __init__(self, runtime: "AgentRuntime") -> None:
-        self._runtime = runtime
+    Args:
+        context: returns what is open, or raises ConfigError before anything is.
+    """
+
+    def __init__(self, context: Callable[[], RuntimeContext]) -> None:
+        self._context = context
         self._state = MetricsState()
         self._current = False
         """Whether `_state` and `_waiting` are all that the log holds."""
@@ -63,7 +64,7 @@ class RuntimeMetrics:
             ActorStopped: as the outcome: the runtime is closed, and had not counted its log.
             PersistenceError: as the outcome: the log cannot be read.
         """
-        loop = self._runtime.system.loop
+        loop = self._context().system.loop
         future: ActorFuture[MetricsSnapshot] = ActorFuture(loop)
         if asyncio._get_running_loop() is loop:
             self._answer(future)
@@ -74,6 +75,10 @@ class RuntimeMetrics:
             self._ended = True
             self._answer(future)
         return future
+
+    def is_on_loop(self) -> bool:
+        """Return whether this is the thread of the runtime's own loop, where nothing can be waited for."""
+        return asyncio._get_running_loop() is self._context().system.loop
 
     def failed_appends_of(self, stream: StreamName) -> int:
         """Return how many appends of a stream the log has refused since the runtime opened."""
@@ -90,7 +95,7 @@ class RuntimeMetrics:
         before = len(self._waiting)
         self._waiting.extend(zip(batches, appended, strict=True))
         if before < BATCHES_WAITING_MAX <= len(self._waiting):
-            self._runtime.system.loop.call_soon(self._count_waiting)
+            self._context().system.loop.call_soon(self._count_waiting)
 
     def not_written(self, batches: Sequence[EncodedBatch], failure: PersistenceError) -> None:
         """Take note of an append that failed, and that may be in the log all the same."""
@@ -123,7 +128,7 @@ class RuntimeMetrics:
         else:
             self._asked.append(future)
             if self._reading is None:
-                self._reading = self._runtime.system.loop.create_task(self._read(), name="count the log")
+                self._reading = self._context().system.loop.create_task(self._read(), name="count the log")
 
     def _count_waiting(self) -> None:
         """Count what the journal wrote, as far as nothing is missing in between."""
@@ -144,7 +149,7 @@ class RuntimeMetrics:
         try:
             await self._catch_up()
         except PersistenceError as error:
-            log.warning("the metrics of %s cannot be counted: %s", self._runtime.store.name, error)
+            log.warning("the metrics of %s cannot be counted: %s", self._context().store.name, error)
             self._refuse(error)
         else:
             self._tell()
@@ -153,7 +158,7 @@ class RuntimeMetrics:
             self._refuse(self._over())  # Whoever still waits: this was cancelled.
 
     async def _catch_up(self) -> None:
-        store = self._runtime.store
+        store = self._context().store
         while True:
             page = await store.read_all(after_position=self._state.position, limit=EVENTS_PER_PAGE)
             count_all(self._state, page)
@@ -175,12 +180,12 @@ class RuntimeMetrics:
         return ActorStopped("runtime/log", "it is closed, and had not counted its log; `refold metrics` does")
 
     def _now(self) -> MetricsSnapshot:
-        runtime = self._runtime
+        context = self._context()
         live = LiveCounts(
-            commits=runtime.commits,
+            commits=context.journal.commits,
             failed_appends=self._failed_appends,
-            shed_commands=runtime.system.sheds,
-            observer_failures=runtime.hub.failures,
+            shed_commands=context.system.sheds,
+            observer_failures=context.event_bus.failures,
         )
         return snapshot(self._state, live)
 

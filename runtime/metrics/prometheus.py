@@ -4,22 +4,28 @@ A collector turns a snapshot into metric families each time it is asked, so noth
 be kept in step. Names and labels follow the client's conventions: counters end in `_total`, and it escapes the labels.
 """
 
-import asyncio
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from refold.actors.kernel.future import ActorFuture
-from refold.agent_runtime import AgentRuntime
 from refold.events.core.errors import ConfigError
 from refold.events.views.metrics_snapshot import MetricsSnapshot
-from refold.sync.runtime import SyncRuntime
+from refold.metrics.live import RuntimeMetrics, SyncMetrics
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 ANSWER_S = 10.0
 """How long a scrape waits for a runtime's figures, the first one that a thread makes for the log to be counted."""
+
+
+class Measured(Protocol):
+    """An `AgentRuntime` or a `SyncRuntime`."""
+
+    @property
+    def metrics(self) -> RuntimeMetrics | SyncMetrics:
+        """Figures about all that is in its log."""
+        ...
 
 
 class PrometheusCollector:
@@ -35,15 +41,14 @@ class PrometheusCollector:
         ConfigError: there is none, one has never been open, or the client is not installed.
     """
 
-    def __init__(self, *runtimes: AgentRuntime | SyncRuntime) -> None:
+    def __init__(self, *runtimes: Measured) -> None:
         require_client()
         if not runtimes:
             raise ConfigError("a PrometheusCollector needs a runtime, and got none")
-        self._runtimes = tuple(
-            runtime.asynchronous if isinstance(runtime, SyncRuntime) else runtime for runtime in runtimes
-        )
-        for runtime in self._runtimes:
-            runtime.metrics.snapshot()
+        faces = (runtime.metrics for runtime in runtimes)
+        self._metrics = tuple(face.asynchronous if isinstance(face, SyncMetrics) else face for face in faces)
+        for metrics in self._metrics:
+            metrics.snapshot()
 
     def describe(self) -> Iterator["Metric"]:
         """Yield the families without figures, so that a registry learns their names and asks no runtime."""
@@ -57,7 +62,7 @@ class PrometheusCollector:
             AskTimeout: a runtime does not answer.
             PersistenceError: a log cannot be read.
         """
-        snapshots = [_of_this_moment(runtime) for runtime in self._runtimes]
+        snapshots = [_of_this_moment(metrics) for metrics in self._metrics]
         known = [snapshot for snapshot in snapshots if snapshot is not None]
         total = known[0] if known else None
         for snapshot in known[1:]:
@@ -65,9 +70,9 @@ class PrometheusCollector:
         return families(total if len(known) == len(snapshots) else None)
 
 
-def _of_this_moment(runtime: AgentRuntime) -> MetricsSnapshot | None:
-    future: ActorFuture[MetricsSnapshot] = runtime.metrics.snapshot()
-    if asyncio._get_running_loop() is runtime.system.loop and not future.ready():
+def _of_this_moment(metrics: RuntimeMetrics) -> MetricsSnapshot | None:
+    future = metrics.snapshot()
+    if metrics.is_on_loop() and not future.ready():
         return None
     return future.get(timeout=ANSWER_S)
 

@@ -18,7 +18,7 @@ from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.state import SessionState, calls_awaiting_approval, run_of_input
 from refold.inspection.log_reading import EVENTS_PER_PAGE, opened
 from refold.inspection.session_view import status_of
-from refold.sessions.event_bus import cancelled_in_queue
+from refold.publishing.event_bus import cancelled_in_queue
 from refold.sessions.outcome import RunResult, result_of
 from refold.stores.sqlite.ownership import log_owner
 

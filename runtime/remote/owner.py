@@ -11,11 +11,12 @@ import asyncio
 import logging
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from refold.actors.agent.subsession import children_prefix
 from refold.actors.effects import Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
+from refold.context import RuntimeContext
 from refold.events.core.errors import AgentLoopError, CommandRejected, ConfigError, PersistenceError
 from refold.events.core.ids import SessionId, checked_identifier, stream_name
 from refold.events.session.commands import SendInput
@@ -36,22 +37,19 @@ from refold.sessions.access import hooked_input
 from refold.stores.sqlite.file import absolute
 from refold.stores.sqlite.inbox import InboxSignature
 
-if TYPE_CHECKING:
-    from refold.agent_runtime import AgentRuntime
-
-log = logging.getLogger("refold.remote.protocol")
+log = logging.getLogger("refold.inbox")
 
 LOOK_ANYWAY_S: Final = 5.0
 """After so long the file is opened though nothing seems to have changed: for clocks of file systems that are coarse,
 and for rows that the log refused for a while."""
 
 
-def reader_of(runtime: "AgentRuntime") -> "InboxReader | None":
+def reader_of(context: RuntimeContext) -> "InboxReader | None":
     """Return the reader of a runtime's inbox, started, or None where its log is no file or its options say so."""
-    path, poll_s = runtime.options.log, runtime.options.inbox_poll_s
+    path, poll_s = context.settings.log, context.settings.inbox_poll_s
     if not isinstance(path, str | os.PathLike) or path == ":memory:" or not poll_s:
         return None
-    reader = InboxReader(runtime, absolute(path))
+    reader = InboxReader(context, absolute(path))
     reader.start(poll_s)
     return reader
 
@@ -60,17 +58,17 @@ class InboxReader:
     """Performs the rows of one log's inbox in the runtime that owns the log.
 
     Args:
-        runtime: open, on this event loop.
+        context: of a runtime that is open on this event loop.
         log_path: the log's absolute path.
         session: perform rows of this session and its children only, and leave the others to another runtime; None = of
             all.
     """
 
-    def __init__(self, runtime: "AgentRuntime", log_path: Path, *, session: str | None = None) -> None:
+    def __init__(self, context: RuntimeContext, log_path: Path, *, session: str | None = None) -> None:
         self.failures = 0
         """How often the inbox could not be read or written, or a row broke something."""
-        self._runtime = runtime
-        self._clock = runtime.system.clock
+        self._context = context
+        self._clock = context.system.clock
         self._inbox = Inbox(log_path, self._clock)
         self._only = session
         self._working: dict[str, asyncio.Task[None]] = {}
@@ -172,7 +170,7 @@ class InboxReader:
         except (PersistenceError, AskTimeout):
             raise
         except ActorStopped as error:
-            self._runtime.require_open()
+            self._context.require_open()
             return Refused(message=str(error))  # The session has failed for good.
         except (AgentLoopError, CommandRejected, ConfigError) as error:
             return Refused(message=str(error))
@@ -181,35 +179,35 @@ class InboxReader:
             return Refused(message=f"it broke: {type(error).__name__}: {error!s:.200}")
 
     async def _perform_command(self, session: SessionId, command: InboxCommand, key: str) -> InboxOutcome:
-        runtime = self._runtime
+        context = self._context
         stream = stream_name(SESSION_KIND, checked_identifier(session, "session id"))
-        runtime.require_open()
-        if not isinstance(command, Send) and await runtime.store.head(stream) is None:
+        context.require_open()
+        if not isinstance(command, Send) and await context.store.head(stream) is None:
             return Refused(message=f"the log has no session {session!r}")
-        ref = runtime.system.ref(stream)
+        ref = context.system.ref(stream)
         agent, key = await read_state(  # Vital, since its sender has the row's receipt.
             ref, lambda state: (state.agent, key_in_session(state.keys, key)), vital=True
         )
-        if agent is not None and agent not in runtime.agents and not isinstance(command, Cancel):
+        if agent is not None and agent not in context.agents and not isinstance(command, Cancel):
             return Refused(
                 message=f"session {session!r} is one of agent {agent!r}, and the runtime that owns the log runs agent "
-                f"{runtime.agent.name!r}"
+                f"{context.agents[0]!r}"
             )
         asked, payloads = session_command(command, key)
-        hooks = runtime.hooks_of(agent)
+        hooks = context.hooks_of(agent)
         if isinstance(asked, SendInput) and hooks is not None:
             asked, payloads = await hooked_input(hooks, session, asked, payloads)
         performed = await ref.ask(Envelope(asked, payloads or {}, vital=True), block=False)
         assert isinstance(performed, Performed)
-        return await done(runtime.store, session, command, performed.version, performed.new)
+        return await done(context.store, session, command, performed.version, performed.new)
 
     def _broke(self, error: Exception, what: str) -> None:
         self.failures += 1
-        log.error("the inbox of %s: %s broke", self._runtime.store.name, what, exc_info=error)
+        log.error("the inbox of %s: %s broke", self._context.store.name, what, exc_info=error)
 
     def _failed(self, error: Exception) -> None:
         """Count an error, and log it if it is not the one that was logged last."""
         self.failures += 1
         if str(error) != self._complaint:
             self._complaint = str(error)
-            log.warning("the inbox of %s: %s", self._runtime.store.name, error)
+            log.warning("the inbox of %s: %s", self._context.store.name, error)

@@ -9,12 +9,12 @@ again: a stimulus is what it decided, and the commands that it decided about, or
 provider and no tool runs at any level, and at these two of a user's code only the cores that the caller names:
 `await replay("books.db", kinds={"book": OrderBook})`.
 
-Level `decide` takes an agent, `await replay("events.db", agent=agent)`, and runs what of it decides in shadow on what
-its sessions, and those of its subagents, recorded; see `refold.replay.agent_level`. All other streams are decided again
-as at level `core`.
+Level `decide` takes an agent, `await replay("events.db", agent=agent)`, and makes a dry run of what of it decides on
+what its sessions, and those of its subagents, recorded; see `refold.replay.agent_replay`. All other streams are decided
+again as at level `core`.
 
-Read `refold.inspection.core_replay` for how one stream is compared, and `refold.inspection.kinds` for which
-streams can be. The rule: what was not replayed is said in the report.
+Read `refold.replay.core_replay` for how one stream is compared, and `refold.inspection.kinds` for which streams can be.
+The rule: what was not replayed is said in the report.
 """
 
 import asyncio
@@ -26,14 +26,12 @@ import msgspec
 
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.errors import ConfigError, DivergenceError
-from refold.events.core.ids import StreamName
 from refold.events.core.pure_core import PureCore, S
 from refold.events.core.records import StoredEvent, StreamHead
 from refold.events.model.configuration import CORE_VERSION
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.events.session.events import SessionOpened
-from refold.inspection.core_replay import Divergence
-from refold.inspection.kinds import GivenKind, StreamKind, kinds_with
+from refold.inspection.kinds import KINDS, GivenKind, StreamKind, kinds_with
 from refold.inspection.log_reading import (
     Batches,
     ReadableLog,
@@ -44,14 +42,14 @@ from refold.inspection.log_reading import (
     session_head,
     stream_head,
 )
-from refold.replay.report import Compared, Tally
+from refold.replay.core_replay import Compared, CoreReplay, Divergence
 from refold.stores.event_store import EventStore
 from refold.stores.past_state import past_state
 from refold.tools.dry_run import ANSWER_S
 
 if TYPE_CHECKING:
     from refold.agents.agent import Agent
-    from refold.replay.agent_level import SessionInShadow
+    from refold.replay.agent_replay import AgentReplay, AgentsReplay
 
 Level = Literal["fold", "core", "decide"]
 """How much is done again."""
@@ -141,7 +139,7 @@ async def replay(
         session: only this session; None = every stream.
         stream: only this stream, such as `"book/ACME"`; None = every stream.
         kinds: the cores of the application's own kinds of streams, by kind: `{"book": OrderBook}`.
-        agent: whose code is run in shadow at level `decide`; its subagents belong to it.
+        agent: whose code makes a dry run at level `decide`; its subagents belong to it.
         answer_s: how many seconds a piece of its code may take there, such as one pass through a hook, > 0.
 
     Raises:
@@ -152,10 +150,10 @@ async def replay(
     level = _checked_level(level, agent)
     if session is not None and stream is not None:
         raise ConfigError("name a session or a stream, not both")
-    known = kinds_with(kinds)
+    known = kinds_with(kinds) if kinds else KINDS
     async with opened(log) as store:
         findings = _Findings()
-        agents = _AgentsInShadow(store, agent, answer_s, findings.tally) if agent is not None else None
+        agents = _agents_replay(store, agent, answer_s) if agent is not None else None
         if session is not None:
             await _replay_stream(store, await session_head(store, session), known, level, findings, agents)
         elif stream is not None:
@@ -163,7 +161,22 @@ async def replay(
         else:
             async for head in Streams(store):
                 await _replay_stream(store, head, known, level, findings, agents)
-        return findings.report(store.name, level, await kinds_without_streams(store, kinds or ()))
+        return ReplayReport(
+            log=store.name,
+            level=level,
+            streams=findings.streams,
+            batches=findings.batches,
+            events=findings.events,
+            not_replayed=tuple(
+                NotReplayed(kind=kind, streams=count) for kind, count in sorted(findings.not_replayed.items())
+            ),
+            kinds_without_streams=await kinds_without_streams(store, kinds) if kinds else (),
+            other_core_versions=tuple(sorted(findings.core_versions - {CORE_VERSION})),
+            diverged=findings.diverged,
+            divergences=tuple(_earliest(findings.divergences)),
+            compared=agents.tally.report() if agents is not None else (),
+            other_agents=dict(sorted(findings.other_agents.items())),
+        )
 
 
 def replay_sync(
@@ -226,7 +239,6 @@ class _Findings:
         self.core_versions: set[int] = set()
         self.diverged = 0
         self.divergences: list[Divergence] = []
-        self.tally = Tally()
         self.other_agents: Counter[str] = Counter()
 
     def add(self, batch: Sequence[StoredEvent], core_version: int | None) -> None:
@@ -241,48 +253,15 @@ class _Findings:
         if len(self.divergences) > 2 * DIVERGENCES_KEPT:
             self.divergences = _earliest(self.divergences)
 
-    def report(self, log: str, level: Level, kinds_without_streams: tuple[str, ...]) -> ReplayReport:
-        return ReplayReport(
-            log=log,
-            level=level,
-            streams=self.streams,
-            batches=self.batches,
-            events=self.events,
-            not_replayed=tuple(
-                NotReplayed(kind=kind, streams=count) for kind, count in sorted(self.not_replayed.items())
-            ),
-            kinds_without_streams=kinds_without_streams,
-            other_core_versions=tuple(sorted(self.core_versions - {CORE_VERSION})),
-            diverged=self.diverged,
-            divergences=tuple(_earliest(self.divergences)),
-            compared=self.tally.report(),
-            other_agents=dict(sorted(self.other_agents.items())),
-        )
-
 
 def _earliest(divergences: Iterable[Divergence]) -> list[Divergence]:
     return sorted(divergences, key=lambda divergence: divergence.position)[:DIVERGENCES_KEPT]
 
 
-class _AgentsInShadow:
-    """An agent and its subagents, for a replay."""
+def _agents_replay(store: EventStore, agent: "Agent", answer_s: float) -> "AgentsReplay":
+    from refold.replay.agent_replay import AgentsReplay
 
-    def __init__(self, store: EventStore, agent: "Agent", answer_s: float, tally: Tally) -> None:
-        from refold.agents.agent import with_subagents
-        from refold.replay.current_agent import TodaysAgent
-        from refold.tools.dry_run import Shadow
-
-        self._agents = {each.name: TodaysAgent(each, store) for each in with_subagents(agent)}
-        self._store = store
-        self._shadow = Shadow(answer_s)
-        self._tally = tally
-
-    def session(self, stream: StreamName, agent: str) -> "SessionInShadow | None":
-        """Return what does a session again; None where its agent is not one of these."""
-        from refold.replay.agent_level import SessionInShadow
-
-        today = self._agents.get(agent)
-        return SessionInShadow(stream, today, self._store, self._shadow, self._tally) if today is not None else None
+    return AgentsReplay(store, agent, answer_s)
 
 
 async def _replay_stream(
@@ -291,7 +270,7 @@ async def _replay_stream(
     kinds: Mapping[str, StreamKind],
     level: Level,
     findings: _Findings,
-    agents: _AgentsInShadow | None,
+    agents: "AgentsReplay | None",
 ) -> None:
     kind = kinds.get(kind_of(head.stream))
     if kind is None:
@@ -301,7 +280,7 @@ async def _replay_stream(
         await _decide_session(store, head, findings, agents)
         return
     findings.streams += 1
-    stream_replay = kind.replay(head.stream)
+    stream_replay = CoreReplay(head.stream, kind.core, kind.codec)
     async for batch in Batches(store, head.stream):
         divergence = stream_replay.fold(batch) if level == "fold" else stream_replay.decide(batch)
         findings.add(batch, stream_replay.core_version)
@@ -310,8 +289,8 @@ async def _replay_stream(
             return
 
 
-async def _decide_session(store: EventStore, head: StreamHead, findings: _Findings, agents: _AgentsInShadow) -> None:
-    again: SessionInShadow | None = None
+async def _decide_session(store: EventStore, head: StreamHead, findings: _Findings, agents: "AgentsReplay") -> None:
+    again: AgentReplay | None = None
     divergences: list[Divergence] = []
     async for batch in Batches(store, head.stream):
         if again is None:

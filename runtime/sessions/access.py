@@ -5,9 +5,10 @@ What a user hands to a session, checked: inputs, idempotency keys and times.
 An input on its way to its session, through the hooks of middleware; see `refold.actors.calls.middleware`.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -16,6 +17,7 @@ from refold.actors.calls.validation import checked_block
 from refold.actors.effects import Cause, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef
+from refold.context import RuntimeContext
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import ImageBlock, Message, TextBlock, UserContent
 from refold.events.core.contract import evolve_all
@@ -33,9 +35,6 @@ from refold.events.session.commands import (
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.state import SessionState
 from refold.sessions.reads import content_by_hash
-
-if TYPE_CHECKING:
-    from refold.agent_runtime import AgentRuntime
 
 Input: TypeAlias = str | TextBlock | ImageBlock | Sequence[str | TextBlock | ImageBlock]
 """What can be sent: text, a block, or several of them."""
@@ -146,6 +145,8 @@ async def hooked_input(
 
 T = TypeVar("T")
 
+log = logging.getLogger("refold.runtime")
+
 ABOUT_ACCEPTED_WORK = (AllowTurn, CancelRun, DecideApproval, ResumeRun)
 """Commands that let go on or end what was accepted before: the very load that fills a mailbox must not stop them."""
 
@@ -153,8 +154,8 @@ ABOUT_ACCEPTED_WORK = (AllowTurn, CancelRun, DecideApproval, ResumeRun)
 class SessionAccess:
     """Takes commands and questions to one session of a runtime."""
 
-    def __init__(self, runtime: "AgentRuntime", session: SessionId) -> None:
-        self.runtime = runtime
+    def __init__(self, context: RuntimeContext, session: SessionId) -> None:
+        self.context = context
         self.session = session
         self.stream = stream_name(SESSION_KIND, session)
 
@@ -169,7 +170,7 @@ class SessionAccess:
             ActorStopped: the runtime is closed, or the session has failed.
             BackpressureShed: too many messages wait, and this one is not vital.
         """
-        self.runtime.require_open()
+        self.context.require_open()
         return await read_state(self._ref, question, vital=vital)
 
     async def ask(self, command: SessionCommand, payloads: dict[PayloadHash, bytes] | None = None) -> Performed:
@@ -182,14 +183,14 @@ class SessionAccess:
             ActorStopped: the runtime is closed, or the session has failed.
             BackpressureShed: too many messages wait, and this one is not about a run that was accepted before.
         """
-        self.runtime.require_open()
+        self.context.require_open()
         if isinstance(command, SendInput):
-            await self.runtime.tools_in_force()
-        if isinstance(command, SendInput) and self.runtime.has_hooks:
-            hooks = self.runtime.hooks_of(await self.read(lambda state: state.agent))
+            await self.context.tools_in_force()
+        if isinstance(command, SendInput) and self.context.has_hooks:
+            hooks = self.context.hooks_of(await self.read(lambda state: state.agent))
             if hooks is not None:
                 command, payloads = await hooked_input(hooks, self.session, command, payloads or {})
-                self.runtime.require_open()
+                self.context.require_open()
         vital = isinstance(command, ABOUT_ACCEPTED_WORK)
         performed = await self._ref.ask(Envelope(command, payloads or {}, vital=vital), block=False)
         assert isinstance(performed, Performed)
@@ -203,7 +204,7 @@ class SessionAccess:
         try:
             self._ref.tell(Envelope(command, vital=True, insist=True, cause=cause))
         except ActorStopped as error:
-            self.runtime.log.info("session %s: a cancellation came too late: %s", self.session, error)
+            log.info("session %s: a cancellation came too late: %s", self.session, error)
 
     async def state_at(self, version: int | None = None) -> SessionState:
         """Return the state folded from the log, as of a version or as of now; it is the caller's own.
@@ -211,7 +212,7 @@ class SessionAccess:
         Raises:
             PersistenceError: the log cannot be read.
         """
-        stored = await self.runtime.store.read_stream(self.stream, limit=version)
+        stored = await self.context.store.read_stream(self.stream, limit=version)
         return evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(stored))
 
     async def payload(self, name: PayloadHash | str) -> bytes:
@@ -221,9 +222,9 @@ class SessionAccess:
             ConfigError: nothing of this session has that name.
             PersistenceError: the log cannot be read.
         """
-        self.runtime.require_open()
-        return await content_by_hash(self.runtime.store, self.stream, name)
+        self.context.require_open()
+        return await content_by_hash(self.context.store, self.stream, name)
 
     @property
     def _ref(self) -> ActorRef:
-        return self.runtime.system.ref(self.stream)
+        return self.context.system.ref(self.stream)

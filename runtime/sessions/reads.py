@@ -1,6 +1,4 @@
-"""Recorded events of one session, read from the log in pages of any size.
-
-What is noted about a session when it begins: facts from outside that no later event changes.
+"""What is noted about a session when it begins: facts from outside that no later event changes.
 
 Content that the log keeps by its hash, for those who want to see the whole of it.
 
@@ -24,26 +22,10 @@ from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import AgentId, PayloadHash, SessionId, StreamName, kind_and_identifier
 from refold.events.model.configuration import payload_hash
 from refold.events.model.payloads import whole_block
-from refold.events.session.core import SESSION_CODEC, SESSION_KIND
+from refold.events.session.core import SESSION_KIND
 from refold.events.session.events import SessionEvent, SessionOpened, ToolApprovalRequested
 from refold.events.session.state import SessionState, calls_awaiting_approval, reason_to_ask
-from refold.sessions.notifications import Recorded
 from refold.stores.event_store import EventStore
-
-
-async def read_recorded(store: EventStore, stream: str, *, after_version: int, limit: int) -> list[Recorded]:
-    """Return the next `limit` events of a session's stream, or those there are.
-
-    Raises:
-        PersistenceError: the log cannot be read.
-        LogFormatError: an event is damaged.
-    """
-    page = await store.read_stream(stream, after_version=after_version, limit=limit)
-    if not page or page[0].version == page[0].batch:
-        return SESSION_CODEC.recorded(page)
-    before = page[0].batch - 1  # What a batch goes back to is in its first event.
-    first = await store.read_stream(stream, after_version=before, limit=1)
-    return SESSION_CODEC.recorded([*first, *page])[len(first) :]
 
 
 class SessionMetadata(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ One turn of a run at a time, for whoever wants to look, or to decide, between tw
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable
 from datetime import datetime
 
@@ -35,10 +36,12 @@ from refold.events.session.events import (
     recorded_reason,
 )
 from refold.events.session.state import FinishedRun, SessionState, awaits_step, run_of_input
+from refold.publishing.event_bus import EndedRun, Follower, PausedRun, cancelled_in_queue
+from refold.publishing.notifications import Recorded
 from refold.sessions.access import Input, SessionAccess, checked_key, checked_time, input_content
-from refold.sessions.event_bus import EndedRun, Follower, PausedRun, cancelled_in_queue
-from refold.sessions.notifications import Recorded
 from refold.sessions.outcome import RunResult, result_of
+
+log = logging.getLogger("refold.runtime")
 
 _under_way: set[asyncio.Task[RunResult | PausedRun]] = set()
 """Held here, since an event loop holds its tasks weakly."""
@@ -172,8 +175,8 @@ class Sent:
         """Cancel the run, unless another caller waits for it too; a log that refuses for ever holds nobody."""
         if self._patience is not None or self._task.done():
             return
-        runtime = self._access.runtime
-        self._patience = runtime.system.clock.call_later(2 * runtime.options.cancel_grace_s, self._task.cancel)
+        context = self._access.context
+        self._patience = context.system.clock.call_later(2 * context.settings.cancel_grace_s, self._task.cancel)
         self._given_up.cancel()
 
     async def begun(self) -> None:
@@ -213,12 +216,12 @@ class Sent:
         if not self._begun.done():
             self._begun.set_result(None)
         if not task.cancelled() and task.exception() is not None:  # Looked at here: its caller may be gone.
-            self._access.runtime.log.debug("an input of %s: %r", self._access.stream, task.exception())
+            log.debug("an input of %s: %r", self._access.stream, task.exception())
 
     async def _run_to_its_end(
         self, command: SendInput | AllowTurn, payloads: dict[PayloadHash, bytes], cancel: CancellationToken | None
     ) -> RunResult | PausedRun:
-        with self._access.runtime.hub.follow(self._access.session) as follower:
+        with self._access.context.event_bus.follow(self._access.session) as follower:
             performed = await self._access.ask(command, payloads)
             assert isinstance(performed, PerformedInRun)
             run = self.run = performed.run
@@ -230,7 +233,7 @@ class Sent:
         if isinstance(finished, PausedRun):
             return finished
         self.ended_at = finished.version
-        return await result_of(finished, self._access.runtime.store)
+        return await result_of(finished, self._access.context.store)
 
     async def _wait(
         self,
@@ -243,7 +246,7 @@ class Sent:
         follower.awaited = run
 
         def give_up() -> None:
-            if self._access.runtime.hub.is_awaited(self._access.session, run, besides=follower):
+            if self._access.context.event_bus.is_awaited(self._access.session, run, besides=follower):
                 self._task.cancel()  # It is somebody else's run too, and goes on without this caller.
             else:
                 self._access.cancel_surely(CancelRun(run=run, reason="the caller was cancelled"))
@@ -256,7 +259,7 @@ class Sent:
         try:
             if not performed.new:
                 before = await self._ended_before(run, self._key)
-                ending = self._access.runtime.hub.is_ending(self._access.session, run)
+                ending = self._access.context.event_bus.is_ending(self._access.session, run)
                 if before is not None and not ending:
                     return before if isinstance(before, PausedRun) else await self._finished(before)
             if not self._stepwise:
@@ -316,7 +319,7 @@ def begin(
         ActorStopped: the runtime is closed.
         AskCycle: a tool of the session sends to it, and would wait for itself.
     """
-    require_other_session(access.runtime.system, access.session)
+    require_other_session(access.context.system, access.session)
     blocks, payloads = input_content(content)
     if cancel is not None and not isinstance(cancel, CancellationToken):
         raise ConfigError(f"cancel must be a CancellationToken, not {type(cancel).__name__}")
@@ -332,7 +335,7 @@ def begin(
         now=now,
         stepwise=stepwise,
     )
-    access.runtime.require_open()
+    access.context.require_open()
     return Sent(access, command, payloads, cancel, on_performed, stepwise=stepwise)
 
 
@@ -359,7 +362,7 @@ async def send(
         watcher.watch(run, lambda: access.cancel_surely(CancelRun(run=run, reason="on_event raised")))
 
     sent = begin(access, content, cancel=cancel, key=key, on_performed=watch, at=at, now=now)
-    unsubscribe = access.runtime.hub.subscribe(watcher.see, access.session)
+    unsubscribe = access.context.event_bus.subscribe(watcher.see, access.session)
     try:
         await sent.over()
     finally:
@@ -429,13 +432,13 @@ async def step(access: SessionAccess, content: Input | None, key: str | None) ->
     def watch(run: RunId, performed: Performed) -> None:
         watcher.watch(run, lambda: access.cancel_surely(CancelRun(run=run)))
 
-    unsubscribe = access.runtime.hub.subscribe(watcher.see, access.session)
+    unsubscribe = access.context.event_bus.subscribe(watcher.see, access.session)
     try:
         if content is not None:
             sent = begin(access, content, cancel=None, key=key, on_performed=watch, stepwise=True)
         else:
-            require_other_session(access.runtime.system, access.session)
-            access.runtime.require_open()
+            require_other_session(access.context.system, access.session)
+            access.context.require_open()
             sent = Sent(access, AllowTurn(), {}, None, watch, stepwise=True)
         await sent.over()
     finally:

@@ -5,12 +5,12 @@ A `Session` is a light handle on an address: make as many as you like. What is k
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from refold.actors.agent.subsession import children_prefix, parent_of
 from refold.actors.calls.conversation import own_copy
 from refold.actors.calls.validation import checked_messages
 from refold.actors.cancellation import CancellationToken
+from refold.context import RuntimeContext
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Message
 from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, kind_and_identifier, stream_name
@@ -28,18 +28,15 @@ from refold.events.session.state import SessionState, history
 from refold.events.views.statistics import SessionStatistics
 from refold.events.views.steps import Step
 from refold.metrics.reading import read_steps, read_stream_statistics
+from refold.publishing.notifications import Recorded
+from refold.publishing.subscription import CAPACITY, Subscription
 from refold.sessions.access import Input, SessionAccess, checked_flag, checked_key, checked_name
 from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
-from refold.sessions.notifications import Recorded
 from refold.sessions.outcome import RunResult, Spent
 from refold.sessions.reads import AwaitedApproval, SessionMetadata, approvals_in, metadata_in, waiting_below
 from refold.sessions.run_handle import TurnResult, remind, send, step
 from refold.sessions.stream import RunStream
-from refold.sessions.subscription import CAPACITY, Subscription
 from refold.stores.values.backend import PersistenceBackend
-
-if TYPE_CHECKING:
-    from refold.agent_runtime import AgentRuntime
 
 EVENTS_PAGE = 1000
 """How many events are read from the log at once."""
@@ -48,10 +45,10 @@ EVENTS_PAGE = 1000
 class Session:
     """One conversation of an `AgentRuntime`; get it from `AgentRuntime.session`."""
 
-    def __init__(self, runtime: "AgentRuntime", session: SessionId) -> None:
+    def __init__(self, context: RuntimeContext, session: SessionId) -> None:
         self.id = session
-        self._runtime = runtime
-        self._access = SessionAccess(runtime, session)
+        self._context = context
+        self._access = SessionAccess(context, session)
 
     async def send(
         self,
@@ -151,7 +148,7 @@ class Session:
             reason: is recorded.
         """
         named = RunId(checked_name(run, "run")) if run is not None else None
-        with self._runtime.hub.follow(self.id) as follower:
+        with self._context.event_bus.follow(self.id) as follower:
             ending = named or await self._access.read(_run_now, vital=True)
             wanted = named if key is not None else ending  # A repeated command that named no run means that of its key.
             why = recorded_reason(reason) if reason is not None else None
@@ -183,7 +180,7 @@ class Session:
         """
         access = self._access
         if isinstance(call, AwaitedApproval):
-            access, call = SessionAccess(self._runtime, call.session), call.call
+            access, call = SessionAccess(self._context, call.session), call.call
         await access.ask(
             DecideApproval(
                 call=ToolCallId(checked_name(call, "call")),
@@ -205,8 +202,8 @@ class Session:
         """
         found = await self._access.read(approvals_in)
         if below:
-            async for name in waiting_below(self._runtime.store, self.id):
-                found += await SessionAccess(self._runtime, name).read(approvals_in)
+            async for name in waiting_below(self._context.store, self.id):
+                found += await SessionAccess(self._context, name).read(approvals_in)
         return found
 
     async def children(self) -> list["Session"]:
@@ -215,14 +212,14 @@ class Session:
         Raises:
             PersistenceError: the log cannot be read.
         """
-        store = self._runtime.store
+        store = self._context.store
         heads = await store.list_streams(prefix=stream_name(SESSION_KIND, children_prefix(self.id)))
         names = [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
-        return [Session(self._runtime, name) for name in names if await parent_of(store, name) == self.id]
+        return [Session(self._context, name) for name in names if await parent_of(store, name) == self.id]
 
     async def resume(self) -> None:
         """Let an open run go on that was parked, goes step by step, or waits because of `auto_resume=False`."""
-        await self._access.ask(ResumeRun(tools=self._runtime.tools.names(), asked=True))
+        await self._access.ask(ResumeRun(tools=self._context.tool_names(), asked=True))
 
     async def import_history(self, messages: Sequence[Message], *, key: str | None = None) -> None:
         """Put messages of another system at the end of the history; open calls in them get a crash result.
@@ -253,7 +250,7 @@ class Session:
         """Return the balanced history as the model sees it; open calls have a result that says so."""
         messages = await self._access.read(history)
         hashes = stored_hashes(messages)
-        payloads = await self._runtime.store.read_payloads(hashes) if hashes else {}
+        payloads = await self._context.store.read_payloads(hashes) if hashes else {}
         return [own_copy(message) for message in all_restored(messages, payloads)]
 
     async def checkpoint(self, backend: PersistenceBackend, key: str | None = None) -> Checkpoint:
@@ -267,7 +264,7 @@ class Session:
             PersistenceError: the log cannot be read, or the backend could not keep it.
         """
         facts = await self._access.read(lambda state: with_history(state, self.id))
-        checkpoint = await completed(facts, self._runtime.store, self._access.stream)
+        checkpoint = await completed(facts, self._context.store, self._access.stream)
         document = checkpoint_bytes(checkpoint, map(encode_message, checkpoint.history))
         await backend.save(self._access.stream if key is None else key, document)
         return checkpoint
@@ -294,7 +291,7 @@ class Session:
         Raises:
             PersistenceError: the log cannot be read.
         """
-        first = await self._runtime.recorded_after(self.id, 0, 1)
+        first = await self._context.recorded_after(self.id, 0, 1)
         return metadata_in(first[0]) if first else None
 
     async def steps(self) -> tuple[Step, ...]:
@@ -303,8 +300,8 @@ class Session:
         Raises:
             PersistenceError: the log cannot be read.
         """
-        self._runtime.require_open()
-        return await read_steps(self._runtime.store, self._access.stream)
+        self._context.require_open()
+        return await read_steps(self._context.store, self._access.stream)
 
     async def statistics(self) -> SessionStatistics:
         """Return the session's steps with its thoughts, actions and observations, and how it went as a whole.
@@ -312,10 +309,10 @@ class Session:
         Raises:
             PersistenceError: the log cannot be read.
         """
-        self._runtime.require_open()
+        self._context.require_open()
         stream = self._access.stream
-        failed = self._runtime.metrics.failed_appends_of(stream)
-        return await read_stream_statistics(self._runtime.store, stream, append_errors=failed)
+        failed = self._context.failed_appends_of(stream)
+        return await read_stream_statistics(self._context.store, stream, append_errors=failed)
 
     async def state_at(self, version: int | None = None) -> SessionState:
         """Return the state folded from the log, as of a version or as of now; it is the caller's own.
@@ -328,7 +325,7 @@ class Session:
     async def events(self, *, after_version: int = 0) -> AsyncIterator[RecordedEvent[SessionEvent]]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""
         version = after_version
-        while page := await self._runtime.recorded_after(self.id, version, EVENTS_PAGE):
+        while page := await self._context.recorded_after(self.id, version, EVENTS_PAGE):
             for recorded in page:
                 yield recorded
             if len(page) < EVENTS_PAGE:
@@ -349,10 +346,10 @@ class Session:
             ConfigError: an argument makes no sense, or the runtime is not open.
             ActorStopped: the runtime is closed.
         """
-        self._runtime.require_open()
-        runtime = self._runtime
+        self._context.require_open()
+        context = self._context
         return Subscription(
-            runtime.hub, runtime.recorded_after, self.id, capacity=capacity, after_version=after_version
+            context.event_bus, context.recorded_after, self.id, capacity=capacity, after_version=after_version
         )
 
 

@@ -16,11 +16,11 @@ from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import RunId
 from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, RunStarted
+from refold.publishing.notifications import Missed, Progressed, Published, Recorded, Streamed
+from refold.publishing.subscription import Subscription
 from refold.sessions.access import Input, SessionAccess
-from refold.sessions.notifications import Missed, Progressed, Published, Recorded, Streamed
 from refold.sessions.outcome import RunResult
 from refold.sessions.run_handle import RunEvents, Sent, begin
-from refold.sessions.subscription import Subscription
 
 
 class RunStream:
@@ -134,10 +134,10 @@ class RunStream:
     def _begin(self) -> tuple[Subscription, Sent]:
         if self._subscription is not None and self._sent is not None:
             return self._subscription, self._sent
-        runtime = self._access.runtime
-        runtime.require_open()
+        context = self._access.context
+        context.require_open()
         self._loop = asyncio.get_running_loop()
-        subscription = Subscription(runtime.hub, runtime.recorded_after, self._access.session)
+        subscription = Subscription(context.event_bus, context.recorded_after, self._access.session)
 
         def performed(run: RunId, done: Performed) -> None:
             subscription.wants = lambda item: not isinstance(item, Streamed) or item.run == run

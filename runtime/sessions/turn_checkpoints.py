@@ -18,8 +18,8 @@ from refold.events.model.payloads import all_restored, stored_hashes
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, ToolCallCompleted, ToolCallFailed
 from refold.events.session.state import history
+from refold.publishing.notifications import Recorded
 from refold.sessions.checkpoint import checkpoint_bytes, encode_message, facts_of
-from refold.sessions.notifications import Recorded
 from refold.stores.event_store import EventStore
 from refold.stores.values.backend import PersistenceBackend
 

@@ -1,6 +1,6 @@
 """An event loop in a thread of its own, on which one thing lives, for callers that have no loop.
 
-Read `refold.sync.runtime` for what it is used for. The thread is a daemon. A thread that is none would be joined before
+Read `refold.sync.session` for what it is used for. The thread is a daemon. A thread that is none would be joined before
 `atexit` runs, so a runtime that nobody closed would keep the interpreter from ending; a daemon still runs while
 `atexit` closes it, and threads of the application that are no daemons have ended by then and could use it to their end.
 

@@ -1,6 +1,6 @@
-"""User code in shadow: run on what a log recorded, so that nothing comes of it outside.
+"""A dry run of user code: run on what a log recorded, so that nothing outside changes.
 
-While code runs in shadow, Refold's own tools and providers refuse to be called, and so do the network and other
+During a dry run Refold's own tools and providers refuse to be called, and so do the network and other
 processes, also in tasks and threads that it begins. The rule: what needed something outside is told apart from what
 gave an answer; and code that gives none is waited for only so long, and not asked again.
 """
@@ -29,8 +29,8 @@ OUTSIDE: Final = frozenset(
 """Python's audit events that mean the network or another process; https://docs.python.org/3/library/audit_events.html
 """
 
-_reached: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("refold_shadow", default=None)
-"""What the code that runs in shadow here wanted of the outside; None = it does not run in shadow."""
+_reached: contextvars.ContextVar[list[str] | None] = contextvars.ContextVar("refold_dry_run", default=None)
+"""What the code that makes a dry run here wanted of the outside; None = it makes none."""
 
 _watching = False
 
@@ -38,8 +38,8 @@ _left_behind: set[asyncio.Task[Any]] = set()
 """Tasks that gave no answer; held here, since an event loop holds its tasks weakly."""
 
 
-class OutsideInShadow(AgentLoopError):
-    """Something outside was called in shadow."""
+class OutsideInDryRun(AgentLoopError):
+    """Something outside was called in a dry run."""
 
 
 class NotComparable(Exception):
@@ -57,16 +57,16 @@ def require_outside(what: str) -> None:
         what: is called, such as `the tool weather`.
 
     Raises:
-        OutsideInShadow: this code runs in shadow.
+        OutsideInDryRun: this code makes a dry run.
     """
     reached = _reached.get()
     if reached is not None:
         reached.append(what)
-        raise OutsideInShadow(f"{what} cannot be called in a replay")
+        raise OutsideInDryRun(f"{what} cannot be called in a replay")
 
 
-class Shadow:
-    """Runs user code in shadow.
+class DryRun:
+    """Runs user code so that nothing outside changes.
 
     Args:
         answer_s: how many seconds each piece of it may take, > 0.
@@ -81,7 +81,7 @@ class Shadow:
 
         Args:
             place: which code it is; where it once gave no answer, it is not asked again.
-            work: made and run in shadow.
+            work: made and run.
 
         Raises:
             NotComparable: it failed, needed something outside, or gave no answer in time.
@@ -93,7 +93,7 @@ class Shadow:
         reached: list[str] = []
         context = contextvars.copy_context()
         context.run(_reached.set, reached)
-        task = asyncio.get_running_loop().create_task(work(), context=context, name="in shadow")
+        task = asyncio.get_running_loop().create_task(work(), context=context, name="dry run")
         try:
             await asyncio.wait([task], timeout=self._answer_s)
         finally:
@@ -125,7 +125,7 @@ def _leave(task: "asyncio.Task[Any]") -> None:
 def _forget(task: "asyncio.Task[Any]") -> None:
     _left_behind.discard(task)
     if not task.cancelled():
-        task.exception()  # Looked at, so that nobody else is told of it.
+        task.exception()  # Retrieved, so that asyncio does not log it.
 
 
 def _watch() -> None:

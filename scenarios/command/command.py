@@ -25,7 +25,7 @@ from refold.commands.execution import (
 )
 
 if TYPE_CHECKING:
-    from refold.scenarios.failure_artifact import SavedViolation
+    from refold.scenarios.failure_artifact import FailureArtifact
     from refold.scenarios.plan.scenario import Scenario
     from refold.scenarios.report import SimulationReport
     from refold.scenarios.sweep import SweepPlan
@@ -400,12 +400,12 @@ def _from_log(
     return EXIT_FOUND if summary.broken else EXIT_OK
 
 
-def _saved(plan: "SweepPlan", report: "SimulationReport", folder: Path | None, name: str) -> "SavedViolation":
+def _saved(plan: "SweepPlan", report: "SimulationReport", folder: Path | None, name: str) -> "FailureArtifact":
     from refold.scenarios.command.output import live_line
-    from refold.scenarios.failure_artifact import save_violation
+    from refold.scenarios.failure_artifact import save_failure
 
     with live_line() as show:
-        return save_violation(
+        return save_failure(
             plan.simulator(),
             report,
             folder or Path(tempfile.mkdtemp(prefix="refold-simulate-")),

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, get_args
 
 from refold.commands.output import cell, console, counted, table, write_json, write_paragraph, write_table
-from refold.scenarios.failure_artifact import SavedViolation
+from refold.scenarios.failure_artifact import FailureArtifact
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.monitor import PROMISES, SITUATIONS, Situation, verdict_on
 from refold.scenarios.ready import NAMES, ready_scenario
@@ -82,7 +82,7 @@ def write_many(
     first: int,
     summary: SweepSummary,
     seconds: float,
-    violation: SavedViolation | None,
+    violation: FailureArtifact | None,
     *,
     repeats: bool,
     as_json: bool,
@@ -109,7 +109,7 @@ def write_many(
     _write_promises(to, summary)
     if violation is not None:
         again = f"--seed {summary.first_broken.seed}{drawing_words(plan)}" if summary.first_broken else None
-        _write_violation(to, plan, violation, again)
+        _write_failure(to, plan, violation, again)
     elif summary.first_broken is not None:
         write_paragraph(to, f"\nseed {summary.first_broken.seed}: {summary.first_broken.broken[0]}", style="bold red")
 
@@ -119,7 +119,7 @@ def write_one(
     title: str,
     again: str | None,
     report: SimulationReport,
-    violation: SavedViolation | None,
+    violation: FailureArtifact | None,
     log: "Path | None",
     *,
     repeats: bool,
@@ -168,7 +168,7 @@ def write_one(
         rows.add_row(rule, verdict_on(rule, broken=broken, exercised=report.exercised), says)
     write_table(to, rows)
     if violation is not None:
-        _write_violation(to, plan, violation, again)
+        _write_failure(to, plan, violation, again)
     if log is not None:
         write_paragraph(to, f"\nits log: {log}")
 
@@ -237,7 +237,7 @@ def _write_promises(to: "Console", summary: SweepSummary) -> None:
         write_paragraph(to, f"{rule} is violated by seed {named}{more}", style="red")
 
 
-def _write_violation(to: "Console", plan: SweepPlan, violation: SavedViolation, again: str | None) -> None:
+def _write_failure(to: "Console", plan: SweepPlan, violation: FailureArtifact, again: str | None) -> None:
     agent, options = shlex.quote(plan.agent), options_words(plan)
     acts, faults = len(violation.scenario.acts), len(violation.scenario.faults)
     write_paragraph(to, f"\nviolated: {violation.broken}", style="bold red")
@@ -304,7 +304,7 @@ def duration_words(seconds: float) -> str:
 
 
 def _many_as_json(
-    plan: SweepPlan, first: int, summary: SweepSummary, seconds: float, violation: SavedViolation | None, repeats: bool
+    plan: SweepPlan, first: int, summary: SweepSummary, seconds: float, violation: FailureArtifact | None, repeats: bool
 ) -> dict[str, object]:
     return {
         "agent": plan.agent,

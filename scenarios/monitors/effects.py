@@ -27,15 +27,15 @@ from refold.events.session.events import (
     ToolCallFailed,
     ToolCallStarted,
 )
-from refold.scenarios.monitors.results import AT_ONCE_S, EvidenceWatch
+from refold.publishing.notifications import Recorded
+from refold.scenarios.monitors.results import AT_ONCE_S, ResultsMonitor
 from refold.scenarios.plan.world import Body, World
-from refold.sessions.notifications import Recorded
 from refold.sessions.outcome import RunResult
 
 OUTCOMES = {RunCompleted: "Completed", RunFailed: "Failed", RunCancelled: "Cancelled"}
 
 
-class EffectsWatch:
+class EffectsMonitor:
     """Watches one simulation.
 
     Args:
@@ -61,14 +61,14 @@ class EffectsWatch:
         self._cancelled: list[tuple[Body, float]] = []
         self._asking: dict[tuple[int, str], float | None] = {}
         """The sessions of which a model is being asked something, and when their runs were cancelled."""
-        self.evidence = EvidenceWatch(world, self._wrong, exercised)
+        self.results = ResultsMonitor(world, self._wrong, exercised)
 
     def observe(self, session: str, stored: StoredEvent, event: SessionEvent) -> None:
         """See one event that has just become durable."""
         version = stored.version
         if stored.pending is not None:
             self._see_pending(stored.stream, stored.pending)
-        self.evidence.observe(session, version, event)
+        self.results.observe(session, version, event)
         self._durable[session, version] = (stored.position, stored.at)
         match event:
             case ToolCallStarted():
@@ -122,7 +122,7 @@ class EffectsWatch:
 
     def begun(self, body: Body) -> None:
         """See that a tool's body begins."""
-        self.evidence.begun(body)
+        self.results.begun(body)
         self._exercised.add("EFFECTS")
         call = (body.session, body.call)
         if call not in self._started:
@@ -167,21 +167,21 @@ class EffectsWatch:
     def model_ended(
         self, sessions: Sequence[str], life: int, said: ModelResponse | ProviderError | None, *, begun: bool
     ) -> None:
-        """See what came of a model call; as `EvidenceWatch.model_ended`."""
+        """See what came of a model call; as `ResultsMonitor.model_ended`."""
         for session in sessions:
             cancelled_s = self._asking.pop((life, session), None)
             if cancelled_s is not None and self._world.now_s() > cancelled_s + AT_ONCE_S:
                 self._wrong("EFFECTS", session, "a model goes on answering though the run was cancelled")
-        self.evidence.model_ended(sessions, life, said, begun=begun)
+        self.results.model_ended(sessions, life, said, begun=begun)
 
     def life_over(self, life: int) -> None:
         """See that a process is gone."""
         self._asking.clear()
-        self.evidence.life_over(life)
+        self.results.life_over(life)
 
     def over(self) -> None:
         """Look back, once all is over."""
-        self.evidence.over()
+        self.results.over()
         for body, cancelled_s in self._cancelled:
             ended_s = body.ended_s
             if body.ignores_cancellation or body.is_subagent or ended_s is None:

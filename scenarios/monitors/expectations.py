@@ -23,11 +23,11 @@ from refold.events.core.ids import stream_name
 from refold.events.core.records import StoredEvent
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.events.session.events import InputQueued
+from refold.publishing.notifications import Missed, Published
+from refold.publishing.subscription import Subscription
 from refold.scenarios.plan.scenario import Watch
-from refold.sessions.notifications import Missed, Published
 from refold.sessions.outcome import RunResult
 from refold.sessions.session import Session
-from refold.sessions.subscription import Subscription
 
 
 class Said(msgspec.Struct, kw_only=True, eq=False):

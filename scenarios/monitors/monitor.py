@@ -1,20 +1,16 @@
-"""Looks at a simulation from outside, and notes what breaks a promise.
+"""Observes a simulation from outside and notes each rule that is broken.
 
-After each commit every event is checked as the next of its stream (INV0 to INV3); whenever somebody is told an outcome,
-the log must have it (INV5) and no body of that run may go on (INV7); whatever a model is shown must be of one session
-(INV4). Whenever a process starts on a file, everything that was acknowledged must be there, and each stream whole from
-its first event on (DURABLE). Once all is over, no tool may have run twice that must not (ONCE); what else is checked
-then, INV6 and the whole log, is in `refold.scenarios.simulator`.
+After each commit every event is checked as the next of its stream (INV0 to INV3). When a client is told an outcome, the
+log must have it (INV5) and no body of that run may go on (INV7). What a model is shown must be of one session (INV4).
+When a process starts on a file, everything that was acknowledged must be there, and each stream whole from its first
+event on (DURABLE). At the end no tool may have run twice that must not (ONCE); INV6 and the whole log are checked by
+`refold.scenarios.simulator`.
 
-What a simulation checks, in words, and the verdict on each promise after one scenario or many.
+`FaultCoverage` counts which faults met which sessions, doing what. A fault of one session's model call, tool or append
+meets that session; one of the whole process, such as a crash, meets every session. What a session was doing is told
+from its log alone, as it was just before.
 
-The rule: a promise that nothing was checked for has not been kept. It is *not exercised*, and the report says so.
-
-Which faults met which sessions, doing what: so that it can be told what was rehearsed, and what never came to pass.
-
-A fault of one session's model call, tool or append meets that session; one that hits the whole process, such as a crash
-or a clock that jumps, meets every session that there is. What a session was doing is told from its log alone, as it was
-just before; a session with something queued counts for that too.
+The rule: a rule that nothing was checked for does not hold. It is *not exercised*, and the report says so.
 """
 
 from collections import Counter
@@ -45,7 +41,7 @@ from refold.events.session.state import SessionState
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.durability import DurabilityCheck, stored_events
-from refold.scenarios.monitors.effects import EffectsWatch
+from refold.scenarios.monitors.effects import EffectsMonitor
 from refold.scenarios.plan.world import World
 from refold.sessions.outcome import Cancelled, RunResult
 
@@ -70,7 +66,7 @@ SITUATIONS: tuple[Situation, ...] = get_args(Situation)
 """All of them, in the order in which they are shown."""
 
 
-class Meeting(msgspec.Struct, frozen=True, order=True):
+class FaultCount(msgspec.Struct, frozen=True, order=True):
     """A kind of fault that met sessions in one situation."""
 
     fault: str
@@ -79,7 +75,7 @@ class Meeting(msgspec.Struct, frozen=True, order=True):
     times: int
 
 
-class Meetings:
+class FaultCoverage:
     """Counts which faults met which situations."""
 
     def __init__(self) -> None:
@@ -90,9 +86,9 @@ class Meetings:
         for situation in situations:
             self._times[type(fault).__name__, situation] += 1
 
-    def counted(self) -> tuple[Meeting, ...]:
+    def counted(self) -> tuple[FaultCount, ...]:
         """Return all that was counted, in order of fault and situation."""
-        return tuple(Meeting(fault, situation, times) for (fault, situation), times in sorted(self._times.items()))
+        return tuple(FaultCount(fault, situation, times) for (fault, situation), times in sorted(self._times.items()))
 
 
 def situations_of(state: SessionState, *, recovering: bool) -> list[Situation]:
@@ -142,8 +138,8 @@ class Broken(msgspec.Struct, frozen=True):
         return f"{self.rule} {self.stream} at {self.at_s:.3f} s: {self.message}"
 
 
-class SimulationWatch:
-    """Watches one simulation.
+class Monitor:
+    """Observes one simulation.
 
     Args:
         world: whose disk and bodies are looked at.
@@ -166,10 +162,10 @@ class SimulationWatch:
         self.broken: list[Broken] = []
         self.exercised: set[str] = set()
         """The rules that something was checked for."""
-        self.meetings = Meetings()
+        self.fault_coverage = FaultCoverage()
         self._lives: dict[str, int] = {}
         """In which life of the process each session's last event was recorded."""
-        self.effects = EffectsWatch(world, self.note, self.exercised)
+        self.effects = EffectsMonitor(world, self.note, self.exercised)
         self.shows_all = False
         """Whether models are shown whole histories, as they are."""
         self.summary_prompt: str | None = None
@@ -251,7 +247,7 @@ class SimulationWatch:
         for stream, checker in self._checkers.items():
             if checker.state is not None and (everywhere or stream.partition("/")[2] in (sessions or ())):
                 recovering = self._lives[stream] < self._world.life
-                self.meetings.add(fault, situations_of(checker.state, recovering=recovering))
+                self.fault_coverage.add(fault, situations_of(checker.state, recovering=recovering))
 
     def changed(self) -> list[str]:
         """Return the sessions in which something has happened, those of subagents too."""
@@ -350,7 +346,7 @@ class SimulationWatch:
     def said(self, request: ModelRequest, answer: ModelResponse) -> None:
         """See what a model is about to say."""
         for session in sessions_of(request):
-            self.effects.evidence.said(session, answer)
+            self.effects.results.said(session, answer)
 
     def answered(
         self, request: ModelRequest, life: int, said: ModelResponse | ProviderError | None, begun: bool

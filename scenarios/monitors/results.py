@@ -57,7 +57,7 @@ _Answer = tuple[str, str, tuple[str, ...], Usage]
 """What is compared of an answer: whose it is, its text, the tools that it calls, and what it cost."""
 
 
-class EvidenceWatch:
+class ResultsMonitor:
     """Watches one simulation.
 
     Args:

@@ -72,7 +72,7 @@ class SimulatedNetwork:
                 sent_s = end_s
         return sent_s
 
-    def bury(self) -> None:
+    def tear_down(self) -> None:
         """Let go of all connections: their process is gone."""
         for connection in list(self.connections):
             connection.drop()

@@ -11,7 +11,7 @@ from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import kind_and_identifier
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
 from refold.events.session.events import ModelFailed
-from refold.scenarios.monitors.monitor import SimulationWatch
+from refold.scenarios.monitors.monitor import Monitor
 from refold.scenarios.plan.world import World
 from refold.scenarios.world.model import SimulatedModel
 
@@ -23,10 +23,10 @@ OWN_CODE = f"{AgentLoopError.__name__}: "
 """So begins a failure of the agent's own code, such as its middleware, of which a wire knows nothing."""
 
 
-def wire_of(world: World, watch: SimulationWatch) -> "SimulatedWire | None":
+def wire_of(world: World, monitor: Monitor) -> "SimulatedWire | None":
     """Return the wire of a simulation; None = its models are objects of the process."""
     wire = world.scenario.wire
-    return None if wire == "none" else SimulatedWire(world, watch, wire)
+    return None if wire == "none" else SimulatedWire(world, monitor, wire)
 
 
 class SimulatedWire:
@@ -34,15 +34,15 @@ class SimulatedWire:
 
     Args:
         world: where chance, time and faults come from.
-        watch: is told what breaks a promise.
+        monitor: is told what breaks a promise.
         wire: whose API is spoken.
     """
 
-    def __init__(self, world: World, watch: SimulationWatch, wire: "Wire") -> None:
+    def __init__(self, world: World, monitor: Monitor, wire: "Wire") -> None:
         from refold.scenarios.wire.network import SimulatedNetwork
 
         self._world = world
-        self._watch = watch
+        self._monitor = monitor
         self._wire: Wire = wire
         self.network = SimulatedNetwork(world)
 
@@ -57,7 +57,7 @@ class SimulatedWire:
             self._world,
             model,
             self._wire,
-            refused=lambda reason: self._watch.note("INV0", "", reason),
+            refused=lambda reason: self._monitor.note("INV0", "", reason),
         )
         options: HttpOptions = {
             "transport": lambda: self.network.transport_to(host),
@@ -69,24 +69,24 @@ class SimulatedWire:
 
     def check_all_is_closed(self) -> None:
         """Note connections that are open though their process and its loop have ended in order."""
-        self._watch.exercised.add("INV7")
+        self._monitor.exercised.add("INV7")
         if self.network.connections:
-            self._watch.note("INV7", "", f"{len(self.network.connections)} connections outlive their process")
-        self.network.bury()
+            self._monitor.note("INV7", "", f"{len(self.network.connections)} connections outlive their process")
+        self.network.tear_down()
 
     async def check_log(self) -> None:
         """Note a key that got into the log, and failures that are of no known kind."""
         from refold.scenarios.wire.host import KEY
 
-        self._watch.exercised.update(("SECRET", "TYPED"))
+        self._monitor.exercised.update(("SECRET", "TYPED"))
         for event in await self._world.disk.read_all(limit=10**9):
             if KEY.encode() in event.data:
-                self._watch.note("SECRET", event.stream, f"version {event.version} holds the provider's key")
+                self._monitor.note("SECRET", event.stream, f"version {event.version} holds the provider's key")
             before = self._world.recorded.get(event.stream, 0)
             if kind_and_identifier(event.stream)[0] != SESSION_KIND or event.version <= before:
                 continue
             match SESSION_CODEC.decode(event):
                 case ModelFailed(kind="unknown" | "agent_loop", message=message) if not message.startswith(OWN_CODE):
-                    self._watch.note("TYPED", event.stream, f"version {event.version} is of no kind: {message}")
+                    self._monitor.note("TYPED", event.stream, f"version {event.version} is of no kind: {message}")
                 case _:
                     pass

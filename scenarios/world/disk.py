@@ -28,7 +28,7 @@ from typing import Any, Final, TypeVar
 
 from refold.events.core.errors import ConfigError, LogFormatError, PersistenceError
 from refold.scenarios import faults
-from refold.scenarios.monitors.monitor import SimulationWatch
+from refold.scenarios.monitors.monitor import Monitor
 from refold.scenarios.plan.world import World
 from refold.scenarios.world.disk_model import Damage, DiskModel, FolderSynced, Renamed, SyncFailed, WrittenAgain
 from refold.scenarios.world.loop import SimulatedLoop
@@ -199,28 +199,28 @@ class SimulatedDisk:
         )
         return self._store
 
-    async def starts(self, watch: SimulationWatch) -> bool:
+    async def starts(self, monitor: Monitor) -> bool:
         """Open the log and look whether all is there; return whether a process starts on it."""
         try:
             self._world.disk = await self.open()
-            await watch.opened()
+            await monitor.opened()
         except LogFormatError as error:
-            watch.note("DURABLE", "", f"the log cannot be opened any more: {error}")
+            monitor.note("DURABLE", "", f"the log cannot be opened any more: {error}")
             return False
         except PersistenceError:  # As a process that cannot start, and is started again.
-            await self.close(watch)
+            await self.close(monitor)
             return False
         return True
 
-    async def taken_over(self, watch: SimulationWatch) -> bool:
+    async def taken_over(self, monitor: Monitor) -> bool:
         """Open the log in another process that finds no lock file, beside the one that has it; return as `starts`."""
         if self._store is not None:
             self._former.append(self._store)
             self._store = None
         (self._folder() / f"{LOG}.lock").unlink(missing_ok=True)
-        return await self.starts(watch)
+        return await self.starts(monitor)
 
-    async def close(self, watch: SimulationWatch) -> None:
+    async def close(self, monitor: Monitor) -> None:
         """Close the log in order, if this life has opened it, which leaves no file open."""
         for store in (self._store, *reversed(self._former)):
             if store is not None:
@@ -228,7 +228,7 @@ class SimulatedDisk:
         await asyncio.sleep(CLOSED_S)
         assert self._attached is not None
         if self._attached.open_files and not self._world.dying:
-            watch.note("INV7", "", f"a closed store leaves {self._attached.open_files} files open")
+            monitor.note("INV7", "", f"a closed store leaves {self._attached.open_files} files open")
 
     def look(self, looking: Coroutine[Any, Any, T]) -> T:
         """Look at the log that the last life has left, without faults."""
@@ -238,7 +238,7 @@ class SimulatedDisk:
         try:
             return loop.run_until_complete(looking)
         finally:
-            loop.run_until_complete(self.bury())
+            loop.run_until_complete(self.tear_down())
             asyncio.set_event_loop(None)
             loop.close()
 
@@ -280,7 +280,7 @@ class SimulatedDisk:
                 if _outlives_process(path.name)
             }
 
-    async def bury(self) -> None:
+    async def tear_down(self) -> None:
         """Let go of what a dead life has open."""
         stores = [store for store in (self._store, *reversed(self._former)) if store is not None]
         self._store, self._former = None, []

@@ -27,7 +27,7 @@ from refold.events.session.state import Run
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.expectations import Watching
-from refold.scenarios.monitors.monitor import SimulationWatch, marked
+from refold.scenarios.monitors.monitor import Monitor, marked
 from refold.scenarios.plan.scenario import Abandon, AnyAct, Cancel, Clear, Decide, Say, Scenario, Watch
 from refold.scenarios.plan.world import World
 from refold.scenarios.world.disk import SimulatedDisk
@@ -40,7 +40,7 @@ async def carry_out(
     key: str,
     runtime: AgentRuntime,
     world: World,
-    watch: SimulationWatch,
+    monitor: Monitor,
     watching: Watching | None,
     *,
     life: int,
@@ -52,7 +52,7 @@ async def carry_out(
         key: of its commands, the same each time.
         runtime: of the process that is asked.
         world: tells the time.
-        watch: sees what is told.
+        monitor: sees what is told.
         watching: of an act `Watch`, what was seen before.
         life: of that process.
 
@@ -62,7 +62,7 @@ async def carry_out(
     session = await runtime.session(act.session)
     match act:
         case Say(text=text, times=times):
-            return await _told(watch, act, await session.send(marked(act.session, text * times), key=key), life)
+            return await _told(monitor, act, await session.send(marked(act.session, text * times), key=key), life)
         case Cancel():
             await session.cancel(key=key)
         case Abandon(text=text, after_s=after_s):
@@ -72,26 +72,26 @@ async def carry_out(
                 sending.cancel()
                 await asyncio.wait([sending])
             if not sending.cancelled():
-                return await _told(watch, act, sending.result(), life)
-            watch.effects.evidence.given_up(act.session, key)
+                return await _told(monitor, act, sending.result(), life)
+            monitor.effects.results.given_up(act.session, key)
         case Decide(allow=allow):
             for waiting in await session.approvals():
                 await session.decide(waiting.call, allow=allow, key=f"{key} {waiting.call}")
         case Clear():
             await session.clear(key=key)
-            await watch.cleared(act.session, key)
+            await monitor.cleared(act.session, key)
         case Watch():
             assert watching is not None
-            watch.exercised.add("FOLLOW")
+            monitor.exercised.add("FOLLOW")
             await watching.follow(session, max(0.0, act.at_s + act.for_s - world.now_s()))
             for problem in watching.problems:
-                watch.note("FOLLOW", stream_name(SESSION_KIND, session.id), problem)
+                monitor.note("FOLLOW", stream_name(SESSION_KIND, session.id), problem)
     return "done"
 
 
-async def _told(watch: SimulationWatch, act: AnyAct, result: RunResult, life: int) -> str:
-    await watch.look_for(act.session, result)
-    watch.told(act.session, result, life)
+async def _told(monitor: Monitor, act: AnyAct, result: RunResult, life: int) -> str:
+    await monitor.look_for(act.session, result)
+    monitor.told(act.session, result, life)
     return type(result.outcome).__name__
 
 
@@ -134,7 +134,7 @@ class Progress:
 
     scenario: Scenario
     world: World
-    watch: SimulationWatch
+    monitor: Monitor
     replies: SimulatedReplies
     files: SimulatedDisk | None
     """What the log lies on; None = it is in memory."""
@@ -170,7 +170,7 @@ class Life:
         self._progress = progress
         self._world = progress.world
         self._number = progress.world.life
-        self._watch = progress.watch
+        self._monitor = progress.monitor
         self._beside = beside
         self._store = progress.store()
         self._ending: asyncio.Event = asyncio.Event()
@@ -197,7 +197,7 @@ class Life:
             await asyncio.sleep(START_AGAIN_S)
             return
         progress.replies.serve(runtime.system)
-        runtime.subscribe(partial(self._watch.effects.published, self._number))
+        runtime.subscribe(partial(self._monitor.effects.published, self._number))
         waiting = {index: act for index, act in enumerate(progress.acts) if index not in progress.outcomes}
         acts = [self._begin_act(runtime, index) for index in waiting]
         progress.on_act = partial(self._begin_act, runtime)
@@ -213,7 +213,7 @@ class Life:
                     if isinstance(act, Watch):  # Somebody follows the session on, where it goes on.
                         task.cancel()
                 world.life += 1
-                if progress.files is None or await progress.files.taken_over(self._watch):
+                if progress.files is None or await progress.files.taken_over(self._monitor):
                     await Life(progress, beside=True).live()
             elif everything.done():
                 everything.result()
@@ -226,14 +226,14 @@ class Life:
             task.cancel()
         await asyncio.gather(*outside, return_exceptions=True)
         if progress.files is not None and not self._beside:
-            await progress.files.close(self._watch)
+            await progress.files.close(self._monitor)
         self._check_nothing_is_left()
 
     def _check_nothing_is_left(self) -> None:
         current = asyncio.current_task()
         left = sorted(_said_of(task) for task in asyncio.all_tasks() if task is not current)
         if left and not self._beside and not self._world.dying and not any(body.running for body in self._world.bodies):
-            self._watch.note("INV7", "", f"a closed runtime leaves tasks: {', '.join(left)}")
+            self._monitor.note("INV7", "", f"a closed runtime leaves tasks: {', '.join(left)}")
 
     def _timed(self, fault: AnyFault) -> None:
         if self._world.is_calm() or self._world.dying or self._world.plan.has_happened(fault):
@@ -280,7 +280,7 @@ class Life:
         while True:
             try:
                 key, watching = f"{self._world.keys}act {index}", self._progress.watching.get(index)
-                return await carry_out(act, key, runtime, self._world, self._watch, watching, life=self._number)
+                return await carry_out(act, key, runtime, self._world, self._monitor, watching, life=self._number)
             except (PersistenceError, BackpressureShed, AskTimeout) as error:
                 self._require_excuse(error)
                 await asyncio.sleep(1.0)
@@ -324,14 +324,14 @@ class Life:
             if self._world.now_s() > scenario.calm_s + scenario.patience_s:
                 waiting = [f"act {index}" for index, task in enumerate(acts) if not task.done()]
                 not_over = f"not over in time; waiting: {', '.join(waiting)}"
-                self._watch.note("LIVENESS", ", ".join(open_now or ()), not_over)
+                self._monitor.note("LIVENESS", ", ".join(open_now or ()), not_over)
             if self._world.is_calm():
                 await self._resume_what_waits(runtime, open_now or ())
             await asyncio.sleep(LOOK_S)
         # So that no fault of the plan hits who only looks.
         await asyncio.sleep(max(0.0, scenario.calm_s - self._world.now_s()))
-        self._watch.exercised.add("LIVENESS")
-        for session_id in self._watch.changed():
+        self._monitor.exercised.add("LIVENESS")
+        for session_id in self._monitor.changed():
             await self._compare(runtime, session_id)
 
     async def _open_streams(self) -> list[str] | None:
@@ -356,13 +356,13 @@ class Life:
     async def _compare(self, runtime: AgentRuntime, session_id: str) -> None:
         """Compare what a session shows, and what those see who follow it, with what its log adds up to."""
         session = await runtime.session(session_id)
-        self._watch.exercised.update(("INV6", "FOLLOW"))
+        self._monitor.exercised.update(("INV6", "FOLLOW"))
         state, stream = await session.state_at(), stream_name(SESSION_KIND, SessionId(session_id))
         payloads = await self._world.disk.read_payloads(stored_hashes(state.messages))
         if await session.history() != all_restored(state.messages, payloads):
-            self._watch.note("INV6", stream, "the history that is shown is not what the log adds up to")
+            self._monitor.note("INV6", stream, "the history that is shown is not what the log adds up to")
         async with session.follow(after_version=0) as followed:
             followed.end()  # What happens from now on is not waited for.
             seen = [item.version async for item in followed if isinstance(item, RecordedEvent)]
         if seen != list(range(1, state.version + 1)):
-            self._watch.note("FOLLOW", stream, f"who follows the session from its beginning sees the versions {seen}")
+            self._monitor.note("FOLLOW", stream, f"who follows the session from its beginning sees the versions {seen}")

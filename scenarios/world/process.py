@@ -1,25 +1,17 @@
-"""A process with a runtime on a simulated loop, driven from outside step by step.
+"""A process with a runtime on a simulated loop, driven from outside step by step, and how such a process ends.
 
     process = SimulatedProcess(agent, Scenario(acts=(Say(session="alice"),), seed=7))
     process.start()
     process.do(lambda runtime: ask_something_of(runtime))
     process.crash()                                             # The next one runs on the same disk.
 
-`refold.scenarios.simulator` plays a whole scenario; here whoever drives decides what happens next, and time stands
-still in between. The acts of the scenario are not played. The rule: a process that dies, by order or by a fault, is
-buried and followed by the next one before anything else happens.
+`refold.scenarios.simulator` plays a whole scenario; here the caller decides what happens next, and time stands still in
+between. The acts of the scenario are not played.
 
-Garbage collection by hand, between the lives of a simulated process and never in the middle of one.
-
-A collection that begins whenever memory says so would run finalizers at a step that is another one in each process. And
-what was there before a simulation is none of its garbage: it is set aside, so that a collection between two lives walks
-over what the life has left and not over all that a test run holds, which takes a hundred times as long.
-
-The end of a life of the simulated process: what is left of it learns that it is gone, until nothing is left.
-
-A crash stops the loop between two steps. Tasks that wait then would be found by the garbage collector some time later,
-in an order that nobody knows; so they are cancelled in the order in which they were made, until none is left. The rule:
-nothing that they do counts, so whoever buries a life has cut it off from the disk before.
+A crash stops the loop between two steps. Tasks that wait then would be collected as garbage some time later, in an
+order that cannot be foreseen; `tear_down` therefore cancels them in the order in which they were made, until none is
+left. The rules: the store is cut off from the disk before, so that nothing they do counts; and a process that dies is
+torn down and followed by the next one before anything else happens.
 """
 
 import asyncio
@@ -34,38 +26,38 @@ from refold.agent_runtime import AgentRuntime
 from refold.agents.loading import AgentSource
 from refold.events.core.errors import PersistenceError
 from refold.scenarios import faults
-from refold.scenarios.monitors.monitor import SimulationWatch
+from refold.scenarios.monitors.monitor import Monitor
 from refold.scenarios.plan.scenario import Scenario
 from refold.scenarios.plan.world import World
 from refold.scenarios.world.agent import simulated_agent
 from refold.scenarios.world.loop import SeededSchedule, SimulatedLoop, SimulationError, SparseSchedule
 from refold.scenarios.world.store import SimulatedStore
 
-BURIAL_STEPS_MAX = 200_000
-"""So many steps may what is left of a dead life take until it has ended."""
+TEARDOWN_STEPS_MAX = 200_000
+"""Most steps that the tasks of a dead life may take until they have ended."""
 
 
-class Gone(BaseException):
+class ProcessDied(BaseException):
     """The process is dead: passes through everything."""
 
 
-def bury(loop: SimulatedLoop, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> bool:
-    """End everything on a loop and close it; return whether it came to an end.
+def tear_down(loop: SimulatedLoop, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> bool:
+    """End all tasks of a loop and close it; return whether they ended.
 
     Args:
         loop: of the life that is over.
         last: what is done on it in the end.
     """
-    left = loop.steps + BURIAL_STEPS_MAX
+    left = loop.steps + TEARDOWN_STEPS_MAX
 
     def limit(step: int) -> None:
         if step > left:
-            raise Gone
+            raise ProcessDied
 
     loop.before_step = limit
     loop.set_exception_handler(_ignore)
     logged = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # Nobody hears the dead.
+    logging.disable(logging.CRITICAL)  # What a dead process logs is not seen.
     try:
         while True:
             loop.run_until_complete(loop.shutdown_asyncgens())
@@ -80,7 +72,7 @@ def bury(loop: SimulatedLoop, last: Callable[[], Coroutine[Any, Any, None]] | No
                 task.cancel()
             if begun:
                 loop.run_until_complete(asyncio.gather(*begun, return_exceptions=True))
-    except (Gone, SimulationError):
+    except (ProcessDied, SimulationError):
         return False
     finally:
         logging.disable(logged)
@@ -115,7 +107,7 @@ class SimulatedProcess:
 
     def __init__(self, agent: AgentSource, scenario: Scenario) -> None:
         self.world = World(scenario)
-        self.watch = SimulationWatch(self.world)
+        self.monitor = Monitor(self.world)
         self._agent = agent
         self._time_s = 0.0
         self._loop: SimulatedLoop | None = None
@@ -141,12 +133,12 @@ class SimulatedProcess:
         assert self._runtime is not None
         try:
             return self._loop.run_until_complete(work(self._runtime))
-        except Gone:
+        except ProcessDied:
             self.crash()
             return None
 
     def begin(self, work: Callable[[AgentRuntime], Coroutine[Any, Any, None]], name: str) -> None:
-        """Let somebody outside begin something, which goes on as time does, as long as the process lives."""
+        """Begin work as a client does; it goes on as time does, as long as the process lives."""
         assert self._loop is not None
         assert self._runtime is not None
         self._loop.create_task(work(self._runtime), name=name)
@@ -182,13 +174,13 @@ class SimulatedProcess:
         loop.before_step = self._before_step
         self.world.loop, self.world.dying = loop, False
         self._store = SimulatedStore(
-            self.world.disk, self.world.plan, self.world.die, self.watch.committed, self.watch.seen
+            self.world.disk, self.world.plan, self.world.die, self.monitor.committed, self.monitor.seen
         )
-        agent = simulated_agent(self._agent, self.world, asked=self.watch.asked, approval=None)
+        agent = simulated_agent(self._agent, self.world, asked=self.monitor.asked, approval=None)
         self._runtime = AgentRuntime(agent, log=self._store, clock=self.world.clock, inbox_poll_s=0)
         try:
             loop.run_until_complete(self._runtime.open())
-        except (Gone, PersistenceError):
+        except (ProcessDied, PersistenceError):
             return False
         return True
 
@@ -197,12 +189,12 @@ class SimulatedProcess:
             assert isinstance(fault, faults.CrashAtStep)
             self.world.die()
         if self.world.dying:
-            raise Gone
+            raise ProcessDied
 
     async def _close(self, runtime: AgentRuntime) -> list[str]:
         await runtime.close()
         for _ in range(100):
-            await asyncio.sleep(0)  # Those outside are told, and go.
+            await asyncio.sleep(0)  # Clients are told, and go.
         if any(body.running for body in self.world.bodies):
             return []
         current = asyncio.current_task()
@@ -214,17 +206,21 @@ class SimulatedProcess:
             return
         assert self._store is not None
         self._time_s = self._loop.time()
-        self._store.bury()
+        self._store.tear_down()
         for body in self.world.bodies:
             body.running = False
-        buried, self._loop, self._runtime = bury(self._loop), None, None
+        ended, self._loop, self._runtime = tear_down(self._loop), None, None
         gc.collect()
-        assert buried, "what was left of a dead process does not end"
+        assert ended, "what was left of a dead process does not end"
 
 
 @contextmanager
-def garbage_by_hand() -> Generator[None]:
-    """Collect no garbage inside but by `gc.collect()`, and then only what was made inside."""
+def manual_gc() -> Generator[None]:
+    """Collect no garbage inside but by `gc.collect()`, and then only what was made inside.
+
+    A collection that memory triggers would run finalizers at another step in each process. Objects from before are set
+    aside: a walk over all that a test run holds takes a hundred times as long as one over what a life has left.
+    """
     collecting, frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.disable()
     gc.freeze()
@@ -232,7 +228,7 @@ def garbage_by_hand() -> Generator[None]:
         yield
     finally:
         gc.unfreeze()
-        if frozen:  # Somebody had set things aside before.
+        if frozen:  # Objects had been set aside before.
             gc.freeze()
         if collecting:
             gc.enable()

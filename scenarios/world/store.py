@@ -134,13 +134,13 @@ class SimulatedStore:
         return await self._disk.load_snapshot(stream)
 
     async def close(self) -> None:
-        self.bury()
+        self.tear_down()
 
     def fence(self) -> None:
         """Refuse every append from now on, as a log does that another process has taken over."""
         self._fenced = True
 
-    def bury(self) -> None:
+    def tear_down(self) -> None:
         """Refuse everything from now on: the life is over."""
         self._dead = True
         if self._never is not None and not self._never.done():
@@ -198,7 +198,7 @@ class SimulatedReplies:
             if not letter.ended.key.startswith("tool:"):  # That of a process that lives beside this one stays there.
                 self._set_timer(letter, system)
 
-    def bury(self) -> None:
+    def tear_down(self) -> None:
         """Take nothing more of the present life, and forget what only it could tell."""
         self._systems.clear()
         for letter in [letter for letter in self._under_way if letter.ended.key.startswith("tool:")]:

@@ -40,13 +40,13 @@ def with_stand_ins(agent: AgentSource) -> AgentSource:
     """
     source = checked_source(agent, "what is to have stand-ins")
     if isinstance(source, Agent):
-        return _with_stand_ins(source, ())
-    return lambda: _with_stand_ins(made_agent(source), ())
+        return _with_stubs(source, ())
+    return lambda: _with_stubs(made_agent(source), ())
 
 
-def _with_stand_ins(agent: Agent, above: tuple[int, ...]) -> Agent:
+def _with_stubs(agent: Agent, above: tuple[int, ...]) -> Agent:
     above = (*above, id(agent))
-    tools = [_of_subagent(tool, above) if isinstance(tool, SubagentTool) else _stand_in(tool) for tool in agent.tools]
+    tools = [_of_subagent(tool, above) if isinstance(tool, SubagentTool) else _stub(tool) for tool in agent.tools]
     return msgspec.structs.replace(agent, tools=tools)
 
 
@@ -54,10 +54,10 @@ def _of_subagent(tool: SubagentTool[..., object], above: tuple[int, ...]) -> Too
     if isinstance(tool.agent, str):
         return tool
     leads_back = id(tool.agent) in above  # To one that the runtime has in any case.
-    return replace(tool, agent=tool.agent.name if leads_back else _with_stand_ins(tool.agent, above))
+    return replace(tool, agent=tool.agent.name if leads_back else _with_stubs(tool.agent, above))
 
 
-def stand_in_of(spec: ToolSpec) -> Tool[..., object]:
+def stub_of(spec: ToolSpec) -> Tool[..., object]:
     """Return a stand-in for a tool of which nothing is known but its description.
 
     Raises:
@@ -80,7 +80,7 @@ def stand_in_of(spec: ToolSpec) -> Tool[..., object]:
     return cast("Tool[..., object]", made)
 
 
-def _stand_in(tool: Tool[..., object]) -> Tool[..., object]:
+def _stub(tool: Tool[..., object]) -> Tool[..., object]:
     async def carry_out(body: ToolBody, values: dict[str, object], context: ToolContext[object]) -> object:
         return f"{tool.name} was rehearsed with {', '.join(sorted(values)) or 'nothing'}"
 
@@ -114,5 +114,5 @@ def recorded_agent(configuration: AgentConfiguration, payloads: Mapping[PayloadH
         name=configuration.agent,
         config=AgentConfig(system_prompt=prompt, **given),
         provider=ScriptedProvider([]),
-        tools=tuple(stand_in_of(spec) for spec in specs),
+        tools=tuple(stub_of(spec) for spec in specs),
     )

@@ -214,7 +214,7 @@ async def test_a_subscriber_that_raises_is_counted_and_disturbs_nobody(log: Even
         runtime.subscribe(fails)
         runtime.subscribe(lambda recorded: seen.append(recorded.version))
         assert (await session.send("go")).text == "fine"
-        assert runtime.hub.failures == len(seen) == len(await types_of(session))
+        assert runtime.event_bus.failures == len(seen) == len(await types_of(session))
 
 
 # Closing, and going on

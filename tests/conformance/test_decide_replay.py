@@ -1,4 +1,4 @@
-"""Level `decide`: today's agent in shadow on what a session recorded; what it does otherwise, and what it cannot say.
+"""Level `decide`: a dry run of today's agent on what a session recorded; what differs, and what cannot be compared.
 
 Every other test of this folder whose log one agent wrote is such a replay as well: it must find nothing.
 """
@@ -47,7 +47,7 @@ from refold.events.core.errors import DivergenceError
 from refold.events.session.events import ModelFailed, ToolApprovalRequested, ToolCallCompleted
 from refold.memory import EpisodicStore, WorkingMemory
 from refold.replay import ReplayReport, replay, replay_sync
-from refold.replay.report import What
+from refold.replay.core_replay import What
 from refold.stores import InMemoryStore
 
 STORY = "story " * 300

@@ -226,7 +226,8 @@ def test_a_child_that_is_forked_while_another_thread_begins_to_connect_or_tells_
     log: Path,
 ) -> None:
     program = """
-from refold.actors import cancellation, future
+from refold.actors import cancellation
+from refold.actors.kernel import future
 
 class SlowToBegin(Connection):
     @property

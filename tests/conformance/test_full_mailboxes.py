@@ -132,7 +132,7 @@ async def test_a_command_that_another_process_left_durably_is_not_lost_to_a_full
     beside.touch()
     store = FailingStore(InMemoryStore())
     async with flooded(store, ASKING, say("paid"), *NEVER) as flood:
-        inbox, reader = Inbox(beside, SystemClock()), InboxReader(flood.runtime, beside)
+        inbox, reader = Inbox(beside, SystemClock()), InboxReader(flood.runtime.context, beside)
         entry = await inbox.put("alice", Decide(call=await only_call(flood.session), allow=True), "key")
         asking = Hold()
         store.fail_reads(asking, of="session/alice", times=1)  # The log is asked first, and then the session.

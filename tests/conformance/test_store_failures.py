@@ -694,7 +694,7 @@ async def test_c2_observers_that_fail_are_counted_and_logged_and_the_run_goes_on
         runtime.subscribe(lambda recorded: seen.append(recorded.version))
         assert (await ended(clock, sending(session))).text == "done"
         assert seen == list(range(1, 18))
-        assert runtime.hub.failures == 4 * len(seen)
+        assert runtime.event_bus.failures == 4 * len(seen)
     assert caplog.text.count("a subscriber failed on version") == 4 * len(seen)
     assert await batches_of(store.inner) == UNDISTURBED
 

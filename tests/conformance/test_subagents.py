@@ -365,7 +365,7 @@ async def test_a_child_is_cancelled_with_its_parent(log: EventStore) -> None:
             found = await runtime.session(name)
             assert (await types_of(found))[-1] == "RunCancelled"
             assert await told(found) == ["Cancelled by user"]
-        assert runtime._in_flight.count() == 0
+        assert runtime.context.in_flight.count() == 0
         assert len(await runtime.sessions()) == 3
 
 
@@ -551,7 +551,7 @@ async def test_a_parent_that_is_cancelled_while_its_child_begins_leaves_no_work(
         assert (was_reached, cancelling.done()) == (True, True)
         assert (await sending).outcome == Cancelled()
         assert (await types_of(await child_of(runtime, session)))[-1] == "RunCancelled"
-        assert runtime._in_flight.count() == 0
+        assert runtime.context.in_flight.count() == 0
 
 
 async def test_a_child_whose_session_fails_for_good_is_a_crashed_result(memory: InMemoryStore) -> None:
@@ -560,7 +560,7 @@ async def test_a_child_whose_session_fails_for_good_is_a_crashed_result(memory: 
     async with sent_to(boss, memory, close_grace_s=0) as (runtime, session, sending):
         await held.asked.wait()
         await runtime.system.ref(STREAMS[1]).stop(block=False)
-        runtime.hub.session_failed((await child_of(runtime, session)).id, "it was stopped")
+        runtime.event_bus.session_failed((await child_of(runtime, session)).id, "it was stopped")
         assert (await sending).outcome == Completed()
         [result] = await results_of(session)
         assert (result.kind, "failed for good" in result.text) == ("crashed", True)

@@ -41,7 +41,7 @@ from refold.events.session.invariants import SessionChecker, check_state
 from refold.events.session.state import SessionState
 from tests.selfcheck.exhaustive.enabled_commands import TOOL_NAMES, Move, Moves
 from tests.selfcheck.exhaustive.log_reader import Witness
-from tests.selfcheck.exhaustive.properties import Promises
+from tests.selfcheck.exhaustive.properties import Properties
 from tests.selfcheck.exhaustive.rules import RULES, Rule
 from tests.selfcheck.exhaustive.scope import STREAM, UNHEARD_OF, Scope
 from tests.selfcheck.exhaustive.trial import ordinary_command
@@ -130,7 +130,7 @@ class Life:
         self._state = core.initial()
         scope = _scope(self._random)
         self._moves = Moves(scope)
-        self._promises = Promises(self._moves.configuration)
+        self._promises = Properties(self._moves.configuration)
         self._witness, self._checker = Witness(), SessionChecker(STREAM)
         self._now = BEGAN_AT
         self._begun_at, self._waited_us = 0, 0

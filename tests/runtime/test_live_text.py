@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from refold import RunId, SessionId, Streamed, TextDelta, ThinkingDelta
 from refold.commands.cli import app
 from refold.commands.output import safe_text
-from refold.commands.run.live_text import LiveText
+from refold.commands.run.shown import LiveText
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.ids import EventRef, StreamName
 from refold.events.model.messages import RequestReference

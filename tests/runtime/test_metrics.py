@@ -369,7 +369,7 @@ async def test_shed_messages_and_failing_subscribers_are_live_counts() -> None:
     assert sum(isinstance(end, BackpressureShed) for end in ended) == 2
     assert found.live is not None
     assert (found.live.shed_commands, found.inputs) == (2, 4)
-    assert found.live.observer_failures == runtime.hub.failures > 0
+    assert found.live.observer_failures == runtime.event_bus.failures > 0
 
 
 # Who may ask, and when

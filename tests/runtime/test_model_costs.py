@@ -31,8 +31,7 @@ from refold.actors import ManualClock
 from refold.commands.cli import app
 from refold.events.model.spending import Price, cost_of
 from refold.events.session.events import ModelInterrupted
-from refold.events.views.metrics import MetricsState, count_all, snapshot
-from refold.events.views.metrics_counts import nano_cost
+from refold.events.views.metrics import MetricsState, count_all, nano_cost, snapshot
 from refold.metrics import MetricsSnapshot, ModelCounts, read_metrics, read_statistics
 from refold.providers.scripted import ScriptItem
 from refold.stores import EventStore, InMemoryStore

@@ -16,7 +16,7 @@ from refold.events import CommandRejected, Effect, Event, KeyedCommand, KeyedEve
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.errors import ConfigError, DivergenceError, LogFormatError
 from refold.inspection.check import NotDecoded, check_log
-from refold.inspection.kinds import stream_kind
+from refold.inspection.kinds import StreamKind
 from refold.replay import Level, NotReplayed, replay, replay_sync, state_at
 from refold.stores import SQLiteStore
 from tests.runtime.conftest import LogBuilder
@@ -149,7 +149,7 @@ async def test_one_stream_alone_is_replayed(log: Path) -> None:
 
 def test_a_kind_with_a_core_and_a_codec_of_its_own_can_be_given_too(log: Path) -> None:
     checked = CheckedCore(TillCore)
-    report = replay_sync(log, stream="till/a", kinds={"till": stream_kind(checked, checked.codec)})
+    report = replay_sync(log, stream="till/a", kinds={"till": StreamKind(checked, checked.codec)})
     assert (report.divergence, report.events) == (None, 4)
 
 

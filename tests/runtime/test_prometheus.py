@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from refold import AgentConfig, AgentRuntime, ConfigError, ScriptedProvider, ToolError, say, tool, use
-from refold.events.views.metrics_counts import AgentCounts, LiveCounts, ToolCounts
+from refold.events.views.metrics_snapshot import AgentCounts, LiveCounts, ToolCounts
 from refold.metrics import MetricsSnapshot, PrometheusCollector, prometheus_text
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

@@ -11,10 +11,10 @@ from refold.events.core.ids import EventRef, RunId, SessionId, StreamName
 from refold.events.model.configuration import CORE_VERSION, CodeIdentity
 from refold.events.session.core import SESSION_CODEC
 from refold.events.session.events import RunCompleted, RunResumed, SessionEvent
-from refold.lifecycle import PROBATION_S, resume_open_runs
-from refold.sessions.event_bus import SessionHub
+from refold.publishing.event_bus import EventBus
 from refold.stores import EventStore, InMemoryStore
 from refold.stores.sample_batches import batch
+from refold.takeover import PROBATION_S, resume_open_runs
 from tests.conformance.failing_store import FailingStore
 
 RESUMED = RunResumed(run=RunId("run_1"), code=CodeIdentity(refold="0.1.0", core=CORE_VERSION), fingerprint="")
@@ -34,7 +34,7 @@ class Setup:
     def __init__(self, store: EventStore | None = None) -> None:
         self.clock = ManualClock()
         self.store = store or InMemoryStore()
-        self.hub = SessionHub()
+        self.event_bus = EventBus()
         self.woken: list[str] = []
         self.system = ActorSystem(clock=self.clock)
         self.system.register("session", lambda _: Sleeper(self.woken))
@@ -57,7 +57,7 @@ class Setup:
             correlation=EventRef(""),
             causation=None,
         )
-        self.hub.recorded(SessionId(session), [recorded])
+        self.event_bus.recorded(SessionId(session), [recorded])
 
 
 async def test_runs_that_were_resumed_in_vain_go_on_last_and_each_after_the_one_before_has_made_progress() -> None:
@@ -67,7 +67,7 @@ async def test_runs_that_were_resumed_in_vain_go_on_last_and_each_after_the_one_
     await setup.open_run("c", resumed=True)
     await setup.open_run("d")
     await setup.store.append([batch("session/closed", 0)])
-    resuming = asyncio.create_task(resume_open_runs(setup.system, setup.hub, setup.store))
+    resuming = asyncio.create_task(resume_open_runs(setup.system, setup.event_bus, setup.store))
     await setup.clock.settle()
     assert setup.woken == ["d", "a"]
     setup.happens("a", RESUMED)
@@ -92,7 +92,7 @@ async def test_a_stream_that_cannot_be_read_costs_its_own_session_only() -> None
     setup = Setup(store)
     for session in "abc":
         await setup.open_run(session)
-    await resume_open_runs(setup.system, setup.hub, setup.store)
+    await resume_open_runs(setup.system, setup.event_bus, setup.store)
     await setup.clock.settle()
     assert setup.woken == ["a", "b", "c"]
     await setup.system.close()

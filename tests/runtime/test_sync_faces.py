@@ -27,11 +27,9 @@ FACES: list[tuple[type, type]] = [
 
 NOT_FOR_THREADS = {
     AgentRuntime: {
-        "has_hooks",  # Asked where inputs are taken, on the loop.
-        "hooks_of",  # Likewise.
+        "context",  # What its parts share, on the loop.
         "host",  # Awaited; the refs of what it hosts serve threads. Host by `asynchronous`, on the loop.
-        "hub",  # Used on the loop only; `subscribe` and `follow` are the ways to it.
-        "log",  # The logger.
+        "event_bus",  # Used on the loop only; `subscribe` and `follow` are the ways to it.
         "open",  # A SyncRuntime is open.
         "require_open",  # Asks whether this is the loop.
         "store",  # Its methods are awaited; reach it by `asynchronous`, on the loop.

@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from refold.scenarios import Say, Scenario, Simulator, drawn_scenario
-from refold.scenarios.failure_artifact import read_scenario, reserved_stem, save_violation
+from refold.scenarios.failure_artifact import read_scenario, reserved_stem, save_failure
 from tests.scenarios.rehearsed import made
 
 SCENARIO = Scenario(acts=(Say(session="a"),))
@@ -31,7 +31,7 @@ def test_what_was_found_is_told_where_it_cannot_be_saved(tmp_path: Path) -> None
     file = tmp_path / "file"
     file.write_text("")
     tried: list[int] = []
-    saved = save_violation(simulator, report, file, "it", tries_max=3, tried=tried.append)
+    saved = save_failure(simulator, report, file, "it", tries_max=3, tried=tried.append)
     assert (saved.log, saved.file, saved.test) == (None, None, None)
     assert saved.unsaved is not None
     assert "nothing can be saved in" in saved.unsaved

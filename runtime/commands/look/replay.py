@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from refold.agents.agent import Agent
-    from refold.inspection.core_replay import Divergence
     from refold.inspection.kinds import GivenKind
+    from refold.replay.core_replay import Divergence
     from refold.replay.log_replay import Level, ReplayReport
 
 
@@ -47,7 +47,7 @@ def replay(
         LevelName | None,
         typer.Option(
             help="fold: the state only. core: every decision, compared with the recorded one. decide: also what of "
-            "--agent decides, in shadow. [default: decide with --agent, else core]",
+            "--agent decides, as a dry run. [default: decide with --agent, else core]",
             show_default=False,
         ),
     ] = None,
@@ -65,7 +65,7 @@ def replay(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Do a log again with today's code.
+    """Replay a log with today's code.
 
     Exits 1 at a divergence, and shows both sides; and if nothing was replayed, since today's code knows none of the
     kinds of streams in the log. Exits 2 where no stream of the log is of a kind that --kind names. At level core the
@@ -74,7 +74,7 @@ def replay(
     are not recorded, so a change of admit alone shows nowhere. No model and no tool runs, and of your code only the
     cores that --kind names.
 
-    At level decide, what of --agent decides is run in shadow on what its sessions and those of its subagents recorded:
+    At level decide, what of --agent decides makes a dry run on what its sessions and those of its subagents recorded:
     configuration, prompt, tool schemas, offer, recall, context window, middleware, argument checks, policy, output
     type. No provider, tool or network can be called. What could not be compared is counted, with why; exits 1, too, if
     nothing was. Other streams are decided again as at level core.

@@ -1,22 +1,22 @@
 """`refold chat [AGENT]`: a conversation in the terminal, durable from its first event.
 
 Read `refold.commands.run.chat_session` for the other side, which has the event loop in a thread of its own: this thread
-waits for the person. The rules: Ctrl-C never ends more than what it is pressed at, a reading or a run; and however the
-command ends, the log says where the conversation stands.
-
-Where the lines of a chat come from: a person at a terminal, or a pipe.
-
-The rule: whoever reads blocks this thread and no event loop, so that Ctrl-C, which is raised here, ends the reading.
+waits for the person, or reads a pipe. The rules: Ctrl-C, which is raised in this thread, never ends more than what it
+is pressed at, a reading or a run; and however the command ends, the log says where the conversation stands.
 """
 
 import os
 import shlex
 import signal
+import socket
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from types import FrameType
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -28,19 +28,17 @@ from refold.commands.execution import (
     run_blocking_command,
     tell_result,
 )
-from refold.commands.output import console, counted, one_line, tell_error
-from refold.commands.run.provider_options import (
-    AllowHttpOption,
-    BaseUrlOption,
-    MaxTokensOption,
+from refold.commands.output import console, counted, one_line, tell, tell_error
+from refold.commands.run.options import (
+    DEFAULT_LOG,
+    NO_CHOICE,
+    AgentArgument,
+    LogOption,
     ModelChoice,
-    ModelOption,
-    ProviderOption,
-    ReactOption,
-    SystemOption,
+    SessionOption,
     chosen_agent,
+    with_model_options,
 )
-from refold.commands.run.watching import signals_handled, tell
 from refold.commands.steer.delivery import approve_line
 
 if TYPE_CHECKING:
@@ -121,29 +119,12 @@ HELP: Final = "\n".join(
 )
 
 
+@with_model_options
 def chat(
-    agent: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="AGENT",
-            help="module:attribute of an Agent or of a function that makes one; with a --provider it may be left out.",
-            show_default=False,
-        ),
-    ] = None,
-    provider: ProviderOption = None,
-    model: ModelOption = None,
-    base_url: BaseUrlOption = None,
-    allow_http: AllowHttpOption = False,
-    system: SystemOption = None,
-    max_tokens: MaxTokensOption = None,
-    react: ReactOption = False,
-    log: Annotated[Path, typer.Option("--log", metavar="PATH", help="The log; made where there is none.")] = Path(
-        "refold.db"
-    ),
-    session: Annotated[
-        str | None,
-        typer.Option("--session", metavar="ID", help="The session; default: a new one.", show_default=False),
-    ] = None,
+    agent: AgentArgument = None,
+    choice: ModelChoice = NO_CHOICE,
+    log: LogOption = DEFAULT_LOG,
+    session: SessionOption = None,
 ) -> None:
     """Talk with an agent, or with a model of a provider, in the terminal.
 
@@ -155,17 +136,8 @@ def chat(
 
     Without a terminal, each line of the input is sent, without a prompt; a call that waits for approval ends it.
 
-    Exits 1, without a terminal, if a run failed or waits for somebody; 130 if two Ctrl-C left; 143 if SIGTERM did.
+    Exits 1, without a terminal, if a run failed or waits for a person; 130 if two Ctrl-C left; 143 if SIGTERM did.
     """
-    choice = ModelChoice(
-        provider=provider,
-        model=model,
-        base_url=base_url,
-        allow_http=allow_http,
-        system=system,
-        max_tokens=max_tokens,
-        react=react,
-    )
     run_blocking_command(lambda: _chat(agent, choice, log, session))
 
 
@@ -176,7 +148,7 @@ def _chat(name: str | None, choice: ModelChoice, log: Path, session_id: str | No
     session = ChatSession(chosen_agent(name, choice), log, session_id)
     thread = LoopThread(session, name="refold-chat", patience_s=PATIENCE_S)
     talk = Talk(session, thread, Lines())
-    with signals_handled({signal.SIGINT: talk.interrupted, signal.SIGTERM: talk.terminated}):
+    with _signals_handled({signal.SIGINT: talk.interrupted, signal.SIGTERM: talk.terminated}):
         try:
             thread.start()
             try:
@@ -195,7 +167,7 @@ PATIENCE_S: Final = 20.0
 
 
 class Terminated(BaseException):
-    """SIGTERM came; nobody but the command itself catches it."""
+    """SIGTERM came; only the command itself catches it."""
 
 
 class Talk:
@@ -314,10 +286,10 @@ class Talk:
             tell("the answer was cut at its length limit")
 
     def _tell_broken(self, error: BaseException) -> None:
-        """Say why nothing came of an input, and go on where the next one may fare better.
+        """Say why an input failed, and go on where the next one may not.
 
         Raises:
-            BaseException: it will not.
+            BaseException: the next one would fail, too.
         """
         from refold.events.core.errors import BackpressureShed, CommandRejected, LogFormatError, PersistenceError
 
@@ -361,7 +333,7 @@ class Talk:
         return True
 
     def _ask(self, request: "ToolApprovalRequested", words: str) -> tuple[bool, bool, str] | None:
-        """Return whether a call may run, whether always, and why not; None = nobody is here any more.
+        """Return whether a call may run, whether always, and why not; None = the person has left.
 
         Raises:
             KeyboardInterrupt: Ctrl-C instead.
@@ -420,3 +392,58 @@ class Talk:
         elif self._lines.from_terminal:
             words += "; /help tells what there is"
         tell(words)
+
+
+INTERRUPTS: Final = signal.SIGURG
+"""Means nothing, and is ignored where nobody handles it."""
+
+ATTEMPTS_MAX: Final = 100
+ATTEMPT_S: Final = 0.05
+"""How long a handler may take to be called before the main thread is interrupted, and again."""
+
+
+@contextmanager
+def _signals_handled(handlers: Mapping[signal.Signals, Callable[[], None]]) -> Generator[None, None, None]:
+    """Call the handlers of signals in this thread, the main one, as long as the block lasts; they may raise.
+
+    Python calls handlers between two steps of its own, so a signal that comes just before a read begins to block would
+    wait until there is something to read. So another thread interrupts the read, with a signal that means nothing,
+    until the handler has been called.
+    """
+    called = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        called.set()
+        handlers[signal.Signals(number)]()
+
+    received, sends = socket.socketpair()
+    sends.setblocking(False)
+    before = {number: signal.signal(number, handle) for number in handlers}
+    before[INTERRUPTS] = signal.signal(INTERRUPTS, lambda number, frame: None)
+    fd_before = signal.set_wakeup_fd(sends.fileno(), warn_on_full_buffer=False)
+    numbers = frozenset(map(int, handlers))
+    main = threading.get_ident()
+    watching = threading.Thread(target=_insist, args=(received, numbers, called, main), name="signals", daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(fd_before)
+        sends.close()
+        called.set()
+        watching.join()
+        received.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _insist(received: socket.socket, numbers: frozenset[int], called: threading.Event, main: int) -> None:
+    """Interrupt the main thread until handlers are called, as long as signals can be received."""
+    while data := received.recv(1024):
+        if numbers.isdisjoint(data):
+            continue
+        for _ in range(ATTEMPTS_MAX):
+            if called.wait(ATTEMPT_S):
+                break
+            signal.pthread_kill(main, INTERRUPTS)
+        called.clear()

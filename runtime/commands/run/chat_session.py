@@ -1,11 +1,11 @@
 """The side of `refold chat` that is on the event loop: one session of one runtime, and what happens in it.
 
-`refold.commands.run.chat` is the other side, which talks with the person. The rule: whoever asks `next` again and again
-is told everything that needs the person, and `Idle` when it is the person's turn; what only has to be seen is shown
-here.
+`refold.commands.run.chat` is the other side, which talks with the person. The rule: `next` returns everything that
+needs the person, one after the other, and `Idle` when it is the person's turn; what only has to be seen is shown here.
 """
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -16,11 +16,10 @@ import msgspec
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import ActorStopped
-from refold.agent_runtime import AgentRuntime
 from refold.agents.agent import Agent
-from refold.commands.run.live_text import LiveText
-from refold.commands.run.provider_options import connections_closed
-from refold.commands.run.watching import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildApprovals, tell
+from refold.commands.output import tell
+from refold.commands.run.session_run import runtime_on
+from refold.commands.run.shown import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildApprovals, LiveText
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.ids import RunId, SessionId, stream_name
 from refold.events.session.core import SESSION_KIND
@@ -33,15 +32,17 @@ from refold.sessions.outcome import RunResult, result_of
 from refold.stores.sqlite.file import absolute
 
 if TYPE_CHECKING:
-    from refold.sessions.notifications import Published, Recorded
+    from refold.publishing.notifications import Published, Recorded
+    from refold.publishing.subscription import Subscription
     from refold.sessions.session import Session
-    from refold.sessions.subscription import Subscription
 
 T = TypeVar("T")
 
+log = logging.getLogger("refold.runtime")
+
 
 class WaitingCall(msgspec.Struct, frozen=True):
-    """A call waits for somebody's decision, here or in the session of a subagent."""
+    """A call waits for a decision, here or in the session of a subagent."""
 
     session: SessionId
     request: ToolApprovalRequested
@@ -56,14 +57,14 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Parked(msgspec.Struct, frozen=True):
-    """A run waits for somebody who lets it go on, or cancels it."""
+    """A run waits until a person resumes or cancels it."""
 
     run: RunId
     reason: str
 
 
 class Broken(msgspec.Struct, frozen=True):
-    """What was begun came to nothing; it is the person's turn."""
+    """What was begun failed; it is the person's turn."""
 
     error: BaseException
 
@@ -108,16 +109,14 @@ class ChatSession:
         self._shown = 0
         """Up to which version events have been shown."""
         self._reached: tuple[int, asyncio.Future[None]] | None = None
-        """A version, and who waits until it has been shown."""
+        """A version, and what is done when it has been shown."""
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(connections_closed(self.agent))
-            runtime = AgentRuntime(self.agent, log=self.log, wait_for_log_s=0, auto_resume=False, inbox_poll_s=0)
-            self._runtime = await stack.enter_async_context(runtime)
+            self._runtime = runtime = await stack.enter_async_context(runtime_on(self.agent, self.log))
             self._session: Session = await runtime.session(self._given_id)
             self.id = self._session.id
-            self._inbox = InboxReader(runtime, absolute(self.log), session=self.id)
+            self._inbox = InboxReader(runtime.context, absolute(self.log), session=self.id)
             self._children = ChildApprovals(runtime, self._session, self._see_child)
             self._children.watch()
             await self._inbox.perform_waiting()
@@ -269,7 +268,7 @@ class ChatSession:
         return shown.result()
 
     def _held(self, work: Coroutine[None, None, T]) -> "asyncio.Task[T]":
-        """Begin something and hold it; what it raises belongs to whoever asks for its result."""
+        """Begin something and hold it; what it raises is for the code that asks for its result."""
         task = asyncio.get_running_loop().create_task(work)
         self._others.add(task)
         task.add_done_callback(self._let_go)
@@ -278,7 +277,7 @@ class ChatSession:
     def _let_go(self, task: "asyncio.Task[object]") -> None:
         self._others.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            self._runtime.log.debug("a chat in %s: %r", self.id, task.exception())
+            log.debug("a chat in %s: %r", self.id, task.exception())
 
     async def _show(self, followed: "Subscription") -> None:
         async for item in followed:

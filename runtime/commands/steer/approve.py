@@ -7,7 +7,7 @@ import typer
 
 from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
 from refold.commands.output import cell, console, write_json, write_paragraph
-from refold.commands.steer.delivery import KeyOption, TimeoutOption, approve_line, given, tell
+from refold.commands.steer.delivery import KeyOption, TimeoutOption, approve_line, given, tell_given
 
 if TYPE_CHECKING:
     from refold.remote.client import AwaitedDecision
@@ -63,7 +63,7 @@ def approve(
 
 async def _decide(log: Path, session: str, decision: "Decide", key: str | None, timeout_s: float, as_json: bool) -> int:
     what = await given(log, session, decision, key, timeout_s)
-    return tell(log, what, f"{decision.call} is {'allowed' if decision.allow else 'denied'}", as_json)
+    return tell_given(log, what, f"{decision.call} is {'allowed' if decision.allow else 'denied'}", as_json)
 
 
 async def _list(log: Path, session: str | None, as_json: bool) -> int:

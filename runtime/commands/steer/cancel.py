@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from refold.commands.execution import JsonOption, LogArgument, run_command
-from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, given, tell
+from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, given, tell_given
 
 
 def cancel(
@@ -51,6 +51,6 @@ async def _cancel(
     outcome = what.outcome
     if isinstance(outcome, Done) and outcome.version == 0:
         words = f"{run} is not under way" if run is not None else "no run is under way"
-        return tell(log, what, f"{words}; nothing was cancelled", as_json, goes_on=False)
+        return tell_given(log, what, f"{words}; nothing was cancelled", as_json, goes_on=False)
     ended = outcome.run if isinstance(outcome, Done) and outcome.run is not None else "the run"
-    return tell(log, what, f"{ended} is cancelled", as_json, goes_on=False)
+    return tell_given(log, what, f"{ended} is cancelled", as_json, goes_on=False)

@@ -34,7 +34,7 @@ async def given(
     return await give(log, session, command, key=key, timeout_s=timeout_s, may_begin=may_begin)
 
 
-def tell(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: bool = True) -> int:
+def tell_given(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: bool = True) -> int:
     """Write what came of a command, and return the exit code.
 
     Args:

@@ -16,7 +16,7 @@ from refold.commands.execution import (
     write_result,
 )
 from refold.commands.output import tell_error
-from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, approve_line, given, tell
+from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, approve_line, given, tell_given
 
 
 def send(
@@ -55,7 +55,7 @@ async def _send(
     what = await given(log, session, Send(text=content), key, timeout_s, may_begin=new)
     if not (wait and isinstance(what.outcome, Done) and what.outcome.run is not None):
         run = what.outcome.run if isinstance(what.outcome, Done) else None
-        code = tell(log, what, f"the input is recorded as {run}" if run else "the input is recorded", as_json)
+        code = tell_given(log, what, f"the input is recorded as {run}" if run else "the input is recorded", as_json)
         return EXIT_FOUND if wait and code == EXIT_OK else code  # It waits for a runtime, so there is no answer.
     return await _follow(log, session, what.outcome.run, as_json, owned=not what.directly)
 

@@ -18,16 +18,17 @@ from refold.events.core.records import StoredEvent
 from refold.events.model.messages import RequestReference, Usage
 from refold.events.session import events as ev
 from refold.events.session.core import fold
-from refold.events.views.metrics import DAMAGED, MetricsState, count, count_all, evolve, snapshot
-from refold.events.views.metrics_counts import (
+from refold.events.views.metrics import DAMAGED, UNKNOWN_MODEL, MetricsState, count, count_all, evolve, snapshot
+from refold.events.views.metrics_snapshot import (
+    DERIVED,
+    GAUGES,
     NOT_FOUND,
-    UNKNOWN_MODEL,
     AgentCounts,
     LiveCounts,
+    MetricsSnapshot,
     ModelCounts,
     ToolCounts,
 )
-from refold.events.views.metrics_snapshot import DERIVED, GAUGES, MetricsSnapshot
 from tests.events.run_events import GOLDEN, answered, call, events_of, failed, returned, sessions_of
 
 ALICE, BOB = StreamName("session/alice"), StreamName("session/bob")

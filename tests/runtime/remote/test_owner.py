@@ -201,7 +201,7 @@ async def test_a_row_that_the_session_refuses_is_answered_and_lets_those_behind_
     refused = await inbox.put("s", Decide(call=ToolCallId("call_9_9"), allow=True), "1")
     accepted = await inbox.put("s", Send(text="next"), "2")
     async with runtime_of(log, inbox_poll_s=0) as runtime:
-        await InboxReader(runtime, log).perform_waiting()
+        await InboxReader(runtime.context, log).perform_waiting()
         outcomes = [await inbox.outcome(entry) for entry in (refused, accepted)]
         assert [type(found) for found in outcomes] == [Refused, Done]
         assert await inputs(runtime, "s") == ["hello", "next"]
@@ -249,9 +249,9 @@ async def test_a_file_that_is_no_inbox_is_logged_once_and_costs_the_runtime_noth
         inbox.file.path.write_text(content)
     before = inbox.file.path.read_bytes()
     clock = ManualClock()
-    with caplog.at_level(logging.WARNING, logger="refold.remote.protocol"):
+    with caplog.at_level(logging.WARNING, logger="refold.inbox"):
         async with runtime_of(log, clock=clock) as runtime:
-            reader = InboxReader(runtime, log)
+            reader = InboxReader(runtime.context, log)
             for _ in range(3):
                 await reader.perform_waiting()
             assert (await (await runtime.session("s")).send("still here")).text == "Said."
@@ -268,7 +268,7 @@ async def test_a_row_that_the_log_refuses_is_performed_later_and_lets_other_sess
     inbox = Inbox(beside, clock)
     store.fail_appends(lambda: PersistenceError("the disk is full"), of="session/a")
     async with runtime_of(store, clock=clock) as runtime:
-        reader = InboxReader(runtime, beside)
+        reader = InboxReader(runtime.context, beside)
         first, second, other = [
             await inbox.put(session, Send(text=text), text) for session, text in (("a", "1"), ("a", "2"), ("b", "3"))
         ]
@@ -301,7 +301,7 @@ async def test_nothing_is_opened_while_nothing_changes(beside: Path, work_put: l
         return len(work_put) - before
 
     async with runtime_of(InMemoryStore(), clock=clock) as runtime:
-        reader = InboxReader(runtime, beside)
+        reader = InboxReader(runtime.context, beside)
         reader.start(0.1)
         assert await polls(3) == 0  # There is no file.
         entry = await inbox.put("s", Send(text="one"), "one")

@@ -16,8 +16,8 @@ from refold.events.session import react as session_decisions
 from refold.events.session.core import SESSION_CODEC
 from refold.events.session.events import ModelRequested, RunCompleted, SessionEvent, TimerSet
 from refold.events.session.state import SessionState
-from refold.inspection.core_replay import Divergence
 from refold.replay import Level, NotReplayed, ReplayReport, replay, replay_sync
+from refold.replay.core_replay import Divergence
 from refold.stores import InMemoryStore, SQLiteStore
 from tests.runtime.conftest import LogBuilder
 
@@ -123,7 +123,7 @@ async def test_code_that_fails_on_a_batch_is_a_divergence_with_its_error(
     monkeypatch.setattr(session_core.SESSION_CORE, "react", fail)
     divergence = only(await replay(builder.store))
     line = fail.__code__.co_firstlineno + 1
-    words = f"KeyError: 'no such tool' (test_replay.py:{line})"
+    words = f"KeyError: 'no such tool' ({Path(__file__).name}:{line})"
     assert (divergence.version, divergence.differs, divergence.now) == (1, "failure", words)
     assert str(divergence) == f"session/alice@1: failure: {words}"
 
@@ -139,7 +139,7 @@ async def test_a_failure_names_the_line_of_ours_that_called_into_pythons_library
     monkeypatch.setattr(session_core.SESSION_CORE, "react", fail)
     divergence = only(await replay(builder.store))
     assert str(divergence.now).startswith("StatisticsError: ")
-    assert str(divergence.now).endswith(f" (test_replay.py:{fail.__code__.co_firstlineno + 1})")
+    assert str(divergence.now).endswith(f" (test_log_replay.py:{fail.__code__.co_firstlineno + 1})")
 
 
 async def test_code_whose_consequences_do_not_end_is_a_divergence(

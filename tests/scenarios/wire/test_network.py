@@ -18,7 +18,7 @@ from refold.providers import AnthropicProvider, OpenAIProvider
 from refold.providers.http.client import IDLE_S
 from refold.scenarios import Say, Scenario, faults
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.monitors.monitor import SimulationWatch
+from refold.scenarios.monitors.monitor import Monitor
 from refold.scenarios.plan.world import SIGNS, World
 from refold.scenarios.wire.host import KEY
 from refold.scenarios.wire.messages import BadRequest, Wire, request_in
@@ -50,8 +50,8 @@ class Played:
     def __init__(self, wire: Wire, *planned: AnyFault, seed: int = 1) -> None:
         scenario = Scenario(acts=(Say(session="a"),), faults=planned, seed=seed, wire=wire, calm_s=1e6)
         self.world = World(scenario)
-        self.watch = SimulationWatch(self.world)
-        self.wire = SimulatedWire(self.world, self.watch, wire)
+        self.monitor = Monitor(self.world)
+        self.wire = SimulatedWire(self.world, self.monitor, wire)
         self.requests: list[ModelRequest] = []
         self.loop = SimulatedLoop()
         self.world.loop = self.loop
@@ -246,7 +246,7 @@ def test_a_connection_that_is_left_open_is_noted() -> None:
         played.wire.check_all_is_closed()
 
     played.run(left_open)
-    assert [broken.rule for broken in played.watch.broken] == ["INV7"]
+    assert [broken.rule for broken in played.monitor.broken] == ["INV7"]
 
 
 CALL = ToolUseBlock(id=ToolCallId("call_1"), name="look", input={"city": "Rome"})
@@ -269,7 +269,7 @@ def test_the_host_reads_what_was_asked(wire: Wire) -> None:
     assert (read.model, read.system_prompt) == ("m", "Be brief.")
     assert [message.role for message in read.messages] == [message.role for message in messages]
     assert [spec.input_schema for spec in read.tools] == [LOOK.input_schema]
-    assert not played.watch.broken
+    assert not played.monitor.broken
 
 
 def test_the_host_refuses_histories_that_providers_refuse() -> None:

@@ -1,6 +1,6 @@
 """What a session promises beyond the invariants of `refold.events.session.invariants`, judged from its log alone.
 
-Read `tests.selfcheck.exhaustive.log_reader` first. `Promises` reads batch after batch and says which promise each one
+Read `tests.selfcheck.exhaustive.log_reader` first. `Properties` reads batch after batch and says which promise each one
 breaks; it also counts how often there was something to judge, because a promise that was never put to the test has
 not been kept. The rule: no decision and no state of `refold.events` is trusted here.
 """
@@ -47,7 +47,7 @@ USELESS_ANSWERS = 3
 """With so many empty answers in a row, or cut ones, a run fails: each is asked again twice."""
 
 
-class Promises:
+class Properties:
     """Judges the batches of sessions with one configuration.
 
     Args:

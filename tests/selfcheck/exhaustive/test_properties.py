@@ -34,7 +34,7 @@ from refold.events.session.events import (
 )
 from refold.events.session.react import CallModel
 from tests.selfcheck.exhaustive.log_reader import Witness
-from tests.selfcheck.exhaustive.properties import Promises
+from tests.selfcheck.exhaustive.properties import Properties
 from tests.selfcheck.exhaustive.rules import Rule
 from tests.selfcheck.exhaustive.scope import AGENT, SESSION, Scope, configuration
 
@@ -103,7 +103,7 @@ RETRYABLE = ModelFailed(run=RUN, turn=1, kind="server", message="", retryable=Tr
 
 
 def judged(*batches: tuple[SessionEvent, ...]) -> list[Rule]:
-    promises, witness = Promises(CONFIGURATION), Witness()
+    promises, witness = Properties(CONFIGURATION), Witness()
     return [finding.rule for batch in batches for finding in promises.read(witness, batch)]
 
 
@@ -187,7 +187,7 @@ def test_a_log_that_breaks_a_promise_is_found(rule: Rule, batches: list[tuple[Se
 
 
 def test_pending_work_is_compared_with_what_the_log_has_begun() -> None:
-    promises, witness = Promises(CONFIGURATION), Witness()
+    promises, witness = Properties(CONFIGURATION), Witness()
     for batch in BEGUN:
         promises.read(witness, batch)
     effect = CallModel(key="model:5", causation=5, correlation=3, turn=1)
@@ -195,7 +195,7 @@ def test_pending_work_is_compared_with_what_the_log_has_begun() -> None:
 
 
 def test_a_history_is_compared_with_what_the_batch_adds_to_it() -> None:
-    promises, witness = Promises(CONFIGURATION), Witness()
+    promises, witness = Properties(CONFIGURATION), Witness()
     for batch in BEGUN:
         promises.read(witness, batch)
     shown = Message("user", DONE)
@@ -208,7 +208,7 @@ def test_a_history_is_compared_with_what_the_batch_adds_to_it() -> None:
 
 
 def test_a_witness_forgets_what_is_over_but_the_last_of_it() -> None:
-    promises, witness = Promises(CONFIGURATION), Witness()
+    promises, witness = Properties(CONFIGURATION), Witness()
     for batch in (*BEGUN, (answered("look"), started(FIRST)), (ToolCallCompleted(call=FIRST, content=DONE),)):
         promises.read(witness, batch)
     assert (witness.open_run, witness.calls, witness.closed_call) == (RUN, {}, FIRST)

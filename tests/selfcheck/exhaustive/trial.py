@@ -35,7 +35,7 @@ from refold.events.session.state import SessionState, awaits_step, content_diges
 from tests.selfcheck.exhaustive.canonical_state import canonical_key
 from tests.selfcheck.exhaustive.enabled_commands import DONE, TOOL_NAMES, Move, final_answer
 from tests.selfcheck.exhaustive.log_reader import SeenKey, Witness, written
-from tests.selfcheck.exhaustive.properties import Promises
+from tests.selfcheck.exhaustive.properties import Properties
 from tests.selfcheck.exhaustive.rules import Finding, Rule
 from tests.selfcheck.exhaustive.scope import AT, STREAM, Scope, configuration
 
@@ -109,7 +109,7 @@ class Trials:
 
     def __init__(self, scope: Scope) -> None:
         self._met: Counter[Rule] = Counter()
-        self._promises = Promises(configuration(scope))
+        self._promises = Properties(configuration(scope))
         self.transitions = 0
         """How many moves gave a batch."""
 

@@ -29,8 +29,8 @@ from tests.selfcheck.storage.properties import Judgement, StorageFindings
 from tests.selfcheck.storage.tasks import (
     CutPower,
     FailDisk,
-    ForgetSyncs,
     KillWriters,
+    LoseSyncs,
     Task,
     error_tasks,
     kill_tasks,
@@ -111,7 +111,7 @@ def rehearse_storage(
     findings = StorageFindings()
     stages = (
         Stage("power cuts: images", _with(piece, CutPower, power_tasks(images, seed)), _images, images),
-        Stage("failing disk: faults", _with(piece, FailDisk | ForgetSyncs, error_tasks(errors, seed)), _faults, errors),
+        Stage("failing disk: faults", _with(piece, FailDisk | LoseSyncs, error_tasks(errors, seed)), _faults, errors),
         Stage("kill -9: processes", _with(piece, KillWriters, kill_tasks(kills, seed)), _kills, kills),
     )
     power_s, error_s, kill_s = (_run(stage, findings, jobs, clock, progress) for stage in stages)

@@ -25,7 +25,7 @@ SYNCS: Final = 24
 """At so many places syncs fail, the first ones while the log is made; every run has about twice as many."""
 
 
-class _ForgetfulDisk(FailingDisk):
+class _LossyDisk(FailingDisk):
     """Says of a sync that it failed, and writes down that it did."""
 
     def __init__(self, error: DiskError, recorder: Recorder) -> None:
@@ -39,7 +39,7 @@ class _ForgetfulDisk(FailingDisk):
         return code
 
 
-def rehearse_forgotten_syncs(seed: int, number: int, *, share: float = 1.0) -> LossTally:
+def rehearse_lost_syncs(seed: int, number: int, *, share: float = 1.0) -> LossTally:
     """Have syncs fail at one place, cut the power in that run, and return what was found; not within a running loop.
 
     Args:
@@ -69,6 +69,6 @@ def rehearse_forgotten_syncs(seed: int, number: int, *, share: float = 1.0) -> L
 async def recorded_caller(folder: Path, *, seed: int, error: DiskError) -> Recording:
     """Return a recorded run of a caller who meets a fault, on a new log in an empty folder."""
     caller = DiskErrorRun(folder, seed=seed, error=error)
-    with recording(folder, seed=f"sqlite {seed}", through=lambda recorder: _ForgetfulDisk(error, recorder)) as recorder:
+    with recording(folder, seed=f"sqlite {seed}", through=lambda recorder: _LossyDisk(error, recorder)) as recorder:
         expected = await caller.use(recorder, recorder.reached)
     return Recording({}, recorder.entries, expected, NOTHING_YET)

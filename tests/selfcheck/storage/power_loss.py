@@ -25,7 +25,7 @@ import msgspec
 from refold.scenarios.world.disk_model import DAMAGES, Damage, DiskImage, DiskModel
 from tests.selfcheck.storage.recording import FILE_NAMES, LOG_NAME, NOTHING_YET, Mark, Recording, recording
 from tests.selfcheck.storage.recovered_reader import Recovered, RecoveredLogs
-from tests.selfcheck.storage.recovery_reader import StandingReader
+from tests.selfcheck.storage.recovery_reader import RecoveryReader
 from tests.selfcheck.storage.workload import StorageWorkload, WorkOnLog
 
 PROBLEMS_KEPT: Final = 5
@@ -106,7 +106,7 @@ class PowerLosses:
         self.tally = LossTally()
         self._run = run
         self._folder = ImageFolder(_made(folder / "plain"))
-        self._standing = StandingReader(_made(folder / "standing"))
+        self._standing = RecoveryReader(_made(folder / "standing"))
         self._name = name or f"seed {seed}"
         self._again = again
         self._seed = seed

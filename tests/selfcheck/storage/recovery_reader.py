@@ -36,8 +36,8 @@ _WITH_WAL: Final = b"SQLite format 3\0", b"\2\2"
 """How a file begins, and its bytes 18 and 19, if SQLite looks for a WAL beside it."""
 
 
-class StandingReader:
-    """The connection and its files; use it as `with StandingReader(...)`.
+class RecoveryReader:
+    """The connection and its files; use it as `with RecoveryReader(...)`.
 
     Args:
         folder: an empty one; nobody else uses it.

@@ -15,7 +15,7 @@ from refold.events.core.errors import ConfigError
 from refold.stores.sqlite.file import Durability
 from tests.selfcheck.storage.disk_errors import DiskErrorRun, ErrorTally, disk_errors, empty
 from tests.selfcheck.storage.killed_writers import KILLS_PER_LOG, RUNTIME_WRITER, STORE_WRITER, kill_writers
-from tests.selfcheck.storage.lost_fsync import SYNCS, TIMES, rehearse_forgotten_syncs
+from tests.selfcheck.storage.lost_fsync import SYNCS, TIMES, rehearse_lost_syncs
 from tests.selfcheck.storage.power_loss import fast_folder
 from tests.selfcheck.storage.power_loss_images import REOPEN_ONE_IN, PowerLossResult, rehearse_power_loss
 from tests.selfcheck.storage.properties import StorageFindings
@@ -28,7 +28,7 @@ ERRORS_PER_TASK: Final = 25
 ERRORS_PER_SEED: Final = 500
 """Faults that are taken from one seed; each has some hundreds more."""
 
-FORGOTTEN_SHARE: Final = 0.3
+LOST_SYNCS_SHARE: Final = 0.3
 """Of the moments in a run with failed syncs at which the power is cut."""
 
 BLIND_ONE_IN: Final = 15
@@ -88,7 +88,7 @@ class FailDisk(msgspec.Struct, frozen=True, kw_only=True):
         return tally
 
 
-class ForgetSyncs(msgspec.Struct, frozen=True, kw_only=True):
+class LoseSyncs(msgspec.Struct, frozen=True, kw_only=True):
     """Have syncs fail at one place, and cut the power in that run."""
 
     seed: int
@@ -96,7 +96,7 @@ class ForgetSyncs(msgspec.Struct, frozen=True, kw_only=True):
 
     def run(self, into: StorageFindings) -> None:
         """Do it, and put what was found where it belongs."""
-        into.forgotten.add(rehearse_forgotten_syncs(self.seed, self.number, share=FORGOTTEN_SHARE))
+        into.forgotten.add(rehearse_lost_syncs(self.seed, self.number, share=LOST_SYNCS_SHARE))
 
 
 class KillWriters(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ class KillWriters(msgspec.Struct, frozen=True, kw_only=True):
         into.kills.add(found)
 
 
-Task: TypeAlias = CutPower | FailDisk | ForgetSyncs | KillWriters
+Task: TypeAlias = CutPower | FailDisk | LoseSyncs | KillWriters
 
 
 def power_tasks(images: int, seed: int) -> Iterator[Task]:
@@ -140,7 +140,7 @@ def error_tasks(errors: int, seed: int) -> Iterator[Task]:
     # The ninth place is the first append's; the step has no factor in common with how many there are.
     for number in range(math.ceil(errors / 10)):
         of_seed, place = divmod(number, len(TIMES) * SYNCS)
-        yield ForgetSyncs(seed=seed + of_seed, number=(8 * len(TIMES) + 5 * place) % (len(TIMES) * SYNCS))
+        yield LoseSyncs(seed=seed + of_seed, number=(8 * len(TIMES) + 5 * place) % (len(TIMES) * SYNCS))
 
 
 def kill_tasks(kills: int, seed: int) -> Iterator[Task]:
@@ -164,7 +164,7 @@ def task_again(words: str) -> Task:
         case ["errors", seed, number] if seed.isdecimal() and number.isdecimal():
             return FailDisk(seed=int(seed), first=int(number), count=1)
         case ["syncs", seed, number] if seed.isdecimal() and number.isdecimal():
-            return ForgetSyncs(seed=int(seed), number=int(number))
+            return LoseSyncs(seed=int(seed), number=int(number))
         case ["kills", seed, kills, "store" | "runtime" as writer] if seed.isdecimal() and kills.isdecimal():
             return KillWriters(seed=int(seed), kills=int(kills), runtime=writer == "runtime")
         case _:

@@ -12,7 +12,7 @@ from refold.scenarios.world.sqlite_shim import ShimUnavailable, SQLiteShim
 from refold.stores import SQLiteStore
 from tests.selfcheck.storage import lost_fsync as forgotten_syncs
 from tests.selfcheck.storage.disk_errors import DiskError, FailingDisk
-from tests.selfcheck.storage.lost_fsync import SYNCS, TIMES, rehearse_forgotten_syncs
+from tests.selfcheck.storage.lost_fsync import SYNCS, TIMES, rehearse_lost_syncs
 from tests.selfcheck.storage.power_loss import LossTally, PowerLosses
 from tests.selfcheck.storage.recording import Recording
 
@@ -34,7 +34,7 @@ def cut(run: Recording, folder: Path) -> LossTally:
 
 
 def test_an_append_that_was_found_again_after_failed_syncs_survives_a_power_cut() -> None:
-    tally = rehearse_forgotten_syncs(4, AT_THE_FIRST_APPEND, share=0.2)
+    tally = rehearse_lost_syncs(4, AT_THE_FIRST_APPEND, share=0.2)
     assert (tally.lost, tally.damaged, tally.unasked, tally.problems) == (0, 0, 0, [])
     assert tally.images > 50
 
@@ -68,5 +68,5 @@ async def test_a_new_log_whose_last_change_failed_is_not_there(tmp_path: Path) -
 def test_syncs_that_fail_anywhere_lose_nothing() -> None:
     total = LossTally()
     for number in range(0, len(TIMES) * SYNCS, 5):
-        total.add(rehearse_forgotten_syncs(1, number, share=0.2))
+        total.add(rehearse_lost_syncs(1, number, share=0.2))
     assert (total.lost, total.damaged, total.unasked, total.problems) == (0, 0, 0, [])

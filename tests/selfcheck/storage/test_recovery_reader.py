@@ -19,7 +19,7 @@ from refold.scenarios.world.sqlite_shim import (
 )
 from tests.selfcheck.storage.power_loss import PowerLosses, put_files, recorded_run
 from tests.selfcheck.storage.recording import LOG_NAME, Recording
-from tests.selfcheck.storage.recovery_reader import StandingReader
+from tests.selfcheck.storage.recovery_reader import RecoveryReader
 from tests.selfcheck.storage.workload import StorageWorkload
 
 try:
@@ -39,9 +39,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Recording:
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Iterator[StandingReader]:
+def reader(tmp_path: Path) -> Iterator[RecoveryReader]:
     (tmp_path / "standing").mkdir()
-    with StandingReader(tmp_path / "standing") as reader:
+    with RecoveryReader(tmp_path / "standing") as reader:
         yield reader
     assert list((tmp_path / "standing").iterdir()) == []
 
@@ -57,7 +57,7 @@ def opened_by_itself(log: Path) -> bytes | None:
 
 @pytest.mark.parametrize("syncs", [True, False])
 def test_it_reads_of_each_image_what_a_connection_of_its_own_reads(
-    run: Recording, reader: StandingReader, tmp_path: Path, syncs: bool
+    run: Recording, reader: RecoveryReader, tmp_path: Path, syncs: bool
 ) -> None:
     (tmp_path / "images").mkdir()
     compared, contents = 0, set[bytes]()
@@ -92,7 +92,7 @@ def with_wal(folder: Path) -> dict[str, bytes]:
         return {LOG_NAME: log.read_bytes(), WAL: log.with_name("made.db-wal").read_bytes()}
 
 
-def test_it_trusts_nothing_that_it_has_read_of_the_image_before(reader: StandingReader, tmp_path: Path) -> None:
+def test_it_trusts_nothing_that_it_has_read_of_the_image_before(reader: RecoveryReader, tmp_path: Path) -> None:
     model = DiskModel(with_wal(tmp_path))
     chance = random.Random(1)
     first = reader.content(model.image("all", chance))
@@ -111,7 +111,7 @@ def test_it_trusts_nothing_that_it_has_read_of_the_image_before(reader: Standing
 
 
 def test_what_may_have_to_be_rolled_back_and_what_begins_otherwise_is_left_to_others(
-    reader: StandingReader, tmp_path: Path
+    reader: RecoveryReader, tmp_path: Path
 ) -> None:
     chance = random.Random(1)
     files = with_wal(tmp_path)

@@ -15,8 +15,8 @@ from tests.selfcheck.storage.properties import PROMISES, StorageFindings
 from tests.selfcheck.storage.tasks import (
     CutPower,
     FailDisk,
-    ForgetSyncs,
     KillWriters,
+    LoseSyncs,
     error_tasks,
     kill_tasks,
     power_tasks,
@@ -82,7 +82,7 @@ def test_what_is_done_follows_from_what_is_wanted() -> None:
         (8, 1.0, "full", True),
     ]
     failing = list(error_tasks(510, 7))
-    assert len({task for task in failing if isinstance(task, ForgetSyncs)}) == 51
+    assert len({task for task in failing if isinstance(task, LoseSyncs)}) == 51
     faults = [task for task in failing if isinstance(task, FailDisk)]
     assert sum(task.count for task in faults) == 510
     assert {task.seed for task in faults} == {7, 8}
@@ -116,7 +116,7 @@ def test_a_problem_is_met_again_by_the_words_that_it_ends_with() -> None:
         ("normal 1 2", CutPower(seed=1, share=1.0, durability="normal", only=2)),
         ("lying 1 2", CutPower(seed=1, share=1.0, syncs=False, only=2)),
         ("errors 3 120", FailDisk(seed=3, first=120, count=1)),
-        ("syncs 3 12", ForgetSyncs(seed=3, number=12)),
+        ("syncs 3 12", LoseSyncs(seed=3, number=12)),
         ("kills 7 25 runtime", KillWriters(seed=7, kills=25, runtime=True)),
     ],
 )

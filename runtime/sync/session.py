@@ -1,46 +1,31 @@
-"""A runtime for threads: `with AgentRuntime(...) as runtime` gives one, whose loop runs in a thread of its own.
+"""A session for threads, with its streams and subscriptions: the same commands and questions, each of which blocks.
 
-Read `refold.agent_runtime` for what each method does, `refold.sync.loop_thread` for the thread, and
-`refold.sync.runtime` for the sessions. The rule: it is the same runtime, reached from outside; nothing is decided here.
-
-A session for threads: the same commands and questions as `Session`, each of which blocks until it is answered.
-
-Read `refold.sessions.session` for what each of them does. Any number of threads may use one SyncSession at once.
-
-A run as a stream, and a subscription, for a thread that reads them with `for`.
-
-Read `refold.sessions.stream` and `refold.sessions.subscription` for what they yield. The rule: what stands behind a
-face is touched on its loop's thread only, as long as that runs; afterwards what had come is still yielded.
+Read `refold.sessions.session` for what each of them does, `refold.sessions.stream` and `refold.publishing.subscription`
+for what is yielded, and `refold.sync.loop_thread` for the thread. The rules: nothing is decided here; and what stands
+behind a face is touched on its loop's thread only, as long as that runs; afterwards what had come is still yielded.
 """
 
-import atexit
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeAlias
 
 from refold.actors.cancellation import CancellationToken
 from refold.actors.kernel.errors import ActorStopped
-from refold.actors.kernel.system import ActorSystem
-from refold.agent_runtime import AgentRuntime
-from refold.agents.agent import Agent
-from refold.agents.skill import Skill
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.ids import RunId, SessionId
 from refold.events.session.events import SessionEvent
-from refold.metrics.live import SyncMetrics
-from refold.options import Settings
+from refold.publishing.notifications import Published, Recorded
+from refold.publishing.subscription import CAPACITY, Subscription
 from refold.sessions.access import Input
-from refold.sessions.event_bus import Subscriber
-from refold.sessions.notifications import Published
 from refold.sessions.outcome import RunResult
 from refold.sessions.session import EVENTS_PAGE, Session
 from refold.sessions.stream import RunStream
-from refold.sessions.subscription import CAPACITY, Subscription
-from refold.sessions.turn_checkpoints import StepSnapshots
 from refold.sync.loop_thread import AlreadyClosed, LoopThread, blocking, run_on_loop
-from refold.tools.registry import ToolRegistry
+
+ReadInThread: TypeAlias = Callable[[SessionId, int, int], Coroutine[Any, Any, list[Recorded]]]
+"""Given a session, a version and a limit, returns the next events after that version; awaited on the loop."""
 
 
 class SyncRunStream:
@@ -198,10 +183,10 @@ class SyncSession:
     in a thread that runs an event loop, which it would stop.
     """
 
-    def __init__(self, loop_thread: LoopThread, session: Session, runtime: AgentRuntime) -> None:
+    def __init__(self, loop_thread: LoopThread, session: Session, read: ReadInThread) -> None:
         self.loop_thread = loop_thread
         self.asynchronous = session
-        self._runtime = runtime
+        self._read = read
 
     @property
     def id(self) -> SessionId:
@@ -235,7 +220,7 @@ class SyncSession:
         This blocks the calling thread. An interrupt, such as Ctrl-C, counts as the cancellation of its task.
         """
         found = self.loop_thread.run(self.asynchronous.children)
-        return [SyncSession(self.loop_thread, child, self._runtime) for child in found]
+        return [SyncSession(self.loop_thread, child, self._read) for child in found]
 
     def stream(
         self, content: Input, *, cancel: CancellationToken | None = None, key: str | None = None
@@ -250,7 +235,7 @@ class SyncSession:
     def events(self, *, after_version: int = 0) -> Iterator[RecordedEvent[SessionEvent]]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""
         version = after_version
-        while page := self.loop_thread.run(partial(self._runtime.recorded_after, self.id, version, EVENTS_PAGE)):
+        while page := self.loop_thread.run(partial(self._read, self.id, version, EVENTS_PAGE)):
             yield from page
             if len(page) < EVENTS_PAGE:
                 return
@@ -268,144 +253,3 @@ class SyncSession:
             self.loop_thread, lambda: session.follow(after_version=after_version, capacity=capacity)
         )
         return SyncSubscription(self.loop_thread, subscription)
-
-
-class SyncRuntime:
-    """An open `AgentRuntime` for code without a loop: `with AgentRuntime(...) as runtime`. For any number of threads.
-
-    Tools, providers and handlers run as they do in the other face: async ones on the loop's thread, plain ones in
-    threads of their own, all with the context variables of where the runtime was opened. A plain tool may use the
-    sessions here; one of async code is to `await` those of `asynchronous`.
-
-    A runtime that is still open when the interpreter ends, as one that a web server holds, is closed by `atexit`, after
-    the threads that are no daemons have ended.
-    """
-
-    def __init__(self, runtime: AgentRuntime) -> None:
-        """Open `runtime` on a loop of its own; `with` is the usual way to do so.
-
-        Raises:
-            WouldDeadlock: an event loop runs in this thread; write `async with`.
-            ConfigError: the runtime has been open already.
-            LogInUse: another runtime has the log.
-        """
-        options = runtime.options
-        patience_s = 2 * options.cancel_grace_s + options.close_grace_s
-        self.asynchronous = runtime
-        self.loop_thread = LoopThread(runtime, name="refold-loop", patience_s=patience_s)
-        self.loop_thread.start()
-        atexit.register(self._close_at_exit)
-
-    @property
-    def agent(self) -> Agent:
-        """The agent that it runs."""
-        return self.asynchronous.agent
-
-    @property
-    def agents(self) -> Mapping[str, Agent]:
-        """The agents that it runs, by name: the main one, and those that its tools lead to."""
-        return self.asynchronous.agents
-
-    @property
-    def is_closing(self) -> bool:
-        """Whether it is closed, or about to be."""
-        return self.asynchronous.is_closing
-
-    @property
-    def options(self) -> Settings:
-        """Its settings."""
-        return self.asynchronous.options
-
-    @property
-    def tools(self) -> ToolRegistry:
-        """The agent's tools."""
-        return self.asynchronous.tools
-
-    @property
-    def system(self) -> ActorSystem:
-        """The actors; their refs are good in every thread, with a blocking `ask` outside the loop's."""
-        return self.asynchronous.system
-
-    @property
-    def metrics(self) -> SyncMetrics:
-        """Figures about all that is in the log."""
-        return SyncMetrics(self.asynchronous.metrics)
-
-    @property
-    def skills(self) -> tuple[Skill, ...]:
-        """The agent's skills, in name order."""
-        return self.asynchronous.skills
-
-    @property
-    def step_snapshots(self) -> StepSnapshots | None:
-        """Writes checkpoints after turns, and counts them; None where the option is not set."""
-        return self.asynchronous.step_snapshots
-
-    @property
-    def commits(self) -> int:
-        """Transactions that were written to the log since the runtime opened."""
-        return self.asynchronous.commits
-
-    forget = blocking(AgentRuntime.forget)
-    sessions = blocking(AgentRuntime.sessions)
-    recorded_after = blocking(AgentRuntime.recorded_after)
-    tools_in_force = blocking(AgentRuntime.tools_in_force)
-
-    def session(self, session_id: str | None = None, *, restore: bool = False) -> SyncSession:
-        """Return a session: a new one, or one that is in the log.
-
-        Args:
-            session_id: any text of 1 to 512 UTF-8 bytes without NUL; None = a new id is made.
-            restore: the session must be in the log.
-
-        Raises:
-            ConfigError: the id cannot be one, or `restore` is set and the log has no such session.
-            ActorStopped: the runtime is closed.
-        """
-        found = self.loop_thread.run(lambda: self.asynchronous.session(session_id, restore=restore))
-        return SyncSession(self.loop_thread, found, self.asynchronous)
-
-    def subscribe(self, subscriber: Subscriber, *, session: str | None = None) -> Callable[[], None]:
-        """Call `subscriber` on the loop's thread with each event of one session, or of all; return what ends that.
-
-        Events are durable when they are passed on. What the subscriber raises is logged and counted; it must return
-        quickly, since everything else waits for it. What ends it may be called in any thread, and when all is over.
-        """
-        unsubscribe = run_on_loop(self.loop_thread, lambda: self.asynchronous.subscribe(subscriber, session=session))
-
-        def end() -> None:
-            with suppress(AlreadyClosed):  # The runtime is closed, and tells nobody any more.
-                run_on_loop(self.loop_thread, unsubscribe)
-
-        return end
-
-    def follow(self, *, capacity: int = CAPACITY) -> SyncSubscription:
-        """Return an iterator of what happens in all sessions from now on; see `AgentRuntime.follow`.
-
-        Raises:
-            ConfigError: the capacity is none.
-            ActorStopped: the runtime is closed.
-        """
-        subscription = run_on_loop(self.loop_thread, lambda: self.asynchronous.follow(capacity=capacity))
-        return SyncSubscription(self.loop_thread, subscription)
-
-    def close(self, *, cancel: bool = False) -> None:
-        """End the runtime, its loop and its thread; from any thread but that one, and any number of times.
-
-        Who waits in another thread gets ActorStopped. A second call waits for the first. In a forked child there is
-        nothing to end, and nothing happens.
-
-        Args:
-            cancel: end open runs as cancelled, instead of leaving them open, to go on at the next start.
-        """
-        if not self.loop_thread.is_ours:
-            return
-        try:
-            with suppress(AlreadyClosed):  # It has ended already.
-                self.loop_thread.run(lambda: self.asynchronous.close(cancel=cancel))
-        finally:
-            self.loop_thread.stop()
-            atexit.unregister(self._close_at_exit)
-
-    def _close_at_exit(self) -> None:
-        self.close()

@@ -1,6 +1,6 @@
 """Who is told what: the fan-out of session events to subscribers, and to callers that wait for a run's end.
 
-The hub outlives session actors, so a caller keeps waiting over a restart of the actor that it talks to. The rules: a
+The bus outlives session actors, so a caller keeps waiting over a restart of the actor that it talks to. The rules: a
 subscriber that raises is logged and counted and disturbs nobody; a caller is told of a run's end only when that is
 durable and nothing of the run is in flight any more.
 """
@@ -35,10 +35,10 @@ from refold.events.session.events import (
     ToolApprovalRequested,
 )
 from refold.events.session.state import FinishedRun, SessionState, awaits_person, awaits_step, run_of_input
-from refold.sessions.notifications import Progressed, Recorded, Streamed
-from refold.sessions.subscription import Subscription
+from refold.publishing.notifications import Progressed, Recorded, Streamed
+from refold.publishing.subscription import Subscription
 
-log = logging.getLogger("refold.sessions.session")
+log = logging.getLogger("refold.session")
 
 Subscriber: TypeAlias = Callable[[Recorded], object]
 """Called on the loop with each durable event; it must return quickly."""
@@ -127,7 +127,7 @@ class Follower:
             self._wake.set_result(None)
 
 
-class SessionHub:
+class EventBus:
     """Implements `SessionObserver` for a runtime."""
 
     def __init__(self) -> None:

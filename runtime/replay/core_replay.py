@@ -1,15 +1,16 @@
 """One stream, done again with today's code: folded, or decided anew and compared with what was recorded.
 
-Read `refold.events.core.contract` first. The rule: nothing here decides by itself. Each recorded stimulus goes through
-the same `replan` that the live shell uses, from the state that the batches before it led to, and what comes out must be
-what the log holds: the same consequences, and the same effects in flight.
+Read `refold.events.core.contract` first. What a replay finds is defined here, too: `Divergence`, and what `Compared`
+counts at level `decide`. The rule: nothing here decides by itself. Each recorded stimulus goes through `replan`, which
+the live shell uses, too, from the state that the batches before it led to, and what comes out must be what the log
+holds: the same consequences, and the same effects in flight.
 """
 
 import os
 import sys
 from collections.abc import Sequence
 from traceback import walk_tb
-from typing import Generic, Literal, Never, Protocol, TypeVar
+from typing import Generic, Literal, Never, TypeVar
 
 import msgspec
 
@@ -29,25 +30,29 @@ E = TypeVar("E", bound=Event)
 CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RefoldError)
 """What today's code raises on a batch that it has no meaning for."""
 
-Differs = Literal[
-    "consequence",
-    "missing",
-    "extra",
-    "pending",
-    "failure",
-    "input",
-    "recall",
-    "request",
-    "summary",
-    "answer",
-    "call",
-    "result",
-]
+What = Literal["input", "recall", "request", "summary", "answer", "call", "result", "decision"]
+"""What is compared at level `decide`: whether today's agent does the same with what was recorded.
+
+`input`: of what was sent, after `on_user_message`. `recall`: what of the memories enters a request. `request`: what a
+model is asked, after offer, window and `on_pre_llm`. `summary`: when a history is summarised, and what is asked for it.
+`answer`: what becomes of a model's answer by `on_post_llm`, argument checks, policy and output type. `call`: whether
+`on_tool_call` lets a body run. `result`: of what a tool gave, after `on_tool_result` and the limit of results.
+`decision`: what the session's core decides under today's configuration.
+"""
+
+ORDER: tuple[What, ...] = ("input", "recall", "request", "summary", "answer", "call", "result", "decision")
+
+REASONS_MAX = 50
+"""Of each kind of comparison at most so many reasons are told apart."""
+
+OTHER_REASONS = "other reasons"
+
+
+Differs = Literal["consequence", "missing", "extra", "pending", "failure"] | What
 """How today's code and a recorded batch differ.
 
 `consequence`: another event, or another field. `missing`: recorded, and not decided now. `extra`: decided now, and not
-recorded. `pending`: other effects in flight after the batch. `failure`: today's code fails on it. The others are of
-level `decide`; see `refold.replay.report`.
+recorded. `pending`: other effects in flight after the batch. `failure`: today's code fails on it.
 """
 
 _encode = msgspec.json.Encoder().encode
@@ -84,31 +89,67 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
                 return f"{place}: {self.difference}"
 
 
-class StreamReplay(Protocol):
-    """Takes the batches of one stream, oldest first. After a divergence it is of no more use."""
+class NotCompared(msgspec.Struct, frozen=True, kw_only=True):
+    """Why some comparisons could not be made."""
 
-    core_version: int | None
-    """`CORE_VERSION` of the code that recorded what was taken so far, where the stream says."""
+    why: str
+    times: int
+    first: str
+    """The first place, such as `session/alice@12`."""
 
-    def fold(self, batch: Sequence[StoredEvent]) -> Divergence | None:
-        """Evolve the state through a batch; return where today's fold fails on it, if it does.
 
-        Raises:
-            LogFormatError: an event cannot be decoded, or the batch has no beginning.
-        """
-        ...
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    """How often one thing was compared."""
 
-    def decide(self, batch: Sequence[StoredEvent]) -> Divergence | None:
-        """Decide again what follows from a batch's stimulus; return the first difference, if there is one.
+    what: What
+    compared: int = 0
+    """How often it could be done again."""
+    differ: int = 0
+    """How often it then was not as recorded."""
+    not_compared: tuple[NotCompared, ...] = ()
+    """The reasons why it could not be, in the order in which they came up."""
 
-        Raises:
-            LogFormatError: an event cannot be decoded, or the batch has no beginning.
-        """
-        ...
+
+class Tally:
+    """Counts the comparisons of level `decide`."""
+
+    def __init__(self) -> None:
+        self._compared: dict[What, int] = {}
+        self._differ: dict[What, int] = {}
+        self._missed: dict[What, dict[str, tuple[int, str]]] = {}
+
+    def add(self, what: What, *, differs: bool) -> None:
+        """Count a comparison."""
+        self._compared[what] = self._compared.get(what, 0) + 1
+        self._differ[what] = self._differ.get(what, 0) + differs
+
+    def miss(self, what: What, place: str, why: str) -> None:
+        """Count one that could not be made."""
+        reasons = self._missed.setdefault(what, {})
+        if why not in reasons and len(reasons) >= REASONS_MAX:
+            why = OTHER_REASONS
+        times, first = reasons.get(why, (0, place))
+        reasons[why] = (times + 1, first)
+
+    def report(self) -> tuple[Compared, ...]:
+        """Return what was counted, in a fixed order; what never came up is left out."""
+        return tuple(
+            Compared(
+                what=what,
+                compared=self._compared.get(what, 0),
+                differ=self._differ.get(what, 0),
+                not_compared=tuple(
+                    NotCompared(why=why, times=times, first=first)
+                    for why, (times, first) in self._missed.get(what, {}).items()
+                ),
+            )
+            for what in ORDER
+            if what in self._compared or what in self._missed
+        )
 
 
 class CoreReplay(Generic[S, E]):
-    """The `StreamReplay` of a stream that has a core.
+    """Takes the batches of one stream, oldest first. After a divergence it is of no more use.
 
     Args:
         stream: its name.
@@ -122,8 +163,14 @@ class CoreReplay(Generic[S, E]):
         self._codec = codec
         self._state = core.initial()
         self.core_version: int | None = None
+        """`CORE_VERSION` of the code that recorded what was taken so far, where the stream says."""
 
     def fold(self, batch: Sequence[StoredEvent]) -> Divergence | None:
+        """Evolve the state through a batch; return where today's fold fails on it, if it does.
+
+        Raises:
+            LogFormatError: an event cannot be decoded, or the batch has no beginning.
+        """
         recorded = self._decoded(batch)
         for index, event in enumerate(recorded, start=-1):
             try:
@@ -133,6 +180,11 @@ class CoreReplay(Generic[S, E]):
         return None
 
     def decide(self, batch: Sequence[StoredEvent]) -> Divergence | None:
+        """Decide again what follows from a batch's stimulus; return the first difference, if there is one.
+
+        Raises:
+            LogFormatError: an event cannot be decoded, or the batch has no beginning.
+        """
         recorded = self._decoded(batch)
         try:
             plan = replan(self._core, self._state, recorded[0], recorded[0].at)
@@ -167,7 +219,7 @@ class CoreReplay(Generic[S, E]):
             if index >= len(recorded):
                 whole = json_of(now[index])
                 return self._divergence(batch, index, "extra", Difference(path=path, right=whole), now=whole)
-            difference = _difference(recorded[index], now[index], path)
+            difference = difference_of(recorded[index], now[index], path)
             if difference is not None:
                 left, right = json_of(recorded[index]), json_of(now[index])
                 return self._divergence(batch, index, "consequence", difference, recorded=left, now=right)
@@ -175,7 +227,7 @@ class CoreReplay(Generic[S, E]):
 
     def _in_pending(self, batch: Sequence[StoredEvent], now: tuple[str, ...]) -> Divergence | None:
         recorded = batch[0].pending or ()
-        difference = first_difference(recorded, now, "pending")
+        difference = difference_of(recorded, now, "pending")
         if difference is None:
             return None
         left, right = json_of(recorded), json_of(now)
@@ -229,6 +281,6 @@ def _words_of_fault(error: BaseException) -> str:
     return words + lines[-1] if lines else words
 
 
-def _difference(recorded: Event, now: Event, path: str) -> Difference | None:
-    """Return where two events differ first; the same JSON is the quick answer, and nearly always the answer."""
+def difference_of(recorded: object, now: object, path: str) -> Difference | None:
+    """Return where two values differ first; the same JSON is the quick answer, and nearly always the answer."""
     return None if _encode(recorded) == _encode(now) else first_difference(recorded, now, path)

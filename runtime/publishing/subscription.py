@@ -13,7 +13,9 @@ from typing import Protocol, Self
 from refold.actors.kernel.errors import ActorStopped
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.ids import SessionId
-from refold.sessions.notifications import Missed, Progressed, Published, Recorded, Streamed
+from refold.events.session.core import SESSION_CODEC
+from refold.publishing.notifications import Missed, Progressed, Published, Recorded, Streamed
+from refold.stores.event_store import EventStore
 
 CAPACITY = 1000
 """How many items wait for a reader, where nothing else is said."""
@@ -266,3 +268,18 @@ class Subscription:
     def _wake(self) -> None:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
+
+
+async def read_recorded(store: EventStore, stream: str, *, after_version: int, limit: int) -> list[Recorded]:
+    """Return the next `limit` events of a session's stream, or those there are.
+
+    Raises:
+        PersistenceError: the log cannot be read.
+        LogFormatError: an event is damaged.
+    """
+    page = await store.read_stream(stream, after_version=after_version, limit=limit)
+    if not page or page[0].version == page[0].batch:
+        return SESSION_CODEC.recorded(page)
+    before = page[0].batch - 1  # What a batch goes back to is in its first event.
+    first = await store.read_stream(stream, after_version=before, limit=1)
+    return SESSION_CODEC.recorded([*first, *page])[len(first) :]

@@ -1,4 +1,4 @@
-"""Level `decide` of a replay: today's agent in shadow, on what a session recorded.
+"""Level `decide` of a replay: a dry run of today's agent on what a session recorded.
 
 Each recorded stimulus that user code had a hand in is done again by the very functions that did it: an input goes
 through middleware, a request is built of the recorded history with today's configuration, tools, offer, window and
@@ -11,7 +11,7 @@ called but what decides (see `refold.tools.dry_run`), and what could not be done
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,14 +21,21 @@ from refold.actors.calls.conversation import Conversation
 from refold.actors.calls.middleware import HookContext
 from refold.actors.calls.recall import Remembered
 from refold.actors.calls.request import WantedRequest
-from refold.events.core.content import Json
+from refold.agents.agent import Agent, with_subagents
+from refold.events.core.content import (
+    Json,
+)
 from refold.events.core.contract import evolve_all
-from refold.events.core.difference import NOTHING, first_difference, json_of
+from refold.events.core.difference import NOTHING, Difference, json_of
 from refold.events.core.ids import PayloadHash, RunId, SessionId, StreamName, event_ref, kind_and_identifier
 from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import AgentConfiguration, ToolSpec
 from refold.events.model.context_window import Context
-from refold.events.model.messages import ModelRequest, Prepared, RequestReference
+from refold.events.model.messages import (
+    ModelRequest,
+    Prepared,
+    RequestReference,
+)
 from refold.events.model.request import applied, plain_request, prepared_of
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
 from refold.events.session.events import (
@@ -44,21 +51,17 @@ from refold.events.session.events import (
     ToolCallFailed,
 )
 from refold.events.session.state import SessionState
-from refold.inspection.core_replay import CoreReplay, Divergence
-from refold.replay.agent_parts import (
-    Difference,
-    RequestPair,
+from refold.replay.core_replay import CoreReplay, Divergence, Tally, What, difference_of
+from refold.replay.current_agent import (
+    CurrentAgent,
+    PastRecalling,
     answer_now,
-    in_recall,
-    in_requests,
-    in_summary,
     input_now,
+    require_remembering,
     result_now,
 )
-from refold.replay.current_agent import PastRecalling, TodaysAgent, require_remembering
-from refold.replay.report import Tally, What
 from refold.stores.event_store import EventStore
-from refold.tools.dry_run import NotComparable, Shadow
+from refold.tools.dry_run import DryRun, NotComparable
 
 T = TypeVar("T")
 
@@ -70,44 +73,69 @@ MEMORY_FAILED = ("nothing was recalled", "the working memory was left out")
 NOT_SUMMARISED = "the history was not summarised"
 
 
-class TodaysDecisions(CoreReplay[SessionState, SessionEvent]):
-    """Decides a session again as if today's configuration had been in force all along."""
+class Mismatch(NamedTuple):
+    """The first place where two things differ, and the part of each that it is in."""
 
-    def __init__(self, stream: StreamName, today: TodaysAgent) -> None:
-        super().__init__(stream, SESSION_CORE, SESSION_CODEC)
-        self._today = today
-
-    def _decoded(self, batch: Sequence[StoredEvent]) -> list[SessionEvent]:
-        return [self._todays(event) for event in super()._decoded(batch)]
-
-    def _todays(self, event: SessionEvent) -> SessionEvent:
-        if not isinstance(event, AgentConfigured):
-            return event
-        return msgspec.structs.replace(event, configuration=self._today.in_place_of(event.configuration))
+    difference: Difference
+    recorded: Json
+    now: Json
 
 
-class SessionInShadow:
+class RequestPair(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded request, and what the one of today is made from."""
+
+    request: ModelRequest
+    reference: RequestReference
+    prepared: Prepared
+    """What had been done to it."""
+    wanted: WantedRequest
+
+
+class AgentsReplay:
+    """An agent and its subagents, as a replay at level `decide` needs them.
+
+    Args:
+        store: the log.
+        agent: today's.
+        answer_s: how many seconds a piece of its code may take, > 0.
+    """
+
+    def __init__(self, store: EventStore, agent: Agent, answer_s: float) -> None:
+        self.tally = Tally()
+        self._agents = {each.name: CurrentAgent(each, store) for each in with_subagents(agent)}
+        self._store = store
+        self._dry_run = DryRun(answer_s)
+
+    def session(self, stream: StreamName, agent: str) -> "AgentReplay | None":
+        """Return what does a session again; None where its agent is not one of these."""
+        current = self._agents.get(agent)
+        return AgentReplay(stream, current, self._store, self._dry_run, self.tally) if current is not None else None
+
+
+class AgentReplay:
     """Takes the batches of one session, oldest first.
 
     Args:
         stream: of the session.
-        today: its agent.
+        current: its agent.
         store: the log.
-        shadow: runs the agent's code.
+        dry_run: runs the agent's code.
         tally: counts the comparisons.
     """
 
-    def __init__(self, stream: StreamName, today: TodaysAgent, store: EventStore, shadow: Shadow, tally: Tally) -> None:
+    def __init__(
+        self, stream: StreamName, current: CurrentAgent, store: EventStore, dry_run: DryRun, tally: Tally
+    ) -> None:
         self._stream = stream
         self._session = SessionId(kind_and_identifier(stream)[1])
-        self._today = today
+        self._current = current
         self._store = store
-        self._shadow = shadow
+        self._dry_run = dry_run
         self._tally = tally
         self._state = SESSION_CORE.initial()
         self._conversation = Conversation(store.read_payloads)
-        self._recalling = PastRecalling(store, today.agent)
-        self._decisions: TodaysDecisions | None = TodaysDecisions(stream, today)
+        self._recalling = PastRecalling(store, current.agent)
+        self._decisions: CurrentDecisions | None = CurrentDecisions(stream, current)
         self._configured: dict[int, AgentConfiguration] = {}
         self._places: list[tuple[int, int]] = [(0, 0)]
         """Position and time of each version."""
@@ -164,7 +192,7 @@ class SessionInShadow:
     async def _done_again(
         self, what: What, batch: Sequence[StoredEvent], work: Callable[[], Awaitable[T]], part: str = ""
     ) -> T | None:
-        """Return what `work` does in shadow; None where it could not be done again, which is counted.
+        """Return what `work` does in a dry run; None where it could not be done again, which is counted.
 
         Args:
             what: it is for.
@@ -177,12 +205,12 @@ class SessionInShadow:
             return await work()
 
         try:
-            return await self._shadow.answer(f"{self._today.agent.name} {what} {part}", working)
+            return await self._dry_run.answer(f"{self._current.agent.name} {what} {part}", working)
         except NotComparable as error:
             self._tally.miss(what, event_ref(self._stream, batch[0].version), str(error))
         return None
 
-    def _compared(self, what: What, batch: Sequence[StoredEvent], found: Difference | None) -> list[Divergence]:
+    def _compared(self, what: What, batch: Sequence[StoredEvent], found: Mismatch | None) -> list[Divergence]:
         """Count a comparison, and return the first difference of its kind."""
         self._tally.add(what, differs=found is not None)
         if found is None or what in self._found or what == "decision":
@@ -206,14 +234,12 @@ class SessionInShadow:
         self, what: What, batch: Sequence[StoredEvent], recorded: SessionEvent, now: SessionEvent
     ) -> list[Divergence]:
         msgspec.structs.force_setattr(now, "at", recorded.at)
-        difference = first_difference(recorded, now, what)
-        found = Difference(difference, json_of(recorded), json_of(now)) if difference is not None else None
-        return self._compared(what, batch, found)
+        return self._compared(what, batch, mismatch(recorded, now, what))
 
     async def _input(self, batch: Sequence[StoredEvent], event: InputQueued | TimerSet) -> list[Divergence]:
         if self._is_child:
             return []  # A call's task, which goes through no middleware.
-        hooks = self._today.hooks
+        hooks = self._current.hooks
         now = await self._done_again("input", batch, lambda: input_now(event, hooks, self._session, self._store))
         return self._in_events("input", batch, event, now) if now is not None else []
 
@@ -243,7 +269,7 @@ class SessionInShadow:
         if len(state.messages) < reference.messages or (reference.digest and digest != reference.digest):
             raise NotComparable("the history is not the one that was sent; `refold check` says what is wrong")
         prepared = await self._prepared(reference)
-        prompt, tools = await self._today.parts_of(configuration)
+        prompt, tools = await self._current.parts_of(configuration)
         plain = plain_request(configuration, prompt, tools, messages, reference.offered)
         wanted = WantedRequest(
             session=self._session,
@@ -252,7 +278,7 @@ class SessionInShadow:
             asked=state.run.asked,
             summarised=state.summarised,
             configured=reference.configured,
-            configuration=self._today.configuration,
+            configuration=self._current.configuration,
             source=state.messages,
             length=reference.messages,
             latest_input=state.run.latest_input,
@@ -266,7 +292,7 @@ class SessionInShadow:
 
     async def _recall(self, batch: Sequence[StoredEvent], pair: RequestPair) -> list[Divergence]:
         recorded = Remembered(added=pair.prepared.added, recalled=pair.reference.recalled)
-        if not self._today.remembers and recorded == Remembered():
+        if not self._current.remembers and recorded == Remembered():
             return []
 
         async def remembered(position: int, at: int) -> Remembered | None:
@@ -278,7 +304,7 @@ class SessionInShadow:
             query = pair.wanted.source[pair.wanted.latest_input]
             whole = (await self._conversation.upto(pair.wanted.source, pair.wanted.length))[0]
             now = await self._recalling.remembered(
-                self._today.configuration, whole[pair.wanted.latest_input].text if query.content else ""
+                self._current.configuration, whole[pair.wanted.latest_input].text if query.content else ""
             )
             if now.notes:
                 raise NotComparable(now.notes[0])
@@ -296,11 +322,11 @@ class SessionInShadow:
         return self._compared("recall", batch, difference)
 
     async def _request_now(self, pair: RequestPair) -> ModelRequest:
-        self._today.given.recorded = Remembered(added=pair.prepared.added, recalled=pair.reference.recalled)
-        return (await self._today.requests.make(pair.wanted)).request
+        self._current.given.recorded = Remembered(added=pair.prepared.added, recalled=pair.reference.recalled)
+        return (await self._current.requests.make(pair.wanted)).request
 
     async def _context(self, pair: RequestPair) -> tuple[ModelRequest, Context]:
-        plain, _ = await self._today.requests.plain(pair.wanted)
+        plain, _ = await self._current.requests.plain(pair.wanted)
         return plain, Context(
             system_prompt=plain.system_prompt,
             messages=plain.messages,
@@ -310,7 +336,7 @@ class SessionInShadow:
 
     async def _no_summary(self, batch: Sequence[StoredEvent], pair: RequestPair) -> list[Divergence]:
         """Compare where a history was sent without being summarised first."""
-        window = self._today.agent.context
+        window = self._current.agent.context
         summarised = pair.wanted.summarised > pair.wanted.asked
         failed = any(note.startswith(NOT_SUMMARISED) for note in pair.prepared.notes)
         if not isinstance(window, Summarising) or summarised or failed:
@@ -326,7 +352,7 @@ class SessionInShadow:
     async def _summary(
         self, batch: Sequence[StoredEvent], event: ContextPrepared, reference: RequestReference
     ) -> list[Divergence]:
-        window = self._today.agent.context
+        window = self._current.agent.context
         turn = self._state.run.turns if self._state.run is not None else 0
         pair = await self._done_again("summary", batch, lambda: self._pair(event.run, turn, reference), "log")
         if pair is None:
@@ -354,7 +380,9 @@ class SessionInShadow:
         where = HookContext(session=self._session, run=event.run, turn=event.turn)
 
         async def judged() -> SessionEvent:
-            return await answer_now(event, pair.prepared.answer, self._state, where, self._today, offered, self._store)
+            return await answer_now(
+                event, pair.prepared.answer, self._state, where, self._current, offered, self._store
+            )
 
         now = await self._done_again("answer", batch, judged)
         return self._in_events("answer", batch, event, now) if now is not None else []
@@ -362,22 +390,85 @@ class SessionInShadow:
     async def _result(
         self, batch: Sequence[StoredEvent], event: ToolCallCompleted | ToolCallFailed
     ) -> list[Divergence]:
-        again = result_now(event, self._state, self._session, self._today, self._store)
+        again = result_now(event, self._state, self._session, self._current, self._store)
         if again is None:
             return []
         now = await self._done_again("call", batch, again)
         if now is None:
             return []
         left, right = now.refused_then, now.refused
-        sides: tuple[Json, Json] = (NOTHING if left is None else left, NOTHING if right is None else right)
-        difference = first_difference((left,), (right,), "call")
-        found = None
-        if difference is not None:
-            named = msgspec.structs.replace(difference, path="call.refused", left=sides[0], right=sides[1])
-            found = Difference(named, {**now.call, "refused": left}, {**now.call, "refused": right})
+        found: Mismatch | None = None
+        if left != right:
+            sides: tuple[Json, Json] = (NOTHING if left is None else left, NOTHING if right is None else right)
+            named = Difference(path="call.refused", left=sides[0], right=sides[1])
+            found = Mismatch(named, {**now.call, "refused": left}, {**now.call, "refused": right})
         divergences = self._compared("call", batch, found)
         if now.missed is not None:
             self._tally.miss("result", event_ref(self._stream, batch[0].version), now.missed)
         elif now.event is not None:
             divergences += self._in_events("result", batch, event, now.event)
         return divergences
+
+
+class CurrentDecisions(CoreReplay[SessionState, SessionEvent]):
+    """Decides a session again as if today's configuration had been in force all along."""
+
+    def __init__(self, stream: StreamName, current: CurrentAgent) -> None:
+        super().__init__(stream, SESSION_CORE, SESSION_CODEC)
+        self._current = current
+
+    def _decoded(self, batch: Sequence[StoredEvent]) -> list[SessionEvent]:
+        return [self._in_place(event) for event in super()._decoded(batch)]
+
+    def _in_place(self, event: SessionEvent) -> SessionEvent:
+        if not isinstance(event, AgentConfigured):
+            return event
+        return msgspec.structs.replace(event, configuration=self._current.in_place_of(event.configuration))
+
+
+def mismatch(recorded: object, now: object, path: str) -> Mismatch | None:
+    """Return where two values differ first, with both."""
+    difference = difference_of(recorded, now, path)
+    return Mismatch(difference, json_of(recorded), json_of(now)) if difference is not None else None
+
+
+def in_requests(recorded: ModelRequest, now: ModelRequest, path: str) -> Mismatch | None:
+    """Return where two requests differ first, with the message, the tool or the field in which they do."""
+    for field in recorded.__struct_fields__:
+        left, right = getattr(recorded, field), getattr(now, field)
+        if field in ("messages", "tools"):
+            found = _in_sequences(left, right, f"{path}.{field}")
+        else:
+            found = mismatch(left, right, f"{path}.{field}")
+        if found is not None:
+            return found
+    return None
+
+
+def _in_sequences(left: Sequence[object], right: Sequence[object], path: str) -> Mismatch | None:
+    if left == right:
+        return None
+    for place in range(max(len(left), len(right))):
+        mine = left[place] if place < len(left) else NOTHING
+        other = right[place] if place < len(right) else NOTHING
+        if mine is NOTHING or other is NOTHING:
+            whole = Difference(path=f"{path}[{place}]", left=json_of(mine), right=json_of(other))
+            return Mismatch(whole, whole.left, whole.right)
+        if mine != other and (found := mismatch(mine, other, f"{path}[{place}]")) is not None:
+            return found
+    return None
+
+
+def in_recall(recorded: Remembered, now: Remembered) -> Mismatch | None:
+    """Return where what entered a request of the memories differs first."""
+    left, right = msgspec.structs.replace(recorded, notes=()), msgspec.structs.replace(now, notes=())
+    return mismatch(left, right, "recall")
+
+
+def in_summary(recorded: int | None, now: int | None) -> Mismatch | None:
+    """Return whether a summary stands for another number of messages; None = none was made."""
+    if recorded == now:
+        return None
+    left: Json = NOTHING if recorded is None else recorded
+    right: Json = NOTHING if now is None else now
+    return Mismatch(Difference(path="summary.replaced", left=left, right=right), left, right)

@@ -1,14 +1,16 @@
-"""Options that choose a model: `--provider`, `--model` and what belongs to them, for the commands that run agents.
+"""Options of the commands that run agents: which agent, which model, which log and session.
 
 The rule: a key comes from the environment and from nowhere else. As an option it would stand in lists of processes and
 in a shell's history.
 """
 
 import os
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import msgspec
 import typer
@@ -26,49 +28,19 @@ class ProviderName(StrEnum):
     OPENAI = "openai"
 
 
-ProviderOption = Annotated[
-    ProviderName | None,
-    typer.Option(
-        "--provider",
-        help="The API to speak, Anthropic's or OpenAI's, to their owners or to a --base-url. The key is that of the "
-        "environment variable ANTHROPIC_API_KEY or OPENAI_API_KEY.",
+AgentArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="AGENT",
+        help="module:attribute of an Agent or of a function that makes one; with a --provider it may be left out.",
         show_default=False,
     ),
 ]
-ModelOption = Annotated[
-    str | None,
-    typer.Option(
-        "--model", metavar="NAME", help="The model; with an AGENT alone, instead of its own.", show_default=False
-    ),
+LogOption = Annotated[Path, typer.Option("--log", metavar="PATH", help="The log; made where there is none.")]
+SessionOption = Annotated[
+    str | None, typer.Option("--session", metavar="ID", help="The session; default: a new one.", show_default=False)
 ]
-BaseUrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--base-url",
-        metavar="URL",
-        help="Where a compatible server is, such as http://localhost:11434/v1.",
-        show_default=False,
-    ),
-]
-AllowHttpOption = Annotated[
-    bool,
-    typer.Option("--allow-http", help="Let key and conversation go unencrypted to a --base-url on another machine."),
-]
-SystemOption = Annotated[
-    str | None,
-    typer.Option(
-        "--system", metavar="TEXT", help="The system prompt; with an AGENT, instead of its own.", show_default=False
-    ),
-]
-MaxTokensOption = Annotated[
-    int | None,
-    typer.Option(
-        "--max-tokens", metavar="N", min=1, help="Most tokens of one answer of the model.", show_default=False
-    ),
-]
-ReactOption = Annotated[
-    bool, typer.Option("--react", help="Ask for tools in text (ReAct), for models without tool calls.")
-]
+DEFAULT_LOG: Final = Path("refold.db")
 
 _KEY_VARIABLES: Final = {
     ProviderName.ANTHROPIC: ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
@@ -78,15 +50,53 @@ _URL_VARIABLES: Final = {ProviderName.ANTHROPIC: "ANTHROPIC_BASE_URL", ProviderN
 
 
 class ModelChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """What the options say; None or False = nothing."""
+    """What the options say, which stand beside each field; None or False = nothing."""
 
-    provider: ProviderName | None = None
-    model: str | None = None
-    base_url: str | None = None
-    allow_http: bool = False
-    system: str | None = None
-    max_tokens: int | None = None
-    react: bool = False
+    provider: Annotated[
+        ProviderName | None,
+        typer.Option(
+            "--provider",
+            help="The API to speak, Anthropic's or OpenAI's, to their owners or to a --base-url. The key is that of "
+            "the environment variable ANTHROPIC_API_KEY or OPENAI_API_KEY.",
+            show_default=False,
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="NAME", help="The model; with an AGENT alone, instead of its own.", show_default=False
+        ),
+    ] = None
+    base_url: Annotated[
+        str | None,
+        typer.Option(
+            "--base-url",
+            metavar="URL",
+            help="Where a compatible server is, such as http://localhost:11434/v1.",
+            show_default=False,
+        ),
+    ] = None
+    allow_http: Annotated[
+        bool,
+        typer.Option(
+            "--allow-http", help="Let key and conversation go unencrypted to a --base-url on another machine."
+        ),
+    ] = False
+    system: Annotated[
+        str | None,
+        typer.Option(
+            "--system", metavar="TEXT", help="The system prompt; with an AGENT, instead of its own.", show_default=False
+        ),
+    ] = None
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--max-tokens", metavar="N", min=1, help="Most tokens of one answer of the model.", show_default=False
+        ),
+    ] = None
+    react: Annotated[
+        bool, typer.Option("--react", help="Ask for tools in text (ReAct), for models without tool calls.")
+    ] = False
 
     def words(self, name: str | None) -> list[str]:
         """Return the words of a command line that say the same, and which agent is meant, if one is."""
@@ -100,6 +110,31 @@ class ModelChoice(msgspec.Struct, frozen=True, kw_only=True):
         words = [] if name is None else [name]
         words += [f"{option}={value}" for option, value in options.items() if value is not None]
         return words + ["--allow-http"] * self.allow_http + ["--react"] * self.react
+
+
+NO_CHOICE: Final = ModelChoice()
+
+
+def with_model_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command that has the options of `ModelChoice` where `command` has its parameter `choice`."""
+    options = get_type_hints(ModelChoice, include_extras=True)
+    defaults = msgspec.structs.asdict(ModelChoice())
+    parameters: list[Parameter] = []
+    for parameter in signature(command).parameters.values():
+        if parameter.name != "choice":
+            parameters.append(parameter)
+            continue
+        for name, option in options.items():
+            parameters.append(parameter.replace(name=name, default=defaults[name], annotation=option))
+
+    @wraps(command)
+    def chosen(**given: Any) -> None:
+        choice = ModelChoice(**{name: given.pop(name) for name in options})
+        command(choice=choice, **given)
+
+    chosen.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    chosen.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return chosen
 
 
 def chosen_agent(name: str | None, choice: ModelChoice) -> "Agent":
@@ -124,20 +159,6 @@ def chosen_agent(name: str | None, choice: ModelChoice) -> "Agent":
         return msgspec.structs.replace(agent, config=_with(choice, agent.config), provider=provider)
     config = _with(choice, AgentConfig(model=choice.model or "", streaming=True, retry=RetryPolicy()))
     return Agent(config=config, provider=_provider(choice))
-
-
-@asynccontextmanager
-async def connections_closed(agent: "Agent") -> AsyncGenerator[None]:
-    """Close what connections the providers of an agent and its subagents have on this loop when the block ends."""
-    from refold.agents.agent import with_subagents
-
-    try:
-        yield
-    finally:
-        for provider in {id(found.provider): found.provider for found in with_subagents(agent)}.values():
-            close = getattr(provider, "aclose", None)
-            if close is not None:
-                await close()
 
 
 def _check(name: str | None, choice: ModelChoice) -> None:

@@ -13,9 +13,9 @@ from refold.actors import ActorStopped
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.ids import EventRef, ToolCallId, stream_name
 from refold.events.session.events import InputQueued
-from refold.sessions.event_bus import SessionHub
-from refold.sessions.notifications import Missed, Progressed, Recorded, Streamed
-from refold.sessions.subscription import Subscription
+from refold.publishing.event_bus import EventBus
+from refold.publishing.notifications import Missed, Progressed, Recorded, Streamed
+from refold.publishing.subscription import Subscription
 
 ALICE, BOB = SessionId("alice"), SessionId("bob")
 
@@ -38,10 +38,10 @@ def piece(text: str, session: SessionId = ALICE, run: str = "run_1") -> Streamed
 
 
 class Log:
-    """A hub, and a log that is read slowly."""
+    """A bus, and a log that is read slowly."""
 
     def __init__(self) -> None:
-        self.hub = SessionHub()
+        self.event_bus = EventBus()
         self.events: dict[SessionId, list[Recorded]] = {}
         self.limits: list[int] = []
         self.gate: asyncio.Event | None = None
@@ -51,10 +51,10 @@ class Log:
         written = self.events.setdefault(session, [])
         written.append(event(session, len(written) + 1))
         if published:
-            self.hub.recorded(session, [written[-1]])
+            self.event_bus.recorded(session, [written[-1]])
 
     def stream(self, text: str, session: SessionId = ALICE) -> None:
-        self.hub.streamed(session, RunId("run_1"), 1, TextDelta(text))
+        self.event_bus.streamed(session, RunId("run_1"), 1, TextDelta(text))
 
     async def read(self, session: SessionId, after: int, limit: int) -> list[Recorded]:
         self.limits.append(limit)
@@ -67,7 +67,7 @@ class Log:
         return page
 
     def follow(self, session: SessionId | None = ALICE, **options: Any) -> Subscription:
-        return Subscription(self.hub, self.read, session, **options)
+        return Subscription(self.event_bus, self.read, session, **options)
 
 
 async def taken(subscription: Subscription, count: int) -> list[Any]:
@@ -100,9 +100,9 @@ async def test_events_and_pieces_come_in_the_order_in_which_they_happened() -> N
     follower = log.follow()
     log.write()
     log.stream("a")
-    log.hub.progressed(ALICE, "call_1_0", {"done": 0.5})
+    log.event_bus.progressed(ALICE, "call_1_0", {"done": 0.5})
     log.write()
-    log.hub.end()
+    log.event_bus.end()
     assert await all_of(follower) == [
         1,
         "a",
@@ -119,7 +119,7 @@ async def test_each_subscription_sees_its_session_or_all() -> None:
     log.stream("a", ALICE)
     log.write(BOB)
     log.stream("b", BOB)
-    log.hub.end()
+    log.event_bus.end()
     assert [await all_of(follower) for follower in (alice, bob, everything)] == [[1, "a"], [1, "b"], [1, "a", 1, "b"]]
 
 
@@ -130,7 +130,7 @@ async def test_pieces_that_find_no_room_are_counted_where_they_are_missing() -> 
         log.stream(text)
     assert await taken(follower, 2) == ["a", "b"]
     log.stream("e")
-    log.hub.end()
+    log.event_bus.end()
     assert await all_of(follower) == [Missed(2), "e"]
 
 
@@ -144,7 +144,7 @@ async def test_events_that_find_no_room_are_read_from_the_log_in_pages_no_larger
     assert max(log.limits) == 3
     log.write()
     log.stream("live again")
-    log.hub.end()
+    log.event_bus.end()
     assert await all_of(follower) == [11, "live again"]
 
 
@@ -153,7 +153,7 @@ async def test_events_that_found_no_room_are_read_after_the_end_too() -> None:
     follower = log.follow(capacity=2)
     for _ in range(5):
         log.write()
-    log.hub.end()
+    log.event_bus.end()
     assert await all_of(follower) == [1, 2, 3, 4, 5]
 
 
@@ -183,7 +183,7 @@ async def test_a_session_can_be_followed_from_any_version_into_the_present() -> 
     assert await taken(follower, 6) == [Missed(1), 3, 4, 5, 6, 7]
     log.write()
     log.stream("live")
-    log.hub.end()
+    log.event_bus.end()
     assert await all_of(follower) == [8, "live"]
 
 
@@ -195,7 +195,7 @@ async def test_an_event_that_was_read_before_it_was_published_comes_once() -> No
     waiting = asyncio.create_task(taken(follower, 3))
     for _ in range(5):
         await asyncio.sleep(0)
-    log.hub.recorded(ALICE, [log.events[ALICE][1]])
+    log.event_bus.recorded(ALICE, [log.events[ALICE][1]])
     log.write()
     assert await waiting == [1, 2, 3]
 
@@ -252,7 +252,7 @@ def test_whatever_the_pace_no_event_is_lost_or_comes_twice_and_no_more_than_the_
             assert len(follower._items) <= capacity
         log.write(ALICE)  # So that nobody waits for ever.
         seen = [await read for read in reads]
-        log.hub.end()
+        log.event_bus.end()
         seen += [item async for item in follower]
         first = 0 if start == 0 else 1
         versions = [item.version for item in seen if isinstance(item, RecordedEvent) and item.stream.endswith("alice")]
@@ -282,7 +282,7 @@ async def test_a_reader_who_is_cancelled_loses_nothing() -> None:
     catching_up.cancel()
     with pytest.raises(asyncio.CancelledError):
         await catching_up
-    log.hub.end()
+    log.event_bus.end()
     assert await all_of(follower) == [2, 3]
 
 
@@ -300,7 +300,7 @@ async def test_a_log_that_cannot_be_read_is_the_readers_error_and_it_may_ask_aga
     log.write()
     log.write()
     assert await taken(follower, 1) == [3]
-    log.hub.end()
+    log.event_bus.end()
     log.failure = PersistenceError("closed")
     with pytest.raises(ActorStopped, match="the log has what comes after version 3"):
         await anext(follower)
@@ -341,7 +341,7 @@ async def test_leaving_ends_it_for_a_waiting_reader_too_and_leaves_nothing_behin
     log.write()
     assert await all_of(follower) == []
     await follower.aclose()
-    assert log.hub._subscriptions == {}
+    assert log.event_bus._subscriptions == {}
 
 
 def test_case_l05_a_subscription_that_nobody_holds_is_gone() -> None:
@@ -350,7 +350,7 @@ def test_case_l05_a_subscription_that_nobody_holds_is_gone() -> None:
         log.follow()
         log.follow(None)
     gc.collect()
-    assert log.hub._subscriptions == {}
+    assert log.event_bus._subscriptions == {}
     log.write()
     log.stream("a")
 
@@ -361,6 +361,6 @@ async def test_what_is_of_no_interest_is_neither_given_nor_counted() -> None:
     follower.wants = lambda item: isinstance(item, Streamed) and item.run == "run_2"
     for _ in range(3):
         log.stream("of run_1")
-    log.hub.streamed(ALICE, RunId("run_2"), 1, TextDelta("mine"))
-    log.hub.end()
+    log.event_bus.streamed(ALICE, RunId("run_2"), 1, TextDelta("mine"))
+    log.event_bus.end()
     assert await all_of(follower) == ["mine"]

@@ -1,0 +1,60 @@
+"""What the parts of an open runtime share: its log, its actors, and what tells those who follow its sessions.
+
+`refold.lifecycle` makes it when a runtime opens. The rule: a part takes this, or less, and never the whole runtime, so
+that each can be read by itself.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from refold.actors.calls.middleware import Hooks
+from refold.actors.effects import EffectsInFlight
+from refold.actors.journal import Journal
+from refold.actors.kernel.system import ActorSystem
+from refold.events.core.ids import SessionId, StreamName, stream_name
+from refold.events.session.core import SESSION_KIND
+from refold.options import Settings
+from refold.publishing.event_bus import EventBus
+from refold.publishing.notifications import Recorded
+from refold.publishing.subscription import read_recorded
+from refold.stores.event_store import EventStore
+
+
+class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """An open runtime, as its sessions, its inbox, its metrics and its subagents see it."""
+
+    settings: Settings
+    store: EventStore
+    """The log."""
+    journal: Journal
+    """Writes the log for all actors."""
+    system: ActorSystem
+    event_bus: EventBus
+    """Tells of events that are durable, and of what passes by."""
+    in_flight: EffectsInFlight
+    """The effects that run in this process."""
+    agents: tuple[str, ...]
+    """The names of its agents, the main one first, whose sessions users begin."""
+    has_hooks: bool
+    """Whether any of its agents has middleware."""
+    hooks_of: Callable[[str | None], Hooks | None]
+    """Returns the middleware of an agent, by its name; None = of the main one."""
+    tool_names: Callable[[], tuple[str, ...]]
+    """Returns the names of the main agent's tools, as they are now."""
+    tools_in_force: Callable[[], Awaitable[None]]
+    """Returns when the tools that were registered or removed so far are so for every input that is sent now."""
+    require_open: Callable[[], None]
+    """Raises ConfigError on another event loop and in a forked child, and ActorStopped once the runtime is closing."""
+    is_closing: Callable[[], bool]
+    """Returns whether it is closed, or about to be."""
+    failed_appends_of: Callable[[StreamName], int]
+    """Returns how many appends of a stream the log has refused since the runtime opened."""
+
+    async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[Recorded]:
+        """Return the next `limit` events of a session after a version, or those there are.
+
+        Raises:
+            PersistenceError: the log cannot be read.
+        """
+        return await read_recorded(self.store, stream_name(SESSION_KIND, session), after_version=version, limit=limit)

@@ -1,0 +1,189 @@
+"""Taking over a log: what the runtime before this one left to be done.
+
+Which open runs go on first. A run whose last batch is a fruitless resume may be the one that kills the process. Runs
+beyond suspicion go on at once; suspects go on one after another, each when the one before has made progress or has
+lived through its probation. So a run that kills every process is parked in the end, and takes no innocent run with it.
+
+Which recalls are noted late. That episodes were recalled is noted once their answer is durable, and no session waits
+for that; so a process that dies in between leaves an answer whose recalls nobody counts. But the answer names them. So
+a runtime that takes over a log whose last runtime did not end in order goes through the answers since then, and has
+each noted under the key that it would have had: a recall counts once, however often this is done. The runtime's stream
+keeps how far it was done.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any, cast
+
+from refold.actors.effects import Wake
+from refold.actors.kernel.errors import ActorStopped
+from refold.actors.kernel.ref import ActorRef
+from refold.actors.kernel.system import ActorSystem
+from refold.events.core.codec import tag_of
+from refold.events.core.errors import PersistenceError
+from refold.events.core.ids import AgentId, SessionId, StreamName, kind_and_identifier
+from refold.events.core.records import StoredEvent, StreamHead
+from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RecallsNoted, RuntimeClosed, RuntimeStarted
+from refold.events.session.core import SESSION_CODEC, SESSION_KIND
+from refold.events.session.events import AgentConfigured, ModelResponded, RunResumed, SessionOpened
+from refold.events.session.state import is_work
+from refold.memory.stream_object import StreamObject
+from refold.publishing.event_bus import EventBus
+from refold.publishing.notifications import Recorded
+from refold.running_agents import RunningAgents
+from refold.stores.event_store import EventStore
+
+log = logging.getLogger("refold.runtime")
+
+PROBATION_S = 5.0
+"""How long a suspect runs without progress before the next one goes on."""
+
+LAST_EVENTS = 200
+"""How many events are read to find a stream's last batch."""
+
+RESUMED_TAG = RunResumed.__struct_config__.tag
+
+ANSWER_TAG = ModelResponded.__struct_config__.tag
+
+EVENTS_PER_PAGE = 1_000
+
+
+async def ended_in_order(store: EventStore) -> bool:
+    """Tell whether the runtime that had the log before recorded its end."""
+    head = await store.head(RUNTIME_STREAM)
+    if head is None:
+        return False
+    last = RUNTIME_CODEC.decode_all(await store.read_stream(RUNTIME_STREAM, after_version=head.version - 1))
+    return bool(last) and isinstance(last[-1], RuntimeClosed)
+
+
+async def resume_open_runs(system: ActorSystem, event_bus: EventBus, store: EventStore) -> None:
+    """Let every open run of a log go on, suspects last and one by one.
+
+    Raises:
+        PersistenceError: the streams cannot be listed. A stream that cannot be read costs its own session only.
+    """
+    suspects: list[StreamName] = []
+    for head in await store.list_streams(prefix=f"{SESSION_KIND}/", with_pending=True):
+        if any(is_work(key) for key in head.pending) and await _was_just_resumed(store, head):
+            suspects.append(head.stream)
+        else:
+            _wake(system, head.stream)
+    await _resume_one_by_one(system, event_bus, suspects)
+
+
+def _wake(system: ActorSystem, stream: StreamName) -> bool:
+    """Start a session's actor; tell whether there is one that can be started."""
+    try:
+        system.ref(stream).tell(Wake())
+    except ActorStopped as error:  # It was used before its turn came, and has failed for good.
+        log.warning("the open run of %s does not go on: %s", stream, error)
+        return False
+    return True
+
+
+async def _was_just_resumed(store: EventStore, head: StreamHead) -> bool:
+    """Tell whether the last thing that happened to a session is that its run was resumed."""
+    try:
+        last = await store.read_stream(head.stream, after_version=max(0, head.version - LAST_EVENTS))
+    except PersistenceError as error:  # Its own actor will say so; the other sessions must not wait for it.
+        log.warning("%s cannot be read: %s", head.stream, error)
+        return False
+    stimuli = [event for event in last if event.version == event.batch]
+    return bool(stimuli) and tag_of(stimuli[-1].data) == RESUMED_TAG
+
+
+async def _resume_one_by_one(system: ActorSystem, event_bus: EventBus, suspects: Sequence[StreamName]) -> None:
+    for stream in suspects:
+        passed = asyncio.Event()
+
+        def see(recorded: Recorded, passed: asyncio.Event = passed) -> None:
+            if recorded.version == recorded.batch and not isinstance(recorded.event, AgentConfigured | RunResumed):
+                passed.set()
+
+        unsubscribe = event_bus.subscribe(see, SessionId(kind_and_identifier(stream)[1]))
+        probation = system.clock.call_later(PROBATION_S, passed.set)
+        try:
+            if _wake(system, stream):
+                await passed.wait()
+        finally:
+            probation.cancel()
+            unsubscribe()
+
+
+async def note_lost_recalls(store: EventStore, agents: RunningAgents, runtime: ActorRef) -> None:
+    """Have noted what was recalled for answers before this runtime, and was not noted by the one that got them.
+
+    Args:
+        store: the log, where this runtime's start is recorded.
+        agents: whose memories they are.
+        runtime: the actor of the runtime's stream.
+
+    Raises:
+        PersistenceError: the log cannot be read or written; it is tried again after the next start.
+    """
+    if not any(found.agent.memory is not None for found in agents):
+        return
+    first, last = _unnoted(await store.read_stream(RUNTIME_STREAM))
+    if first is None:
+        return
+    whose: dict[StreamName, AgentId] = {}
+    position = first
+    while position < last:
+        page = await store.read_all(after_position=position, limit=EVENTS_PER_PAGE)
+        if not page:
+            break
+        position = page[-1].position
+        for item in page:
+            if item.position < last and item.stream.startswith(f"{SESSION_KIND}/") and tag_of(item.data) == ANSWER_TAG:
+                await _note(store, agents, item, whose)
+        for found in agents:
+            if isinstance(found.agent.memory, StreamObject):
+                await cast("StreamObject[Any, Any, Any]", found.agent.memory).read(
+                    _nothing
+                )  # Behind the notes, so that they do not pile up.
+    await runtime.ask(RecallsNoted(position=last), block=False)
+
+
+def _unnoted(stored: list[StoredEvent]) -> tuple[int | None, int]:
+    """Return after which position answers may have recalls that nobody noted (None = there are none), and until which.
+
+    Args:
+        stored: the events of the runtime's stream, the start of this runtime among them.
+    """
+    noted, is_known, is_open, last = 0, True, False, 0
+    for item, event in zip(stored, RUNTIME_CODEC.decode_all(stored), strict=True):
+        match event:
+            case RuntimeStarted():
+                is_known, is_open, last = is_known and not is_open, True, item.position
+            case RuntimeClosed():
+                is_open = False
+                noted = item.position if is_known else noted
+            case RecallsNoted(position=position):
+                noted, is_known = position, True
+            case _:
+                pass
+    return None if is_known else noted, last
+
+
+async def _note(store: EventStore, agents: RunningAgents, item: StoredEvent, whose: dict[StreamName, AgentId]) -> None:
+    [answer] = SESSION_CODEC.decode_all([item])
+    if not (isinstance(answer, ModelResponded) and answer.request.recalled):
+        return
+    if item.stream not in whose:
+        whose[item.stream] = await _agent_of(store, item.stream)
+    recalling = agents[whose[item.stream]].recalling
+    if recalling is not None:
+        session = SessionId(kind_and_identifier(item.stream)[1])
+        recalling.note(session, answer.run, answer.request.recalled)
+
+
+async def _agent_of(store: EventStore, stream: StreamName) -> AgentId:
+    [opened] = SESSION_CODEC.decode_all(await store.read_stream(stream, limit=1))
+    assert isinstance(opened, SessionOpened)
+    return opened.agent
+
+
+def _nothing(_: object) -> None:
+    """Ask nothing."""
