@@ -24,7 +24,7 @@ from refold import (
     Session,
     ToolContext,
     ToolResultBlock,
-    agent_runtime,
+    lifecycle,
     say,
     tool,
     use,
@@ -315,7 +315,7 @@ def crashed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(store: EventStore) -> bool:
         return False
 
-    monkeypatch.setattr(agent_runtime, "ended_in_order", never)
+    monkeypatch.setattr(lifecycle, "ended_in_order", never)
 
 
 async def test_a_deploy_in_the_middle_of_a_long_call_is_no_fruitless_resume(log: EventStore) -> None:
