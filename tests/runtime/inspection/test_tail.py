@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,8 +29,6 @@ from refold.stores.sample_batches import batch
 
 LOOKS_MAX = 2_000
 """So often the clock is moved on before something counts as missing."""
-
-KINDS = ["events.db", "events.jsonl"]
 
 
 class Follower:
@@ -74,9 +73,8 @@ class Follower:
         return [event.position for event in self.seen]
 
 
-@pytest.mark.parametrize("name", KINDS)
-async def test_what_is_there_and_what_comes_is_seen_once_and_in_order(tmp_path: Path, name: str) -> None:
-    log = tmp_path / name
+async def test_what_is_there_and_what_comes_is_seen_once_and_in_order(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
     async with await open_log(log) as store:
         await store.append([batch("session/a", 0, 3)])
         follower = Follower(log)
@@ -88,9 +86,8 @@ async def test_what_is_there_and_what_comes_is_seen_once_and_in_order(tmp_path: 
     await follower.stop()
 
 
-@pytest.mark.parametrize("name", KINDS)
-async def test_a_writer_may_come_and_go(tmp_path: Path, name: str) -> None:
-    log = tmp_path / name
+async def test_a_writer_may_come_and_go(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
     async with await open_log(log) as store:
         await store.append([batch("session/a", 0)])
     follower = Follower(log)
@@ -113,6 +110,10 @@ async def test_a_log_of_many_pages_is_read_without_a_wait_between_them() -> None
             assert (await anext(events)).position == position
 
 
+async def positions(store: EventStore, **options: Any) -> list[int]:
+    return [event.position async for event in follow_log(store, follow=False, **options)]
+
+
 @pytest.mark.parametrize(
     "count", [0, 1, EVENTS_PER_PAGE - 1, EVENTS_PER_PAGE, EVENTS_PER_PAGE + 1, 2 * EVENTS_PER_PAGE]
 )
@@ -120,16 +121,15 @@ async def test_without_following_it_ends_with_the_last_event(count: int) -> None
     store = InMemoryStore()
     if count:
         await store.append([batch("session/a", 0, count)])
-    seen = [event.position async for event in follow_log(store, follow=False)]
-    assert seen == list(range(1, count + 1))
+    assert await positions(store) == list(range(1, count + 1))
 
 
 async def test_it_begins_after_a_position() -> None:
     store = InMemoryStore()
     await store.append([batch("session/a", 0, 3), batch("session/b", 0, 3)])
-    assert [event.position async for event in follow_log(store, after=2, follow=False)] == [3, 4, 5, 6]
-    assert [event.position async for event in follow_log(store, after=4, stream="session/b", follow=False)] == [5, 6]
-    assert [event.position async for event in follow_log(store, after=6, follow=False)] == []
+    assert await positions(store, after=2) == [3, 4, 5, 6]
+    assert await positions(store, after=4, stream="session/b") == [5, 6]
+    assert await positions(store, after=6) == []
 
 
 async def test_one_stream_alone() -> None:
@@ -156,10 +156,9 @@ async def test_it_looks_again_only_after_the_poll_time() -> None:
     await follower.stop()
 
 
-@pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("stream", [None, "session/a"])
-async def test_a_log_that_is_replaced_ends_it(tmp_path: Path, name: str, stream: str | None) -> None:
-    log, other = tmp_path / name, tmp_path / f"other-{name}"
+async def test_a_log_that_is_replaced_ends_it(tmp_path: Path, stream: str | None) -> None:
+    log, other = tmp_path / "events.db", tmp_path / "other.db"
     for path, at in ((log, 1), (other, 2)):
         async with await open_log(path) as store:
             await store.append([batch("session/a", 0, 5, at=at)])
@@ -171,9 +170,8 @@ async def test_a_log_that_is_replaced_ends_it(tmp_path: Path, name: str, stream:
     assert follower.positions == [1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize("name", KINDS)
-async def test_a_log_that_is_removed_ends_it(tmp_path: Path, name: str) -> None:
-    log = tmp_path / name
+async def test_a_log_that_is_removed_ends_it(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
     async with await open_log(log) as store:
         await store.append([batch("session/a", 0)])
     follower = Follower(log)
@@ -183,14 +181,13 @@ async def test_a_log_that_is_removed_ends_it(tmp_path: Path, name: str) -> None:
         await follower.ended()
 
 
-@pytest.mark.parametrize("name", KINDS)
-async def test_a_log_that_a_copy_of_itself_replaces_is_followed_on(tmp_path: Path, name: str) -> None:
-    log = tmp_path / name
+async def test_a_log_that_a_copy_of_itself_replaces_is_followed_on(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
     async with await open_log(log) as store:
         await store.append([batch("session/a", 0, 2)])
     follower = Follower(log)
     await follower.until(2)
-    copy = Path(shutil.copy(log, tmp_path / f"copy-{name}"))
+    copy = Path(shutil.copy(log, tmp_path / "copy.db"))
     async with await open_log(copy) as store:
         await store.append([batch("session/a", 2)])
     copy.rename(log)
@@ -227,7 +224,7 @@ async def test_a_log_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 WRITER = """
 import asyncio, sys
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, say, tool, use
-from refold.stores import JsonLinesStore, SQLiteStore
+from refold.stores import SQLiteStore
 
 @tool(tier="observe", effect="pure")
 async def look(what: str) -> str:
@@ -235,8 +232,7 @@ async def look(what: str) -> str:
     return what
 
 async def main():
-    kind = JsonLinesStore if sys.argv[1].endswith(".jsonl") else SQLiteStore
-    async with await kind.open(sys.argv[1]) as store:
+    async with await SQLiteStore.open(sys.argv[1]) as store:
         print("open", flush=True)
         sys.stdin.readline()
         calls = [use("look", {"what": "a"}), use("look", {"what": "b"})]
@@ -252,11 +248,10 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", KINDS)
 async def test_b11_a_reader_of_another_process_sees_started_before_completed_and_nothing_twice(
-    tmp_path: Path, name: str
+    tmp_path: Path,
 ) -> None:
-    log = tmp_path / name
+    log = tmp_path / "events.db"
     writer = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-c", WRITER, str(log), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
