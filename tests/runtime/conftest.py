@@ -1,157 +1,22 @@
-"""A log for tests, decided by the pure core and appended batch by batch, without any actor."""
+"""Logs, and a working directory with agents, for the tests of this folder."""
 
 import asyncio
 import shutil
 import sqlite3
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from refold.events.core.content import AnswerContent, ErrorKind, TextBlock, ToolUseBlock
-from refold.events.core.contract import Recorded, plan
-from refold.events.core.ids import AgentId, PayloadHash, RunId, SessionId, StreamName, ToolCallId, stream_name
-from refold.events.core.records import EncodedBatch
-from refold.events.model.configuration import (
-    CORE_VERSION,
-    AgentConfig,
-    AgentConfiguration,
-    CodeIdentity,
-    ToolSpec,
-    configuration_of,
-)
-from refold.events.model.messages import RequestReference, Usage
-from refold.events.model.payloads import spill
-from refold.events.session.commands import (
-    CancelRun,
-    Configure,
-    OpenSession,
-    RecordModelResponse,
-    RecordToolResult,
-    SendInput,
-    SessionCommand,
-)
-from refold.events.session.core import SESSION_CODEC, SESSION_CORE, fold
-from refold.events.session.events import Verdict
-from refold.stores import InMemoryStore, SQLiteStore
-from refold.stores.event_store import EventStore
+from refold.stores import InMemoryStore
+from tests.runtime.log_builder import LogBuilder
+from tests.runtime.sample_logs import make_samples
 
-BEGINNING = 1_780_000_000_000_000
-"""Time of the first batch, in microseconds since the epoch; each batch is a second later."""
-
-TOOLS = (
-    ToolSpec(name="weather", description="Forecast.", input_schema={"type": "object"}, tier="observe", effect="pure"),
-    ToolSpec(name="pay", description="Pays.", input_schema={"type": "object"}, tier="confirm"),
-)
-
-
-class LogBuilder:
-    """Tells sessions what happens and appends what follows."""
-
-    def __init__(self, store: EventStore) -> None:
-        self.store = store
-        self._now = BEGINNING
-
-    async def append(
-        self, stream: StreamName, events: list[bytes], pending: tuple[str, ...] = (), at: int | None = None
-    ) -> None:
-        """Append a batch as it is given."""
-        head = await self.store.head(stream)
-        self._now += 1_000_000
-        batch = EncodedBatch(
-            stream=stream,
-            expected_version=head.version if head else 0,
-            at=at or self._now,
-            events=tuple(events),
-            pending=pending,
-        )
-        await self.store.append([batch])
-
-    async def tell(
-        self, session: str, command: SessionCommand, payloads: Mapping[PayloadHash, bytes] | None = None
-    ) -> None:
-        """Append the batch that a command becomes."""
-        stream = stream_name("session", session)
-        state = fold(SESSION_CODEC.decode_all(await self.store.read_stream(stream)))
-        expected_version = state.version
-        self._now += 1_000_000
-        planned = plan(SESSION_CORE, state, command, self._now)
-        assert not isinstance(planned, Recorded)
-        batch = EncodedBatch(
-            stream=stream,
-            expected_version=expected_version,
-            at=self._now,
-            events=tuple(SESSION_CODEC.encode(event) for event in planned.events),
-            pending=tuple(effect.key for effect in SESSION_CORE.pending(planned.state)),
-        )
-        await self.store.append([batch], payloads)
-
-    async def open(self, session: str, *, core: int = CORE_VERSION, **settings: object) -> None:
-        """Open and configure a session."""
-        configuration, payloads = configured(core=core, **settings)
-        await self.tell(session, OpenSession(session=SessionId(session), agent=AgentId("agent")))
-        await self.tell(session, Configure(configuration=configuration), payloads)
-
-    async def send(self, session: str, text: str) -> None:
-        """Queue an input."""
-        await self.tell(session, SendInput(content=(TextBlock(text=text),)))
-
-    async def answer(self, session: str, *content: AnswerContent, turn: int = 1, run: str | None = None) -> None:
-        """Record a model's answer to the run under way; its calls are allowed."""
-        state = fold(SESSION_CODEC.decode_all(await self.store.read_stream(stream_name("session", session))))
-        assert state.run is not None
-        calls = [block for block in content if isinstance(block, ToolUseBlock)]
-        await self.tell(
-            session,
-            RecordModelResponse(
-                run=RunId(run) if run else state.run.id,
-                turn=state.run.turns,
-                content=content,
-                stop_reason="tool_use" if calls else "end_turn",
-                usage=Usage(input_tokens=10, output_tokens=5),
-                request=RequestReference(configured=2, messages=1),
-                verdicts=(Verdict(),) * len(calls),
-            ),
-        )
-
-    async def result(self, session: str, call: str, text: str, kind: ErrorKind | None = None) -> None:
-        """Record a tool's result; a large one becomes a payload."""
-        content, payloads = spill((TextBlock(text=text),))
-        await self.tell(session, RecordToolResult(call=ToolCallId(call), content=content, kind=kind), payloads)
-
-    async def weather_session(self, session: str, *, result: str = "Lisbon: sunny") -> None:
-        """A whole session: an input, a tool call, its result, a final answer. Twelve events, six batches."""
-        await self.open(session)
-        await self.send(session, "Weather in Lisbon?")
-        await self.answer(session, use("weather", city="Lisbon"))
-        await self.result(session, "call_6_0", result)
-        await self.answer(session, TextBlock(text="Sunny."))
-
-    async def cancelled_session(self, session: str) -> None:
-        """A session whose run is cancelled while its tool call is in flight."""
-        await self.open(session)
-        await self.send(session, "Weather in Porto?")
-        await self.answer(session, use("weather", city="Porto"))
-        await self.tell(session, CancelRun())
-
-    async def open_session(self, session: str) -> None:
-        """A session whose tool call is in flight."""
-        await self.open(session)
-        await self.send(session, "Weather in Faro?")
-        await self.answer(session, use("weather", city="Faro"))
-
-
-def use(name: str, **arguments: object) -> ToolUseBlock:
-    return ToolUseBlock(id=ToolCallId(""), name=name, input=dict(arguments))
-
-
-def configured(*, core: int = CORE_VERSION, **settings: object) -> tuple[AgentConfiguration, dict[PayloadHash, bytes]]:
-    return configuration_of(
-        AgentConfig(model="test-model", **settings),  # type: ignore[arg-type]
-        agent=AgentId("agent"),
-        tools=TOOLS,
-        code=CodeIdentity(refold="0.1.0", core=core),
-    )
+PROVIDER_VARIABLES = [
+    f"{provider}_{what}" for provider in ("OPENAI", "ANTHROPIC") for what in ("API_KEY", "AUTH_TOKEN", "BASE_URL")
+]
+"""What a command takes from the environment; no test sees those of the person who runs it."""
 
 
 @pytest.fixture
@@ -160,27 +25,33 @@ def builder() -> LogBuilder:
 
 
 @pytest.fixture(scope="session")
-def log_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The log that `log_file` copies, made once."""
-    path = tmp_path_factory.mktemp("log") / "template.db"
-
-    async def build() -> None:
-        async with await SQLiteStore.open(path) as store:
-            builder = LogBuilder(store)
-            await builder.weather_session("alice")
-            await builder.cancelled_session("bob")
-            await builder.open_session("carol")
-
-    asyncio.run(build())
-    return path
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the logs of `sample_logs.py`, made once."""
+    folder = tmp_path_factory.mktemp("samples")
+    asyncio.run(make_samples(folder))
+    return folder
 
 
 @pytest.fixture
-def log_file(log_template: Path, tmp_path: Path) -> Path:
+def log_file(samples: Path, tmp_path: Path) -> Path:
     """The path of a log with three sessions: alice has ended, bob was cancelled, carol is open."""
-    path = tmp_path / "events.db"
-    shutil.copy(log_template, path)
-    return path
+    return Path(shutil.copy(samples / "three.db", tmp_path / "events.db"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with the modules `agents` and `tills`, which this process forgets afterwards, and no keys."""
+    for name in ("agents", "tills"):
+        shutil.copy(Path(__file__).with_name(f"sample_{name}.py"), tmp_path / f"{name}.py")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in PROVIDER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.fixture
@@ -199,9 +70,3 @@ def tampered(log_file: Path, tmp_path: Path) -> Callable[..., Path]:
         return copy
 
     return tamper
-
-
-@pytest.fixture
-def configuration_with() -> Callable[..., AgentConfiguration]:
-    """Make the test agent's configuration with other settings."""
-    return lambda **settings: configured(**settings)[0]

@@ -1,10 +1,12 @@
-"""An agent's life through the public API: configuration, sessions, turns, outcomes, events."""
+"""An agent's life through the public API: configuration, sessions, turns, outcomes, events.
+
+What the rows of the features promise of runs, keys, cancellation and commits is in `tests/conformance`.
+"""
 
 import asyncio
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from refold import (
@@ -23,7 +25,6 @@ from refold import (
     PersistenceError,
     ProviderError,
     ScriptedProvider,
-    Session,
     ToolContext,
     ToolError,
     ToolResultBlock,
@@ -37,8 +38,8 @@ from refold.events.model import payloads
 from refold.events.model.configuration import CORE_VERSION
 from refold.events.session.events import CancelRequested, RunStarted, ToolApprovalRequested
 from refold.stores import InMemoryStore
-
-CONFIG = AgentConfig(model="test-model", system_prompt="Be brief.")
+from tests.conformance.sessions import HeldAnswer, Seen, events_of, requests_of, results_of
+from tests.runtime.talking import CONFIG, scripted, talking
 
 
 @tool(tier="observe", effect="pure")
@@ -53,79 +54,21 @@ def note(text: str) -> str:
     return f"noted {text}"
 
 
-def scripted(*script: Any, tools: Any = (weather, note), **options: Any) -> tuple[AgentRuntime, ScriptedProvider]:
-    provider = ScriptedProvider(script)
-    return AgentRuntime(CONFIG, provider=provider, tools=tools, **options), provider
-
-
-async def event_types(session: Any) -> list[str]:
-    return [type(recorded.event).__name__ async for recorded in session.events()]
-
-
 async def test_a_run_with_one_tool_call_completes_with_the_final_text() -> None:
-    runtime, provider = scripted(use("weather", {"city": "Lisbon"}, id="toolu_a"), say("Sunny."))
-    async with runtime:
-        session = await runtime.session("alice")
+    script = [use("weather", {"city": "Lisbon"}, id="toolu_a"), say("Sunny.")]
+    async with talking(*script, tools=[weather, note]) as (session, runtime):
         result = await session.send("Weather in Lisbon?")
         history = await session.history()
-
-    assert result.outcome == Completed()
-    assert result.text == "Sunny."
-    assert result.turns == 2
+        first, second = requests_of(runtime)
+    assert (result.outcome, result.text, result.turns) == (Completed(), "Sunny.", 2)
     assert [message.role for message in history] == ["user", "assistant", "user", "assistant"]
-    call = history[1].content[0]
+    call, answer = history[1].content[0], history[2].content[0]
     assert isinstance(call, ToolUseBlock)
-    assert (call.name, call.input, call.provider_id) == ("weather", {"city": "Lisbon"}, "toolu_a")
-    answer = history[2].content[0]
     assert isinstance(answer, ToolResultBlock)
+    assert (call.name, call.input, call.provider_id) == ("weather", {"city": "Lisbon"}, "toolu_a")
     assert (answer.tool_use_id, answer.text, answer.is_error) == (call.id, "Lisbon: sunny for 1 days", False)
-    assert list(provider.requests[1].messages) == history[:3]
-    assert [spec.name for spec in provider.requests[0].tools] == ["note", "weather"]
-    assert provider.requests[0].system_prompt == "Be brief."
-
-
-async def test_an_input_one_tool_and_a_final_answer_take_four_commits() -> None:
-    store = _CountingStore()
-    runtime, _ = scripted(use("weather", {"city": "Lisbon"}), say("Sunny."), log=store)
-    async with runtime:
-        session = await runtime.session("alice")
-        await session.send("Weather in Lisbon?")
-
-    assert store.batches_of("session/alice") == [
-        ["opened", "agent_configured", "input_queued", "run_started", "model_requested"],
-        ["model_responded", "tool_call_started"],
-        ["tool_call_completed", "model_requested"],
-        ["model_responded", "run_completed"],
-    ]
-
-
-async def test_parallel_calls_take_one_commit_for_the_answer_and_one_for_each_result() -> None:
-    store = _CountingStore()
-    runtime, _ = scripted([use("weather", {"city": "A"}), use("weather", {"city": "B"})], say("Both."), log=store)
-    async with runtime:
-        session = await runtime.session("alice")
-        await session.send("Both?")
-
-    assert store.batches_of("session/alice")[1:] == [
-        ["model_responded", "tool_call_started", "tool_call_started"],
-        ["tool_call_completed"],
-        ["tool_call_completed", "model_requested"],
-        ["model_responded", "run_completed"],
-    ]
-
-
-async def test_a_second_input_on_an_idle_session_takes_one_commit_and_opens_nothing_again() -> None:
-    store = _CountingStore()
-    runtime, _ = scripted(say("One."), say("Two."), log=store)
-    async with runtime:
-        session = await runtime.session("alice")
-        await session.send("first")
-        await session.send("second")
-
-    assert store.batches_of("session/alice")[2:] == [
-        ["input_queued", "run_started", "model_requested"],
-        ["model_responded", "run_completed"],
-    ]
+    assert list(second.messages) == history[:3]
+    assert ([spec.name for spec in first.tools], first.system_prompt) == (["note", "weather"], "Be brief.")
 
 
 async def test_observing_tools_run_beside_each_other_and_acting_tools_alone_and_in_order() -> None:
@@ -135,7 +78,6 @@ async def test_observing_tools_run_beside_each_other_and_acting_tools_alone_and_
 
     @tool(tier="observe")
     async def look(name: str) -> str:
-        """Look."""
         running.append(name)
         most.append(len(running))
         if len(running) == 2:
@@ -146,34 +88,31 @@ async def test_observing_tools_run_beside_each_other_and_acting_tools_alone_and_
 
     @tool(tier="act")
     async def act(name: str) -> str:
-        """Act."""
         running.append(name)
         most.append(len(running))
         await asyncio.sleep(0)
         running.remove(name)
         return name
 
-    runtime, _ = scripted(
-        [use("look", {"name": "a"}), use("look", {"name": "b"}), use("act", {"name": "c"}), use("act", {"name": "d"})],
-        say("done"),
-        tools=[look, act],
-    )
-    async with runtime:
-        session = await runtime.session()
+    calls = [use(kind, {"name": name}) for kind, name in (("look", "a"), ("look", "b"), ("act", "c"), ("act", "d"))]
+    async with talking(calls, say("done"), tools=[look, act]) as (session, _):
         await session.send("go")
-        history = await session.history()
-
+        assert [block.text for block in await results_of(session)] == ["a", "b", "c", "d"]
     assert most == [1, 2, 1, 1]
-    assert [block.text for block in history[2].content if isinstance(block, ToolResultBlock)] == ["a", "b", "c", "d"]
 
 
-async def test_an_agent_without_configuration_is_refused_at_construction() -> None:
-    with pytest.raises(ConfigError, match="AgentConfig"):
-        AgentRuntime()  # type: ignore[call-overload]
-    with pytest.raises(ConfigError, match="provider"):
-        AgentRuntime(CONFIG)  # type: ignore[call-overload]
-    with pytest.raises(ConfigError, match="no option 'durable'"):
-        AgentRuntime(CONFIG, provider=ScriptedProvider([]), durable=True)  # type: ignore[call-overload]
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"provider": ScriptedProvider([])}, "AgentConfig"),
+        ({"config": CONFIG}, "provider"),
+        ({"config": CONFIG, "provider": ScriptedProvider([]), "durable": True}, "no option 'durable'"),
+    ],
+)
+def test_an_agent_without_configuration_is_refused_at_construction(options: dict[str, Any], said: str) -> None:
+    config = [options.pop("config")] if "config" in options else []
+    with pytest.raises(ConfigError, match=said):
+        AgentRuntime(*config, **options)
 
 
 async def test_an_agent_description_can_be_run_and_names_its_sessions_agent() -> None:
@@ -184,105 +123,48 @@ async def test_an_agent_description_can_be_run_and_names_its_sessions_agent() ->
         assert (await session.state_at()).agent == "forecaster"
 
 
-async def test_reaching_max_turns_fails_and_names_the_number() -> None:
-    config = AgentConfig(model="m", max_turns=2)
-    provider = ScriptedProvider([use("weather", {"city": "x"})] * 5)
-    async with AgentRuntime(config, provider=provider, tools=[weather]) as runtime:
-        session = await runtime.session("s")
-        result = await session.send("loop")
-
-    assert isinstance(result.outcome, Failed)
-    assert result.outcome.error.kind == "max_turns"
-    assert "Max turns (2) reached, stopping forcibly" in result.outcome.error.message
-    assert len(provider.requests) == 2
-
-
 async def test_an_unknown_id_with_restore_is_an_error_that_names_it() -> None:
-    runtime, _ = scripted(say("hi"))
-    async with runtime:
+    async with talking(say("hi")) as (session, runtime):
         with pytest.raises(ConfigError, match="'nobody'"):
             await runtime.session("nobody", restore=True)
-        session = await runtime.session("somebody")
         await session.send("hello")
-        again = await runtime.session("somebody", restore=True)
-        assert len(await again.history()) == 2
-        assert await runtime.sessions() == ["somebody"]
+        assert len(await (await runtime.session("s", restore=True)).history()) == 2
+        assert await runtime.sessions() == ["s"]
 
 
 async def test_a_session_without_an_id_gets_one_from_the_injected_source() -> None:
-    runtime, _ = scripted(session_ids=lambda: "made-1")
-    async with runtime:
+    async with scripted(session_ids=lambda: "made-1") as runtime:
         assert (await runtime.session()).id == "made-1"
 
 
-async def test_on_event_sees_every_event_of_its_run_in_order() -> None:
-    runtime, _ = scripted(use("weather", {"city": "x"}), say("one"), say("two"))
+async def test_on_event_sees_the_events_of_its_run_only() -> None:
     seen: list[Any] = []
-    async with runtime:
-        session = await runtime.session("s")
+    async with talking(use("weather", {"city": "x"}), say("one"), say("two"), tools=[weather]) as (session, _):
         await session.send("first", on_event=seen.append)
         first = list(seen)
         await session.send("second")
         recorded = [item async for item in session.events()]
-
-    assert first == recorded[2 : 2 + len(first)]
+    assert seen == first == recorded[2 : 2 + len(first)]
     assert [type(item.event).__name__ for item in first] == [
         "InputQueued",
-        "RunStarted",
-        "ModelRequested",
-        "ModelResponded",
-        "ToolCallStarted",
-        "ToolCallCompleted",
-        "ModelRequested",
-        "ModelResponded",
-        "RunCompleted",
+        *("RunStarted", "ModelRequested"),
+        *("ModelResponded", "ToolCallStarted"),
+        *("ToolCallCompleted", "ModelRequested"),
+        *("ModelResponded", "RunCompleted"),
     ]
-    assert seen == first
-
-
-async def test_an_exception_in_on_event_cancels_the_run_and_is_the_callers_error() -> None:
-    parked = asyncio.Event()
-
-    @tool(tier="observe")
-    async def wait() -> str:
-        """Wait for ever."""
-        await parked.wait()
-        return "never"
-
-    def handler(recorded: Any) -> None:
-        if type(recorded.event).__name__ == "ToolCallStarted":
-            raise LookupError("mine")
-
-    runtime, _ = scripted(use("wait"), say("next"), tools=[wait])
-    async with runtime:
-        session = await runtime.session("s")
-        with pytest.raises(LookupError, match="mine"):
-            await session.send("go", on_event=handler)
-        assert (await event_types(session))[-1] == "RunCancelled"
-        assert (await session.send("again")).text == "next"
 
 
 async def test_a_tool_that_fails_gives_the_model_an_error_with_its_kind_and_the_run_goes_on() -> None:
     @tool
     async def fails(how: str) -> str:
-        """Fail."""
         if how == "transient":
             raise ToolError("try later", kind="transient")
-        if how == "system exit":
-            raise SystemExit(3)
         raise ValueError("broken \ud800")
 
-    runtime, _ = scripted(
-        [use("fails", {"how": "transient"}), use("fails", {"how": "permanent"}), use("nothing")],
-        say("sorry"),
-        tools=[fails],
-    )
-    async with runtime:
-        session = await runtime.session("s")
-        result = await session.send("go")
-        results = [block for block in (await session.history())[2].content if isinstance(block, ToolResultBlock)]
-
-    assert result.text == "sorry"
+    calls = [use("fails", {"how": "transient"}), use("fails", {"how": "permanent"}), use("nothing")]
+    async with talking(calls, say("sorry"), tools=[fails]) as (session, _):
+        assert (await session.send("go")).text == "sorry"
+        results = await results_of(session)
     assert [(block.is_error, block.kind) for block in results] == [
         (True, "transient"),
         (True, "permanent"),
@@ -297,260 +179,118 @@ async def test_a_tool_context_names_the_call_and_carries_the_applications_own_ob
 
     @tool
     async def look(context: ToolContext[dict[str, int]], thing: str) -> str:
-        """Look."""
         seen.append(context)
         return str(context.deps["n"])
 
-    runtime, provider = scripted(use("look", {"thing": "x"}), say("ok"), tools=[look], deps={"n": 7})
-    async with runtime:
-        session = await runtime.session("s")
+    async with talking(use("look", {"thing": "x"}), say("ok"), tools=[look], deps={"n": 7}) as (session, runtime):
         await session.send("go")
-        history = await session.history()
-
-    call = history[1].content[0]
-    assert isinstance(call, ToolUseBlock)
-    assert (seen[0].call, seen[0].session) == (call.id, "s")
-    assert seen[0].idempotency_key == f"s/{call.id}"
-    assert history[2].content[0].text == "7"  # type: ignore[union-attr]
-    assert "context" not in str(provider.requests[0].tools[0].input_schema)
+        (result,) = await results_of(session)
+        assert "context" not in str(requests_of(runtime)[0].tools[0].input_schema)
+    assert (seen[0].call, seen[0].session, result.text) == (result.tool_use_id, "s", "7")
+    assert seen[0].idempotency_key == f"s/{result.tool_use_id}"
 
 
-async def test_a_provider_that_fails_ends_the_run_as_failed_and_the_next_input_runs() -> None:
-    runtime, _ = scripted(ProviderError("overloaded", kind="overloaded", status=529, retryable=True), say("back"))
-    async with runtime:
-        session = await runtime.session("s")
-        failed = await session.send("one")
-        completed = await session.send("two")
-
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ProviderError("overloaded", kind="overloaded", status=529, retryable=True), "provider"),
+        (RuntimeError("overloaded, and no provider error"), "agent_loop"),
+    ],
+)
+async def test_a_provider_that_fails_ends_the_run_as_failed_and_the_next_input_runs(
+    error: Exception, kind: str
+) -> None:
+    async with talking(error, say("back")) as (session, _):
+        failed, completed = await session.send("one"), await session.send("two")
     assert isinstance(failed.outcome, Failed)
-    assert failed.outcome.error.kind == "provider"
+    assert failed.outcome.error.kind == kind
     assert "overloaded" in failed.outcome.error.message
-    assert completed.text == "back"
-    assert (failed.stop_reason, completed.stop_reason) == (None, "end_turn")
-
-
-async def test_a_provider_that_raises_anything_ends_its_run_only() -> None:
-    def broken(request: ModelRequest) -> str:
-        raise RuntimeError("not a provider error")
-
-    runtime, _ = scripted(broken, say("fine"))
-    async with runtime:
-        session = await runtime.session("s")
-        failed = await session.send("one")
-        assert isinstance(failed.outcome, Failed)
-        assert failed.outcome.error.kind == "agent_loop"
-        assert "not a provider error" in failed.outcome.error.message
-        assert (await session.send("two")).text == "fine"
-
-
-async def test_inputs_of_one_session_run_one_after_another_in_order() -> None:
-    runtime, _ = scripted(say("a"), say("b"), say("c"))
-    async with runtime:
-        session = await runtime.session("s")
-        results = await asyncio.gather(*(session.send(text) for text in ("1", "2", "3")))
-        texts = [message.text for message in await session.history()]
-
-    assert [result.text for result in results] == ["a", "b", "c"]
-    assert texts == ["1", "a", "2", "b", "3", "c"]
-
-
-async def test_two_sessions_at_once_share_nothing() -> None:
-    def echo(request: ModelRequest) -> str:
-        return f"heard {request.messages[-1].text}"
-
-    runtime, _ = scripted(*[echo] * 20)
-    async with runtime:
-        sessions = [await runtime.session(f"s{number}") for number in range(10)]
-        for _ in range(2):
-            results = await asyncio.gather(*(session.send(f"I am {session.id}") for session in sessions))
-            assert [result.text for result in results] == [f"heard I am {session.id}" for session in sessions]
-        for session in sessions:
-            assert {message.text for message in await session.history()} == {
-                f"I am {session.id}",
-                f"heard I am {session.id}",
-            }
-
-
-async def test_the_same_key_is_the_same_run_and_with_another_content_it_is_refused() -> None:
-    runtime, provider = scripted(say("first"), say("second"))
-    async with runtime:
-        session = await runtime.session("s")
-        one = await session.send("pay", key="req-17")
-        two = await session.send("pay", key="req-17")
-        assert one == two
-        with pytest.raises(CommandRejected, match="req-17"):
-            await session.send("pay more", key="req-17")
-        assert len(provider.requests) == 1
-        assert (await session.send("pay", key="req-18")).text == "second"
+    assert (failed.stop_reason, completed.stop_reason, completed.text) == (None, "end_turn", "back")
 
 
 async def test_two_callers_with_one_key_wait_for_one_run() -> None:
-    runtime, provider = scripted(say("only"))
-    async with runtime:
-        session = await runtime.session("s")
+    async with talking(say("only")) as (session, runtime):
         results = await asyncio.gather(*(session.send("go", key="k") for _ in range(3)))
-    assert [result.text for result in results] == ["only"] * 3
-    assert len(provider.requests) == 1
-
-
-async def test_the_first_outcome_of_a_key_is_given_after_a_restart(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
-    runtime, _ = scripted(say("first"), say("later"), log=log)
-    async with runtime:
-        session = await runtime.session("s")
-        before = await session.send("pay", key="k")
-        await session.send("something else")
-    again, provider = scripted(log=log)
-    async with again:
-        session = await again.session("s")
-        assert await session.send("pay", key="k") == before
-    assert provider.requests == []
-
-
-async def test_answers_can_be_streamed_and_give_the_same_result() -> None:
-    config = AgentConfig(model="m", streaming=True)
-    provider = ScriptedProvider([use("weather", {"city": "Lisbon"}), say("Sunny, and warm for the season.")])
-    async with AgentRuntime(config, provider=provider, tools=[weather]) as runtime:
-        session = await runtime.session("s")
-        assert (await session.send("?")).text == "Sunny, and warm for the season."
+        assert [result.text for result in results] == ["only"] * 3
+        assert len(requests_of(runtime)) == 1
 
 
 async def test_every_run_records_which_code_and_configuration_decided() -> None:
-    runtime, _ = scripted(say("hi"), app_version="shop 3.1")
-    async with runtime:
-        session = await runtime.session("s")
+    async with talking(say("hi"), app_version="shop 3.1") as (session, _):
         await session.send("hello")
-        [started] = [item.event async for item in session.events() if isinstance(item.event, RunStarted)]
-
-    assert started.code.app == "shop 3.1"
-    assert started.code.core == CORE_VERSION
-    assert len(started.fingerprint) == 16
+        [started] = await events_of(session, RunStarted)
+    assert (started.code.app, started.code.core, len(started.fingerprint)) == ("shop 3.1", CORE_VERSION, 16)
 
 
 async def test_events_carry_causes_that_lead_back_to_the_input() -> None:
-    runtime, _ = scripted(use("weather", {"city": "x"}), say("ok"))
-    async with runtime:
-        session = await runtime.session("s")
+    async with talking(use("weather", {"city": "x"}), say("ok"), tools=[weather]) as (session, _):
         await session.send("go")
         events = {f"session/s@{item.version}": item async for item in session.events()}
-
-    last = events[f"session/s@{len(events)}"]
-    chain = [last]
+    chain = [events[f"session/s@{len(events)}"]]
     while chain[-1].causation is not None:
         chain.append(events[chain[-1].causation])
     assert [type(item.event).__name__ for item in chain] == [
-        "RunCompleted",
-        "ModelResponded",
-        "ModelRequested",
-        "ToolCallCompleted",
-        "ToolCallStarted",
-        "ModelResponded",
-        "ModelRequested",
-        "InputQueued",
+        *("RunCompleted", "ModelResponded", "ModelRequested"),
+        *("ToolCallCompleted", "ToolCallStarted"),
+        *("ModelResponded", "ModelRequested", "InputQueued"),
     ]
     assert {item.correlation for item in chain} == {"session/s@3"}
 
 
-async def test_a_cancelled_token_before_the_run_makes_no_model_call_and_keeps_the_message() -> None:
-    runtime, provider = scripted(say("next"))
-    token = CancellationToken()
-    token.cancel()
-    async with runtime:
-        session = await runtime.session("s")
-        result = await session.send("never mind", cancel=token)
-        assert result.outcome == Cancelled()
-        assert provider.requests == []
-        assert [message.text for message in await session.history()] == ["never mind"]
-        assert (await session.send("go on")).text == "next"
-
-
 async def test_a_tool_that_sends_to_its_own_session_is_told_instead_of_waiting_for_itself() -> None:
-    sessions: list[Session] = []
-
     @tool
     async def ask_myself() -> str:
-        """Send to the own session."""
-        return (await sessions[0].send("and?")).text
+        return (await session.send("and?")).text
 
-    runtime, _ = scripted(use("ask_myself"), say("I see."), tools=[ask_myself])
-    async with runtime:
-        sessions.append(await runtime.session("s"))
-        assert (await sessions[0].send("go")).text == "I see."
-        results = (await sessions[0].history())[2].content
-
-    assert isinstance(results[0], ToolResultBlock)
-    assert "AskCycle" in results[0].text
-    assert "session/s -> its tool -> session/s" in results[0].text
+    async with talking(use("ask_myself"), say("I see."), tools=[ask_myself]) as (session, _):
+        assert (await session.send("go")).text == "I see."
+        (result,) = await results_of(session)
+    assert "AskCycle" in result.text
+    assert "session/s -> its tool -> session/s" in result.text
 
 
 async def test_a_tool_may_send_to_another_session() -> None:
-    runtimes: list[AgentRuntime] = []
-
     @tool
     async def ask_another() -> str:
-        """Send to another session."""
-        return (await (await runtimes[0].session("other")).send("and?")).text
+        return (await (await runtime.session("other")).send("and?")).text
 
     def answer(request: ModelRequest) -> Any:
         if request.messages[-1].text == "go":
             return use("ask_another")
         return "I say so." if request.messages[-1].text == "and?" else "Heard."
 
-    runtime, _ = scripted(*[answer] * 3, tools=[ask_another])
-    async with runtime:
-        runtimes.append(runtime)
-        session = await runtime.session("s")
+    async with talking(*[answer] * 3, tools=[ask_another]) as (session, runtime):
         assert (await session.send("go")).text == "Heard."
-        assert (await session.history())[2].content[0].text == "I say so."  # type: ignore[union-attr]
+        assert [block.text for block in await results_of(session)] == ["I say so."]
 
 
 async def test_cancelling_one_of_two_callers_with_one_key_only_detaches_it() -> None:
-    asked, answer = asyncio.Event(), asyncio.Event()
-
-    async def model(request: ModelRequest) -> str:
-        asked.set()
-        await answer.wait()
-        return "for both"
-
-    runtime, _ = scripted(model)
-    async with runtime:
-        session = await runtime.session("s")
+    model = HeldAnswer("for both")
+    async with talking(model) as (session, _):
         first = asyncio.create_task(session.send("go", key="k"))
-        await asked.wait()
+        await model.asked.wait()
         second = asyncio.create_task(session.send("go", key="k"))
         await session.history()
         await session.history()
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
-        answer.set()
+        model.gate.set()
         assert (await second).text == "for both"
 
 
 async def test_the_reason_of_a_token_is_recorded() -> None:
-    asked = asyncio.Event()
-
-    async def model(request: ModelRequest) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return "never"
-
-    runtime, _ = scripted(model)
-    token = CancellationToken()
-    async with runtime:
-        session = await runtime.session("s")
+    model, token = HeldAnswer("never"), CancellationToken()
+    async with talking(model) as (session, _):
         sending = asyncio.create_task(session.send("go", cancel=token))
-        await asked.wait()
+        await model.asked.wait()
         token.cancel("I changed my mind")
         assert (await sending).outcome == Cancelled()
-        reasons = [item.event.reason async for item in session.events() if isinstance(item.event, CancelRequested)]
-    assert reasons == ["I changed my mind"]
+        assert [event.reason for event in await events_of(session, CancelRequested)] == ["I changed my mind"]
 
 
 async def test_a_token_that_is_none_is_refused_by_its_type() -> None:
-    runtime, _ = scripted(say("hi"))
-    async with runtime:
-        session = await runtime.session("s")
+    async with talking(say("hi")) as (session, _):
         with pytest.raises(ConfigError, match="CancellationToken, not bool"):
             await session.send("go", cancel=True)  # type: ignore[arg-type]
 
@@ -558,23 +298,17 @@ async def test_a_token_that_is_none_is_refused_by_its_type() -> None:
 async def test_calls_that_wait_for_approval_are_listed_also_after_a_restart(tmp_path: Path) -> None:
     @tool(tier="confirm")
     async def pay(amount: int) -> str:
-        """Pay."""
         return f"paid {amount}"
 
-    log = tmp_path / "events.db"
-    asked = asyncio.Event()
-    runtime, _ = scripted(use("pay", {"amount": 3}), tools=[pay], log=log)
-    async with runtime:
-        session = await runtime.session("s")
-        runtime.subscribe(lambda recorded: asked.set() if isinstance(recorded.event, ToolApprovalRequested) else None)
+    options: dict[str, Any] = {"tools": [pay], "log": tmp_path / "events.db"}
+    async with talking(use("pay", {"amount": 3}), **options) as (session, runtime):
+        seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("pay", key="k"))
-        await asked.wait()
+        await seen.first(ToolApprovalRequested)
         before = await session.approvals()
     with pytest.raises(ActorStopped):
         await sending
-    again, _ = scripted(say("Paid."), tools=[pay], log=log)
-    async with again:
-        session = await again.session("s", restore=True)
+    async with talking(say("Paid."), **options) as (session, _):
         assert await session.approvals() == before
         assert [(call.tool, call.input) for call in before] == [("pay", {"amount": 3})]
         await session.decide(before[0].call, allow=True)
@@ -582,26 +316,16 @@ async def test_calls_that_wait_for_approval_are_listed_also_after_a_restart(tmp_
         assert await session.approvals() == []
 
 
-async def test_a_run_of_another_agent_waits_until_somebody_resumes_it(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
-    asked = asyncio.Event()
-
-    async def model(request: ModelRequest) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return "never"
-
-    runtime, _ = scripted(model, log=log, close_grace_s=0.01)
-    async with runtime:
-        sending = asyncio.create_task((await runtime.session("s")).send("go", key="k"))
-        await asked.wait()
+async def test_a_run_of_another_agent_waits_until_it_is_resumed(tmp_path: Path) -> None:
+    model, log = HeldAnswer("never"), tmp_path / "events.db"
+    async with talking(model, log=log, close_grace_s=0.01) as (session, _):
+        sending = asyncio.create_task(session.send("go", key="k"))
+        await model.asked.wait()
     with pytest.raises(ActorStopped):
         await sending
-    other, provider = scripted(say("taken over"), log=log, name="other")
-    async with other:
-        session = await other.session("s")
+    async with talking(say("taken over"), log=log, name="other") as (session, runtime):
         await session.history()
-        assert provider.requests == []
+        assert requests_of(runtime) == []
         await session.resume()
         assert (await session.send("go", key="k")).text == "taken over"
 
@@ -611,26 +335,16 @@ async def test_a_provider_without_a_stream_answers_a_streaming_agent_whole() -> 
         async def complete(self, request: ModelRequest) -> ModelResponse:
             return say("all at once")
 
-    config = AgentConfig(model="m", streaming=True)
-    async with AgentRuntime(config, provider=Whole()) as runtime:
+    async with AgentRuntime(AgentConfig(model="m", streaming=True), provider=Whole()) as runtime:
         assert (await (await runtime.session("s")).send("go")).text == "all at once"
 
 
 async def test_a_cancelled_input_in_the_queue_is_told_at_once_and_keeps_its_place() -> None:
-    asked, answer = asyncio.Event(), asyncio.Event()
-
-    async def model(request: ModelRequest) -> str:
-        asked.set()
-        await answer.wait()
-        return "first"
-
-    runtime, _ = scripted(model, say("third"))
-    token, early = CancellationToken(), CancellationToken()
+    model, token, early = HeldAnswer("first"), CancellationToken(), CancellationToken()
     early.cancel()
-    async with runtime:
-        session = await runtime.session("s")
+    async with talking(model, say("third")) as (session, _):
         first = asyncio.create_task(session.send("1"))
-        await asked.wait()
+        await model.asked.wait()
         by_token = asyncio.create_task(session.send("2", cancel=token, key="two"))
         third = asyncio.create_task(session.send("3"))
         await session.history()
@@ -641,90 +355,47 @@ async def test_a_cancelled_input_in_the_queue_is_told_at_once_and_keeps_its_plac
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(session.send("5"), 0.01)
         assert not first.done()
-        answer.set()
+        model.gate.set()
         assert [(await first).text, (await third).text] == ["first", "third"]
         assert (await session.send("2", key="two")).outcome == Cancelled()
         users = [message.text for message in await session.history() if message.role == "user"]
     assert users == ["1", "2", "3", "4", "5"]
 
 
+class RefusesCancels(InMemoryStore):
+    """Takes no cancellation, as often as it is told."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    async def append(self, batches: Any, payloads: Any = None) -> Any:
+        if self.times and any(b"session.cancel_requested" in batch.events[0] for batch in batches):
+            self.times -= 1
+            raise PersistenceError("the disk is full")
+        return await super().append(batches, payloads)
+
+
 async def test_a_cancellation_that_the_log_refuses_at_first_is_not_lost() -> None:
-    class RefusesOneCancel(InMemoryStore):
-        refused = 0
-
-        async def append(self, batches: Any, payloads: Any = None) -> Any:
-            if not self.refused and any(b"session.cancel_requested" in b.events[0] for b in batches):
-                self.refused += 1
-                raise PersistenceError("the disk is full")
-            return await super().append(batches, payloads)
-
-    asked, gate = asyncio.Event(), asyncio.Event()
-
-    async def model(request: ModelRequest) -> str:
-        asked.set()
-        await gate.wait()
-        return "never"
-
-    store, clock, token = RefusesOneCancel(), ManualClock(), CancellationToken()
-    runtime, _ = scripted(model, log=store, clock=clock)
-    async with runtime:
-        session = await runtime.session("s")
+    model, clock, token, store = HeldAnswer("never"), ManualClock(), CancellationToken(), RefusesCancels(1)
+    async with talking(model, log=store, clock=clock) as (session, _):
         sending = asyncio.create_task(session.send("go", cancel=token))
-        await asked.wait()
+        await model.asked.wait()
         token.cancel()
         await clock.settle()
         assert not sending.done()
         await clock.advance(1)
-        gate.set()  # A run whose cancellation was lost would complete.
+        model.gate.set()  # A run whose cancellation was lost would complete.
         assert (await sending).outcome == Cancelled()
-    assert store.refused == 1
-
-
-async def test_a_caller_is_told_when_its_session_has_failed_for_good_and_others_go_on() -> None:
-    asked, failed = asyncio.Event(), asyncio.Event()
-
-    async def model(request: ModelRequest) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return "never"
-
-    options: dict[str, Any] = {"restarts_max": 0, "close_grace_s": 0, "on_failure": lambda _: failed.set()}
-    runtime, _ = scripted(model, say("fine"), log=":memory:", **options)
-    async with runtime:
-        session, other = await runtime.session("s"), await runtime.session("other")
-        sending = asyncio.create_task(session.send("go"))
-        await asked.wait()
-        runtime.system.ref("session/s").tell(object())
-        await failed.wait()
-        await ManualClock().settle()
-        assert sending.done()
-        with pytest.raises(ActorStopped, match="it was stopped"):
-            await sending
-        with pytest.raises(ActorStopped, match="failed too often"):
-            await session.send("again")
-        assert (await other.send("go")).text == "fine"
+    assert store.times == 0
 
 
 async def test_a_log_that_refuses_for_ever_does_not_hold_a_caller_who_is_cancelled() -> None:
-    class RefusesCancels(InMemoryStore):
-        async def append(self, batches: Any, payloads: Any = None) -> Any:
-            if any(b"session.cancel_requested" in b.events[0] for b in batches):
-                raise PersistenceError("the disk is full")
-            return await super().append(batches, payloads)
-
-    asked = asyncio.Event()
-
-    async def model(request: ModelRequest) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return "never"
-
-    clock = ManualClock()
-    runtime, _ = scripted(model, log=RefusesCancels(), clock=clock, cancel_grace_s=5, close_grace_s=0)
+    model, clock = HeldAnswer("never"), ManualClock()
+    runtime = scripted(model, log=RefusesCancels(10**9), clock=clock, cancel_grace_s=5, close_grace_s=0)
     await runtime.__aenter__()
-    session = await runtime.session("s")
-    sending = asyncio.create_task(session.send("go"))
-    await asked.wait()
+    sending = asyncio.create_task((await runtime.session("s")).send("go"))
+    await model.asked.wait()
     sending.cancel()
     await clock.advance(9)
     assert not sending.done()
@@ -736,6 +407,24 @@ async def test_a_log_that_refuses_for_ever_does_not_hold_a_caller_who_is_cancell
         await clock.advance(1)
 
 
+async def test_a_caller_is_told_when_its_session_has_failed_for_good_and_others_go_on() -> None:
+    model, failed = HeldAnswer("never"), asyncio.Event()
+    options: dict[str, Any] = {"restarts_max": 0, "close_grace_s": 0, "on_failure": lambda _: failed.set()}
+    async with talking(model, say("fine"), **options) as (session, runtime):
+        other = await runtime.session("other")
+        sending = asyncio.create_task(session.send("go"))
+        await model.asked.wait()
+        runtime.system.ref("session/s").tell(object())
+        await failed.wait()
+        await ManualClock().settle()
+        assert sending.done()
+        with pytest.raises(ActorStopped, match="it was stopped"):
+            await sending
+        with pytest.raises(ActorStopped, match="failed too often"):
+            await session.send("again")
+        assert (await other.send("go")).text == "fine"
+
+
 async def test_content_beyond_the_largest_payload_is_refused_or_answered_with_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -743,39 +432,11 @@ async def test_content_beyond_the_largest_payload_is_refused_or_answered_with_an
 
     @tool
     async def huge() -> str:
-        """Return more than can be kept."""
         return "x" * 200_000
 
-    runtime, _ = scripted(use("huge"), say("Too much."), tools=[huge])
-    async with runtime:
-        session = await runtime.session("s")
+    async with talking(use("huge"), say("Too much."), tools=[huge]) as (session, _):
         with pytest.raises(CommandRejected, match="100,000 are accepted"):
             await session.send("y" * 200_000)
         assert (await session.send("go")).text == "Too much."
-        result = (await session.history())[2].content[0]
-    assert isinstance(result, ToolResultBlock)
+        (result,) = await results_of(session)
     assert (result.kind, "cannot be recorded" in result.text) == ("permanent", True)
-
-
-class _CountingStore(InMemoryStore):
-    """Keeps the types of the events of each append, stream by stream."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._appends: list[dict[str, list[str]]] = []
-
-    async def append(self, batches: Any, payloads: Any = None) -> Any:
-        appended = await super().append(batches, payloads)
-        types: dict[str, list[str]] = {}
-        for batch in batches:
-            types.setdefault(batch.stream, []).extend(_type_name(event) for event in batch.events)
-        self._appends.append(types)
-        return appended
-
-    def batches_of(self, stream: str) -> list[list[str]]:
-        return [types[stream] for types in self._appends if stream in types]
-
-
-def _type_name(event: bytes) -> str:
-    tag: str = msgspec.json.decode(event)["type"]
-    return tag.split(".")[1]

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from refold import Agent, AgentConfig, AgentRuntime, ConfigError, ScriptedProvider, say, tool, use
+from refold import AgentConfig, AgentRuntime, ConfigError, ScriptedProvider, say
 from refold.actors.kernel.future import ActorFuture
 from refold.inspection.check import check_log
 from refold.memory import Entity, GraphError, GraphFacts, GraphPath, GraphStore, Relationship
@@ -219,19 +219,11 @@ def test_an_empty_graph_answers() -> None:
     assert graph.communities().get() == ()
     assert graph.find_cycle().get() is None
     assert graph.betweenness_centrality().get() == graph.degree_centrality().get() == {}
-    assert graph.facts().get() == GraphFacts(
-        entities=0,
-        relationships=0,
-        entity_kinds={},
-        relationship_kinds={},
-        self_loops=(),
-        mutual=(),
-        isolated=(),
-        degrees={},
-        total_degree=0,
-        mean_degree=0,
-        mean_weight=0,
+    counts: dict[str, Any] = dict.fromkeys(
+        ("entities", "relationships", "total_degree", "mean_degree", "mean_weight"), 0
     )
+    kinds: dict[str, Any] = {"entity_kinds": {}, "relationship_kinds": {}, "degrees": {}}
+    assert graph.facts().get() == GraphFacts(**counts, **kinds, self_loops=(), mutual=(), isolated=())
 
 
 def test_what_is_added_again_is_replaced_and_keeps_the_rest() -> None:
@@ -348,23 +340,6 @@ async def test_a_session_notes_how_many_entities_its_agent_knows_when_it_begins(
         noted = await third.metadata()
         assert noted is not None
         assert (noted.session, noted.agent, noted.graph_entities) == ("third", "agent", None)
-
-
-async def test_a_turn_takes_no_commit_more_with_a_graph() -> None:
-    @tool(tier="observe", effect="pure")
-    async def weather(city: str) -> str:
-        """Forecast for a city."""
-        return f"{city}: sunny"
-
-    commits = []
-    for graph in (None, stored(["a"], [])):
-        script = ScriptedProvider([use("weather", {"city": "Lisbon"}), say("Sunny.")])
-        agent = Agent(config=AgentConfig(model="m"), provider=script, tools=[weather], graph=graph)
-        async with AgentRuntime(agent, log=":memory:", inbox_poll_s=0) as runtime:
-            before = runtime.commits
-            await (await runtime.session("s")).send("Weather?")
-            commits.append(runtime.commits - before)
-    assert commits[0] == commits[1]
 
 
 def test_two_graphs_of_one_name_are_refused() -> None:

@@ -24,16 +24,17 @@ from refold import (
     tool,
     use,
 )
-from refold.events import Event
 from refold.events.core.errors import BackpressureShed
 from refold.events.core.ids import StreamName
-from refold.events.core.pure_core import KeyedCommand, PureCore, State
 from refold.events.core.records import EncodedBatch, StoredEvent
 from refold.metrics import LiveCounts, MetricsSnapshot, read_metrics
 from refold.metrics.live import BATCHES_WAITING_MAX, EVENTS_PER_PAGE
 from refold.providers.scripted import Answer
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 from tests.conformance.failing_store import FailingStore
+from tests.conformance.sessions import HeldAnswer
+from tests.runtime.sample_tills import Pay, TillCore
+from tests.runtime.talking import talking
 
 CONFIG = AgentConfig(model="m")
 
@@ -86,14 +87,8 @@ async def same_as_log(runtime: AgentRuntime) -> MetricsSnapshot:
 async def test_the_figures_at_every_moment_are_those_of_the_log_up_to_that_position() -> None:
     async with runtime_on() as runtime:
         positions = [(await same_as_log(runtime)).position]
-        for name, word in [
-            ("a", "look"),
-            ("a", "hello"),
-            ("b", "fail"),
-            ("c", "unknown"),
-            ("b", "break"),
-            ("b", "look"),
-        ]:
+        for words in ("a look", "a hello", "b fail", "c unknown", "b break", "b look"):
+            name, word = words.split()
             await (await runtime.session(name)).send(word)
             positions.append((await same_as_log(runtime)).position)
         cancelled = CancellationToken()
@@ -113,18 +108,12 @@ async def test_the_figures_at_every_moment_are_those_of_the_log_up_to_that_posit
 
 
 async def test_a_session_is_active_while_its_run_is_open() -> None:
-    begun, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def think(request: ModelRequest) -> Answer:
-        begun.set()
-        await goes_on.wait()
-        return say("Done.")
-
-    async with AgentRuntime(CONFIG, provider=ScriptedProvider([think])) as runtime:
-        sending = asyncio.create_task((await runtime.session("a")).send("hello"))
-        await begun.wait()
+    think = HeldAnswer("Done.")
+    async with talking(think) as (session, runtime):
+        sending = asyncio.create_task(session.send("hello"))
+        await think.asked.wait()
         assert (await same_as_log(runtime)).active_sessions == 1
-        goes_on.set()
+        think.gate.set()
         await sending
         assert (await same_as_log(runtime)).active_sessions == 0
 
@@ -172,34 +161,13 @@ async def test_many_sessions_at_once_and_snapshots_in_between() -> None:
     assert (found.sessions, found.runs_completed, found.tool_calls) == (8, 16, 24)
 
 
-class Placed(Event, frozen=True, kw_only=True, tag="book.placed.v1"):
-    amount: int
-
-
-class Place(KeyedCommand, frozen=True, kw_only=True):
-    amount: int
-
-
-class Book(State):
-    total: int = 0
-
-
-class OrderBook(PureCore[Book, Place, Placed]):
-    def admit(self, state: Book, command: Place) -> Placed:
-        return Placed(amount=command.amount)
-
-    def evolve(self, state: Book, event: Placed) -> Book:
-        state.total += event.amount
-        return state
-
-
 async def test_actors_of_ones_own_are_counted_by_their_events() -> None:
     async with runtime_on() as runtime:
-        books = await runtime.host("book", OrderBook)
+        tills = await runtime.host("till", TillCore)
         await runtime.metrics.snapshot()
         for amount in range(3):
-            await books.ask("ACME", Place(amount=amount))
-        assert (await same_as_log(runtime)).events["book.placed.v1"] == 3
+            await tills.ask("ACME", Pay(amount=amount))
+        assert (await same_as_log(runtime)).events["till.paid.v1"] == 3
 
 
 # What they cost
@@ -221,16 +189,6 @@ async def test_nothing_is_read_until_somebody_asks_and_then_once() -> None:
         assert store.reads.count("all") == read
         assert found.runs_completed == found.runs_started > 4
         await same_as_log(runtime)
-
-
-async def test_a_turn_takes_four_commits_with_metrics_too() -> None:
-    async with runtime_on() as runtime:
-        session = await runtime.session("a")
-        await session.send("fail")
-        await runtime.metrics.snapshot()
-        before = runtime.commits
-        await session.send("fail")
-        assert runtime.commits - before == 4
 
 
 async def test_a_long_log_is_counted_while_sessions_go_on(tmp_path: Path) -> None:
@@ -272,12 +230,12 @@ async def test_an_append_of_unknown_outcome_is_counted_by_what_became_of_it() ->
 async def test_an_event_of_unknown_outcome_is_counted_also_where_nothing_follows() -> None:
     store = FailingStore(InMemoryStore())
     async with runtime_on(store) as runtime:
-        books = await runtime.host("book", OrderBook)
+        tills = await runtime.host("till", TillCore)
         await runtime.metrics.snapshot()
-        store.fail_appends(lambda: PersistenceError("disk", outcome_unknown=True), when="after", of="book")
+        store.fail_appends(lambda: PersistenceError("disk", outcome_unknown=True), when="after", of="till")
         with pytest.raises(PersistenceError):
-            await books.ask("ACME", Place(amount=3))
-        assert (await same_as_log(runtime)).events["book.placed.v1"] == 1
+            await tills.ask("ACME", Pay(amount=3))
+        assert (await same_as_log(runtime)).events["till.paid.v1"] == 1
 
 
 async def test_an_event_that_the_journal_was_not_told_of_is_counted_when_the_next_one_shows_the_gap() -> None:
@@ -295,15 +253,15 @@ async def test_an_event_that_the_journal_was_not_told_of_is_counted_when_the_nex
 async def test_what_was_read_from_the_log_before_the_journal_was_told_of_it_counts_once() -> None:
     store = FailingStore(InMemoryStore())
     async with runtime_on(store) as runtime:
-        books = await runtime.host("book", OrderBook)
+        tills = await runtime.host("till", TillCore)
         hold = store.hold_append(len(store.appends) + 1, when="after")
-        placing = asyncio.create_task(books.ask("ACME", Place(amount=3)))
+        placing = asyncio.create_task(tills.ask("ACME", Pay(amount=3)))
         await hold.reached.wait()
-        assert (await same_as_log(runtime)).events["book.placed.v1"] == 1
+        assert (await same_as_log(runtime)).events["till.paid.v1"] == 1
         hold.let_go()
         await placing
-        await books.ask("ACME", Place(amount=4))
-        assert (await same_as_log(runtime)).events["book.placed.v1"] == 2
+        await tills.ask("ACME", Pay(amount=4))
+        assert (await same_as_log(runtime)).events["till.paid.v1"] == 2
 
 
 async def test_what_is_written_while_the_log_is_read_is_counted_too() -> None:
@@ -343,18 +301,10 @@ async def test_shed_messages_and_failing_subscribers_are_live_counts() -> None:
     def broken(_: object) -> None:
         raise RuntimeError("no")
 
-    begun, goes_on = asyncio.Event(), asyncio.Event()
-
-    async def think(request: ModelRequest) -> Answer:
-        begun.set()
-        await goes_on.wait()
-        return say("Done.")
-
-    store = FailingStore(InMemoryStore())
-    async with AgentRuntime(CONFIG, provider=ScriptedProvider([think] * 9), log=store, mailbox_capacity=2) as runtime:
-        session = await runtime.session("a")
+    think, store = HeldAnswer("Done."), FailingStore(InMemoryStore())
+    async with talking(*[think] * 9, log=store, mailbox_capacity=2) as (session, runtime):
         sending = [asyncio.create_task(session.send("hello"))]
-        await begun.wait()
+        await think.asked.wait()
         runtime.subscribe(broken)
         hold = store.hold_append(len(store.appends) + 1)
         sending.append(asyncio.create_task(session.send("hello")))
@@ -363,7 +313,7 @@ async def test_shed_messages_and_failing_subscribers_are_live_counts() -> None:
         with pytest.raises(BackpressureShed):
             await sending[-1]
         hold.let_go()
-        goes_on.set()
+        think.gate.set()
         ended = await asyncio.gather(*sending, return_exceptions=True)
         found = await same_as_log(runtime)
     assert sum(isinstance(end, BackpressureShed) for end in ended) == 2

@@ -11,16 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from typer.testing import CliRunner
 
 from refold import (
     AgentConfig,
-    AgentRuntime,
     Failed,
     ModelResponse,
     ProviderError,
     RetryPolicy,
-    ScriptedProvider,
     Summarising,
     TextBlock,
     Usage,
@@ -28,13 +25,15 @@ from refold import (
     stall,
 )
 from refold.actors import ManualClock
-from refold.commands.cli import app
 from refold.events.model.spending import Price, cost_of
 from refold.events.session.events import ModelInterrupted
 from refold.events.views.metrics import MetricsState, count_all, nano_cost, snapshot
 from refold.metrics import MetricsSnapshot, ModelCounts, read_metrics, read_statistics
 from refold.providers.scripted import ScriptItem
 from refold.stores import EventStore, InMemoryStore
+from tests.conformance.sessions import events_of, requests_of
+from tests.runtime.command_line import run
+from tests.runtime.talking import talking
 
 PRICES = {"big": Price(input=3, output=15, cache_read=0.3), "small": Price(input=0.1, output=0.7)}
 
@@ -57,8 +56,7 @@ async def spend(log: EventStore | Path, clock: ManualClock) -> MetricsSnapshot:
         ProviderError("no", kind="invalid_request"),
         answer("Four.", "small", 3, 3),
     ]
-    async with AgentRuntime(CONFIG, provider=ScriptedProvider(script), log=log, clock=clock) as runtime:
-        session = await runtime.session("s")
+    async with talking(*script, config=CONFIG, log=log, clock=clock) as (session, runtime):
         await session.send("one")
         sending = asyncio.ensure_future(session.send("two"))
         while not sending.done():
@@ -107,26 +105,22 @@ async def test_the_figures_at_every_position_add_up_to_those_of_the_whole() -> N
 async def test_half_an_answer_that_is_paid_after_its_run_was_cancelled_counts_for_its_model() -> None:
     log = InMemoryStore()
     config = msgspec.structs.replace(CONFIG, streaming=True)
-    provider = ScriptedProvider([stall(answer("Half of it is here.", None, 1_000, 50), after=1)])
-    async with AgentRuntime(config, provider=provider, log=log) as runtime:
-        session = await runtime.session("s")
+    script = stall(answer("Half of it is here.", None, 1_000, 50), after=1)
+    async with talking(script, config=config, log=log) as (session, runtime):
         async with session.stream("Go") as events:
             async for _ in events:
-                if provider.requests:
+                if requests_of(runtime):
                     break
         statistics = await session.statistics()
         live = await runtime.metrics.snapshot()
-        interrupted = [event.event for event in [r async for r in session.events()]]
-    assert any(isinstance(event, ModelInterrupted) for event in interrupted)
+        assert await events_of(session, ModelInterrupted)
     assert live.models["big"] == ModelCounts(interruptions=1, input_tokens=1_000, cost_nano=3_000_000)
     assert (live.models, live.cost) == (statistics.models, statistics.cost)
 
 
 async def test_a_summary_is_a_call_of_its_model() -> None:
     script = [say("A story. " * 60), answer("They told one.", "small", 100, 10), answer("Yes.", "big", 1, 1)]
-    runtime = AgentRuntime(CONFIG, provider=ScriptedProvider(script), context=Summarising(100))
-    async with runtime:
-        session = await runtime.session("s")
+    async with talking(*script, config=CONFIG, context=Summarising(100)) as (session, runtime):
         await session.send("Tell me.")
         await session.send("Is it true?")
         counts = (await runtime.metrics.snapshot()).models["small"]
@@ -134,9 +128,8 @@ async def test_a_summary_is_a_call_of_its_model() -> None:
 
 
 async def test_tokens_without_a_price_are_counted_as_such() -> None:
-    provider = ScriptedProvider([answer("One.", None, 5, 5)])
-    async with AgentRuntime(AgentConfig(model="big"), provider=provider) as runtime:
-        await (await runtime.session("s")).send("Go")
+    async with talking(answer("One.", None, 5, 5), config=AgentConfig(model="big")) as (session, runtime):
+        await session.send("Go")
         found = await runtime.metrics.snapshot()
     assert (found.models["big"].unpriced, found.cost, found.costliest_model) == (1, 0, None)
 
@@ -145,9 +138,8 @@ async def test_prices_are_those_in_force_at_each_call() -> None:
     log = InMemoryStore()
     for price in (1, 2):
         config = AgentConfig(model="big", prices={"big": Price(input=price, output=0)})
-        provider = ScriptedProvider([answer("One.", None, 1_000)])
-        async with AgentRuntime(config, provider=provider, log=log) as runtime:
-            await (await runtime.session("s")).send("Go")
+        async with talking(answer("One.", None, 1_000), config=config, log=log) as (session, runtime):
+            await session.send("Go")
             live = (await runtime.metrics.snapshot()).recorded()
     assert live.models["big"].cost_nano == 3_000_000
     assert (await read_statistics(log, "s")).models == live.models
@@ -194,7 +186,7 @@ def test_the_command_shows_them_and_prometheus_gets_them(tmp_path: Path) -> None
     live = asyncio.run(spend(log, ManualClock()))
 
     def written(*arguments: object) -> str:
-        result = CliRunner().invoke(app, [str(word) for word in arguments], env={"COLUMNS": "120"})
+        result = run(*arguments, columns=120)
         assert result.exit_code == 0, result.output
         return result.stdout
 

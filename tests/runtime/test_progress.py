@@ -8,15 +8,9 @@ from typing import Any
 import pytest
 
 from refold import (
-    AgentConfig,
-    AgentRuntime,
     Cancelled,
     Progressed,
-    RunResult,
-    ScriptedProvider,
-    Session,
     ToolContext,
-    ToolResultBlock,
     say,
     tool,
     use,
@@ -24,10 +18,8 @@ from refold import (
 from refold.actors import ManualClock
 from refold.events.core.codec import RecordedEvent
 from refold.events.session.events import ToolCallCompleted
-
-
-def runtime_of(*script: Any, tools: Any, **options: Any) -> AgentRuntime:
-    return AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider(script), tools=tools, **options)
+from tests.conformance.sessions import results_of
+from tests.runtime.talking import scripted, talking
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -49,29 +41,21 @@ def reports_of(items: list[Any], call: str) -> list[object]:
 async def test_reports_of_threads_and_coroutines_come_in_order_each_before_the_result_of_its_call() -> None:
     @tool(tier="observe")
     def in_a_thread(name: str, context: ToolContext[None]) -> str:
-        """Count in a thread."""
         for number in range(20):
             context.progress({"name": name, "done": number / 20})
         return name
 
     @tool(tier="observe")
     async def on_the_loop(name: str, context: ToolContext[None]) -> str:
-        """Count on the loop."""
         for number in range(20):
             context.progress({"name": name, "done": number / 20})
             await asyncio.sleep(0)
         return name
 
     calls = [use(kind, {"name": f"{kind} {n}"}) for kind in ("in_a_thread", "on_the_loop") for n in range(3)]
-    async with runtime_of(calls, say("ok"), tools=[in_a_thread, on_the_loop]) as runtime:
-        session = await runtime.session("s")
+    async with talking(calls, say("ok"), tools=[in_a_thread, on_the_loop]) as (session, runtime):
         items = [item async for item in session.stream("go")]
-        results = [
-            block
-            for message in await session.history()
-            for block in message.content
-            if isinstance(block, ToolResultBlock)
-        ]
+        results = await results_of(session)
         assert len(results) == 6
         for result in results:
             expected = [{"name": result.text, "done": number / 20} for number in range(20)]
@@ -82,11 +66,10 @@ async def test_reports_of_threads_and_coroutines_come_in_order_each_before_the_r
 def test_threads_that_follow_a_sync_runtime_see_reports_too() -> None:
     @tool
     def work(context: ToolContext[None]) -> str:
-        """Work."""
         context.progress("half")
         return "done"
 
-    with runtime_of(use("work"), say("ok"), tools=[work]) as runtime, runtime.session("s").stream("go") as stream:
+    with scripted(use("work"), say("ok"), tools=[work]) as runtime, runtime.session("s").stream("go") as stream:
         assert [item.report for item in stream if isinstance(item, Progressed)] == ["half"]
 
 
@@ -99,21 +82,18 @@ async def test_a_long_call_lives_as_long_as_it_reports(threaded: bool, reports: 
 
     @tool(timeout_s=10)
     async def on_the_loop(context: ToolContext[None]) -> str:
-        """Work long."""
         contexts.append(context)
         await going_on.wait()
         return "done"
 
     @tool(timeout_s=10)
     def in_a_thread(context: ToolContext[None]) -> str:
-        """Work long."""
         contexts.append(context)
         going_on_there.wait(30)
         return "done"
 
     name = "in_a_thread" if threaded else "on_the_loop"
-    async with runtime_of(use(name), say("ok"), tools=[on_the_loop, in_a_thread], clock=clock) as runtime:
-        session = await runtime.session("s")
+    async with talking(use(name), say("ok"), tools=[on_the_loop, in_a_thread], clock=clock) as (session, _):
         following = session.follow()
         sending = asyncio.ensure_future(session.send("go"))
         await until(lambda: bool(contexts))
@@ -125,12 +105,7 @@ async def test_a_long_call_lives_as_long_as_it_reports(threaded: bool, reports: 
         going_on.set()
         going_on_there.set()
         assert (await sending).text == "ok"
-        (result,) = [
-            block
-            for message in await session.history()
-            for block in message.content
-            if isinstance(block, ToolResultBlock)
-        ]
+        (result,) = await results_of(session)
         assert (result.kind, result.is_error) == ((None, False) if reports else ("timeout", True))
 
 
@@ -141,13 +116,6 @@ async def anext_report(following: Any) -> object:
     raise AssertionError("no report came")
 
 
-async def cancelled_while(session: Session, condition: Callable[[], bool]) -> RunResult:
-    sending = asyncio.ensure_future(session.send("go"))
-    await until(condition)
-    await session.cancel()
-    return await sending
-
-
 async def test_a_cancelled_call_may_still_report_and_that_neither_raises_nor_keeps_it_alive() -> None:
     clock = ManualClock()
     contexts: list[ToolContext[None]] = []
@@ -155,15 +123,12 @@ async def test_a_cancelled_call_may_still_report_and_that_neither_raises_nor_kee
 
     @tool(timeout_s=10)
     def stubborn(context: ToolContext[None]) -> str:
-        """Go on, cancelled or not."""
         contexts.append(context)
         ended.wait(30)
         return "too late"
 
-    async with runtime_of(
-        use("stubborn"), say("next"), tools=[stubborn], clock=clock, cancel_grace_s=4, tool_threads=2
-    ) as runtime:
-        session = await runtime.session("s")
+    options: dict[str, Any] = {"clock": clock, "cancel_grace_s": 4, "tool_threads": 2}
+    async with talking(use("stubborn"), say("next"), tools=[stubborn], **options) as (session, runtime):
         following = runtime.follow()
         sending = asyncio.ensure_future(session.send("go"))
         await until(lambda: bool(contexts))
@@ -192,7 +157,6 @@ async def test_a_body_that_is_left_behind_may_report_when_all_is_over() -> None:
 
     @tool
     def stubborn(context: ToolContext[None]) -> str:
-        """Outlive the runtime and its loop."""
         contexts.append(context)
         ended.wait(30)
         try:
@@ -204,7 +168,7 @@ async def test_a_body_that_is_left_behind_may_report_when_all_is_over() -> None:
 
     def in_a_loop_of_its_own() -> None:
         async def run() -> None:
-            async with runtime_of(use("stubborn"), tools=[stubborn], cancel_grace_s=0, close_grace_s=0) as runtime:
+            async with scripted(use("stubborn"), tools=[stubborn], cancel_grace_s=0, close_grace_s=0) as runtime:
                 asyncio.ensure_future((await runtime.session("s")).send("go")).add_done_callback(_retrieve)
                 await until(lambda: bool(contexts))
 
@@ -226,23 +190,15 @@ async def test_any_object_may_be_a_report_and_nobody_need_listen() -> None:
         def __repr__(self) -> str:
             raise RuntimeError("not to be shown")
 
-    opaque = Opaque()
+    reports = [None, 0.5, "half", {"a": [1]}, Opaque()]
 
     @tool
     async def work(context: ToolContext[None]) -> str:
-        """Work."""
-        for report in (None, 0.5, "half", {"a": [1]}, opaque):
+        for report in reports:
             context.progress(report)
         return "done"
 
-    async with runtime_of(use("work"), say("ok"), use("work"), say("ok"), tools=[work]) as runtime:
-        session = await runtime.session("s")
+    async with talking(use("work"), say("ok"), use("work"), say("ok"), tools=[work]) as (session, _):
         assert (await session.send("go")).text == "ok"
         items = [item async for item in session.stream("again")]
-        assert [item.report for item in items if isinstance(item, Progressed)] == [
-            None,
-            0.5,
-            "half",
-            {"a": [1]},
-            opaque,
-        ]
+        assert [item.report for item in items if isinstance(item, Progressed)] == reports

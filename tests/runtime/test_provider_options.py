@@ -2,37 +2,22 @@
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from refold.commands.cli import app
-from refold.events.session.core import SESSION_CODEC
-from refold.events.session.events import AgentConfigured, SessionEvent
-from refold.stores import SQLiteStore
+from refold.events.model.configuration import AgentConfiguration
+from refold.events.session.events import AgentConfigured
 from tests.providers.anthropic_messages import events_of as anthropic_events
 from tests.providers.anthropic_messages import message
 from tests.providers.chat_completions import chunk
 from tests.providers.loopback import Loopback, Step, event_stream, json_answer
-from tests.runtime.terminal import QUIET, Terminal
+from tests.runtime.command_line import events_of, run, started
+from tests.runtime.terminal import Terminal
 
 KEY = "sk-test-0123456789abcdef"
-VARIABLES = (
-    "OPENAI_API_KEY",
-    "OPENAI_BASE_URL",
-    "ANTHROPIC_API_KEY",
-    "ANTHROPIC_AUTH_TOKEN",
-    "ANTHROPIC_BASE_URL",
-)
-WITHOUT_KEYS = {name: value for name, value in QUIET.items() if name not in VARIABLES}
-
 AGENTS = """
-from refold import Agent, AgentConfig, ScriptedProvider, say, tool
+from refold import Agent, AgentConfig, ScriptedProvider, tool
 
 @tool(tier="observe", effect="pure")
 def weather(city: str) -> str:
@@ -40,26 +25,15 @@ def weather(city: str) -> str:
     return f"sunny in {city}"
 
 config = AgentConfig(model="its-own", system_prompt="Be brief.")
-agent = Agent(config=config, provider=ScriptedProvider([lambda request: say(request.model)] * 2), tools=[weather])
+agent = Agent(config=config, provider=ScriptedProvider([]), tools=[weather])
 """
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A working directory with the module `weathermen`, which this process forgets afterwards, and no keys."""
-    tmp_path.joinpath("weathermen.py").write_text(AGENTS)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    yield tmp_path
-    sys.modules.pop("weathermen", None)
-
-
-def refold(*arguments: str) -> Result:
-    result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+def weathermen(folder: Path) -> Path:
+    """A working directory with the module `weathermen`."""
+    folder.joinpath("weathermen.py").write_text(AGENTS)
+    return folder
 
 
 def logged(folder: Path) -> list[bytes]:
@@ -68,26 +42,21 @@ def logged(folder: Path) -> list[bytes]:
 
 async def process(folder: Path, *arguments: str, given: str = "", **environment: str) -> tuple[int, str, str]:
     """Return the exit code, stdout and stderr of a command, none of which, like the log, holds the key."""
-    command = [sys.executable, "-P", "-c", "from refold.commands.cli import main; main()", *arguments]
-    done = await asyncio.to_thread(
-        subprocess.run,
-        command,
-        input=given.encode(),
-        capture_output=True,
-        cwd=folder,
-        env={**WITHOUT_KEYS, **environment},
-        timeout=60,
-        check=False,
-    )
-    for data in (done.stdout, done.stderr, *logged(folder)):
+    with started(*arguments, cwd=folder, **environment) as command:
+        said, told = await asyncio.to_thread(command.communicate, given)
+    for data in (said.encode(), told.encode(), *logged(folder)):
         assert KEY.encode() not in data
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    return command.returncode, said, told
 
 
-async def configured_in(folder: Path) -> AgentConfigured:
-    async with await SQLiteStore.open(folder / "refold.db", read_only=True) as store:
-        events: list[SessionEvent] = SESSION_CODEC.decode_all(await store.read_stream("session/s"))
-    return [event for event in events if isinstance(event, AgentConfigured)][-1]
+def asked(server: Loopback, model: str, path: str = "/v1", provider: str = "openai") -> list[str]:
+    """Return the options that have a command ask a model of this server in the session `s`."""
+    return ["--provider", provider, "--model", model, "--base-url", f"{server.url}{path}", "--session", "s"]
+
+
+async def configured_in(folder: Path) -> AgentConfiguration:
+    events = await asyncio.to_thread(events_of, folder / "refold.db")
+    return [event for event in events if isinstance(event, AgentConfigured)][-1].configuration
 
 
 def openai_answer(*pieces: str | asyncio.Event) -> list[Step]:
@@ -116,19 +85,8 @@ def anthropic_answer(text: str) -> list[Step]:
 
 async def test_run_asks_openai_s_api_without_an_agent(folder: Path) -> None:
     async with Loopback([openai_answer("Hel", "lo.")]) as server:
-        options = [
-            "--provider",
-            "openai",
-            "--model",
-            "gpt-x",
-            "--base-url",
-            f"{server.url}/v1",
-            "--system",
-            "Say hello",
-        ]
-        code, said, told = await process(
-            folder, "run", "Hi", *options, "--max-tokens", "7", "--session", "s", OPENAI_API_KEY=KEY
-        )
+        options = [*asked(server, "gpt-x"), "--system", "Say hello", "--max-tokens", "7"]
+        code, said, told = await process(folder, "run", "Hi", *options, OPENAI_API_KEY=KEY)
     assert (code, said, told) == (0, "Hello.\n", "session s in refold.db\n")
     [request] = server.requests
     assert (request.path, request.headers["authorization"]) == ("/v1/chat/completions", f"Bearer {KEY}")
@@ -137,26 +95,26 @@ async def test_run_asks_openai_s_api_without_an_agent(folder: Path) -> None:
     assert [part["role"] for part in body["messages"]] == ["system", "user"]
     assert "Say hello" in json.dumps(body["messages"][0])
     assert "tools" not in body
-    configuration = (await configured_in(folder)).configuration
+    configuration = await configured_in(folder)
     assert (configuration.model, configuration.max_tokens, configuration.streaming) == ("gpt-x", 7, True)
 
 
 async def test_run_asks_anthropic_s_api_without_an_agent(folder: Path) -> None:
     async with Loopback([anthropic_answer("Hello.")]) as server:
-        options = ["--provider", "anthropic", "--model", "claude-x", "--base-url", server.url]
-        code, said, told = await process(folder, "run", "Hi", *options, "--session", "s", ANTHROPIC_API_KEY=KEY)
+        options = asked(server, "claude-x", "", "anthropic")
+        code, said, told = await process(folder, "run", "Hi", *options, ANTHROPIC_API_KEY=KEY)
     assert (code, said, told) == (0, "Hello.\n", "session s in refold.db\n")
     [request] = server.requests
     assert (request.path, request.headers["x-api-key"]) == ("/v1/messages", KEY)
     assert (request.json()["model"], request.json()["stream"]) == ("claude-x", True)
-    assert (await configured_in(folder)).configuration.model == "claude-x"
+    assert (await configured_in(folder)).model == "claude-x"
 
 
-async def test_an_agent_keeps_its_tools_and_its_prompt_with_another_provider(folder: Path) -> None:
+async def test_an_agent_keeps_its_tools_and_its_prompt_with_another_provider(weathermen: Path) -> None:
     script = [json_answer(openai_call("weather", city="Faro")), json_answer(openai_whole("Sunny."))]
     async with Loopback(script) as server:
-        options = ["--provider", "openai", "--model", "gpt-x", "--base-url", f"{server.url}/v1"]
-        code, said, told = await process(folder, "run", "weathermen:agent", "Faro?", *options, "--session", "s")
+        options = asked(server, "gpt-x")
+        code, said, told = await process(weathermen, "run", "weathermen:agent", "Faro?", *options)
     assert (code, said) == (0, "Sunny.\n")
     assert told.splitlines()[1:] == ['-> weather(city="Faro")', "<- weather: sunny in Faro"]
     first, second = (request.json() for request in server.requests)
@@ -165,20 +123,20 @@ async def test_an_agent_keeps_its_tools_and_its_prompt_with_another_provider(fol
     assert "Be brief." in json.dumps(first["messages"][0])
     assert "stream" not in first or first["stream"] is False
     assert "sunny in Faro" in json.dumps(second["messages"][-1])
-    assert (await configured_in(folder)).configuration.model == "gpt-x"
+    assert (await configured_in(weathermen)).model == "gpt-x"
 
 
-async def test_react_asks_for_tools_in_text(folder: Path) -> None:
+async def test_react_asks_for_tools_in_text(weathermen: Path) -> None:
     script = [
         json_answer(openai_whole('Thought: I look.\nAction: weather\nAction Input: {"city": "Faro"}')),
         json_answer(openai_whole("Thought: I know.\nFINAL_ANSWER: Sunny.")),
     ]
     async with Loopback(script) as server:
-        options = ["--provider", "openai", "--model", "small", "--base-url", f"{server.url}/v1", "--react"]
-        code, said, told = await process(folder, "run", "weathermen:agent", "Faro?", *options, "--session", "s")
+        options = [*asked(server, "small"), "--react"]
+        code, said, told = await process(weathermen, "run", "weathermen:agent", "Faro?", *options)
     assert (code, said) == (0, "Sunny.\n"), told
     assert all("tools" not in request.json() for request in server.requests)
-    assert (await configured_in(folder)).configuration.protocol == "react"
+    assert (await configured_in(weathermen)).protocol == "react"
 
 
 @pytest.mark.slow
@@ -186,7 +144,7 @@ async def test_react_asks_for_tools_in_text(folder: Path) -> None:
 async def test_a_busy_provider_is_asked_again_and_that_is_told(folder: Path, command: str) -> None:
     busy = json_answer({"error": {"message": "Slow down", "type": "tokens"}}, status=429, headers={"retry-after": "0"})
     async with Loopback([busy, openai_answer("Hello.")]) as server:
-        options = ["--provider", "openai", "--model", "gpt-x", "--base-url", f"{server.url}/v1", "--session", "s"]
+        options = asked(server, "gpt-x")
         arguments, given = (["Hi"], "") if command == "run" else ([], "Hi\n")
         code, said, told = await process(folder, command, *arguments, *options, given=given)
     assert (code, said) == (0, "Hello.\n")
@@ -199,7 +157,7 @@ async def test_a_busy_provider_is_asked_again_and_that_is_told(folder: Path, com
 async def test_a_refused_key_is_one_line_that_does_not_show_it(folder: Path) -> None:
     refusal = {"error": {"message": f"Incorrect API key provided: {KEY}", "code": "invalid_api_key"}}
     async with Loopback([json_answer(refusal, status=401), openai_answer("Hello.")]) as server:
-        options = ["--provider", "openai", "--model", "gpt-x", "--base-url", f"{server.url}/v1"]
+        options = asked(server, "gpt-x")
         code, said, told = await process(folder, "chat", *options, given="Hi\nHi\n", OPENAI_API_KEY=KEY)
     assert (code, said) == (1, "Hello.\n")
     [line] = [line for line in told.splitlines() if line.startswith("refold: ")]
@@ -209,7 +167,7 @@ async def test_a_refused_key_is_one_line_that_does_not_show_it(folder: Path) -> 
 async def test_chat_writes_an_answer_while_it_comes(folder: Path) -> None:
     go = asyncio.Event()
     async with Loopback([openai_answer("First", go, " and last."), openai_answer("More.")]) as server:
-        options = ["--provider", "openai", "--model", "gpt-x", "--base-url", f"{server.url}/v1"]
+        options = asked(server, "gpt-x")
         terminal = Terminal(folder, "chat", *options, OPENAI_API_KEY=KEY)
         with terminal:
             assert "with gpt-x" in await asyncio.to_thread(terminal.until, "> ")
@@ -227,7 +185,7 @@ async def test_chat_writes_an_answer_while_it_comes(folder: Path) -> None:
 async def test_ctrl_c_while_an_answer_comes_leaves_nothing_of_it_in_the_conversation(folder: Path) -> None:
     never = asyncio.Event()
     async with Loopback([openai_answer("Half", never), openai_answer("Whole.")]) as server:
-        options = ["--provider", "openai", "--model", "gpt-x", "--base-url", f"{server.url}/v1"]
+        options = asked(server, "gpt-x")
         with Terminal(folder, "chat", *options) as terminal:
             await asyncio.to_thread(terminal.until, "> ")
             terminal.write("Hi\n")
@@ -240,65 +198,10 @@ async def test_ctrl_c_while_an_answer_comes_leaves_nothing_of_it_in_the_conversa
     assert server.left == 1
 
 
-def test_a_model_alone_is_the_agent_s_other_model(folder: Path) -> None:
-    assert refold("run", "weathermen:agent", "hi").stdout == "its-own\n"
-    assert refold("run", "weathermen:agent", "hi", "--model", "another").stdout == "another\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["run"], "there is no INPUT"),
-        (["run", "weathermen:agent"], "'weathermen:agent' stands alone: give an AGENT (module:attribute) and an INPUT"),
-        (["run", "hi", "--model", "m"], "'hi' stands alone"),
-        (["run", "hi", "--provider", "openai"], "--provider openai needs a --model"),
-        (["run", "weathermen:agent", "hi", "--provider", "openai"], "--provider openai needs a --model"),
-        (["run", "weathermen:agent", "hi", "--base-url", "http://localhost"], "--base-url needs a --provider"),
-        (["run", "weathermen:agent", "hi", "--allow-http"], "--allow-http needs a --provider"),
-        (["run", "hi", "--provider", "openai", "--model", "m", "--allow-http"], "--allow-http needs a --base-url"),
-        (
-            ["run", "hi", "--provider", "openai", "--model", "m"],
-            "--provider openai needs a key: set the environment variable OPENAI_API_KEY",
-        ),
-        (
-            ["run", "hi", "--provider", "anthropic", "--model", "m"],
-            "--provider anthropic needs a key: set the environment variable ANTHROPIC_API_KEY",
-        ),
-        (
-            ["run", "hi", "--provider", "openai", "--model", "m", "--base-url", "https://api.openai.com/v1"],
-            "--provider openai: there is no key",
-        ),
-        (
-            ["run", "hi", "--provider", "openai", "--model", "m", "--base-url", "localhost"],
-            "--provider openai: a base URL is like https://host/path",
-        ),
-        (
-            ["run", "hi", "--provider", "openai", "--model", "m", "--base-url", "http://example.com"],
-            "would send the key and the prompts unencrypted",
-        ),
-        (["run", "hi", "--provider", "openai", "--model", "", "--base-url", "http://localhost"], "AgentConfig.model"),
-        (["run", "no:agent", "hi", "--provider", "openai", "--model", "m"], "there is no module 'no'"),
-        (["chat"], "there is no agent: name an AGENT"),
-        (["chat", "--model", "m"], "--model alone names no provider"),
-        (["chat", "--provider", "anthropic"], "--provider anthropic needs a --model"),
-        (["chat", "--base-url", "http://localhost"], "--base-url needs a --provider"),
-    ],
-)
-def test_options_that_do_not_fit_together_exit_2_and_leave_no_log(
-    folder: Path, arguments: list[str], said: str
-) -> None:
-    result = refold(*arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    [line] = result.stderr.splitlines()
-    assert line.startswith("refold: ")
-    assert said in line
-    assert sorted(os.listdir(folder)) in (["weathermen.py"], ["__pycache__", "weathermen.py"])
-
-
 @pytest.mark.parametrize("option", [["--provider", "nobody"], ["--max-tokens", "0"], ["--api-key", KEY]])
 @pytest.mark.parametrize("command", ["run", "chat"])
 def test_an_option_that_cannot_be_is_wrong_usage(command: str, option: list[str]) -> None:
-    result = refold(command, *option)
+    result = run(command, *option)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Usage:" in result.stderr
     assert KEY not in result.stderr
@@ -307,7 +210,7 @@ def test_an_option_that_cannot_be_is_wrong_usage(command: str, option: list[str]
 @pytest.mark.usefixtures("folder")
 def test_a_key_that_cannot_be_one_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret with spaces")
-    result = refold("run", "hi", "--provider", "openai", "--model", "m")
+    result = run("run", "hi", "--provider", "openai", "--model", "m")
     assert result.exit_code == 2
     assert "--provider openai: a secret consists of printable ASCII" in result.stderr
     assert "sk-secret" not in result.output

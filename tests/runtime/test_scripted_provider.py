@@ -108,3 +108,8 @@ def test_a_number_of_pieces_that_is_none_is_refused(after: Any) -> None:
         cut("x", after=after)
     with pytest.raises(ConfigError, match="after is a number of deltas"):
         stall("x", after=after)
+
+
+async def test_a_script_that_is_over_says_how_long_it_was() -> None:
+    with pytest.raises(ProviderError, match="the script has 0 answers and this is request 1; add one"):
+        await ScriptedProvider([]).complete(REQUEST)

@@ -8,10 +8,8 @@ import pytest
 
 from refold import (
     AgentConfig,
-    AgentRuntime,
     ConfigError,
     ModelResponse,
-    ScriptedProvider,
     ScriptItem,
     TextBlock,
     Tool,
@@ -23,7 +21,7 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.metrics import read_statistics
-from refold.stores import InMemoryStore
+from tests.runtime.talking import scripted, talking
 
 
 @tool(tier="observe", effect="pure")
@@ -51,13 +49,12 @@ TOOLS: list[Tool[..., object]] = [weather, pay, finish]
 async def test_a_native_session_tells_what_it_thought_did_and_saw() -> None:
     first = ModelResponse(content=(TextBlock(text="Look first."), use("weather", {"city": "Faro"})))
     script: list[ScriptItem] = [first, use("pay", {"amount": 3}), say("It is sunny.")]
-    async with AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider(script), tools=TOOLS) as runtime:
-        session = await runtime.session("alice")
+    async with talking(*script, tools=TOOLS) as (session, runtime):
         assert (await session.statistics()).steps == await session.steps() == ()
         await session.send("Weather?")
         found = await session.statistics()
         assert await session.steps() == found.steps
-        outside = await read_statistics(runtime.store, "alice", at=found.version)
+        outside = await read_statistics(runtime.store, "s", at=found.version)
         assert outside == msgspec.structs.replace(found, append_errors=None), "only a runtime knows that figure"
     assert found.thoughts == ["Look first."]
     assert found.actions == ['weather {"city":"Faro"}', 'pay {"amount":3}']
@@ -73,9 +70,7 @@ async def test_a_react_session_tells_the_same() -> None:
         say('Thought: Look first.\nAction: weather\nAction Input: {"city": "Faro"}'),
         say("Thought: Now I know.\nFINAL_ANSWER: It is sunny."),
     ]
-    config = AgentConfig(model="m", protocol="react")
-    async with AgentRuntime(config, provider=ScriptedProvider(script), tools=TOOLS) as runtime:
-        session = await runtime.session("alice")
+    async with talking(*script, tools=TOOLS, config=AgentConfig(model="m", protocol="react")) as (session, _):
         await session.send("Weather?")
         found = await session.statistics()
     assert found.thoughts == ["Look first.", "Now I know."]
@@ -86,9 +81,7 @@ async def test_a_react_session_tells_the_same() -> None:
 
 
 async def test_the_answer_of_a_tool_that_ends_the_run_is_the_final_one() -> None:
-    script = [use("finish", {})]
-    async with AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider(script), tools=TOOLS) as runtime:
-        session = await runtime.session("alice")
+    async with talking(use("finish", {}), tools=TOOLS) as (session, _):
         result = await session.send("Go")
         found = await session.statistics()
     assert found.final_answer == result.text == "Finished."
@@ -99,16 +92,10 @@ async def test_times_are_those_of_the_events() -> None:
 
     @tool
     async def wait() -> str:
-        """Waits."""
         await clock.advance(30)
         return "waited"
 
-    script: list[ScriptItem] = [use("wait", {}), say("Done.")]
-    runtime = AgentRuntime(
-        AgentConfig(model="m"), provider=ScriptedProvider(script), tools=[wait], clock=clock, log=InMemoryStore()
-    )
-    async with runtime:
-        session = await runtime.session("alice")
+    async with talking(use("wait", {}), say("Done."), tools=[wait], clock=clock) as (session, _):
         await session.send("Go")
         await clock.advance(1000)
         found = await session.statistics()
@@ -119,13 +106,9 @@ async def test_times_are_those_of_the_events() -> None:
 async def test_a_large_thought_and_a_large_result_are_shown_whole() -> None:
     @tool(result_limit=None)
     async def large() -> str:
-        """Returns much."""
         return "r" * 70_000
 
-    async with AgentRuntime(
-        AgentConfig(model="m"), provider=ScriptedProvider([use("large", {}), say("a" * 70_000)]), tools=[large]
-    ) as runtime:
-        session = await runtime.session("alice")
+    async with talking(use("large", {}), say("a" * 70_000), tools=[large]) as (session, _):
         await session.send("Go")
         found = await session.statistics()
     assert found.observations.lengths == (70_000,)
@@ -134,8 +117,7 @@ async def test_a_large_thought_and_a_large_result_are_shown_whole() -> None:
 
 def test_the_blocking_face_has_both(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    script: list[ScriptItem] = [use("weather", {"city": "Faro"}), say("Sunny.")]
-    with AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider(script), tools=TOOLS, log=log) as runtime:
+    with scripted(use("weather", {"city": "Faro"}), say("Sunny."), tools=TOOLS, log=log) as runtime:
         session = runtime.session("alice")
         session.send("Weather?")
         found = session.statistics()
@@ -146,10 +128,10 @@ def test_the_blocking_face_has_both(tmp_path: Path) -> None:
 
 async def test_what_is_not_in_the_log_has_no_statistics_outside(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
-    async with AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([say("Hi.")]), log=log) as runtime:
-        await (await runtime.session("alice")).send("Hello")
-    with pytest.raises(ConfigError, match="did you mean 'alice'"):
-        await read_statistics(log, "alise")
+    async with talking(say("Hi."), log=log) as (session, _):
+        await session.send("Hello")
+    with pytest.raises(ConfigError, match="no session 't'"):
+        await read_statistics(log, "t")
     with pytest.raises(ConfigError, match="no version 99"):
-        await read_statistics(log, "alice", at=99)
-    assert (await read_statistics(log, "alice", at=1)).runs_started == 0
+        await read_statistics(log, "s", at=99)
+    assert (await read_statistics(log, "s", at=1)).runs_started == 0

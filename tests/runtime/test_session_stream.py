@@ -3,6 +3,7 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -18,22 +19,21 @@ from refold import (
     Completed,
     ConfigError,
     Missed,
-    ModelRequest,
     Progressed,
     RecordedEvent,
-    ScriptedProvider,
     ScriptItem,
     Session,
     Streamed,
     TextDelta,
     ToolContext,
-    cut,
     say,
     stall,
     tool,
     use,
 )
 from refold.stores import EventStore, InMemoryStore
+from tests.conformance.sessions import HeldAnswer, results_of
+from tests.runtime.talking import talking
 
 CONFIG = AgentConfig(model="m", streaming=True)
 
@@ -52,8 +52,14 @@ async def nothing_is_left_on_the_loop() -> AsyncIterator[None]:
     loop.set_exception_handler(None)
 
 
-def runtime_of(*script: ScriptItem, config: AgentConfig = CONFIG, **options: Any) -> AgentRuntime:
-    return AgentRuntime(config, provider=ScriptedProvider(script), **options)
+def streaming(
+    *script: ScriptItem, config: AgentConfig = CONFIG, **options: Any
+) -> AbstractAsyncContextManager[tuple[Session, AgentRuntime]]:
+    return talking(*script, config=config, **options)
+
+
+LONG = stall(say("a long answer"), after=1)
+"""An answer that does not end."""
 
 
 def name(item: object) -> str:
@@ -79,8 +85,7 @@ async def ended(session: Session, event: str) -> None:
 
 
 async def test_a_stream_yields_the_run_in_order_and_then_its_result() -> None:
-    async with runtime_of(say("hello there"), say("again")) as runtime:
-        session = await runtime.session("s")
+    async with streaming(say("hello there"), say("again")) as (session, _):
         stream = session.stream("hi")
         assert (stream.run or "none yet") == "none yet"
         items = [item async for item in stream]
@@ -99,20 +104,19 @@ async def test_a_stream_yields_the_run_in_order_and_then_its_result() -> None:
 
 
 async def test_without_streaming_a_stream_has_events_only() -> None:
-    async with runtime_of(say("hello"), config=AgentConfig(model="m")) as runtime:
-        items = [name(item) async for item in (await runtime.session("s")).stream("hi")]
+    async with streaming(say("hello"), config=AgentConfig(model="m")) as (session, _):
+        items = [name(item) async for item in session.stream("hi")]
         assert items == ["InputQueued", "RunStarted", "ModelRequested", "ModelResponded", "RunCompleted"]
 
 
 async def test_a_tools_reports_are_in_the_stream() -> None:
     @tool(tier="act")
     async def work(context: ToolContext[object]) -> str:
-        """Work."""
         context.progress("half")
         return "done"
 
-    async with runtime_of(use("work"), say("ok"), tools=[work]) as runtime:
-        items = [item async for item in (await runtime.session("s")).stream("go")]
+    async with streaming(use("work"), say("ok"), tools=[work]) as (session, _):
+        items = [item async for item in session.stream("go")]
         names = [name(item) for item in items]
         (report,) = [item for item in items if isinstance(item, Progressed)]
         assert report.report == "half"
@@ -120,8 +124,7 @@ async def test_a_tools_reports_are_in_the_stream() -> None:
 
 
 async def test_a_stream_shows_its_own_run_only() -> None:
-    async with runtime_of(say("first answer"), say("second answer")) as runtime:
-        session = await runtime.session("s")
+    async with streaming(say("first answer"), say("second answer")) as (session, _):
         first, second = session.stream("one"), session.stream("two")
         both = await asyncio.gather(*(asyncio.create_task(collected(stream)) for stream in (first, second)))
         assert [text_of(items) for items in both] == ["first answer", "second answer"]
@@ -132,12 +135,10 @@ async def test_a_stream_shows_its_own_run_only() -> None:
 async def test_a_stream_shows_no_report_of_a_later_run() -> None:
     @tool(tier="act")
     async def work(context: ToolContext[object]) -> str:
-        """Work."""
         context.progress("of the later run")
         return "done"
 
-    async with runtime_of(say("first"), use("work"), say("second"), tools=[work]) as runtime:
-        session = await runtime.session("s")
+    async with streaming(say("first"), use("work"), say("second"), tools=[work]) as (session, _):
         async with session.stream("one") as stream:
             assert name(await anext(stream)) == "InputQueued"
             assert (await session.send("two")).text == "second"
@@ -152,8 +153,7 @@ async def collected(stream: AsyncIterator[Any]) -> list[Any]:
 
 async def test_a_reader_slower_than_the_answer_sees_every_event_and_how_much_was_missed() -> None:
     answer = "x" * 20_000
-    async with runtime_of(say(answer)) as runtime:
-        session = await runtime.session("s")
+    async with streaming(say(answer)) as (session, _):
         async with session.stream("hi") as stream:
             await ended(session, "RunCompleted")
             items = [item async for item in stream]
@@ -177,8 +177,7 @@ async def test_leaving_inside_async_with_cancels_the_run_at_once(way: str) -> No
                     break
         assert stream.result.outcome == Cancelled()
 
-    async with runtime_of(stall(say("a long answer"), after=1), say("after")) as runtime:
-        session = await runtime.session("s")
+    async with streaming(LONG, say("after")) as (session, _):
         if way == "error":
             with pytest.raises(LookupError, match="of the body"):
                 await read(session)
@@ -189,8 +188,7 @@ async def test_leaving_inside_async_with_cancels_the_run_at_once(way: str) -> No
 
 
 async def test_a_loop_left_without_async_with_cancels_the_run_as_soon_as_the_loop_turns() -> None:
-    async with runtime_of(stall(say("a long answer"), after=1), say("after")) as runtime:
-        session = await runtime.session("s")
+    async with streaming(LONG, say("after")) as (session, _):
         async for item in session.stream("hi"):
             if isinstance(item, Streamed):
                 break
@@ -199,8 +197,7 @@ async def test_a_loop_left_without_async_with_cancels_the_run_as_soon_as_the_loo
 
 
 async def test_closing_the_iterator_cancels_the_run_and_closing_it_twice_changes_nothing() -> None:
-    async with runtime_of(stall(say("a long answer"), after=1)) as runtime:
-        session = await runtime.session("s")
+    async with streaming(LONG) as (session, _):
         stream = session.stream("hi")
         await anext(stream)
         await stream.aclose()
@@ -210,21 +207,23 @@ async def test_closing_the_iterator_cancels_the_run_and_closing_it_twice_changes
         assert stream.result.outcome == Cancelled()
 
 
-@pytest.mark.parametrize("inside", ["the loop's next", "the loop's body"])
+@pytest.mark.parametrize("inside", ["the loop's next", "the loop's body", "no async with"])
 async def test_cancelling_the_reading_task_cancels_the_run_and_passes_on(inside: str) -> None:
     stalled = asyncio.Event()
 
-    async def read(session: Session) -> None:
-        async with session.stream("hi") as stream:
-            async for item in stream:
-                if isinstance(item, Streamed):
-                    stalled.set()
-                    if inside == "the loop's body":
-                        await asyncio.Event().wait()
+    async def read(items: AsyncIterator[Any]) -> None:
+        async for item in items:
+            if isinstance(item, Streamed):
+                stalled.set()
+                if inside == "the loop's body":
+                    await asyncio.Event().wait()
 
-    async with runtime_of(stall(say("a long answer"), after=1), say("after")) as runtime:
-        session = await runtime.session("s")
-        reading = asyncio.create_task(read(session))
+    async def read_inside(session: Session) -> None:
+        async with session.stream("hi") as stream:
+            await read(stream)
+
+    async with streaming(LONG, say("after")) as (session, _):
+        reading = asyncio.create_task(read(session.stream("hi")) if inside == "no async with" else read_inside(session))
         await stalled.wait()
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -233,28 +232,9 @@ async def test_cancelling_the_reading_task_cancels_the_run_and_passes_on(inside:
         assert (await session.send("more")).text == "after"
 
 
-async def test_a_reading_task_cancelled_without_async_with_cancels_the_run_too() -> None:
-    stalled = asyncio.Event()
-
-    async def read(session: Session) -> None:
-        async for item in session.stream("hi"):
-            if isinstance(item, Streamed):
-                stalled.set()
-
-    async with runtime_of(stall(say("a long answer"), after=1)) as runtime:
-        session = await runtime.session("s")
-        reading = asyncio.create_task(read(session))
-        await stalled.wait()
-        reading.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await reading
-        assert "RunCancelled" in await log_of(session)
-
-
 async def test_a_token_cancels_the_run_and_the_stream_ends_with_its_terminal_event() -> None:
     token = CancellationToken()
-    async with runtime_of(stall(say("a long answer"), after=1)) as runtime:
-        session = await runtime.session("s")
+    async with streaming(LONG) as (session, _):
         async with session.stream("hi", cancel=token) as stream:
             items = []
             async for item in stream:
@@ -267,8 +247,7 @@ async def test_a_token_cancels_the_run_and_the_stream_ends_with_its_terminal_eve
 
 async def test_a_stream_that_is_cancelled_before_its_turn_ends() -> None:
     token = CancellationToken()
-    async with runtime_of(stall(say("a long answer"), after=1)) as runtime:
-        session = await runtime.session("s")
+    async with streaming(LONG) as (session, _):
         before = asyncio.create_task(session.send("first"))
         await ended(session, "ModelRequested")
         async with session.stream("second", cancel=token) as stream:
@@ -284,12 +263,10 @@ async def test_a_stream_that_is_cancelled_before_its_turn_ends() -> None:
 
 async def test_a_key_whose_run_is_over_yields_its_events_from_the_log() -> None:
     log: EventStore = InMemoryStore()
-    async with runtime_of(say("hello"), say("other"), log=log) as runtime:
-        session = await runtime.session("s")
+    async with streaming(say("hello"), say("other"), log=log) as (session, _):
         first = await session.send("hi", key="k")
         await session.send("something else")
-    async with runtime_of(log=log) as runtime:
-        session = await runtime.session("s")
+    async with streaming(log=log) as (session, _):
         async with session.stream("hi", key="k") as stream:
             items = [name(item) async for item in stream]
         assert items == ["InputQueued", "RunStarted", "ModelRequested", "ModelResponded", "RunCompleted"]
@@ -297,14 +274,8 @@ async def test_a_key_whose_run_is_over_yields_its_events_from_the_log() -> None:
 
 
 async def test_two_streams_of_one_key_share_the_run_and_leaving_one_only_detaches() -> None:
-    gate = asyncio.Event()
-
-    async def answer(request: ModelRequest) -> str:
-        await gate.wait()
-        return "hello"
-
-    async with runtime_of(answer) as runtime:
-        session = await runtime.session("s")
+    answer = HeldAnswer("hello")
+    async with streaming(answer) as (session, _):
         one, two = session.stream("hi", key="k"), session.stream("hi", key="k")
         assert name(await anext(one)) == "InputQueued"
         assert [name(await anext(two)) for _ in range(3)] == ["InputQueued", "RunStarted", "ModelRequested"]
@@ -312,14 +283,13 @@ async def test_two_streams_of_one_key_share_the_run_and_leaving_one_only_detache
         await one.aclose()
         with pytest.raises(ConfigError, match="without a result"):
             _ = one.result
-        gate.set()
+        answer.gate.set()
         assert [name(item) async for item in two][-2:] == ["ModelResponded", "RunCompleted"]
         assert two.result.text == "hello"
 
 
 async def test_a_stream_that_nobody_reads_sends_nothing() -> None:
-    async with runtime_of(say("hello")) as runtime:
-        session = await runtime.session("s")
+    async with streaming(say("hello")) as (session, _):
         stream = session.stream("hi")
         with pytest.raises(ConfigError, match="has not ended"):
             _ = stream.result
@@ -329,7 +299,7 @@ async def test_a_stream_that_nobody_reads_sends_nothing() -> None:
 
 
 async def test_the_result_is_refused_before_the_end() -> None:
-    async with runtime_of(say("hello")) as runtime, (await runtime.session("s")).stream("hi") as stream:
+    async with streaming(say("hello")) as (session, _), session.stream("hi") as stream:
         await anext(stream)
         with pytest.raises(ConfigError, match="to the end first"):
             _ = stream.result
@@ -347,8 +317,7 @@ async def test_the_result_is_refused_before_the_end() -> None:
 async def test_what_cannot_be_sent_is_raised_when_the_iteration_begins(
     content: Any, options: dict[str, Any], error: type[Exception]
 ) -> None:
-    async with runtime_of(say("hello")) as runtime:
-        session = await runtime.session("s")
+    async with streaming(say("hello")) as (session, _):
         with pytest.raises(error):
             await anext(session.stream(content, **options))
         with pytest.raises(error):
@@ -358,16 +327,14 @@ async def test_what_cannot_be_sent_is_raised_when_the_iteration_begins(
 
 
 async def test_a_refusal_by_the_session_is_raised_in_the_stream() -> None:
-    async with runtime_of(say("hello")) as runtime:
-        session = await runtime.session("s")
+    async with streaming(say("hello")) as (session, _):
         await session.send("hi", key="k")
         with pytest.raises(CommandRejected, match="key"):
             await anext(session.stream("something else", key="k"))
 
 
 async def test_a_runtime_that_closes_is_raised_in_the_stream_and_the_run_stays_open() -> None:
-    async with runtime_of(stall(say("hello there"), after=1), close_grace_s=0) as runtime:
-        session = await runtime.session("s")
+    async with streaming(stall(say("hello there"), after=1), close_grace_s=0) as (session, runtime):
         stream = session.stream("hi")
         while not isinstance(await anext(stream), Streamed):
             continue
@@ -385,34 +352,22 @@ async def test_a_runtime_that_closes_is_raised_in_the_stream_and_the_run_stays_o
 
 
 async def test_a_tool_cannot_stream_its_own_session() -> None:
-    sessions: list[Session] = []
-
     @tool(tier="act")
     async def again() -> str:
-        """Again."""
         try:
-            async for _ in sessions[0].stream("again"):
+            async for _ in session.stream("again"):
                 raise AssertionError("it would wait for itself")
         except AskCycle:
             return "refused"
         return "unreachable"
 
-    async with runtime_of(use("again"), say("ok"), tools=[again]) as runtime:
-        sessions.append(await runtime.session("s"))
-        await sessions[0].send("go")
-        assert "refused" in str(await sessions[0].history())
-
-
-async def test_a_stream_cut_half_way_shows_its_failure_after_the_pieces() -> None:
-    async with runtime_of(cut(say("a long answer"), after=1)) as runtime:
-        items = [item async for item in (await runtime.session("s")).stream("hi")]
-        assert text_of(items) == "a long a"
-        assert [name(item) for item in items][-4:] == ["Streamed", "ModelInterrupted", "ModelFailed", "RunFailed"]
+    async with streaming(use("again"), say("ok"), tools=[again]) as (session, _):
+        await session.send("go")
+        assert [block.text for block in await results_of(session)] == ["refused"]
 
 
 async def test_the_stream_of_a_run_shows_no_late_evidence_of_the_run_before_it() -> None:
-    async with runtime_of(stall(say("a long answer"), after=1), say("after")) as runtime:
-        session = await runtime.session("s")
+    async with streaming(LONG, say("after")) as (session, _):
         async for item in session.stream("hi"):
             if isinstance(item, Streamed):
                 break
@@ -423,7 +378,7 @@ async def test_the_stream_of_a_run_shows_no_late_evidence_of_the_run_before_it()
 
 
 async def test_all_sessions_can_be_followed() -> None:
-    async with runtime_of(say("one"), say("two")) as runtime:
+    async with streaming(say("one"), say("two")) as (_, runtime):
         async with runtime.follow() as follower:
             for session in ("a", "b"):
                 await (await runtime.session(session)).send("hi")
@@ -437,8 +392,7 @@ async def test_all_sessions_can_be_followed() -> None:
 
 
 async def test_following_ends_when_the_runtime_closes() -> None:
-    async with runtime_of(say("one")) as runtime:
-        session = await runtime.session("a")
+    async with streaming(say("one")) as (session, _):
         await session.send("hi")
         reading = asyncio.create_task(collected(session.follow(after_version=3)))
         await asyncio.sleep(0)

@@ -6,39 +6,11 @@ from typing import Any, assert_type
 import pytest
 
 from refold.actors.calls.tool_context import ToolContext
-from refold.actors.cancellation import CancellationToken
-from refold.actors.thread_pool import ThreadPool
 from refold.events.core.content import Json, JsonObject
 from refold.events.core.errors import ConfigError
-from refold.events.core.ids import SessionId, ToolCallId
 from refold.events.session.events import Verdict
 from refold.tools.tool import Tool
-
-
-def context(deps: object = None) -> ToolContext[object]:
-    return ToolContext(
-        call=ToolCallId("call_4_0"),
-        session=SessionId("alice"),
-        deps=deps,
-        cancel=CancellationToken(),
-        report=lambda _: None,
-    )
-
-
-async def run(
-    made: Tool[..., object], arguments: JsonObject, given_context: ToolContext[object] | None = None
-) -> object:
-    pool = ThreadPool(2)
-    try:
-        return await made.run(arguments, given_context or context(), pool)
-    finally:
-        pool.close()
-
-
-def refusal(made: Tool[..., object], arguments: JsonObject) -> str:
-    verdict = made.check(arguments)[1]
-    assert verdict.verdict == "invalid_arguments"
-    return verdict.reason
+from tests.runtime.tool_calls import context, refusal, run
 
 
 def generator(arguments: JsonObject) -> Iterator[str]:

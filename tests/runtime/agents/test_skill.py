@@ -26,6 +26,8 @@ from refold import (
 from refold.agents.skill import DESCRIPTION_CHARACTERS_MAX, FRONT_MATTER_BYTES_MAX, NAME_CHARACTERS_MAX, SKILL_BYTES_MAX
 from refold.events.session.events import AgentConfigured
 from refold.replay import replay
+from tests.conformance.sessions import events_of, requests_of, results_of
+from tests.runtime.talking import scripted, talking
 
 REFUNDS = "---\nname: refunds\ndescription: How to refund.\n---\nLook the order up.\n\n---\nThen refund it.\n"
 
@@ -43,21 +45,11 @@ def test_a_file_has_front_matter_and_instructions(tmp_path: Path) -> None:
     assert (loaded.metadata, loaded.origin) == ({}, str(path))
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        REFUNDS.encode(),
-        b"\xef\xbb\xbf" + REFUNDS.encode(),
-        REFUNDS.replace("\n", "\r\n").encode(),
-        REFUNDS.replace("\n", "\r").encode(),
-        REFUNDS.replace("---\n", "---  \t\n").encode(),
-        b"\xef\xbb\xbf" + REFUNDS.replace("\n", "\r\n").encode(),
-    ],
-    ids=["plain", "mark", "CRLF", "CR", "spaces", "mark and CRLF"],
-)
-def test_a_file_may_come_from_any_editor(tmp_path: Path, data: bytes) -> None:
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["plain", "mark"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "  \t\n"], ids=["LF", "CRLF", "CR", "spaces"])
+def test_a_file_may_come_from_any_editor(tmp_path: Path, mark: bytes, end: str) -> None:
     path = tmp_path / "refunds.md"
-    path.write_bytes(data)
+    path.write_bytes(mark + REFUNDS.replace("---\n", f"---{end}").replace("\n", end.lstrip(" \t")).encode())
     loaded = Skill.load(path)
     assert (loaded.name, loaded.description) == ("refunds", "How to refund.")
     assert loaded.instructions.split("\n")[0] == "Look the order up."
@@ -165,31 +157,19 @@ def test_a_folder_has_files_and_folders_of_skills(tmp_path: Path) -> None:
         load_skills(tmp_path / "notes.txt")
 
 
-def runtime_of(provider: ScriptedProvider, skills: Any, log: Any = ":memory:", **parts: Any) -> AgentRuntime:
-    config = AgentConfig(model="m", system_prompt="Be brief.")
-    return AgentRuntime(config, provider=provider, skills=skills, log=log, **parts)
-
-
 async def test_a_model_is_told_names_and_descriptions_and_reads_instructions_on_demand(tmp_path: Path) -> None:
     calls = [use("load_skill", {"name": name}) for name in ("refunds", "none")]
-    provider = ScriptedProvider([*calls, say("Done.")])
     skills = [skill("refunds", instructions="Look\nit up."), skill("mail", description="How\n to   write.")]
-    async with runtime_of(provider, skills, tmp_path / "events.db") as runtime:
+    async with talking(*calls, say("Done."), skills=skills, log=tmp_path / "events.db") as (session, runtime):
         assert [item.name for item in runtime.skills] == ["mail", "refunds"]
-        session = await runtime.session("alice")
         assert (await session.send("Refund it.")).text == "Done."
-        prompt = provider.requests[0].system_prompt
+        prompt = requests_of(runtime)[0].system_prompt
         assert prompt.startswith("Be brief.\n\nYou have skills")
         assert prompt.endswith("\n- mail: How to write.\n- refunds: About refunds.")
         assert "Look" not in prompt
-        (offered,) = provider.requests[0].tools
+        (offered,) = requests_of(runtime)[0].tools
         assert (offered.name, offered.tier, offered.effect) == ("load_skill", "observe", "pure")
-        first, second = [
-            block
-            for message in await session.history()
-            for block in message.content
-            if isinstance(block, ToolResultBlock)
-        ]
+        first, second = await results_of(session)
         assert (first.text, first.kind) == ("Look\nit up.", None)
         assert second.kind == "invalid_arguments"
         assert "mail" in second.text
@@ -202,12 +182,10 @@ async def test_other_skills_are_another_configuration_and_the_same_ones_in_any_o
     log = tmp_path / "events.db"
     a, b, c = skill("a"), skill("b"), skill("c")
     for skills in ([a, b], [b, a], [a, b, c], [a, b, c], []):
-        async with runtime_of(ScriptedProvider([say("Hi.")]), skills, log) as runtime:
-            await (await runtime.session("s")).send("Hello")
-    async with runtime_of(ScriptedProvider([]), [], log) as runtime:
-        session = await runtime.session("s")
-        recorded = [item.event async for item in session.events() if isinstance(item.event, AgentConfigured)]
-        prints = [event.configuration.fingerprint for event in recorded if isinstance(event, AgentConfigured)]
+        async with talking(say("Hi."), skills=skills, log=log) as (session, _):
+            await session.send("Hello")
+    async with talking(log=log) as (session, _):
+        prints = [event.configuration.fingerprint for event in await events_of(session, AgentConfigured)]
         assert len(prints) == len(set(prints)) == 3
 
 
@@ -215,14 +193,11 @@ async def test_a_prompter_says_how_skills_enter_the_prompt() -> None:
     def prompter(skills: Sequence[Skill]) -> str:
         return "\n\n".join(f"# {item.name}\n{item.instructions}" for item in skills)
 
-    provider = ScriptedProvider([say("Hi.")])
-    async with runtime_of(provider, [skill("b"), skill("a")], skill_prompter=prompter) as runtime:
-        await (await runtime.session("s")).send("Hello")
-    assert provider.requests[0].system_prompt == "Be brief.\n\n# a\nDo a.\n\n# b\nDo b."
-    quiet = ScriptedProvider([say("Hi.")])
-    async with runtime_of(quiet, [skill("a")], skill_prompter=lambda _: "") as runtime:
-        await (await runtime.session("s")).send("Hello")
-    assert quiet.requests[0].system_prompt == "Be brief."
+    said = {prompter: "Be brief.\n\n# a\nDo a.\n\n# b\nDo b.", (lambda _: ""): "Be brief."}
+    for given, prompt in said.items():
+        async with talking(say("Hi."), skills=[skill("b"), skill("a")], skill_prompter=given) as (session, runtime):
+            await session.send("Hello")
+            assert requests_of(runtime)[0].system_prompt == prompt
 
 
 @pytest.mark.parametrize("returned", [None, 7, b"text", "\ud800", ZeroDivisionError("no")])
@@ -233,8 +208,8 @@ async def test_a_prompter_that_fails_keeps_the_runtime_from_opening(returned: An
         return returned
 
     with pytest.raises(ConfigError, match="the skill prompter"):
-        async with runtime_of(ScriptedProvider([]), [skill("a")], skill_prompter=prompter):
-            pass
+        async with talking(skills=[skill("a")], skill_prompter=prompter):
+            raise AssertionError("it is open")
 
 
 async def test_skills_work_with_react_text_and_with_an_output_type() -> None:
@@ -252,10 +227,10 @@ async def test_skills_work_with_react_text_and_with_an_output_type() -> None:
 
 
 async def test_a_long_skill_is_shown_whole() -> None:
-    provider = ScriptedProvider([use("load_skill", {"name": "a"}), say("Done.")])
-    async with runtime_of(provider, [skill("a", instructions="x" * 300_000)]) as runtime:
-        await (await runtime.session("s")).send("go")
-    (result,) = provider.requests[1].messages[-1].content
+    script, long = [use("load_skill", {"name": "a"}), say("Done.")], skill("a", instructions="x" * 300_000)
+    async with talking(*script, skills=[long]) as (session, runtime):
+        await session.send("go")
+        (result,) = requests_of(runtime)[1].messages[-1].content
     assert isinstance(result, ToolResultBlock)
     assert result.content == (TextBlock(text="x" * 300_000),)
 
@@ -263,7 +238,6 @@ async def test_a_long_skill_is_shown_whole() -> None:
 def test_what_cannot_be_the_skills_of_an_agent_is_refused() -> None:
     @tool
     async def load_skill() -> str:
-        """Mine."""
         return ""
 
     parts: list[tuple[dict[str, Any], str]] = [
@@ -282,7 +256,7 @@ def test_what_cannot_be_the_skills_of_an_agent_is_refused() -> None:
 
 
 def test_threads_see_the_skills_too() -> None:
-    with runtime_of(ScriptedProvider([use("load_skill", {"name": "a"}), say("Done.")]), [skill("a")]) as runtime:
+    with scripted(use("load_skill", {"name": "a"}), say("Done."), skills=[skill("a")]) as runtime:
         assert runtime.skills == (skill("a"),)
         session = runtime.session("s")
         assert session.send("go").text == "Done."

@@ -16,7 +16,7 @@ from refold.inspection.log_reading import (
     session_head,
 )
 from refold.stores import InMemoryStore
-from tests.runtime.conftest import LogBuilder
+from tests.runtime.log_builder import LogBuilder
 
 
 @pytest.mark.parametrize("first", [1, EVENTS_PER_PAGE - 1, EVENTS_PER_PAGE, EVENTS_PER_PAGE + 1, 3 * EVENTS_PER_PAGE])

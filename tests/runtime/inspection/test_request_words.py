@@ -1,9 +1,11 @@
 """What was done to a request is said in words, and shown where the conversation is."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
-from refold import AgentConfig, AgentRuntime, Middleware, ModelResponse, ScriptedProvider, Summarising, TextBlock, say
+from refold import AgentConfig, Middleware, ModelResponse, Summarising, TextBlock, say
 from refold.events.core.ids import PayloadHash
 from refold.events.model.messages import Prepared, RequestReference, Rewritten, Splice, SystemAddition
 from refold.events.session.events import ModelResponded
@@ -11,6 +13,7 @@ from refold.inspection.session_view import view_session
 from refold.inspection.summaries import event_words, request_words
 from refold.inspection.transcript import Noted
 from refold.stores import InMemoryStore
+from tests.runtime.talking import talking
 
 PLAIN = RequestReference(configured=2, messages=9)
 
@@ -70,12 +73,9 @@ class Signing(Middleware):
 
 async def test_a_conversation_shows_what_was_changed_and_summarised() -> None:
     log = InMemoryStore()
-    provider = ScriptedProvider([say("Hi " + "y" * 200), say("They met."), say("Yes.")])
-    config = AgentConfig(model="m", system_prompt="")
-    async with AgentRuntime(
-        config, provider=provider, log=log, middleware=[Signing()], context=Summarising(130)
-    ) as runtime:
-        session = await runtime.session("s")
+    script = [say("Hi " + "y" * 200), say("They met."), say("Yes.")]
+    options: dict[str, Any] = {"middleware": [Signing()], "context": Summarising(130), "log": log}
+    async with talking(*script, config=AgentConfig(model="m", system_prompt=""), **options) as (session, _):
         await session.send("first")
         await session.send("second")
     view = await view_session(log, "s")

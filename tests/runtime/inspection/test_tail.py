@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,6 @@ from refold.events import SESSION_CODEC
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.records import StoredEvent
 from refold.events.session.events import ToolCallCompleted, ToolCallStarted
-from refold.inspection.export import export_to_file
 from refold.inspection.log_reading import EVENTS_PER_PAGE
 from refold.inspection.tail import follow_log
 from refold.stores import InMemoryStore, SQLiteStore
@@ -109,6 +109,10 @@ async def test_a_log_of_many_pages_is_read_without_a_wait_between_them() -> None
             assert (await anext(events)).position == position
 
 
+async def positions(store: EventStore, **options: Any) -> list[int]:
+    return [event.position async for event in follow_log(store, follow=False, **options)]
+
+
 @pytest.mark.parametrize(
     "count", [0, 1, EVENTS_PER_PAGE - 1, EVENTS_PER_PAGE, EVENTS_PER_PAGE + 1, 2 * EVENTS_PER_PAGE]
 )
@@ -116,16 +120,15 @@ async def test_without_following_it_ends_with_the_last_event(count: int) -> None
     store = InMemoryStore()
     if count:
         await store.append([batch("session/a", 0, count)])
-    seen = [event.position async for event in follow_log(store, follow=False)]
-    assert seen == list(range(1, count + 1))
+    assert await positions(store) == list(range(1, count + 1))
 
 
 async def test_it_begins_after_a_position() -> None:
     store = InMemoryStore()
     await store.append([batch("session/a", 0, 3), batch("session/b", 0, 3)])
-    assert [event.position async for event in follow_log(store, after=2, follow=False)] == [3, 4, 5, 6]
-    assert [event.position async for event in follow_log(store, after=4, stream="session/b", follow=False)] == [5, 6]
-    assert [event.position async for event in follow_log(store, after=6, follow=False)] == []
+    assert await positions(store, after=2) == [3, 4, 5, 6]
+    assert await positions(store, after=4, stream="session/b") == [5, 6]
+    assert await positions(store, after=6) == []
 
 
 async def test_one_stream_alone() -> None:
@@ -210,16 +213,6 @@ async def test_the_wal_is_cut_back_while_somebody_follows(tmp_path: Path) -> Non
 async def test_what_cannot_be_is_refused(options: dict[str, float]) -> None:
     with pytest.raises(ConfigError):
         await anext(follow_log(InMemoryStore(), **options))  # type: ignore[arg-type]
-
-
-async def test_a_text_log_ends_where_it_ends(tmp_path: Path) -> None:
-    log = tmp_path / "events.jsonl"
-    store = InMemoryStore()
-    await store.append([batch("session/a", 0, 3)])
-    await export_to_file(store, log)
-    follower = Follower(log)
-    await follower.ended()
-    assert follower.seen == await store.read_all()
 
 
 async def test_a_log_that_is_not_there_is_an_error(tmp_path: Path) -> None:

@@ -54,14 +54,25 @@ class Notes(StreamObject[Pages, Write, Written]):
         return self.read(lambda pages: pages.lines)
 
 
+@pytest.fixture
+def notes() -> Notes:
+    return Notes("mine")
+
+
+def filled(count: int = 1_200, *, keyed: bool = False) -> Notes:
+    notes = Notes("mine")
+    for number in range(count):
+        notes.write(f"line {number}", key=f"k{number}" if keyed else None)
+    return notes
+
+
 def runtime_of(log: Path | str | EventStore, *notes: Notes, clock: ManualClock | None = None) -> AgentRuntime:
     return AgentRuntime(
         AgentConfig(model="m"), provider=ScriptedProvider([]), log=log, objects=notes, clock=clock, inbox_poll_s=0
     )
 
 
-def test_without_a_runtime_it_is_a_plain_object() -> None:
-    notes = Notes("mine")
+def test_without_a_runtime_it_is_a_plain_object(notes: Notes) -> None:
     assert notes.write("one").get() == 1
     notes.write("two")
     assert notes.lines().get() == ["one", "two"]
@@ -89,23 +100,19 @@ async def test_what_was_done_before_is_in_the_log_once_however_often_the_program
 
 
 async def test_what_a_runtime_was_given_is_recorded_in_few_transactions() -> None:
-    notes = Notes("mine")
-    for number in range(1_200):
-        notes.write(f"line {number}")
+    notes = filled()
     async with runtime_of(":memory:", notes) as runtime:
         assert await notes.read(lambda pages: len(pages.lines)) == 1_200
         assert runtime.commits <= 6
 
 
-async def test_a_thread_waits_for_what_happens_on_the_loop() -> None:
-    notes = Notes("mine")
+async def test_a_thread_waits_for_what_happens_on_the_loop(notes: Notes) -> None:
     async with runtime_of(":memory:", notes):
         await asyncio.to_thread(lambda: notes.write("from a thread").get())
         assert await notes.lines() == ["from a thread"]
 
 
-def test_from_plain_code_the_outcome_is_waited_for_by_get() -> None:
-    notes = Notes("mine")
+def test_from_plain_code_the_outcome_is_waited_for_by_get(notes: Notes) -> None:
     with runtime_of(":memory:", notes):
         assert notes.write("one").get() == 1
         found: list[list[str]] = []
@@ -115,8 +122,7 @@ def test_from_plain_code_the_outcome_is_waited_for_by_get() -> None:
         assert found == [["one"]]
 
 
-async def test_a_key_counts_once() -> None:
-    notes = Notes("mine")
+async def test_a_key_counts_once(notes: Notes) -> None:
     async with runtime_of(":memory:", notes):
         assert await notes.write("one", key="k") == 1
         assert await notes.write("one", key="k") == 1
@@ -125,24 +131,22 @@ async def test_a_key_counts_once() -> None:
         assert await notes.lines() == ["one"]
 
 
-async def test_it_stays_in_memory_however_long_nobody_asks() -> None:
-    notes, clock = Notes("mine"), ManualClock()
+async def test_it_stays_in_memory_however_long_nobody_asks(notes: Notes) -> None:
+    clock = ManualClock()
     async with runtime_of(":memory:", notes, clock=clock) as runtime:
         await notes.write("one")
         await clock.advance(3_600)
         assert "notes/mine" in runtime.system.live()
 
 
-async def test_it_serves_an_event_sourced_system_as_well() -> None:
-    notes = Notes("mine")
+async def test_it_serves_an_event_sourced_system_as_well(notes: Notes) -> None:
     notes.write("before")
     async with EventSourcedSystem() as system:
         await notes.attach(system.host)
         assert await notes.write("in it") == 2
 
 
-async def test_it_lives_in_one_runtime_and_later_in_another(tmp_path: Path) -> None:
-    notes = Notes("mine")
+async def test_it_lives_in_one_runtime_and_later_in_another(notes: Notes, tmp_path: Path) -> None:
     async with runtime_of(tmp_path / "a.db", notes):
         await notes.write("one")
         with pytest.raises(ConfigError, match="lives in another runtime"):
@@ -154,9 +158,7 @@ async def test_it_lives_in_one_runtime_and_later_in_another(tmp_path: Path) -> N
         assert await notes.lines() == ["one"]
 
 
-def test_threads_may_give_at_once_before_a_runtime_has_it() -> None:
-    notes = Notes("mine")
-
+def test_threads_may_give_at_once_before_a_runtime_has_it(notes: Notes) -> None:
     def give(name: str) -> None:
         for number in range(400):
             notes.write(f"{name} {number}")
@@ -174,8 +176,8 @@ def test_threads_may_give_at_once_before_a_runtime_has_it() -> None:
     assert sorted(notes.lines().get()) == sorted(f"{name} {number}" for name in "abcd" for number in range(400))
 
 
-async def test_what_a_thread_gives_while_a_runtime_takes_it_is_in_the_log_once_and_in_order() -> None:
-    notes, over = Notes("mine"), threading.Event()
+async def test_what_a_thread_gives_while_a_runtime_takes_it_is_in_the_log_once_and_in_order(notes: Notes) -> None:
+    over = threading.Event()
     written: list[ActorFuture[int]] = []
 
     def give() -> None:
@@ -193,9 +195,7 @@ async def test_what_a_thread_gives_while_a_runtime_takes_it_is_in_the_log_once_a
 
 
 async def test_of_two_runtimes_that_take_it_at_once_one_gets_it() -> None:
-    notes = Notes("mine")
-    for number in range(1_200):
-        notes.write(f"line {number}")
+    notes = filled()
     async with EventSourcedSystem() as one, EventSourcedSystem() as other:
         outcomes = await asyncio.gather(notes.attach(one.host), notes.attach(other.host), return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [type(None), ConfigError]
@@ -203,9 +203,7 @@ async def test_of_two_runtimes_that_take_it_at_once_one_gets_it() -> None:
 
 
 async def test_a_start_that_fails_or_is_cancelled_leaves_it_as_it_was(tmp_path: Path) -> None:
-    notes = Notes("mine")
-    for number in range(1_200):
-        notes.write(f"line {number}", key=f"k{number}")
+    notes = filled(keyed=True)
     async with EventSourcedSystem() as system:
         attaching = asyncio.create_task(notes.attach(system.host))
         for _ in range(5):
@@ -225,16 +223,14 @@ async def test_a_start_that_fails_or_is_cancelled_leaves_it_as_it_was(tmp_path: 
         assert len(await notes.lines()) == 1_200
 
 
-async def test_what_cannot_be_recorded_is_refused_by_the_future_before_a_runtime_too() -> None:
-    notes = Notes("mine")
+async def test_what_cannot_be_recorded_is_refused_by_the_future_before_a_runtime_too(notes: Notes) -> None:
     refused = notes.write(object())  # type: ignore[arg-type]
     with pytest.raises(CommandRejected, match="plain data"):
         await refused
     assert await notes.lines() == []
 
 
-async def test_a_glance_needs_no_wait() -> None:
-    notes = Notes("mine")
+async def test_a_glance_needs_no_wait(notes: Notes) -> None:
     notes.write("one")
     assert notes.glance(lambda pages: len(pages.lines)) == 1
     async with runtime_of(":memory:", notes):
@@ -249,8 +245,7 @@ def test_two_objects_of_one_stream_are_refused() -> None:
         runtime_of(":memory:", Notes("mine"), Notes("mine"))
 
 
-async def test_what_the_log_refuses_of_the_time_before_is_said_at_the_start(tmp_path: Path) -> None:
-    notes = Notes("mine")
+async def test_what_the_log_refuses_of_the_time_before_is_said_at_the_start(notes: Notes, tmp_path: Path) -> None:
     notes.write("one", key="k")
     async with runtime_of(tmp_path / "events.db", notes):
         pass
@@ -261,8 +256,8 @@ async def test_what_the_log_refuses_of_the_time_before_is_said_at_the_start(tmp_
             raise AssertionError
 
 
-async def test_threads_that_give_on_and_on_do_not_keep_a_runtime_from_opening(tmp_path: Path) -> None:
-    notes, ends = Notes("mine"), threading.Event()
+async def test_threads_that_give_on_and_on_do_not_keep_a_runtime_from_opening(notes: Notes, tmp_path: Path) -> None:
+    ends = threading.Event()
     given = [0, 0]
 
     def give(place: int) -> None:
@@ -284,16 +279,16 @@ async def test_threads_that_give_on_and_on_do_not_keep_a_runtime_from_opening(tm
         assert (len(lines), set(lines)) == (sum(given), expected)
 
 
-async def test_what_is_told_before_a_runtime_and_comes_to_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    notes = Notes("mine")
+async def test_what_is_told_before_a_runtime_and_comes_to_nothing_is_logged(
+    notes: Notes, caplog: pytest.LogCaptureFixture
+) -> None:
     notes.tell(Write(line=""))
     notes.tell(Write(line="one"))
     assert "notes/mine: a Write is not recorded: an empty line says nothing" in caplog.text
     assert await notes.lines() == ["one"]
 
 
-async def test_a_runtime_that_fails_to_take_an_object_leaves_it_to_threads(tmp_path: Path) -> None:
-    notes = Notes("mine")
+async def test_a_runtime_that_fails_to_take_an_object_leaves_it_to_threads(notes: Notes, tmp_path: Path) -> None:
     notes.write("one")
     store = FailingStore(InMemoryStore())
     store.fail_appends(lambda: PersistenceError("no room"), of="notes/")

@@ -15,7 +15,7 @@ from refold.events.core.ids import EventRef, ToolCallId, stream_name
 from refold.events.session.events import InputQueued
 from refold.publishing.event_bus import EventBus
 from refold.publishing.notifications import Missed, Progressed, Recorded, Streamed
-from refold.publishing.subscription import Subscription
+from refold.publishing.subscription import CAPACITY, Subscription
 
 ALICE, BOB = SessionId("alice"), SessionId("bob")
 
@@ -33,15 +33,11 @@ def event(session: SessionId, version: int) -> Recorded:
     )
 
 
-def piece(text: str, session: SessionId = ALICE, run: str = "run_1") -> Streamed:
-    return Streamed(session=session, run=RunId(run), turn=1, delta=TextDelta(text))
-
-
 class Log:
-    """A bus, and a log that is read slowly."""
+    """A hub, and a log that is read slowly."""
 
     def __init__(self) -> None:
-        self.event_bus = EventBus()
+        self.hub = EventBus()
         self.events: dict[SessionId, list[Recorded]] = {}
         self.limits: list[int] = []
         self.gate: asyncio.Event | None = None
@@ -51,10 +47,10 @@ class Log:
         written = self.events.setdefault(session, [])
         written.append(event(session, len(written) + 1))
         if published:
-            self.event_bus.recorded(session, [written[-1]])
+            self.hub.recorded(session, [written[-1]])
 
     def stream(self, text: str, session: SessionId = ALICE) -> None:
-        self.event_bus.streamed(session, RunId("run_1"), 1, TextDelta(text))
+        self.hub.streamed(session, RunId("run_1"), 1, TextDelta(text))
 
     async def read(self, session: SessionId, after: int, limit: int) -> list[Recorded]:
         self.limits.append(limit)
@@ -67,49 +63,102 @@ class Log:
         return page
 
     def follow(self, session: SessionId | None = ALICE, **options: Any) -> Subscription:
-        return Subscription(self.event_bus, self.read, session, **options)
+        return Subscription(self.hub, self.read, session, **options)
+
+
+def shown(item: object) -> object:
+    """A short form: the version of an event, the text of a piece, a report, how many were missed."""
+    match item:
+        case RecordedEvent(version=version):
+            return version
+        case Streamed(delta=TextDelta(text=text)):
+            return text
+        case _:
+            return item
 
 
 async def taken(subscription: Subscription, count: int) -> list[Any]:
     return [shown(await anext(subscription)) for _ in range(count)]
 
 
-async def taken_as_it_is(subscription: Subscription) -> Any:
-    return await anext(subscription)
-
-
-def shown(item: object) -> object:
-    """A short form: the version of an event, the text of a piece, how many were missed."""
-    match item:
-        case RecordedEvent(version=version):
-            return version
-        case Streamed(delta=TextDelta(text=text)):
-            return text
-        case Missed():
-            return item
-        case _:
-            return item
-
-
 async def all_of(subscription: Subscription) -> list[Any]:
     return [shown(item) async for item in subscription]
 
 
-async def test_events_and_pieces_come_in_the_order_in_which_they_happened() -> None:
-    log = Log()
-    follower = log.follow()
-    log.write()
-    log.stream("a")
-    log.event_bus.progressed(ALICE, "call_1_0", {"done": 0.5})
-    log.write()
-    log.event_bus.end()
-    assert await all_of(follower) == [
-        1,
-        "a",
-        Progressed(session=ALICE, call=ToolCallId("call_1_0"), report={"done": 0.5}),
-        2,
-    ]
-    assert log.limits == []
+REPORT = Progressed(session=ALICE, call=ToolCallId("call_1_0"), report={"done": 0.5})
+
+SCENARIOS: dict[str, tuple[str, dict[str, int], str, list[Any]]] = {
+    "events and pieces come in the order in which they happened": ("", {}, "+ a report + end", [1, "a", REPORT, 2]),
+    "pieces that find no room are counted where they are missing": (
+        *("", {"capacity": 2}, "a b c d take-2 e end"),
+        ["a", "b", Missed(2), "e"],
+    ),
+    "events that find no room are read from the log, and then all is live again": (
+        *("", {"capacity": 3}, "+ + + + + + + + + + lost take-11 + live end"),
+        [1, 2, 3, Missed(1), 4, 5, 6, 7, 8, 9, 10, 11, "live"],
+    ),
+    "events that found no room are read after the end too": ("", {"capacity": 2}, "+ + + + + end", [1, 2, 3, 4, 5]),
+    "what becomes durable while the log is read comes once": (
+        *("", {"capacity": 1}, "+ + + take-1 hold begin-4 + free + join"),
+        [1, 2, 3, 4, 5],
+    ),
+    "a session can be followed from any version into the present": (
+        *("+ + + + +", {"capacity": 2, "after_version": 2}, "behind + + take-6 + live end"),
+        [Missed(1), 3, 4, 5, 6, 7, 8, "live"],
+    ),
+    "an event that was read before it was published comes once": (
+        *("+ -", {"after_version": 0}, "begin-3 late + join"),
+        [1, 2, 3],
+    ),
+    "an event published while an empty log is read is not lost": (
+        *("", {"after_version": 0}, "hold begin-1 + free join"),
+        [1],
+    ),
+    "an event that was not published is read before the next one": ("", {}, "+ - + take-3", [1, 2, 3]),
+}
+"""What happens before and after a subscription is made, and what it yields.
+
+An event is written and published (`+`), only written (`-`), or published later (`late`); other words are pieces of
+text. So many items are taken, or begun to be taken until `join`; reads of the log wait from `hold` to `free`.
+"""
+
+
+@pytest.mark.parametrize(("before", "options", "steps", "expected"), SCENARIOS.values(), ids=SCENARIOS)
+async def test_a_scenario(before: str, options: dict[str, int], steps: str, expected: list[Any]) -> None:
+    log, seen = Log(), list[Any]()
+    for word in before.split():
+        log.write(published=word == "+")
+    follower = log.follow(ALICE, **options)
+    for word in steps.split():
+        name, _, count = word.partition("-")
+        match name:
+            case "+" | "":
+                log.write(published=word == "+")
+            case "late":
+                log.hub.recorded(ALICE, [log.events[ALICE][-1]])
+            case "report":
+                log.hub.progressed(ALICE, "call_1_0", {"done": 0.5})
+            case "take":
+                seen += await taken(follower, int(count))
+            case "begin":
+                reading = asyncio.create_task(taken(follower, int(count)))
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            case "join":
+                seen += await reading
+            case "hold":
+                log.gate = asyncio.Event()
+            case "free":
+                assert log.gate is not None
+                log.gate.set()
+            case "end":
+                log.hub.end()
+                seen += await all_of(follower)
+            case _:
+                log.stream(word)
+    assert seen == expected
+    assert all(limit <= options.get("capacity", CAPACITY) for limit in log.limits)
+    assert options or "-" in steps or log.limits == [], "what is live is not read"
 
 
 async def test_each_subscription_sees_its_session_or_all() -> None:
@@ -119,106 +168,8 @@ async def test_each_subscription_sees_its_session_or_all() -> None:
     log.stream("a", ALICE)
     log.write(BOB)
     log.stream("b", BOB)
-    log.event_bus.end()
+    log.hub.end()
     assert [await all_of(follower) for follower in (alice, bob, everything)] == [[1, "a"], [1, "b"], [1, "a", 1, "b"]]
-
-
-async def test_pieces_that_find_no_room_are_counted_where_they_are_missing() -> None:
-    log = Log()
-    follower = log.follow(capacity=2)
-    for text in "abcd":
-        log.stream(text)
-    assert await taken(follower, 2) == ["a", "b"]
-    log.stream("e")
-    log.event_bus.end()
-    assert await all_of(follower) == [Missed(2), "e"]
-
-
-async def test_events_that_find_no_room_are_read_from_the_log_in_pages_no_larger_than_the_capacity() -> None:
-    log = Log()
-    follower = log.follow(capacity=3)
-    for _ in range(10):
-        log.write()
-    log.stream("lost")
-    assert await taken(follower, 11) == [1, 2, 3, Missed(1), 4, 5, 6, 7, 8, 9, 10]
-    assert max(log.limits) == 3
-    log.write()
-    log.stream("live again")
-    log.event_bus.end()
-    assert await all_of(follower) == [11, "live again"]
-
-
-async def test_events_that_found_no_room_are_read_after_the_end_too() -> None:
-    log = Log()
-    follower = log.follow(capacity=2)
-    for _ in range(5):
-        log.write()
-    log.event_bus.end()
-    assert await all_of(follower) == [1, 2, 3, 4, 5]
-
-
-async def test_what_becomes_durable_while_the_log_is_read_comes_once() -> None:
-    log = Log()
-    follower = log.follow(capacity=1)
-    for _ in range(3):
-        log.write()
-    assert await taken(follower, 1) == [1]
-    log.gate = asyncio.Event()
-    waiting = asyncio.create_task(taken(follower, 4))
-    await asyncio.sleep(0)
-    log.write()
-    log.gate.set()
-    log.write()
-    assert await waiting == [2, 3, 4, 5]
-
-
-async def test_a_session_can_be_followed_from_any_version_into_the_present() -> None:
-    log = Log()
-    for _ in range(5):
-        log.write()
-    follower = log.follow(after_version=2, capacity=2)
-    log.stream("while it is behind")
-    log.write()
-    log.write()
-    assert await taken(follower, 6) == [Missed(1), 3, 4, 5, 6, 7]
-    log.write()
-    log.stream("live")
-    log.event_bus.end()
-    assert await all_of(follower) == [8, "live"]
-
-
-async def test_an_event_that_was_read_before_it_was_published_comes_once() -> None:
-    log = Log()
-    log.write()
-    log.write(published=False)
-    follower = log.follow(after_version=0)
-    waiting = asyncio.create_task(taken(follower, 3))
-    for _ in range(5):
-        await asyncio.sleep(0)
-    log.event_bus.recorded(ALICE, [log.events[ALICE][1]])
-    log.write()
-    assert await waiting == [1, 2, 3]
-
-
-async def test_an_event_published_while_an_empty_log_is_read_is_not_lost() -> None:
-    log = Log()
-    log.gate = asyncio.Event()
-    follower = log.follow(after_version=0)
-    waiting = asyncio.create_task(taken(follower, 1))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    log.write()
-    log.gate.set()
-    assert await waiting == [1]
-
-
-async def test_an_event_that_nobody_published_is_read_before_the_next_one() -> None:
-    log = Log()
-    follower = log.follow()
-    log.write()
-    log.write(published=False)
-    log.write()
-    assert await taken(follower, 3) == [1, 2, 3]
 
 
 @given(
@@ -246,13 +197,13 @@ def test_whatever_the_pace_no_event_is_lost_or_comes_twice_and_no_more_than_the_
                     pieces += 1
                 case "read":
                     if all(read.done() for read in reads):
-                        reads.append(asyncio.create_task(taken_as_it_is(follower)))
+                        reads.append(asyncio.create_task(follower.take(lambda: False)))
                 case _:
                     await asyncio.sleep(0)
             assert len(follower._items) <= capacity
         log.write(ALICE)  # So that nobody waits for ever.
         seen = [await read for read in reads]
-        log.event_bus.end()
+        log.hub.end()
         seen += [item async for item in follower]
         first = 0 if start == 0 else 1
         versions = [item.version for item in seen if isinstance(item, RecordedEvent) and item.stream.endswith("alice")]
@@ -282,7 +233,7 @@ async def test_a_reader_who_is_cancelled_loses_nothing() -> None:
     catching_up.cancel()
     with pytest.raises(asyncio.CancelledError):
         await catching_up
-    log.event_bus.end()
+    log.hub.end()
     assert await all_of(follower) == [2, 3]
 
 
@@ -300,7 +251,7 @@ async def test_a_log_that_cannot_be_read_is_the_readers_error_and_it_may_ask_aga
     log.write()
     log.write()
     assert await taken(follower, 1) == [3]
-    log.event_bus.end()
+    log.hub.end()
     log.failure = PersistenceError("closed")
     with pytest.raises(ActorStopped, match="the log has what comes after version 3"):
         await anext(follower)
@@ -341,7 +292,7 @@ async def test_leaving_ends_it_for_a_waiting_reader_too_and_leaves_nothing_behin
     log.write()
     assert await all_of(follower) == []
     await follower.aclose()
-    assert log.event_bus._subscriptions == {}
+    assert log.hub._subscriptions == {}
 
 
 def test_case_l05_a_subscription_that_nobody_holds_is_gone() -> None:
@@ -350,7 +301,7 @@ def test_case_l05_a_subscription_that_nobody_holds_is_gone() -> None:
         log.follow()
         log.follow(None)
     gc.collect()
-    assert log.event_bus._subscriptions == {}
+    assert log.hub._subscriptions == {}
     log.write()
     log.stream("a")
 
@@ -361,6 +312,6 @@ async def test_what_is_of_no_interest_is_neither_given_nor_counted() -> None:
     follower.wants = lambda item: isinstance(item, Streamed) and item.run == "run_2"
     for _ in range(3):
         log.stream("of run_1")
-    log.event_bus.streamed(ALICE, RunId("run_2"), 1, TextDelta("mine"))
-    log.event_bus.end()
+    log.hub.streamed(ALICE, RunId("run_2"), 1, TextDelta("mine"))
+    log.hub.end()
     assert await all_of(follower) == ["mine"]

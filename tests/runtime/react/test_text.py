@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -16,298 +17,39 @@ from refold.events.model.configuration import ToolSpec
 from refold.react.labels import labels_in
 from refold.react.text import EXPECTED, ReActStep, call_of, parse_react_step, step_text
 
-LISBON = {"city": "Lisbon"}
+STEPS = Path(__file__).parents[2] / "golden" / "text" / "react_steps.txt"
+"""Texts of models, each with its title before it and what is read behind it: a step, or why it is none."""
 
-ACTIONS: dict[str, tuple[str, str, object]] = {
-    "as asked for": ('Thought: t\nAction: weather\nAction Input: {"city": "Lisbon"}', "t", LISBON),
-    "without a thought": ('Action: weather\nAction Input: {"city": "Lisbon"}', "", LISBON),
-    "a thought without its label": ('I look.\nAction: weather\nAction Input: {"city": "Lisbon"}', "I look.", LISBON),
-    "a thought of several lines": (
-        "Thought: one\n\ntwo\nThought: three\nAction: weather\nAction Input: {}",
-        "one\n\ntwo\nthree",
-        {},
+READ: dict[str, tuple[str, dict[str, Any]]] = {
+    title: (text, json.loads(step))
+    for title, text, step in re.findall(r"^=== (.*)\n((?:.*\n)*?)--- (.*)\n", STEPS.read_text(), re.MULTILINE)
+} | {
+    "an action: Windows line ends": (
+        'Thought: t\r\nAction: weather\r\nAction Input: {"city":\r\n"Lisbon"}\r\n\n',
+        {"thought": "t", "arguments": {"city": "Lisbon"}},
     ),
-    "lower case": ('thought: t\naction: weather\naction input: {"city": "Lisbon"}', "t", LISBON),
-    "upper case": ('THOUGHT: t\nACTION: weather\nACTION INPUT: {"city": "Lisbon"}', "t", LISBON),
-    "underscores": ('Thought: t\nAction: weather\nAction_Input: {"city": "Lisbon"}', "t", LISBON),
-    "hyphens": ('Thought: t\nAction: weather\nAction-Input: {"city": "Lisbon"}', "t", LISBON),
-    "one word": ('Thought: t\nAction: weather\nActionInput: {"city": "Lisbon"}', "t", LISBON),
-    "bold labels": ('**Thought:** t\n**Action:** weather\n**Action Input:** {"city": "Lisbon"}', "t", LISBON),
-    "bold labels before the colon": (
-        '**Thought**: t\n**Action**: weather\n**Action Input**: {"city": "Lisbon"}',
-        "t",
-        LISBON,
+    "an action: JSON over lines": (
+        'Thought: t\nAction: weather\nAction Input: {\n  "city": "Lisbon"\n}\n\n',
+        {"thought": "t", "arguments": {"city": "Lisbon"}},
     ),
-    "bold lines": ("**Thought: t\n**Action: weather**\nAction Input: {}", "t", {}),
-    "underlined labels": ('__Thought:__ t\n__Action:__ weather\n__Action Input:__ {"city": "Lisbon"}', "t", LISBON),
-    "headings": ('### Thought\nt\n### Action\nweather\n### Action Input\n{"city": "Lisbon"}', "t", LISBON),
-    "bold labels alone on their lines": (
-        '**Thought**\nt\n**Action**\nweather\n**Action Input**\n{"city": "Lisbon"}',
-        "t",
-        LISBON,
-    ),
-    "a list": ('- Thought: t\n- Action: weather\n- Action Input: {"city": "Lisbon"}', "t", LISBON),
-    "a numbered list": ('1. Thought: t\n2. Action: weather\n3. Action Input: {"city": "Lisbon"}', "t", LISBON),
-    "a quotation": ('> Thought: t\n> Action: weather\n> Action Input: {"city": "Lisbon"}', "t", LISBON),
-    "numbered labels": ('Thought 1: t\nAction 1: weather\nAction Input 1: {"city": "Lisbon"}', "t", LISBON),
-    "remarks in labels": ('Thought: t\nAction: weather\nAction Input (JSON): {"city": "Lisbon"}', "t", LISBON),
-    "full-width colons": ('Thought\uff1at\nAction\uff1aweather\nAction Input\uff1a{"city": "Lisbon"}', "t", LISBON),
-    "blanks before colons": ('Thought : t\nAction : weather\nAction Input : {"city": "Lisbon"}', "t", LISBON),
-    "indented": ('  Thought: t\n  Action: weather\n  Action Input: {"city": "Lisbon"}', "t", LISBON),
-    "Windows line ends": ('Thought: t\r\nAction: weather\r\nAction Input: {"city":\r\n"Lisbon"}\r\n', "t", LISBON),
-    "values on lines of their own": ('Thought:\nt\nAction:\nweather\nAction Input:\n{"city": "Lisbon"}', "t", LISBON),
-    "blank lines": ('Thought: t\n\nAction: weather\n\nAction Input: {"city": "Lisbon"}', "t", LISBON),
-    "JSON over lines": ('Thought: t\nAction: weather\nAction Input: {\n  "city": "Lisbon"\n}\n', "t", LISBON),
-    "nested JSON": (
-        'Thought: t\nAction: weather\nAction Input: {"a": {"b": [1, {"c": "}"}]}, "d": "{"}',
-        "t",
-        {"a": {"b": [1, {"c": "}"}]}, "d": "{"},
-    ),
-    "fenced JSON": ('Thought: t\nAction: weather\nAction Input:\n```json\n{"city": "Lisbon"}\n```', "t", LISBON),
-    "fenced JSON on the label's line": (
-        'Thought: t\nAction: weather\nAction Input: ```{"city": "Lisbon"}```',
-        "t",
-        LISBON,
-    ),
-    "JSON in a code span": ('Thought: t\nAction: `weather`\nAction Input: `{"city": "Lisbon"}`', "t", LISBON),
-    "everything in a fence": (
-        '```\nThought: t\nAction: weather\nAction Input: {"city": "Lisbon"}\n```',
-        "t",
-        LISBON,
-    ),
-    "prose behind": ('Thought: t\nAction: weather\nAction Input: {"city": "Lisbon"}\nNow I wait.', "t", LISBON),
-    "prose behind on the line": ('Thought: t\nAction: weather\nAction Input: {"city": "Lisbon"} I wait.', "t", LISBON),
-    "an invented observation": (
-        f"Thought: t\nAction: weather\nAction Input: {json.dumps(LISBON)}\nObservation: sunny\nFINAL_ANSWER: v",
-        "t",
-        LISBON,
-    ),
-    "an invented observation in bold": (
-        'Thought: t\nAction: weather\nAction Input: {"city": "Lisbon"}\n**Observation:** sunny',
-        "t",
-        LISBON,
-    ),
-    "a second action": (
-        'Thought: t\nAction: weather\nAction Input: {"city": "Lisbon"}\nAction: pay\nAction Input: {"all": true}',
-        "t",
-        LISBON,
-    ),
-    "an answer behind the action": (
-        'Thought: t\nAction: weather\nAction Input: {"city": "Lisbon"}\nFINAL_ANSWER: sunny',
-        "t",
-        LISBON,
-    ),
-    "labels inside of the JSON": (
-        'Thought: t\nAction: weather\nAction Input: {"text": "a\nObservation: b\nFINAL_ANSWER: c"}',
-        "t",
-        {"text": "a\nObservation: b\nFINAL_ANSWER: c"},
-    ),
-    "labels in mid-sentence": (
-        "Thought: The Final Answer: needs an Action: so FINAL_ANSWER: must wait\nAction: weather\nAction Input: {}",
-        "The Final Answer: needs an Action: so FINAL_ANSWER: must wait",
-        {},
-    ),
-    "words that begin like labels": (
-        "Thought: t\nActions speak.\nThoughtful: yes\nFinal answers follow\nActionable: no\nAction: weather",
-        "t\nActions speak.\nThoughtful: yes\nFinal answers follow\nActionable: no",
-        {},
-    ),
-    "a call as in a program": (
-        'Thought: t\nAction: weather(city="Lisbon", days=2)',
-        "t",
-        {"city": "Lisbon", "days": 2},
-    ),
-    "a call with colons": ("Thought: t\nAction: weather(city: 'Lisbon')", "t", LISBON),
-    "a call without arguments": ("Thought: t\nAction: weather()", "t", {}),
-    "a call over lines": ('Thought: t\nAction: weather(\n  city="Lisbon",\n)', "t", LISBON),
-    "a call with an object": ('Thought: t\nAction: weather({"city": "Lisbon"})', "t", LISBON),
-    "a call with a text": ('Thought: t\nAction: weather("Lisbon")', "t", "Lisbon"),
-    "a call with several values": ('Thought: t\nAction: weather("Lisbon", 2)', "t", '("Lisbon", 2)'),
-    "a call in brackets": ("Thought: t\nAction: weather[Lisbon, today]", "t", "Lisbon, today"),
-    "JSON on the action's line": ('Thought: t\nAction: weather {"city": "Lisbon"}', "t", LISBON),
-    "JSON behind a colon": ('Thought: t\nAction: weather: {"city": "Lisbon"}', "t", LISBON),
-    "JSON below": ('Thought: t\nAction: weather\n{"city": "Lisbon"}', "t", LISBON),
-    "fenced JSON below": ('Thought: t\nAction: weather\n```json\n{"city": "Lisbon"}\n```', "t", LISBON),
-    "both labels on one line": ('Thought: t\nAction: weather, Action Input: {"city": "Lisbon"}', "t", LISBON),
-    "a shorter label for the input": ('Thought: t\nAction: weather\nInput: {"city": "Lisbon"}', "t", LISBON),
-    "a longer label for the input": ('Thought: t\nAction: weather\nAction Arguments: {"city": "Lisbon"}', "t", LISBON),
-    "the whole step on one line": (
-        'Thought: It may rain. Action: weather Action Input: {"city": "Lisbon"} Observation: rain',
-        "It may rain.",
-        LISBON,
-    ),
-    "an answer that is announced": (
-        "FINAL_ANSWER will come later.\nAction: weather",
-        "FINAL_ANSWER will come later.",
-        {},
-    ),
-    "headings of a thought": (
-        "Thought:\nObservations: many\nActions: few\nAction: weather",
-        "Observations: many\nActions: few",
-        {},
-    ),
-    "a fenced call": ("Action:\n```python\nweather(city='Lisbon')\n```", "", LISBON),
-    "a fenced name": ("Action:\n```\nweather\n```\nAction Input: {}", "", {}),
-    "an action that is an object": (
-        'Thought: t\nAction:\n```json\n{"action": "weather", "action_input": {"city": "Lisbon"}}\n```',
-        "t",
-        LISBON,
-    ),
-    "other keys": (
-        'Thought: t\nAction: {"name": "weather", "arguments": {"city": "Lisbon"}}',
-        "t",
-        LISBON,
-    ),
-    "an object without labels": (
-        '{"thought": "t", "action": "weather", "action_input": {"city": "Lisbon"}}',
-        "t",
-        LISBON,
-    ),
-    "a fenced object without labels": (
-        '```json\n{"tool": "weather", "tool_input": {"city": "Lisbon"}}\n```',
-        "",
-        LISBON,
-    ),
-    "arguments in quotation marks": ('Action: weather\nAction Input: "{\\"city\\": \\"Lisbon\\"}"', "", LISBON),
-    "arguments of Python": (
-        "Action: weather\nAction Input: {'city': 'Lisbon', 'on': True, 'off': False, 'no': None,}",
-        "",
-        {"city": "Lisbon", "on": True, "off": False, "no": None},
-    ),
-    "arguments with names": ("Action: weather\nAction Input: city='Lisbon', days=2", "", {"city": "Lisbon", "days": 2}),
-    "arguments as text": ("Action: weather\nAction Input: Lisbon\n\ntoday", "", "Lisbon\n\ntoday"),
-    "arguments as a quoted text": ('Action: weather\nAction Input: "Lisbon"', "", "Lisbon"),
-    "arguments as fenced text": ("Action: weather\nAction Input:\n```python\nprint(1)\n```\nSo.", "", "print(1)"),
-    "arguments as a list": ("Action: weather\nAction Input: [1, 2]", "", "[1, 2]"),
-    "arguments that are cut": ('Action: weather\nAction Input: {"city": "Lis', "", '{"city": "Lis'),
-    "arguments that are broken": ('Action: weather\nAction Input: {"a": "b" "c"}', "", '{"a": "b" "c"}'),
-    "no arguments": ("Action: weather\nAction Input: None\nObservation: x", "", {}),
-    "no arguments in parentheses": ("Action: weather\nAction Input: (none)\nObservation: x", "", {}),
-    "a text that means something": ("Action: weather\nAction Input: empty\nObservation: x", "", "empty"),
-    "an input left empty": ("Action: weather\nAction Input:\nObservation: x", "", {}),
-    "no input at all": ("Action: weather", "", {}),
-    "a full stop": ("Action: weather.\nAction Input: {}", "", {}),
-    "a quoted name": ('Action: "weather"\nAction Input: {}', "", {}),
-    "a name in brackets": ("Action: [weather]\nAction Input: {}", "", {}),
-    "a bold name": ("Action: **weather**\nAction Input: {}", "", {}),
-    "a remark on the name": ("Action: weather (to see the sky)\nAction Input: {}", "", {}),
-    "reasoning before": (
-        "<think>\nAction: pay\nFINAL_ANSWER: no\n</think>\n\nThought: t\nAction: weather\nAction Input: {}",
-        "t",
-        {},
-    ),
-}
-
-ANSWERS: dict[str, tuple[str, str, str]] = {
-    "as asked for": ("Thought: t\nFINAL_ANSWER: It is sunny.", "t", "It is sunny."),
-    "without a thought": ("FINAL_ANSWER: It is sunny.", "", "It is sunny."),
-    "with a blank": ("Thought: t\nFinal Answer: It is sunny.", "t", "It is sunny."),
-    "lower case": ("thought: t\nfinal answer: It is sunny.", "t", "It is sunny."),
-    "a hyphen": ("Final-Answer: It is sunny.", "", "It is sunny."),
-    "one word": ("FinalAnswer: It is sunny.", "", "It is sunny."),
-    "a full-width colon": ("Thought\uff1at\nFinal Answer\uff1aIt is sunny.", "t", "It is sunny."),
-    "bold": ("**Thought:** t\n**Final Answer:** It is sunny.", "t", "It is sunny."),
-    "a bold line": ("**Final Answer: It is sunny.**", "", "It is sunny."),
-    "a heading": ("## Final Answer\n\nIt is sunny.", "", "It is sunny."),
-    "an equals sign": ("FINAL_ANSWER = 42", "", "42"),
-    "on the thought's line": ("Thought: I know. FINAL_ANSWER: It is sunny.", "I know.", "It is sunny."),
-    "on a plain thought's line": ("I know! FINAL_ANSWER: It is sunny.", "I know!", "It is sunny."),
-    "no colon, on the next line": ("FINAL_ANSWER\n42", "", "42"),
-    "an arrow": ("FINAL_ANSWER -> 42", "", "42"),
-    "a call": ('Final_Answer("It is sunny.")', "", "It is sunny."),
-    "a call without quotation marks": ("FINAL_ANSWER(It is (very) sunny)", "", "It is (very) sunny"),
-    "a call and prose": ("Final_Answer('It is sunny.') and that is all", "", "It is sunny."),
-    "several paragraphs": ("FINAL_ANSWER: One\n\nTwo\n- three", "", "One\n\nTwo\n- three"),
-    "labels inside": (
-        "FINAL_ANSWER: Do this:\nAction: rest\nThought: fine\n**Observation:** it helps",
-        "",
-        "Do this:\nAction: rest\nThought: fine\n**Observation:** it helps",
-    ),
-    "an invented observation": ("FINAL_ANSWER: sunny\nObservation: rain\nThought: hm", "", "sunny"),
-    "everything in a fence": ("```\nThought: t\nFINAL_ANSWER: sunny\n```", "t", "sunny"),
-    "code in it": ("FINAL_ANSWER:\n```python\nprint(1)\n```", "", "```python\nprint(1)\n```"),
-    "JSON in it": ('FINAL_ANSWER: {"a": [1]}', "", '{"a": [1]}'),
-    "as an action": ("Thought: t\nAction: Final Answer\nAction Input: sunny", "t", "sunny"),
-    "as an action with an object": ('Action: final_answer\nAction Input: {"answer": "sunny"}', "", "sunny"),
-    "as an action that is a call": ('Action: FINAL_ANSWER("sunny")', "", "sunny"),
-    "as an object": ('{"thought": "t", "final_answer": "sunny"}', "t", "sunny"),
-    "as an object with an action": ('{"action": "Final Answer", "action_input": "sunny"}', "", "sunny"),
-    "after no action": ("Thought: t\nAction: None\nAction Input: None\nFINAL_ANSWER: sunny", "t", "sunny"),
-    "after no action, with a reason": ("Action: None (I know enough)\nFINAL_ANSWER: sunny", "", "sunny"),
-    "after no action needed": ("Action: No action needed.\nFINAL_ANSWER: sunny", "", "sunny"),
-    "after no action and a thought": ("Action: none\nThought: t\nFINAL_ANSWER: sunny", "t", "sunny"),
-    "behind reasoning": ("<think>Action: pay</think>FINAL_ANSWER: sunny", "", "sunny"),
-    "not of Latin letters": ("Thought: 想\nFINAL_ANSWER: 晴れ ☀️", "想", "晴れ ☀️"),
-}
-
-NONE: dict[str, tuple[str, str]] = {
-    "nothing": ("", "The answer is empty."),
-    "blanks": (" \n\t ", "The answer is empty."),
-    "reasoning alone": ("<think>Action: pay</think>  ", "The answer is empty."),
-    "reasoning without an end": ("<think>hm\nFINAL_ANSWER: x", "The answer is empty."),
-    "plain text": (
-        "It is sunny.\nThat is all.",
-        "The answer has neither an Action nor a FINAL_ANSWER; it begins with 'It is sunny. That is all.'.",
-    ),
-    "a thought alone": (
-        "Thought: hm",
-        "The answer has neither an Action nor a FINAL_ANSWER; it begins with 'Thought: hm'.",
-    ),
-    "an answer in mid-sentence": (
-        "Thought: FINAL_ANSWER: would be 42",
-        "The answer has neither an Action nor a FINAL_ANSWER; it begins with 'Thought: FINAL_ANSWER: would be 42'.",
-    ),
-    "an answer inside a sentence": (
-        "Thought: I write FINAL_ANSWER: 42 soon",
-        "The answer has neither an Action nor a FINAL_ANSWER; it begins with 'Thought: I write FINAL_ANSWER: 42 soon'.",
-    ),
-    "two answers in mid-sentence": (
-        "A. FINAL_ANSWER: 1. FINAL_ANSWER: 2",
-        "The answer has neither an Action nor a FINAL_ANSWER; it begins with 'A. FINAL_ANSWER: 1. FINAL_ANSWER: 2'.",
-    ),
-    "an action in mid-sentence that is not certain": (
-        "I go on. Action: look around",
-        "The answer has neither an Action nor a FINAL_ANSWER; it begins with 'I go on. Action: look around'.",
-    ),
-    "an object of something else": (
-        '{"name": "Ann"}',
-        'The answer has neither an Action nor a FINAL_ANSWER; it begins with \'{"name": "Ann"}\'.',
-    ),
-    "no action and nothing else": (
-        "Action: None",
-        "The answer has neither an Action nor a FINAL_ANSWER; it begins with 'Action: None'.",
-    ),
-    "an observation first": (
-        "Thought: t\nObservation: sunny\nFINAL_ANSWER: sunny",
-        "The answer tells an Observation and has no Action before it; only tools make observations.",
-    ),
-    "an input first": ("Action Input: {}\nAction: weather", "The answer has an Action Input and no Action before it."),
-    "an action without a name": (
-        "Thought: t\nAction:\nAction Input: {}",
-        "The answer has an Action that names no tool.",
-    ),
-    "an empty answer": ("Thought: t\nFINAL_ANSWER:  \n", "The FINAL_ANSWER is empty."),
-    "an empty answer as an action": ("Action: Final Answer", "The FINAL_ANSWER is empty."),
+    "no step: blanks": (" \n\t \n", {"refused": "The answer is empty."}),
+    "no step: reasoning alone": ("<think>Action: pay</think>  \n", {"refused": "The answer is empty."}),
+    "no step: an empty answer": ("Thought: t\nFINAL_ANSWER:  \n\n", {"refused": "The FINAL_ANSWER is empty."}),
 }
 
 
-@pytest.mark.parametrize(("text", "thought", "arguments"), ACTIONS.values(), ids=ACTIONS)
-def test_an_action_is_read(text: str, thought: str, arguments: object) -> None:
+@pytest.mark.parametrize(("text", "expected"), READ.values(), ids=READ)
+def test_a_text_is_read_as_a_step_or_refused_with_what_was_expected(text: str, expected: dict[str, Any]) -> None:
+    text = text.removesuffix("\n")
+    if "refused" in expected:
+        with pytest.raises(AgentLoopError) as refusal:
+            parse_react_step(text)
+        assert str(refusal.value) == f"{expected['refused']} {EXPECTED}"
+        return
     step = parse_react_step(text)
-    assert (step.thought, step.action, step.arguments, step.final_answer) == (thought, "weather", arguments, None)
-
-
-@pytest.mark.parametrize(("text", "thought", "answer"), ANSWERS.values(), ids=ANSWERS)
-def test_a_final_answer_is_read(text: str, thought: str, answer: str) -> None:
-    step = parse_react_step(text)
-    assert (step.thought, step.action, step.arguments, step.final_answer) == (thought, None, {}, answer)
-
-
-@pytest.mark.parametrize(("text", "found"), NONE.values(), ids=NONE)
-def test_what_is_no_step_is_refused_with_what_was_expected(text: str, found: str) -> None:
-    with pytest.raises(AgentLoopError) as refusal:
-        parse_react_step(text)
-    assert str(refusal.value) == f"{found} {EXPECTED}"
+    action = "weather" if "arguments" in expected else None
+    assert (step.thought, step.action, step.arguments) == (expected["thought"], action, expected.get("arguments", {}))
+    assert step.final_answer == expected.get("answer")
 
 
 @pytest.mark.parametrize(

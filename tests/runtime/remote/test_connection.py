@@ -32,6 +32,7 @@ from refold.actors import ManualClock, WouldDeadlock
 from refold.events.session.events import InputQueued, RunCompleted
 from refold.inspection.check import check_log
 from refold.stores.sqlite.ownership import LogOwnership
+from tests.conformance.sessions import HeldAnswer
 
 T = TypeVar("T")
 CONFIG = AgentConfig(model="m")
@@ -41,10 +42,6 @@ CONFIG = AgentConfig(model="m")
 def pay(amount: int) -> str:
     """Pay."""
     return "paid"
-
-
-async def hang(_: object) -> Any:
-    await asyncio.Event().wait()
 
 
 @pytest.fixture
@@ -118,22 +115,16 @@ async def test_a_key_that_an_earlier_refold_recorded_with_its_prefix_is_found(lo
 
 
 async def test_who_does_not_wait_gets_the_answer_later_under_the_key(log: Path) -> None:
-    asked, answer = asyncio.Event(), asyncio.Event()
-
-    async def model(_: object) -> Any:
-        asked.set()
-        await answer.wait()
-        return say("At last.")
-
+    model = HeldAnswer("At last.")
     async with runtime_of(log, model):
         session = connect(log).session("s")
         unfinished = await session.send("slow", wait_s=0)
         assert isinstance(unfinished, Unfinished)
-        await asked.wait()
+        await model.asked.wait()
         again = await session.send("slow", key=unfinished.key, wait_s=0)
         assert isinstance(again, Unfinished)
         assert (again.run, again.why) == ("run_3", "run_3 has not ended yet")
-        answer.set()
+        model.gate.set()
         assert sent(await session.send("slow", key=unfinished.key)).text == "At last."
 
 
@@ -154,33 +145,26 @@ async def test_a_call_that_waits_for_approval_ends_the_wait_and_is_decided(log: 
 
 
 async def test_a_run_is_cancelled_and_who_waits_for_it_is_told(log: Path) -> None:
-    async with runtime_of(log, hang) as runtime:
-        asked = asyncio.Event()
-        runtime.subscribe(lambda recorded: asked.set() if "ModelRequested" in type(recorded.event).__name__ else None)
+    model = HeldAnswer("never")
+    async with runtime_of(log, model):
         session = connect(log).session("s")
         sending = asyncio.create_task(session.send("hello"))
-        await asked.wait()
+        await model.asked.wait()
         assert await session.cancel(reason="enough")
         assert sent(await sending).outcome == Cancelled()
         assert await session.cancel()
 
 
 async def test_who_stops_waiting_leaves_the_run_alone(log: Path) -> None:
-    asked, answer = asyncio.Event(), asyncio.Event()
-
-    async def model(_: object) -> Any:
-        asked.set()
-        await answer.wait()
-        return say("Done.")
-
+    model = HeldAnswer("Done.")
     async with runtime_of(log, model):
         session = connect(log).session("s")
         sending = asyncio.create_task(session.send("hello", key="k"))
-        await asked.wait()
+        await model.asked.wait()
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending
-        answer.set()
+        model.gate.set()
         assert sent(await session.send("hello", key="k")).text == "Done."
 
 
@@ -243,11 +227,7 @@ async def test_a_runtime_that_comes_in_time_is_waited_for(log: Path) -> None:
     while not (clock.waiting() or waiting.done()):  # noqa: ASYNC110 - it has seen that nobody owns the log
         await asyncio.sleep(0)
     async with runtime_of(log):
-        assert sent(await hurried(clock, waiting_for(waiting))).text == "Said."
-
-
-async def waiting_for(task: "asyncio.Task[T]") -> T:
-    return await task
+        assert sent(await hurried(clock, asyncio.wait_for(waiting, None))).text == "Said."
 
 
 async def test_a_new_session_waits_in_the_inbox_for_the_next_runtime_and_so_does_its_cancellation(log: Path) -> None:
@@ -260,7 +240,7 @@ async def test_a_new_session_waits_in_the_inbox_for_the_next_runtime_and_so_does
     )
     assert await session.history() == []
     assert not await hurried(clock, session.cancel(key="c"))
-    async with runtime_of(log, hang):
+    async with runtime_of(log, HeldAnswer("never")):
         assert sent(await connect(log).session("new").send("hello", key="k")).outcome == Cancelled()
     assert (await check_log(log)).sound
 
@@ -277,17 +257,13 @@ async def test_an_owner_that_does_not_look_is_named(log: Path) -> None:
 
 async def test_only_an_input_begins_a_session(log: Path) -> None:
     async with runtime_of(log):
-        await begun_here(log)
+        await connect(log).session("s").send("hello")
         session = connect(log).session("mistyped")
         for command in (session.cancel(), session.decide("call_6_0", allow=True), session.approvals()):
             with pytest.raises(ConfigError, match="no session 'mistyped'"):
                 await command
         assert await session.history() == []
         assert [recorded async for recorded in session.events()] == []
-
-
-async def begun_here(log: Path) -> None:
-    sent(await connect(log).session("s").send("hello"))
 
 
 # What it is connected to.
@@ -310,7 +286,7 @@ async def test_a_log_that_its_owner_is_about_to_make_is_waited_for(log: Path) ->
         await asyncio.sleep(0)
     about_to_make.release()
     async with runtime_of(log):
-        assert await hurried(clock, waiting_for(waiting)) == []
+        assert await hurried(clock, asyncio.wait_for(waiting, None)) == []
 
 
 def test_what_cannot_be_connected_to_is_refused(log: Path) -> None:
@@ -347,7 +323,7 @@ async def test_another_thread_of_the_owners_process_uses_a_connection(log: Path)
 
 
 def test_threads_use_a_connection_without_a_loop(log: Path) -> None:
-    with runtime_of(log, use("pay", {"amount": 3}), say("Paid."), hang), connect(log) as connection:
+    with runtime_of(log, use("pay", {"amount": 3}), say("Paid."), HeldAnswer("never")), connect(log) as connection:
         session = connection.session("s")
         waiting = session.send("pay 3")
         assert isinstance(waiting, Unfinished)

@@ -1,14 +1,18 @@
-"""Replay: what was recorded is decided again, and a change of the code is found where it first matters."""
+"""Replay: what was recorded is decided again, and a change of the code is found where it first matters.
+
+What replay says of edited logs is in the transcripts.
+"""
 
 import asyncio
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from refold.events.core.errors import ConfigError, DivergenceError, LogFormatError, PersistenceError
+from refold.events.core.errors import ConfigError, DivergenceError, LogFormatError
 from refold.events.core.ids import RunId, StreamName
 from refold.events.model.configuration import CORE_VERSION
 from refold.events.session import core as session_core
@@ -19,24 +23,45 @@ from refold.events.session.state import SessionState
 from refold.replay import Level, NotReplayed, ReplayReport, replay, replay_sync
 from refold.replay.core_replay import Divergence
 from refold.stores import InMemoryStore, SQLiteStore
-from tests.runtime.conftest import LogBuilder
+from tests.runtime.log_builder import LogBuilder
 
-React = Callable[[SessionState, SessionEvent], Sequence[SessionEvent]]
+CLOSED = b'{"type":"runtime.closed.v1","open_runs":0}'
+TIMER = TimerSet(timer="evening", due_at=1)
 
-
-def plant(monkeypatch: pytest.MonkeyPatch, change: Callable[[SessionEvent], Sequence[SessionEvent]]) -> None:
-    """Have today's `react` change each event that it decides into those that `change` gives."""
-
-    def changed(state: SessionState, event: SessionEvent) -> Sequence[SessionEvent]:
-        return [other for decided in session_decisions.react(state, event) for other in change(decided)]
-
-    monkeypatch.setattr(session_core.SESSION_CORE, "react", changed)
+Core = dict[str, Callable[..., Any]]
+"""What takes the place of functions of the session's core."""
 
 
 def only(report: ReplayReport) -> Divergence:
     assert report.diverged == len(report.divergences) == 1
     assert report.divergence is not None
     return report.divergence
+
+
+def deciding(change: Callable[[SessionEvent], Sequence[SessionEvent]]) -> Core:
+    """Return a core whose `react` changes each event that today's decides into those that `change` gives."""
+
+    def changed(state: SessionState, event: SessionEvent) -> Sequence[SessionEvent]:
+        return [other for decided in session_decisions.react(state, event) for other in change(decided)]
+
+    return {"react": changed}
+
+
+def later(event: SessionEvent) -> list[SessionEvent]:
+    is_second = isinstance(event, ModelRequested) and event.turn == 2
+    return [msgspec.structs.replace(event, turn=3) if is_second else event]
+
+
+def fail(state: SessionState, event: SessionEvent) -> Sequence[SessionEvent]:
+    raise KeyError("no such tool")
+
+
+def fail_in_the_library(state: SessionState, event: SessionEvent) -> Sequence[SessionEvent]:
+    raise AssertionError(statistics.mean([]))
+
+
+def line_of(function: Callable[..., Any]) -> str:
+    return f"(test_log_replay.py:{function.__code__.co_firstlineno + 1})"
 
 
 @pytest.mark.parametrize("level", ["fold", "core"])
@@ -61,95 +86,53 @@ async def test_one_session_alone_is_replayed(builder: LogBuilder) -> None:
     assert (report.streams, report.events) == (1, 10)
 
 
-async def test_a_changed_field_is_found_at_its_version_with_both_sides(
-    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
+CHANGES: dict[str, tuple[Core, str]] = {
+    "a changed field": (deciding(later), "session/alice@9: consequences[0].turn: 2 -> 3"),
+    "an event that is not decided any more": (
+        deciding(lambda event: [] if isinstance(event, RunCompleted) else [event]),
+        'session/alice@11: missing: consequences[0]: {"type":"session.run_completed.v1","at":1780000006000000,'
+        '"run":"run_3"} -> (nothing)',
+    ),
+    "an event that was not decided then": (
+        deciding(lambda event: [event, TIMER] if isinstance(event, RunCompleted) else [event]),
+        'session/alice@12: extra: consequences[1]: (nothing) -> {"type":"session.timer_set.v1","at":1780000006000000,'
+        '"timer":"evening","due_at":1}',
+    ),
+    "other effects in flight": ({"pending": lambda state: []}, 'session/alice@5: pending[0]: "model:5" -> (nothing)'),
+    "code that fails": ({"react": fail}, f"session/alice@1: failure: KeyError: 'no such tool' {line_of(fail)}"),
+    "code that fails in Python's library": (
+        {"react": fail_in_the_library},
+        "session/alice@1: failure: StatisticsError: mean requires at least one data point "
+        f"{line_of(fail_in_the_library)}",
+    ),
+    "consequences that do not end": ({"react": lambda state, event: [TIMER]}, "circling"),
+}
+
+
+@pytest.mark.parametrize(("core", "said"), CHANGES.values(), ids=CHANGES)
+async def test_a_change_of_the_code_is_a_divergence_at_its_version_with_both_sides(
+    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch, core: Core, said: str
 ) -> None:
     await builder.weather_session("alice")
-
-    def next_turn_is_one_more(event: SessionEvent) -> list[SessionEvent]:
-        later = isinstance(event, ModelRequested) and event.turn == 2
-        return [msgspec.structs.replace(event, turn=3) if later else event]
-
-    plant(monkeypatch, next_turn_is_one_more)
+    for name, function in core.items():
+        monkeypatch.setattr(session_core.SESSION_CORE, name, function)
     divergence = only(await replay(builder.store))
-    assert (divergence.stream, divergence.version, divergence.batch) == ("session/alice", 9, 8)
-    assert divergence.differs == "consequence"
-    assert str(divergence.difference) == "consequences[0].turn: 2 -> 3"
-    recorded, now = divergence.recorded, divergence.now
-    assert isinstance(recorded, dict)
-    assert isinstance(now, dict)
-    assert (recorded["turn"], now["turn"]) == (2, 3)
-    assert recorded["type"] == now["type"] == "session.model_requested.v1"
-
-
-async def test_an_event_that_is_not_decided_any_more_is_missing(
-    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await builder.weather_session("alice")
-    plant(monkeypatch, lambda event: [] if isinstance(event, RunCompleted) else [event])
-    divergence = only(await replay(builder.store))
-    assert (divergence.version, divergence.differs, divergence.difference.path) == (11, "missing", "consequences[0]")
-    assert divergence.now is msgspec.UNSET
-
-
-async def test_an_event_that_was_not_decided_then_is_extra(
-    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await builder.weather_session("alice")
-    timer = TimerSet(timer="evening", due_at=1)
-    plant(monkeypatch, lambda event: [event, timer] if isinstance(event, RunCompleted) else [event])
-    divergence = only(await replay(builder.store))
-    assert (divergence.version, divergence.differs, divergence.difference.path) == (12, "extra", "consequences[1]")
-    assert divergence.recorded is msgspec.UNSET
-
-
-async def test_other_effects_in_flight_are_a_divergence(builder: LogBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
-    await builder.weather_session("alice")
-    monkeypatch.setattr(session_core.SESSION_CORE, "pending", lambda state: [])
-    divergence = only(await replay(builder.store))
-    assert (divergence.version, divergence.differs) == (5, "pending")
-    assert str(divergence.difference) == 'pending[0]: "model:5" -> (nothing)'
-    assert (divergence.recorded, divergence.now) == (["model:5"], [])
-
-
-async def test_code_that_fails_on_a_batch_is_a_divergence_with_its_error(
-    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await builder.weather_session("alice")
-
-    def fail(state: SessionState, event: SessionEvent) -> Sequence[SessionEvent]:
-        raise KeyError("no such tool")
-
-    monkeypatch.setattr(session_core.SESSION_CORE, "react", fail)
-    divergence = only(await replay(builder.store))
-    line = fail.__code__.co_firstlineno + 1
-    words = f"KeyError: 'no such tool' ({Path(__file__).name}:{line})"
-    assert (divergence.version, divergence.differs, divergence.now) == (1, "failure", words)
-    assert str(divergence) == f"session/alice@1: failure: {words}"
-
-
-async def test_a_failure_names_the_line_of_ours_that_called_into_pythons_library(
-    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await builder.weather_session("alice")
-
-    def fail(state: SessionState, event: SessionEvent) -> Sequence[SessionEvent]:
-        raise AssertionError(statistics.mean([]))
-
-    monkeypatch.setattr(session_core.SESSION_CORE, "react", fail)
-    divergence = only(await replay(builder.store))
-    assert str(divergence.now).startswith("StatisticsError: ")
-    assert str(divergence.now).endswith(f" (test_log_replay.py:{fail.__code__.co_firstlineno + 1})")
-
-
-async def test_code_whose_consequences_do_not_end_is_a_divergence(
-    builder: LogBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await builder.weather_session("alice")
-    monkeypatch.setattr(session_core.SESSION_CORE, "react", lambda state, event: [TimerSet(timer="again", due_at=1)])
-    divergence = only(await replay(builder.store))
-    assert divergence.differs == "failure"
-    assert "circling" in str(divergence)
+    assert said in str(divergence)
+    match divergence.differs:
+        case "consequence":
+            assert (divergence.batch, divergence.recorded, divergence.now) == (
+                8,
+                {"type": "session.model_requested.v1", "at": 1_780_000_005_000_000, "run": "run_3", "turn": 2},
+                {"type": "session.model_requested.v1", "at": 1_780_000_005_000_000, "run": "run_3", "turn": 3},
+            )
+        case "missing":
+            assert divergence.now is msgspec.UNSET
+        case "extra":
+            assert divergence.recorded is msgspec.UNSET
+        case "pending":
+            assert (divergence.recorded, divergence.now) == (["model:5"], [])
+        case "failure":
+            assert f": {divergence.now}" in str(divergence)
 
 
 async def test_each_stream_shows_its_first_divergence_in_order_of_position(
@@ -157,7 +140,8 @@ async def test_each_stream_shows_its_first_divergence_in_order_of_position(
 ) -> None:
     for session in ("zoe", "alice", "mia"):
         await builder.weather_session(session)
-    plant(monkeypatch, lambda event: [] if isinstance(event, RunCompleted) else [event])
+    silent = deciding(lambda event: [] if isinstance(event, RunCompleted) else [event])
+    monkeypatch.setattr(session_core.SESSION_CORE, "react", silent["react"])
     report = await replay(builder.store)
     assert [divergence.stream for divergence in report.divergences] == ["session/zoe", "session/alice", "session/mia"]
     assert report.diverged == 3
@@ -170,8 +154,7 @@ async def test_a_hundred_divergences_are_kept_and_all_are_counted(
 ) -> None:
     for number in range(205):
         await builder.open(f"session {number}")
-    timer = TimerSet(timer="t", due_at=1)
-    monkeypatch.setattr(session_core.SESSION_CORE, "react", lambda state, event: [timer] if state.version == 1 else [])
+    monkeypatch.setattr(session_core.SESSION_CORE, "react", lambda state, event: [TIMER] if state.version == 1 else [])
     report = await replay(builder.store)
     assert report.diverged == 205
     assert [divergence.stream for divergence in report.divergences] == [f"session/session {n}" for n in range(100)]
@@ -208,14 +191,13 @@ async def test_an_empty_log_is_not_one_of_which_nothing_was_replayed() -> None:
 
 async def test_streams_of_tools_and_of_the_runtime_are_replayed(builder: LogBuilder) -> None:
     await builder.append(StreamName("tool/weather"), [b'{"type":"tool.call_abandoned.v1","started":"session/alice@7"}'])
-    await builder.append(StreamName("runtime/log"), [b'{"type":"runtime.closed.v1","open_runs":0}'])
+    await builder.append(StreamName("runtime/log"), [CLOSED])
     report = await replay(builder.store)
     assert (report.streams, report.events, report.not_replayed, report.divergence) == (2, 2, (), None)
 
 
 async def test_a_consequence_in_a_stream_of_facts_is_a_divergence(builder: LogBuilder) -> None:
-    closed = b'{"type":"runtime.closed.v1","open_runs":0}'
-    await builder.append(StreamName("runtime/log"), [closed, closed])
+    await builder.append(StreamName("runtime/log"), [CLOSED, CLOSED])
     assert only(await replay(builder.store)).differs == "missing"
 
 
@@ -232,9 +214,8 @@ async def test_events_that_contradict_each_other_are_a_divergence_and_raise_noth
 
 async def test_the_fold_names_the_event_that_it_fails_on(builder: LogBuilder) -> None:
     await builder.open("alice")
-    timer = SESSION_CODEC.encode(TimerSet(timer="t", due_at=1))
-    orphan = SESSION_CODEC.encode(RunCompleted(run=RunId("run_9")))
-    await builder.append(StreamName("session/alice"), [timer, orphan])
+    orphan = RunCompleted(run=RunId("run_9"))
+    await builder.append(StreamName("session/alice"), [SESSION_CODEC.encode(event) for event in (TIMER, orphan)])
     divergence = only(await replay(builder.store, level="fold"))
     assert (divergence.version, divergence.difference.path) == (4, "consequences[0]")
 
@@ -256,8 +237,7 @@ async def test_streams_longer_than_a_page_are_replayed_whole(builder: LogBuilder
 
 
 async def test_a_batch_longer_than_a_page_is_one_batch(builder: LogBuilder) -> None:
-    closed = b'{"type":"runtime.closed.v1","open_runs":0}'
-    await builder.append(StreamName("runtime/log"), [closed] * 1_700)
+    await builder.append(StreamName("runtime/log"), [CLOSED] * 1_700)
     report = await replay(builder.store, level="fold")
     assert (report.batches, report.events) == (1, 1_700)
 
@@ -281,40 +261,6 @@ def test_a_file_is_replayed_by_its_path_and_left_as_it_is(log_file: Path) -> Non
     assert (report.divergence, report.streams, report.log) == (None, 3, str(log_file))
     assert log_file.read_bytes() == before
     assert [path.name for path in log_file.parent.iterdir()] == ["events.db"]
-
-
-def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(PersistenceError, match="does not exist"):
-        replay_sync(tmp_path / "nothing.db")
-
-
-def test_an_edited_consequence_is_found_with_the_recorded_and_the_decided_event(tampered: Callable[..., Path]) -> None:
-    path = tampered("""UPDATE events SET data = replace(data, '"turn":2', '"turn":1') WHERE data LIKE '%"turn":2%'
-        AND data LIKE '%model_requested%'""")
-    divergence = only(replay_sync(path))
-    assert str(divergence) == "session/alice@9: consequences[0].turn: 1 -> 2"
-
-
-def test_edited_pending_keys_are_found(tampered: Callable[..., Path]) -> None:
-    path = tampered("UPDATE events SET pending = 'model:4' WHERE pending = 'model:9'")
-    assert str(only(replay_sync(path))) == 'session/alice@9: pending[0]: "model:4" -> "model:9"'
-
-
-def test_an_edited_time_of_a_consequence_is_found(tampered: Callable[..., Path]) -> None:
-    path = tampered("UPDATE events SET at = at + 1 WHERE version = 5 AND stream = 1")
-    assert only(replay_sync(path)).difference.path == "consequences[1].at"
-
-
-def test_a_lost_consequence_is_extra(tampered: Callable[..., Path]) -> None:
-    path = tampered("DELETE FROM events WHERE data LIKE '%run_cancelled%'")
-    divergence = only(replay_sync(path))
-    assert (divergence.stream, divergence.version, divergence.differs) == ("session/bob", 10, "extra")
-
-
-def test_a_batch_without_its_stimulus_is_an_error_that_names_it(tampered: Callable[..., Path]) -> None:
-    path = tampered("DELETE FROM events WHERE version = 6 AND stream = 1")
-    with pytest.raises(LogFormatError, match=r"session/alice@7 belongs to the batch of version 6.*refold check"):
-        replay_sync(path)
 
 
 async def test_a_log_in_use_is_replayed(tmp_path: Path) -> None:

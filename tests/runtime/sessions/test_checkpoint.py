@@ -32,19 +32,16 @@ from refold.stores import FileBackend, MemoryBackend, PersistenceBackend, SQLite
 
 @tool(tier="observe", effect="pure")
 async def look(place: str) -> str:
-    """Look."""
     return f"{place} is fine"
 
 
 @tool(tier="confirm")
 async def mail(to: str) -> str:
-    """Send a mail."""
     return f"sent to {to}"
 
 
 @tool
 async def read() -> str:
-    """Read something long."""
     return "x" * 200_000
 
 
@@ -352,7 +349,6 @@ async def test_a_context_of_a_tool_may_write_a_checkpoint_of_its_own_session() -
 
     @tool
     async def keep(context: ToolContext[None]) -> str:
-        """Write a checkpoint."""
         checkpoint = await (await runtime.session(context.session)).checkpoint(backend)
         return str(checkpoint.version)
 

@@ -8,14 +8,12 @@ import threading
 import pytest
 
 from refold.actors.calls.protocols import ToolRunner
-from refold.actors.calls.tool_context import ToolContext
-from refold.actors.cancellation import CancellationToken
 from refold.actors.thread_pool import ThreadPool
 from refold.events.core.errors import ConfigError, ToolError
-from refold.events.core.ids import SessionId, ToolCallId
 from refold.events.session.events import Verdict
 from refold.tools.registry import ToolRegistry
 from refold.tools.tool import Tool, tool
+from tests.runtime.tool_calls import context
 
 
 @tool(tier="observe", effect="pure")
@@ -33,16 +31,6 @@ def pay(amount: int) -> str:
 def note(text: str) -> str:
     """Notes."""
     return text
-
-
-def context() -> ToolContext[object]:
-    return ToolContext(
-        call=ToolCallId("call_4_0"),
-        session=SessionId("alice"),
-        deps=None,
-        cancel=CancellationToken(),
-        report=lambda _: None,
-    )
 
 
 def named(name: str) -> Tool[..., object]:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, assert_type
 
 import pytest
@@ -14,15 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from refold.actors.calls.tool_context import ToolContext
-from refold.actors.cancellation import CancellationToken
-from refold.actors.thread_pool import ThreadPool
 from refold.events.core.content import JsonObject, ToolUseBlock
 from refold.events.core.errors import ConfigError, ToolError
-from refold.events.core.ids import SessionId, ToolCallId
 from refold.events.model.messages import ModelResponse, ToolUse
 from refold.events.session.events import Verdict
 from refold.events.session.normalise import recorded_answer
 from refold.tools.tool import Tool, tool
+from tests.runtime.tool_calls import context, refusal, run
 
 
 @tool(tier="observe", effect="pure")
@@ -39,32 +37,6 @@ async def weather(city: str, days: int = 1) -> str:
 def add(a: int, b: int) -> int:
     """Sum of two numbers."""
     return a + b
-
-
-def context(deps: object = None) -> ToolContext[object]:
-    return ToolContext(
-        call=ToolCallId("call_4_0"),
-        session=SessionId("alice"),
-        deps=deps,
-        cancel=CancellationToken(),
-        report=lambda _: None,
-    )
-
-
-async def run(
-    made: Tool[..., object], arguments: JsonObject, given_context: ToolContext[object] | None = None
-) -> object:
-    pool = ThreadPool(2)
-    try:
-        return await made.run(arguments, given_context or context(), pool)
-    finally:
-        pool.close()
-
-
-def refusal(made: Tool[..., object], arguments: JsonObject) -> str:
-    verdict = made.check(arguments)[1]
-    assert verdict.verdict == "invalid_arguments"
-    return verdict.reason
 
 
 def test_a_bare_decorator_takes_everything_from_the_function() -> None:
@@ -169,53 +141,50 @@ def plain(city: str) -> str:
 untyped_tool: Any = tool
 """Takes what a type checker would not let pass."""
 
+NO_TOOLS: list[tuple[Any, str]] = [
+    (generator, "'generator' is a generator"),
+    (async_generator, "'async_generator' is a generator"),
+    (functools.partial(generator, "x"), "is a generator"),
+    (dict, "'dict' is a class"),
+    ("weather", "not of 'weather'"),
+    (add, "'add' is a tool already"),
+    (lambda: None, "name of the tool '<lambda>'"),
+]
+NO_OPTIONS: list[tuple[str, Any, str]] = [
+    ("name", "", "the name of the tool ''"),
+    ("name", "a b", "the name of the tool 'a b'"),
+    ("name", "wetter_für", "the name of the tool"),
+    ("name", "a" * 65, "1 to 64 characters"),
+    ("name", "weather\n", "the name of the tool"),
+    ("name", 5, "the name of the tool 5"),
+    ("description", 5, "the description of the tool 'plain'"),
+    ("tier", "look", "the tier of the tool 'plain' must be \"observe\""),
+    ("effect", "twice", "the effect of the tool 'plain' must be \"once\""),
+    *(("timeout_s", wrong, "the timeout_s of the tool 'plain'") for wrong in (0, math.inf, math.nan, True, "5")),
+    *(
+        ("validate", wrong, "validator of the tool 'plain' must be a plain function")
+        for wrong in (weather.function, "city")
+    ),
+    ("validate", lambda town: None, r"validator of the tool 'plain' must take .*\(city\)"),
+    *(("display_name", wrong, "display_name of the tool") for wrong in (3, "x" * 101)),
+]
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: untyped_tool(generator), "'generator' is a generator"),
-        (lambda: untyped_tool(async_generator), "'async_generator' is a generator"),
-        (lambda: untyped_tool(functools.partial(generator, "x")), "is a generator"),
-        (lambda: untyped_tool(dict), "'dict' is a class"),
-        (lambda: untyped_tool("weather"), "not of 'weather'"),
-        (lambda: untyped_tool(add), "'add' is a tool already"),
-        (lambda: untyped_tool(lambda: None), "name of the tool '<lambda>'"),
-        (lambda: untyped_tool(name="")(plain), "the name of the tool ''"),
-        (lambda: untyped_tool(name="a b")(plain), "the name of the tool 'a b'"),
-        (lambda: untyped_tool(name="wetter_für")(plain), "the name of the tool"),
-        (lambda: untyped_tool(name="a" * 65)(plain), "1 to 64 characters"),
-        (lambda: untyped_tool(name="weather\n")(plain), "the name of the tool"),
-        (lambda: untyped_tool(name=5)(plain), "the name of the tool 5"),
-        (lambda: untyped_tool(description=5)(plain), "the description of the tool 'plain'"),
-        (lambda: untyped_tool(tier="look")(plain), "the tier of the tool 'plain' must be \"observe\""),
-        (lambda: untyped_tool(effect="twice")(plain), "the effect of the tool 'plain' must be \"once\""),
-        (lambda: untyped_tool(timeout_s=0)(plain), "the timeout_s of the tool 'plain'"),
-        (lambda: untyped_tool(timeout_s=math.inf)(plain), "the timeout_s of the tool 'plain'"),
-        (lambda: untyped_tool(timeout_s=math.nan)(plain), "the timeout_s of the tool 'plain'"),
-        (lambda: untyped_tool(timeout_s=True)(plain), "the timeout_s of the tool 'plain'"),
-        (lambda: untyped_tool(timeout_s="5")(plain), "the timeout_s of the tool 'plain'"),
-        (
-            lambda: untyped_tool(validate=weather.function)(plain),
-            "validator of the tool 'plain' must be a plain function",
-        ),
-        (lambda: untyped_tool(validate="city")(plain), "validator of the tool 'plain' must be a plain function"),
-        (
-            lambda: untyped_tool(validate=lambda town: None)(plain),
-            r"validator of the tool 'plain' must take .*\(city\)",
-        ),
-    ],
-)
-def test_a_definition_that_cannot_work_is_refused_at_once(make: Callable[[], object], said: str) -> None:
+
+@pytest.mark.parametrize(("function", "said"), NO_TOOLS)
+def test_what_cannot_be_a_tool_is_refused_at_once(function: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        make()
+        untyped_tool(function)
 
 
-@pytest.mark.parametrize("name", ["a", "A-b_9", "a" * 64])
-def test_the_names_that_every_provider_accepts_are_accepted(name: str) -> None:
-    assert tool(name=name)(plain).name == name
+@pytest.mark.parametrize(("option", "value", "said"), NO_OPTIONS)
+def test_an_option_that_cannot_work_is_refused_at_once(option: str, value: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        untyped_tool(**{option: value})(plain)
 
 
-def test_good_arguments_are_allowed_as_they_are() -> None:
+def test_the_names_that_every_provider_accepts_are_accepted_and_good_arguments_are_allowed_as_they_are() -> None:
+    for name in ("a", "A-b_9", "a" * 64):
+        assert tool(name=name)(plain).name == name
     arguments: JsonObject = {"city": "São Paulo 🌦", "days": 3}
     assert weather.check(arguments) == (arguments, Verdict())
 
@@ -434,29 +403,11 @@ async def test_a_tool_that_changes_its_arguments_does_not_change_what_was_record
 
 
 def test_a29_people_are_shown_another_name_if_it_has_one() -> None:
-    @tool(display_name="Weather forecast")
-    def weather(city: str) -> str:
-        """Forecast."""
-        return city
-
-    @tool
-    def plain() -> None:
-        """Nothing."""
-
-    assert (weather.name, weather.display_name, weather.spec.display_name) == (
-        "weather",
-        "Weather forecast",
-        "Weather forecast",
-    )
-    assert plain.display_name == "plain"
-    schema: dict[str, Any] = {"type": "object"}
-    described = Tool.from_schema(
-        name="look", description="", input_schema=schema, handler=lambda arguments: None, display_name="Look"
-    )
-    assert described.display_name == "Look"
-    for wrong in (3, "x" * 101):
-        given: Any = wrong
-        with pytest.raises(ConfigError, match="display_name of the tool"):
-            Tool.from_schema(
-                name="look", description="", input_schema=schema, handler=lambda arguments: None, display_name=given
-            )
+    named = tool(display_name="Weather forecast", name="weather")(plain)
+    assert (named.name, named.display_name, named.spec.display_name) == ("weather", *["Weather forecast"] * 2)
+    assert tool(plain).display_name == "plain"
+    options: dict[str, Any] = {"name": "look", "description": "", "input_schema": {"type": "object"}}
+    handler: Any = lambda arguments: None  # noqa: E731
+    assert Tool.from_schema(**options, handler=handler, display_name="Look").display_name == "Look"
+    with pytest.raises(ConfigError, match="display_name of the tool"):
+        Tool.from_schema(**options, handler=handler, display_name="x" * 101)

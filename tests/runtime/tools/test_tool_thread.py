@@ -2,15 +2,23 @@
 
 import asyncio
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from refold.actors.calls.tool_context import ToolContext
 from refold.actors.cancellation import CancellationToken
 from refold.actors.thread_pool import ThreadPool
-from refold.events.core.ids import SessionId, ToolCallId
 from refold.tools.registry import ToolRegistry
 from refold.tools.tool import tool
+from tests.runtime.tool_calls import context
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPool]:
+    pool = ThreadPool(1)
+    yield pool
+    pool.close()
 
 
 class Bench:
@@ -21,13 +29,6 @@ class Bench:
         self.let_go = threading.Event()
         self.token = CancellationToken()
         self.error: BaseException | None = None
-        self.context: ToolContext[object] = ToolContext(
-            call=ToolCallId("call_4_0"),
-            session=SessionId("alice"),
-            deps=None,
-            cancel=self.token,
-            report=lambda _: None,
-        )
 
         @tool
         def work(ctx: ToolContext[object]) -> str:
@@ -40,7 +41,7 @@ class Bench:
             return "worked"
 
         self.obeys = False
-        self.task = asyncio.create_task(ToolRegistry([work], pool=pool).run("work", {}, self.context))
+        self.task = asyncio.create_task(ToolRegistry([work], pool=pool).run("work", {}, context(cancel=self.token)))
 
     async def has_begun(self) -> None:
         assert await asyncio.to_thread(self.begun.wait, 30)
@@ -53,8 +54,7 @@ class Bench:
         await asyncio.sleep(0)
 
 
-async def test_a_cancelled_run_waits_for_the_real_end_of_a_body_and_gets_its_value() -> None:
-    pool = ThreadPool(1)
+async def test_a_cancelled_run_waits_for_the_real_end_of_a_body_and_gets_its_value(pool: ThreadPool) -> None:
     bench = Bench(pool)
     await bench.has_begun()
     await bench.cancelled_by_user()
@@ -62,11 +62,9 @@ async def test_a_cancelled_run_waits_for_the_real_end_of_a_body_and_gets_its_val
     assert pool.abandoned == ("tool work",)
     bench.let_go.set()
     assert await bench.task == "worked"
-    pool.close()
 
 
-async def test_a_cancelled_body_gives_its_place_to_the_next_at_once() -> None:
-    pool = ThreadPool(1)
+async def test_a_cancelled_body_gives_its_place_to_the_next_at_once(pool: ThreadPool) -> None:
     stuck, other = Bench(pool), Bench(pool)
     await stuck.has_begun()
     await stuck.cancelled_by_user()
@@ -75,35 +73,25 @@ async def test_a_cancelled_body_gives_its_place_to_the_next_at_once() -> None:
     assert not stuck.task.done()
     stuck.let_go.set()
     assert await stuck.task == "worked"
-    pool.close()
 
 
-async def test_what_a_cancelled_body_raises_is_raised() -> None:
-    pool = ThreadPool(1)
+@pytest.mark.parametrize(
+    ("error", "raised", "said"),
+    [(LookupError("nothing there"), LookupError, "nothing there"), (SystemExit(3), RuntimeError, "SystemExit")],
+)
+async def test_what_a_cancelled_body_raises_is_raised_and_does_not_end_the_loop(
+    pool: ThreadPool, error: BaseException, raised: type[Exception], said: str
+) -> None:
     bench = Bench(pool)
-    bench.error = LookupError("nothing there")
+    bench.error = error
     await bench.has_begun()
     await bench.cancelled_by_user()
     bench.let_go.set()
-    with pytest.raises(LookupError, match="nothing there"):
+    with pytest.raises(raised, match=said):
         await bench.task
-    pool.close()
 
 
-async def test_a_cancelled_body_that_would_end_the_loop_is_only_an_error() -> None:
-    pool = ThreadPool(1)
-    bench = Bench(pool)
-    bench.error = SystemExit(3)
-    await bench.has_begun()
-    await bench.cancelled_by_user()
-    bench.let_go.set()
-    with pytest.raises(RuntimeError, match="SystemExit"):
-        await bench.task
-    pool.close()
-
-
-async def test_a_body_that_obeys_its_token_ends_as_cancelled() -> None:
-    pool = ThreadPool(1)
+async def test_a_body_that_obeys_its_token_ends_as_cancelled(pool: ThreadPool) -> None:
     bench = Bench(pool)
     bench.obeys = True
     await bench.has_begun()
@@ -112,11 +100,9 @@ async def test_a_body_that_obeys_its_token_ends_as_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await bench.task
     assert pool.abandoned == ()
-    pool.close()
 
 
-async def test_without_the_token_the_wait_ends_at_once_and_the_thread_is_abandoned() -> None:
-    pool = ThreadPool(1)
+async def test_without_the_token_the_wait_ends_at_once_and_the_thread_is_abandoned(pool: ThreadPool) -> None:
     bench = Bench(pool)
     await bench.has_begun()
     bench.task.cancel()
@@ -124,11 +110,9 @@ async def test_without_the_token_the_wait_ends_at_once_and_the_thread_is_abandon
         await bench.task
     assert pool.abandoned == ("tool work",)
     bench.let_go.set()
-    pool.close()
 
 
-async def test_a_second_cancellation_ends_the_wait_for_a_cancelled_body() -> None:
-    pool = ThreadPool(1)
+async def test_a_second_cancellation_ends_the_wait_for_a_cancelled_body(pool: ThreadPool) -> None:
     bench = Bench(pool)
     await bench.has_begun()
     await bench.cancelled_by_user()
@@ -137,12 +121,12 @@ async def test_a_second_cancellation_ends_the_wait_for_a_cancelled_body() -> Non
         await bench.task
     assert pool.abandoned == ("tool work",)
     bench.let_go.set()
-    pool.close()
 
 
 @pytest.mark.parametrize("by_user", [True, False])
-async def test_a_body_that_waits_for_a_thread_when_it_is_cancelled_is_never_begun(by_user: bool) -> None:
-    pool = ThreadPool(1)
+async def test_a_body_that_waits_for_a_thread_when_it_is_cancelled_is_never_begun(
+    pool: ThreadPool, by_user: bool
+) -> None:
     first = Bench(pool)
     await first.has_begun()
     queued = Bench(pool)
@@ -155,11 +139,9 @@ async def test_a_body_that_waits_for_a_thread_when_it_is_cancelled_is_never_begu
     first.let_go.set()
     assert await first.task == "worked"
     assert not queued.begun.is_set()
-    pool.close()
 
 
-async def test_a_value_that_came_just_before_the_cancellation_is_kept() -> None:
-    pool = ThreadPool(1)
+async def test_a_value_that_came_just_before_the_cancellation_is_kept(pool: ThreadPool) -> None:
     bench, next_one = Bench(pool), Bench(pool)
     await bench.has_begun()
     await asyncio.sleep(0)
@@ -170,4 +152,3 @@ async def test_a_value_that_came_just_before_the_cancellation_is_kept() -> None:
     assert await bench.task == "worked"
     next_one.let_go.set()
     assert await next_one.task == "worked"
-    pool.close()
