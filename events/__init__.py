@@ -1,7 +1,7 @@
 """What can happen, and what it means: pure data and pure functions, no I/O, no clock, no asyncio.
 
-Start at `session_core` (the four functions of a session) and `core` (what the four functions are); `content`,
-`events` and `state` are the data; `codec` and `records` are how events enter a store.
+Read `session` first, the four functions of a session; `core.contract` says what the four functions are. `core` has what
+every core is made of, `model` what is asked of a model, `kinds` the other kinds of stream, `views` what is counted.
 """
 
 from typing import TYPE_CHECKING
