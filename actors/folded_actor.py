@@ -15,7 +15,7 @@ from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
 from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
 from refold.events.core.codec import EventCodec, RecordedEvent
-from refold.events.core.contract import Core, Effect, Plan, Recorded, evolve_all, plan
+from refold.events.core.contract import Core, Effect, Plan, Recorded, Versioned, evolve_all, plan
 from refold.events.core.errors import (
     CommandRejected,
     ConfigError,
@@ -27,7 +27,7 @@ from refold.events.core.event import Event
 from refold.events.core.ids import EventRef, PayloadHash, StreamName, event_ref
 from refold.events.core.records import Appended, EncodedBatch, StoredEvent
 
-S = TypeVar("S")
+S = TypeVar("S", bound=Versioned)
 C = TypeVar("C")
 E = TypeVar("E", bound=Event)
 

@@ -33,12 +33,12 @@ from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.mailbox import Vital
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.supervision import RestartPolicy, log
-from refold.events.core.checked_core import CheckedCore
+from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.contract import Effect, WaitUntil
 from refold.events.core.errors import CommandRejected, ConfigError, CoreFailed, PersistenceError, RefoldError
 from refold.events.core.ids import EventRef, version_in
-from refold.events.core.pure_core import C, E, S
+from refold.events.core.pure_core import C, E
 from refold.events.core.records import StoredEvent
 
 Perform = Callable[[Any], Awaitable[object | None]]

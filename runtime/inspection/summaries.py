@@ -17,8 +17,8 @@ from refold.events.core.content import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from refold.events.core.contract import Effect, Wait, WaitUntil
 from refold.events.core.event import Event
+from refold.events.core.pure_core import Effect, Wait, WaitUntil
 from refold.events.kinds.breaker import BreakerConfigured, CircuitClosed, CircuitOpened, ProbeBegun, ProbeReleased
 from refold.events.model.messages import Prepared, RequestReference, Usage
 from refold.events.session.events import (

@@ -25,9 +25,9 @@ from refold.agents.agent import Agent, with_subagents
 from refold.events.core.content import (
     Json,
 )
-from refold.events.core.contract import evolve_all
 from refold.events.core.difference import NOTHING, Difference, json_of
 from refold.events.core.ids import PayloadHash, RunId, SessionId, StreamName, event_ref, kind_and_identifier
+from refold.events.core.pure_core import evolve_all
 from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import AgentConfiguration, ToolSpec
 from refold.events.model.context_window import Context
