@@ -1,7 +1,8 @@
 """Who acts: the actor kernel, the journal, and one event-sourced shell for each kind of actor.
 
-The kernel (`actor`, `actor_ref`, `system`) knows nothing of events; `event_sourced` puts a pure core into an
-actor; `session`, `model` and `tool` are the actors of an agent. Names load on first use.
+Read `event_sourced` first: it puts a pure core into an actor. `kernel` has actors that know nothing of events, `agent`
+those of an agent (session, model, tool, approval), and `calls` what one of their calls goes through. Names load on
+first use.
 """
 
 from typing import TYPE_CHECKING

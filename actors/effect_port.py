@@ -13,11 +13,11 @@ from refold.actors.effects import CANCEL_GRACE_S, Envelope, Performed, StreamEff
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.supervision import RestartPolicy
 from refold.events.core.codec import RecordedEvent
-from refold.events.core.contract import Effect, WaitUntil
 from refold.events.core.event import Event
+from refold.events.core.pure_core import Effect, Versioned, WaitUntil
 from refold.events.core.records import StoredEvent
 
-S = TypeVar("S")
+S = TypeVar("S", bound=Versioned)
 C = TypeVar("C")
 E = TypeVar("E", bound=Event)
 

@@ -1,6 +1,6 @@
 """The effects that run in this process, beside the actors that asked for them.
 
-Read `refold.events.core.contract` for what an effect is. This outlives an actor's instance. The rule it protects: an
+Read `refold.events.core.pure_core` for what an effect is. This outlives an actor's instance. The rule it protects: an
 actor that is restarted in the middle of an effect neither begins it a second time nor loses what it brought.
 
 What an event-sourced actor is told, and what it replies.
@@ -24,9 +24,9 @@ from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.mailbox import Vital
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.reply import TIMER_RESOLUTION_S
-from refold.events.core.contract import Effect, Wait, WaitUntil
 from refold.events.core.errors import LogFormatError, LogInUse, PersistenceError
 from refold.events.core.ids import EventRef, PayloadHash
+from refold.events.core.pure_core import Effect, Wait, WaitUntil
 
 R = TypeVar("R")
 

@@ -1,6 +1,6 @@
 """The event-sourced shell: a pure core on the outside world.
 
-Read `refold.events.core.contract` first, then this file from top to bottom, which is the order in which a message is
+Read `refold.events.core.pure_core` first, then this file from top to bottom, which is the order in which a message is
 handled: admit it, evolve and react until nothing more follows, append the batch and wait until it is durable, publish,
 reply, and reconcile the work that runs with the work that `pending(state)` names. Its parts in `refold.actors`:
 `folded_stream` (the state and its log), `effects` (the work that runs), `effect_port` (what a kind plugs in).
@@ -36,9 +36,9 @@ from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.clock import Timer
 from refold.events.core.codec import EventCodec
-from refold.events.core.contract import Core, Wait, WaitUntil
 from refold.events.core.errors import ConfigError, CoreFailed, LogFormatError, PersistenceError
 from refold.events.core.ids import StreamName
+from refold.events.core.pure_core import PureCore, Wait, WaitUntil
 
 log = logging.getLogger("refold.actors")
 
@@ -56,7 +56,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
 
     def __init__(
         self,
-        core: Core[S, C, E],
+        core: PureCore[S, C, E],
         codec: EventCodec[E],
         journal: Journal,
         port: EffectPort[S, C, E] | None = None,

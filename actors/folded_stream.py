@@ -16,7 +16,6 @@ from refold.actors.effects import Cause, EffectEnded, EffectsInFlight, Envelope,
 from refold.actors.journal import Journal
 from refold.actors.kernel.clock import Clock
 from refold.events.core.codec import EventCodec, RecordedEvent
-from refold.events.core.contract import Core, Effect, Recorded, WaitUntil, evolve_all, plan
 from refold.events.core.errors import (
     CommandRejected,
     CoreFailed,
@@ -26,6 +25,7 @@ from refold.events.core.errors import (
     WrongExpectedVersion,
 )
 from refold.events.core.ids import EventRef, StreamName, event_ref, version_in
+from refold.events.core.pure_core import Effect, PureCore, Recorded, WaitUntil, evolve_all, plan
 from refold.events.core.records import Appended, EncodedBatch, StoredEvent
 
 log = logging.getLogger("refold.actors")
@@ -48,7 +48,7 @@ class FoldedStream(Generic[S, C, E]):
     """A stream and its state. Call `open` first; the port completes what is folded and sees what becomes durable."""
 
     def __init__(
-        self, core: Core[S, C, E], codec: EventCodec[E], journal: Journal, port: EffectPort[S, C, E] | None = None
+        self, core: PureCore[S, C, E], codec: EventCodec[E], journal: Journal, port: EffectPort[S, C, E] | None = None
     ) -> None:
         self.state: S = core.initial()
         self.stale = True

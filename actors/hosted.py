@@ -19,11 +19,10 @@ from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.mailbox import Vital
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.supervision import RestartPolicy
-from refold.events.core.checked_core import CheckedCore
+from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.codec import RecordedEvent
-from refold.events.core.contract import Effect, WaitUntil
 from refold.events.core.errors import ConfigError, CoreFailed
-from refold.events.core.pure_core import C, E, S
+from refold.events.core.pure_core import C, E, Effect, WaitUntil
 
 log = logging.getLogger("refold.actors")
 

@@ -14,11 +14,11 @@ from refold.actors.hosted import EffectWorker, HostedPort
 from refold.actors.journal import Journal
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.system import ActorSystem
-from refold.events.core.checked_core import CheckedCore
+from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import checked_identifier, stream_name
-from refold.events.core.pure_core import C, E, PureCore, S
+from refold.events.core.pure_core import C, E, PureCore
 
 R = TypeVar("R")
 

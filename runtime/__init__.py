@@ -2,6 +2,8 @@
 
 Each session, tool and model is an actor; every change of state is an event in one SQLite log; state is never stored,
 only folded. Names load on first use, so that importing the package is cheap.
+
+Read `agent_runtime` first. `agents` says what an agent is, `sessions` what callers do with one, `commands` is `refold`.
 """
 
 from typing import TYPE_CHECKING

@@ -20,9 +20,9 @@ from refold.actors.kernel.system import ActorSystem
 from refold.agents.agent import Agent, AgentParts, agent_of, parts_and_rest
 from refold.agents.skill import Skill, checked_skills
 from refold.context import RuntimeContext
-from refold.events.core.contract import Wait
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import SessionId, checked_identifier, kind_and_identifier, stream_name
+from refold.events.core.pure_core import Wait
 from refold.events.model.configuration import AgentConfig
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.react import pending

@@ -16,11 +16,10 @@ from typing import Any, Generic, cast
 
 import msgspec
 
-from refold.events.core.checked_core import DUE_SINCE_US, CheckedCore
-from refold.events.core.contract import Plan, Recorded, WaitUntil, evolve_all, plan, replan
+from refold.events.core.checked_core import DUE_SINCE_US, CheckedCore, S
 from refold.events.core.errors import CommandRejected, CoreFailed, RefoldError
 from refold.events.core.ids import StreamName
-from refold.events.core.pure_core import C, E, PureCore, S, State
+from refold.events.core.pure_core import C, E, Plan, PureCore, Recorded, State, WaitUntil, evolve_all, plan, replan
 from refold.events.core.records import StoredEvent
 
 STATES_MAX = 1_000_000

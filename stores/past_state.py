@@ -6,17 +6,17 @@ for bit; a place inside a batch is a place as well.
 Where a log ends, found with a few small reads of any store.
 """
 
-from typing import Final, Generic, Never, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from refold.events.core.codec import EventCodec
-from refold.events.core.contract import Core, evolve_all
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.event import Event
+from refold.events.core.pure_core import PureCore, Versioned, evolve_all
 from refold.stores.event_store import EventStore
 
-S = TypeVar("S")
+S = TypeVar("S", bound=Versioned)
 E = TypeVar("E", bound=Event)
 
 EVENTS_PER_PAGE = 1_000
@@ -35,7 +35,7 @@ class PastState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
 async def past_state(
     store: EventStore,
     stream: str,
-    core: Core[S, Never, E],
+    core: PureCore[S, Any, E],
     codec: EventCodec[E],
     *,
     position: int | None = None,

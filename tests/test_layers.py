@@ -1,16 +1,20 @@
-"""The rules of the house that a program can check: who may import whom, sizes, names, and no error swallowed.
+"""The rules of the house that a program can check: who may import whom, folders, sizes, names, no error swallowed.
 
-Everything here reads source text, so it needs no install; only the tests of what an import loads run Python.
+Everything here reads source text, so it needs no install; only the tests of what an import loads run Python. Each rule
+is a function that returns what breaks it, tried on the product and on something planted.
 """
 
 import ast
 import json
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -74,13 +78,20 @@ HEAVY_MODULES = {"httpx", "hypothesis", "networkx", "numpy", "rich", "typer"}
 OF_NO_LAYER = "refold._lazy"
 """Makes the front door of every package; it imports nothing of ours, so all layers may use it."""
 
+FOLDER_FILES_MAX = 12
+"""Python files of one folder, beside its `__init__`."""
 MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 100
+FUNCTION_LINES_P90_MAX = 45
+"""Nine functions of ten have at most so many lines."""
 VAGUE_WORDS = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
 
 MODULES = [path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))]
 EVENTS = [path for path in MODULES if path.is_relative_to(ROOT / "events")]
 BROAD_ERRORS = {"BaseException", "Exception"}
+
+Sources = Mapping[str, ast.Module]
+"""Modules, parsed, by their paths from the top folder."""
 
 
 def name_of(path: Path) -> str:
@@ -100,6 +111,14 @@ def broken(found_in: Callable[[Path], object], modules: Iterable[Path] = MODULES
 @cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def product() -> Sources:
+    return {name_of(path): tree_of(path) for path in MODULES}
+
+
+def planted(files: Mapping[str, str]) -> Sources:
+    return {name: ast.parse(text) for name, text in files.items()}
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -224,6 +243,145 @@ def test_the_module_of_no_layer_imports_nothing_of_ours() -> None:
     assert [name for _, name in imports(tree_of(home)) if name.partition(".")[0] == "refold"] == []
 
 
+def dotted(name: str) -> str:
+    """Return the name by which a module, or the package of an `__init__`, is imported."""
+    layer, *rest = name.removesuffix(".py").removesuffix("/__init__").split("/")
+    return ".".join(["refold", *([] if layer == "runtime" else [layer]), *rest])
+
+
+def is_front_door(name: str, tree: ast.Module) -> bool:
+    """Tell whether a module is an `__init__` that defines nothing and only passes on names of others."""
+    defines = any(isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) for node in tree.body)
+    return Path(name).name == "__init__.py" and not defines
+
+
+def import_graph(sources: Sources) -> "nx.DiGraph[str]":
+    """Return which module imports which; a name that a front door passes on is imported from where it lies."""
+    modules = {name: tree for name, tree in sources.items() if not is_front_door(name, tree)}
+    doors = {name: tree for name, tree in sources.items() if name not in modules}
+    homes = {dotted(name): name for name in modules}
+    passed_on = {
+        f"{dotted(door)}.{name.rpartition('.')[2]}": name for door, tree in doors.items() for _, name in imports(tree)
+    }
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(modules)
+    for name, tree in modules.items():
+        for _, imported in imports(tree):
+            origin = passed_on.get(imported, imported)
+            home = homes.get(origin) or homes.get(origin.rpartition(".")[0])
+            if home is not None and home != name:
+                graph.add_edge(name, home)
+    return graph
+
+
+def circles(graph: "nx.DiGraph[str]") -> list[list[str]]:
+    return sorted(sorted(found) for found in nx.strongly_connected_components(graph) if len(found) > 1)
+
+
+def inside(folder: str, graph: "nx.DiGraph[str]") -> "nx.DiGraph[str]":
+    """Return which module or subfolder of a folder imports which, each subfolder drawn together to one point."""
+    drawn: nx.DiGraph[str] = nx.DiGraph()
+    for importer, imported in graph.edges:
+        if importer.startswith(f"{folder}/") and imported.startswith(f"{folder}/"):
+            ends = [end.removeprefix(f"{folder}/").partition("/")[0] for end in (importer, imported)]
+            if ends[0] != ends[1]:
+                drawn.add_edge(*ends)
+    return drawn
+
+
+def folders_without_order(graph: "nx.DiGraph[str]") -> dict[str, list[list[str]]]:
+    """Return what imports each other in a circle inside a folder: its modules and its subfolders as wholes."""
+    folders = {str(folder) for name in graph for folder in Path(name).parents} - {"."}
+    found = {folder: circles(inside(folder, graph)) for folder in sorted(folders)}
+    return {folder: in_circles for folder, in_circles in found.items() if in_circles}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circles(import_graph(product())) == []
+
+
+@pytest.mark.parametrize(
+    "of_b",
+    [
+        "from refold.events.a import A",
+        "import refold.events.a",
+        "from refold.events import a",
+        "def later():\n    from refold.events.a import A",
+        "if TYPE_CHECKING:\n    from refold.events.a import A",
+        "from refold.events import A",
+    ],
+)
+def test_a_circle_is_found_however_it_is_closed(of_b: str) -> None:
+    door = "if TYPE_CHECKING:\n    from refold.events.a import A as A"
+    files = {"events/__init__.py": door, "events/a.py": "from refold.events.b import B", "events/b.py": of_b}
+    assert circles(import_graph(planted(files))) == [["events/a.py", "events/b.py"]]
+
+
+def test_folders_have_an_order() -> None:
+    assert folders_without_order(import_graph(product())) == {}
+
+
+def test_folders_that_need_each_other_are_found_though_no_modules_do() -> None:
+    files = {
+        "runtime/top.py": "from refold.near.a import A\nfrom refold.far.b import B",
+        "runtime/near/a.py": "from refold.far.b import B",
+        "runtime/near/c.py": "",
+        "runtime/far/b.py": "",
+        "runtime/far/d.py": "from refold.near.c import C",
+    }
+    graph = import_graph(planted(files))
+    assert circles(graph) == []
+    assert folders_without_order(graph) == {"runtime": [["far", "near"]]}
+    assert folders_without_order(import_graph(planted({**files, "runtime/far/d.py": ""}))) == {}
+
+
+def overfull_folders(sources: Sources) -> dict[str, int]:
+    files: dict[str, int] = defaultdict(int)
+    for name in sources:
+        files[str(Path(name).parent)] += Path(name).name != "__init__.py"
+    return {folder: count for folder, count in files.items() if count > FOLDER_FILES_MAX}
+
+
+def test_a_folder_can_be_seen_at_a_glance() -> None:
+    assert overfull_folders(product()) == {}
+
+
+def test_an_overfull_folder_is_found() -> None:
+    files = {f"events/{place}.py": "" for place in range(FOLDER_FILES_MAX)}
+    assert overfull_folders(planted({**files, "events/__init__.py": "", "events/more/a.py": ""})) == {}
+    assert overfull_folders(planted({**files, "events/one.py": ""})) == {"events": FOLDER_FILES_MAX + 1}
+
+
+def folders_without_a_guide(sources: Sources) -> list[str]:
+    """Return the folders whose `__init__` does not say in its docstring what to read first, and that it is there."""
+    modules = {dotted(name) for name in sources}
+    found: list[str] = []
+    for folder in sorted({str(Path(name).parent) for name in sources}):
+        front = sources.get(f"{folder}/__init__.py")
+        named = re.search(r"\bRead\s+`([\w.]+)`", (ast.get_docstring(front) or "") if front is not None else "")
+        if named is None or not {named[1], f"{dotted(f'{folder}/__init__.py')}.{named[1]}"} & modules:
+            found.append(folder)
+    return found
+
+
+def test_a_folder_says_what_to_read_first() -> None:
+    assert folders_without_a_guide(product()) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"events/__init__.py": '"""Data.\n\nRead `a` first."""', "events/a.py": ""}, []),
+        ({"events/__init__.py": '"""Data.\n\nRead `refold.events.a` first."""', "events/a.py": ""}, []),
+        ({"events/__init__.py": '"""Data.\n\nRead `b` first."""', "events/a.py": ""}, ["events"]),
+        ({"events/__init__.py": '"""Data."""', "events/a.py": ""}, ["events"]),
+        ({"events/a.py": ""}, ["events"]),
+    ],
+)
+def test_a_folder_without_a_guide_is_found(files: dict[str, str], found: list[str]) -> None:
+    assert folders_without_a_guide(planted(files)) == found
+
+
 def impure_imports(path: Path) -> set[str]:
     outside = {name for _, name in imports(tree_of(path)) if imported_layer(name) is None}
     # A layer's front door loads its modules when they are first used.
@@ -306,17 +464,35 @@ def test_a_module_holds_one_idea() -> None:
     assert broken(lines_too_many) == {}
 
 
-def long_functions(path: Path) -> list[str]:
-    return [
-        f"line {node.lineno}: {node.name}"
-        for node in ast.walk(tree_of(path))
+def functions(tree: ast.Module) -> dict[str, int]:
+    """Return the lines of each function, by its first line and its name."""
+    return {
+        f"line {node.lineno}: {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (node.end_lineno or node.lineno) - node.lineno + 1 > FUNCTION_LINES_MAX
-    ]
+    }
+
+
+def long_functions(tree: ast.Module) -> list[str]:
+    return [name for name, lines in functions(tree).items() if lines > FUNCTION_LINES_MAX]
+
+
+def p90(lengths: Iterable[int]) -> int:
+    """Return the length that at most one of ten exceeds."""
+    ordered = sorted(lengths)
+    return ordered[-(len(ordered) // 10) - 1]
 
 
 def test_functions_fit_on_a_page() -> None:
-    assert broken(long_functions) == {}
+    assert broken(lambda path: long_functions(tree_of(path))) == {}
+    assert p90(lines for path in MODULES for lines in functions(tree_of(path)).values()) <= FUNCTION_LINES_P90_MAX
+
+
+def test_a_long_function_is_found_and_one_of_ten_may_be_longer_than_the_others() -> None:
+    source = "def fits():\n" + "    a = 1\n" * (FUNCTION_LINES_MAX - 1) + "async def long():\n" + "    a = 1\n" * 100
+    assert functions(ast.parse(source)) == {"line 1: fits": 100, "line 101: long": 101}
+    assert long_functions(ast.parse(source)) == ["line 101: long"]
+    assert (p90([*[1] * 9, 99]), p90([*[1] * 8, 99, 99]), p90([*[1] * 8, 99])) == (1, 99, 99)
 
 
 def vague_words(path: Path) -> set[str]:

@@ -18,7 +18,16 @@ from refold.options import Settings
 from refold.tools.definition import OfferOptions, ToolOptions
 from tests.test_public_names import PACKAGES
 
-REPLAY = ("NotReplayed", "ReplayReport", "replay", "replay_sync", "state_at")
+REPLAY = (
+    "NotReplayed",
+    "RecordedRequest",
+    "ReplayReport",
+    "follow_log",
+    "recorded_request",
+    "replay",
+    "replay_sync",
+    "state_at",
+)
 
 NAMES = sorted({f"{package}.{name}" for package in PACKAGES for name in import_module(package).__all__}) + [
     f"refold.replay.{name}" for name in REPLAY

@@ -33,9 +33,9 @@ from refold.actors.effects import CancelEffect, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import TextBlock
-from refold.events.core.contract import Effect, WaitUntil
 from refold.events.core.errors import CommandRejected, CoreFailed, LogFormatError
 from refold.events.core.ids import AgentId, RunId, SessionId, StreamName, event_ref, kind_and_identifier, stream_name
+from refold.events.core.pure_core import Effect, WaitUntil
 from refold.events.core.records import StoredEvent
 from refold.events.kinds.tool import TOOL_KIND
 from refold.events.model.configuration import AgentConfiguration

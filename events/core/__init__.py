@@ -1,4 +1,4 @@
-"""What every core is made of: events, content, identifiers, errors, codec, the contract of four pure functions.
+"""What every core is made of: its contract, events, content, identifiers, errors, codec.
 
-Read `pure_core` first.
+Read `pure_core` first, which says what the four functions are; `codec` and `records` are how events enter a store.
 """

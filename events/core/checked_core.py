@@ -1,34 +1,44 @@
-"""A user's core, with everything around it that it need not do itself.
+"""A user's core with the checks around it that hold it to the contract.
 
-Read `refold.events.core.pure_core` first. Versions are counted; keyed commands take effect once; an error of the user's
-code names the function and what it was given. The rule protected here is that of replay: what the live actor evolves is
-exactly what the log gives back. So every event takes the way through the codec when it is decided, before anything is
-made of it: a list that its sender still holds, an integer where the type says float, can make no difference. And no
-function but `evolve` may change the state; `refold.events.core.checked_core` says how that is seen.
+Read `refold.events.core.pure_core` first: `CheckedCore` is a `PureCore` around another one. It counts versions, has a
+keyed command take effect once, and names the function and what it was given where the user's code fails. The rule
+protected here is that of replay: what the live actor evolves is exactly what the log gives back. So every event takes
+the way through the codec when it is decided, before anything is made of it: a list that its sender still holds, an
+integer where the type says float, can make no difference.
 
-Whether a user's function left the state alone that it was shown.
-
-A state that anything but `evolve` changes is not what the log adds up to: the live actor decides by it, and the next
-one, folded from the log, does not. So the state is written down before and after `admit`, `react` and `pending`, and
-compared. The rule: this costs some microseconds on average, also where states are large. A state of up to `SMALL_BYTES`
-is always looked at, a larger one once for each `BYTES_PER_CALL` that it has, and one beyond `LARGE_BYTES` even less;
-`refold.scenarios.core_exploration` looks always.
+And no function but `evolve` may change the state, since the next actor, folded from the log, would decide by another
+one. So the state is encoded before and after `admit`, `react` and `pending`, and compared. That must cost only some
+microseconds on average, also where states are large: a state of up to `SMALL_BYTES` is always compared, a larger one
+once for each `BYTES_PER_CALL` that it has, and one beyond `LARGE_BYTES` even less often;
+`refold.scenarios.core_exploration` compares always.
 """
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from types import NoneType
-from typing import Any, Generic, TypeGuard, TypeVar, get_args, get_origin
+from typing import Any, TypeGuard, TypeVar, get_args
 
 import msgspec
 
 from refold.events.core.cleaning import clean_text
 from refold.events.core.codec import EventCodec, Upcasters
-from refold.events.core.contract import Core, Effect, Recorded, WaitUntil
 from refold.events.core.errors import CommandRejected, ConfigError, CoreFailed
 from refold.events.core.event import Event
-from refold.events.core.pure_core import C, CommandKey, E, KeyedCommand, KeyedEvent, PureCore, RecordedKey, S, State
+from refold.events.core.pure_core import (
+    C,
+    CommandKey,
+    E,
+    Effect,
+    KeyedCommand,
+    KeyedEvent,
+    PureCore,
+    Recorded,
+    RecordedKey,
+    State,
+    WaitUntil,
+    types_of,
+)
 
 SMALL_BYTES = 1024
 """A state that takes no more is looked at in every call."""
@@ -84,13 +94,14 @@ class StateWatch:
 
 
 R = TypeVar("R")
+S = TypeVar("S", bound=State)
 
 DUE_SINCE_US = 946_684_800_000_000
 """The year 2000: a time before it is one in another unit."""
 
 
-class CheckedCore(Core[S, C, E], Generic[S, C, E]):
-    """The `Core` made of a user's, and the codec of its events.
+class CheckedCore(PureCore[S, C, E]):
+    """A user's core with the checks around it, and the codec of its events.
 
     Args:
         core: the user's class, or an instance of it.
@@ -103,7 +114,7 @@ class CheckedCore(Core[S, C, E], Generic[S, C, E]):
     def __init__(self, core: type[PureCore[S, C, E]] | PureCore[S, C, E], *, always_watched: bool = False) -> None:
         self.functions: PureCore[S, C, E] = core() if isinstance(core, type) else core
         self.name = type(self.functions).__name__
-        state, commands, events = _types_of(type(self.functions))
+        state, commands, events = types_of(type(self.functions))
         self._state_type: type[S] = _checked_state(self.name, state)
         self.command_types = _structs(self.name, "commands", commands, msgspec.Struct)
         """Every class of command."""
@@ -125,10 +136,6 @@ class CheckedCore(Core[S, C, E], Generic[S, C, E]):
     def initial(self) -> S:
         """Return the state before the first event."""
         return self._state_type()
-
-    def version(self, state: S) -> int:
-        """Return how many events `state` has evolved through."""
-        return state.version
 
     def admit(self, state: S, command: C) -> E | Recorded:
         """Return the stimulus that `command` becomes, or that it has been recorded before.
@@ -327,22 +334,6 @@ def _key_of(command: object) -> CommandKey | None:
 def _fields_of(command: type[KeyedCommand]) -> tuple[tuple[str, object], ...]:
     """Return the name and the default of each field; msgspec works that out anew each time that it is asked."""
     return tuple((field.name, field.default) for field in msgspec.structs.fields(command))
-
-
-def _types_of(core: type[object]) -> tuple[object, object, object]:
-    """Return the three types that a core's class was made with."""
-    for cls in core.__mro__:
-        for base in getattr(cls, "__orig_bases__", ()):
-            arguments = get_args(base)
-            if get_origin(base) is PureCore and len(arguments) == 3 and not any(map(_is_open, arguments)):
-                return arguments[0], arguments[1], arguments[2]
-    raise ConfigError(
-        f"{core.__name__} must say its types: class {core.__name__}(PureCore[StateType, CommandTypes, EventTypes])"
-    )
-
-
-def _is_open(argument: object) -> bool:
-    return isinstance(argument, TypeVar | str) or not (hasattr(argument, "__mro__") or get_args(argument))
 
 
 def _checked_state(core: str, state: Any) -> Any:

@@ -1,4 +1,13 @@
-"""What a user writes for an event-sourced actor of their own: a state, commands, events, and a class of pure functions.
+"""The one contract of an event-sourced actor: a state, commands, events, and a class of four pure functions.
+
+    admit(state, command)  -> stimulus event, or a refusal       may this happen now?
+    evolve(state, event)   -> state                              what is true after it?
+    react(state, event)    -> consequence events                 what do we decide from it?
+    pending(state)         -> effects that should be in flight   what work must be going on now?
+
+`plan` takes a command through the first three and gives the batch to append; `replan` does the same from a recorded
+stimulus, which is all that `core` replay needs. The session, tools, the runtime, memories and a user's own actors are
+all written in this way:
 
     class Deposited(Event, frozen=True, kw_only=True, tag="account.deposited.v1"):
         amount: int
@@ -10,30 +19,79 @@
         def admit(self, state, command): ...
         def evolve(self, state, event): ...
 
-Read `refold.events.core.contract` for the four functions, and `refold.events.core.checked_core` for what is done around
-them. The rule: a core is pure. It reads no clock (an event's time is `event.at`), no randomness and no world;
-identifiers derive from `state.version`; and it changes nothing but the state that `evolve` is given. Times are
-integers, microseconds since the epoch, UTC; `SECOND_US` is a second.
+The rule: a core is pure. It reads no clock (an event's time is `event.at`), no randomness and no world; identifiers
+derive from `state.version`; and it changes nothing but the state that `evolve` is given. So the same state and the same
+stimulus always give the same batch. `refold.events.core.checked_core` holds a user's core to that rule; the session's
+runs without those checks. Times are integers, microseconds since the epoch, UTC; `SECOND_US` is a second.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, Generic, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
 import msgspec
 
 from refold.events.core.codec import Upcaster
-from refold.events.core.contract import Effect, Recorded, WaitUntil
+from refold.events.core.errors import ConfigError, CoreFailed, LogFormatError
 from refold.events.core.event import Event
 
+CONSEQUENCES_MAX = 100_000
+"""Most events of one batch; a core that decides more is taken to be circling."""
 
-class RecordedKey(msgspec.Struct, frozen=True, gc=False):
+
+class Effect(msgspec.Struct, frozen=True, kw_only=True):
+    """Work outside that a state asks for. Two effects with one key are the same work."""
+
+    idle: ClassVar[bool] = False
+    """Whether it only waits, so that nobody need wait for its end."""
+
+    key: str
+    """Names the work in the log and in the process; without spaces."""
+    causation: int = 0
+    """Version of the event that asked for it; 0 = that of the stimulus after which it was first wanted."""
+    correlation: int = 0
+    """Version of the input that it goes back to; 0 = that of the same stimulus."""
+
+
+class Wait(Effect, frozen=True, kw_only=True):
+    """Wait for a command from outside; nothing is begun for it and nothing ended."""
+
+    idle: ClassVar[bool] = True
+
+
+class WaitUntil(Wait, frozen=True, kw_only=True):
+    """Report when a time has come; the shell does this by itself.
+
+    `WaitUntil(key="reminder", due_at=event.at + 5 * SECOND_US)` comes five seconds after that event.
+    """
+
+    due_at: int
+    """Microseconds since the epoch, UTC: the unit of `Event.at`."""
+    pause: bool = False
+    """A length of time counts, not the calendar: the wait also ends when so much time has passed on a wall clock that
+    was set back."""
+
+
+class Recorded(msgspec.Struct, frozen=True):
+    """What `admit` answers where the command has been recorded before: nothing more is to be done."""
+
+    version: int
+    """Of the stimulus that it became then; 0 where there was nothing to do and nothing was recorded."""
+
+
+class RecordedKey(msgspec.Struct, gc=False):
     """A key under which a command was recorded."""
 
     version: int
     """Of the event that the command became."""
     digest: str
     """Of the command, so that another one under the same key is refused."""
+
+
+class Versioned(Protocol):
+    """Any state: it knows how many events it has evolved through."""
+
+    version: int
 
 
 class State(msgspec.Struct, kw_only=True):
@@ -74,7 +132,7 @@ class KeyedEvent(Event, frozen=True, kw_only=True):
     """Set by Refold."""
 
 
-S = TypeVar("S", bound=State)
+S = TypeVar("S", bound=Versioned)
 C = TypeVar("C")
 E = TypeVar("E", bound=Event)
 
@@ -89,6 +147,15 @@ class PureCore(ABC, Generic[S, C, E]):
     upcasters: ClassVar[Mapping[str, tuple[str, Upcaster]]] = {}
     """From an event's tag of the past to the next tag, and the function that makes the step."""
 
+    def initial(self) -> S:
+        """Return the state before the first event: the defaults of its class."""
+        state: S = types_of(type(self))[0]()
+        return state
+
+    def version(self, state: S) -> int:
+        """Return how many events `state` has evolved through."""
+        return state.version
+
     @abstractmethod
     def admit(self, state: S, command: C) -> E | Recorded:
         """Return the event that `command` becomes, or `Recorded` where there is nothing to do.
@@ -102,10 +169,10 @@ class PureCore(ABC, Generic[S, C, E]):
 
     @abstractmethod
     def evolve(self, state: S, event: E) -> S:
-        """Return what is true after `event`; it may change `state` and return it. It never refuses."""
+        """Return what is true after `event`; it may change `state`, which its caller owns. It never refuses."""
 
     def react(self, state: S, event: E) -> Sequence[E]:
-        """Return what follows from `event`, which `state` already includes, oldest first; `state` stays as it is."""
+        """Return what follows from `event`, which `state` already includes, oldest first; `state` is not changed."""
         return ()
 
     def pending(self, state: S) -> Sequence[Effect]:
@@ -127,3 +194,99 @@ class PureCore(ABC, Generic[S, C, E]):
         returns is done again after a growing pause.
         """
         return None
+
+
+def types_of(core: type[PureCore[Any, Any, Any]]) -> tuple[Any, Any, Any]:
+    """Return the three types that a core's class was made with.
+
+    Raises:
+        ConfigError: it was made without them.
+    """
+    for cls in core.__mro__:
+        for base in getattr(cls, "__orig_bases__", ()):
+            arguments = get_args(base)
+            if get_origin(base) is PureCore and len(arguments) == 3 and not any(map(_is_open, arguments)):
+                return arguments[0], arguments[1], arguments[2]
+    raise ConfigError(
+        f"{core.__name__} must say its types: class {core.__name__}(PureCore[StateType, CommandTypes, EventTypes])"
+    )
+
+
+def _is_open(argument: object) -> bool:
+    return isinstance(argument, TypeVar | str) or not (hasattr(argument, "__mro__") or get_args(argument))
+
+
+class Plan(msgspec.Struct, Generic[S, E], frozen=True):
+    """A batch that is decided and not yet appended."""
+
+    state: S
+    """After the batch."""
+    events: tuple[E, ...]
+    """Stimulus first, each stamped with the batch's time."""
+
+
+def plan(core: PureCore[S, C, E], state: S, command: C, at: int) -> Plan[S, E] | Recorded:
+    """Decide what `command` causes in `state`, which is used up: go on from the returned one, or fold anew.
+
+    Args:
+        core: the four functions.
+        state: owned by the caller.
+        command: what arrived.
+        at: microseconds since the epoch, UTC; not before the state's last event.
+
+    Raises:
+        CommandRejected: nothing is to be recorded, and `state` is unchanged.
+        CoreFailed: a function of a user's core failed, or the consequences do not end.
+    """
+    stimulus = core.admit(state, command)
+    if isinstance(stimulus, Recorded):
+        return stimulus
+    return replan(core, state, stimulus, at)
+
+
+def replan(core: PureCore[S, C, E], state: S, stimulus: E, at: int) -> Plan[S, E]:
+    """Decide what follows from `stimulus`: each event is followed by what it causes before its next sibling is.
+
+    Raises:
+        CoreFailed: the consequences do not end, or a function of a user's core failed.
+    """
+    # A stack, so that the batch is in depth-first order: `react` never sees a state that lacks the consequences of an
+    # older sibling, and a decision is never taken from a state that is out of date. Live and in replay alike, the batch
+    # follows from the stimulus alone; that is why the log records commands only as what they became.
+    events: list[E] = []
+    waiting: list[E] = [stimulus]
+    while waiting:
+        event = waiting.pop()
+        msgspec.structs.force_setattr(event, "at", at)  # Ours alone until the batch is decided.
+        state = core.evolve(state, event)
+        events.append(event)
+        consequences = core.react(state, event)
+        if consequences:
+            waiting.extend(reversed(consequences))
+        if len(events) > CONSEQUENCES_MAX:
+            name = getattr(core, "name", type(core).__name__)
+            raise CoreFailed(
+                f"{name}.react is circling: a {type(stimulus).__name__} has more than {CONSEQUENCES_MAX:,} consequences"
+            )
+    return Plan(state, tuple(events))
+
+
+def evolve_all(core: PureCore[S, C, E], events: Iterable[E], state: S | None = None) -> S:
+    """Return the state after `events`, from the beginning or from `state`, which is used up.
+
+    Raises:
+        LogFormatError: an event contradicts those before it, so that no core can have decided it.
+    """
+    current = core.initial() if state is None else state
+    evolve = core.evolve
+    version = before = core.version(current)
+    try:
+        for version, event in enumerate(events, before + 1):  # noqa: B007 - for the error
+            current = evolve(current, event)
+    except (AssertionError, CoreFailed, LookupError, AttributeError, TypeError, ValueError) as error:
+        plain = isinstance(error, AssertionError | CoreFailed)
+        said = str(error) if plain else f"{type(error).__name__}: {error}"
+        raise LogFormatError(
+            f"version {version} contradicts the events before it: {said}; `refold check` says where"
+        ) from error
+    return current

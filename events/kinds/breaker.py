@@ -21,10 +21,9 @@ from typing import Literal, TypeAlias, assert_never
 import msgspec
 
 from refold.events.core.checked_core import CheckedCore
-from refold.events.core.contract import Recorded
 from refold.events.core.errors import CircuitOpen
 from refold.events.core.event import SECOND_US
-from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, State
+from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 
 BREAKER_KIND = "breaker"
 """Kind of a breaker's address and stream."""

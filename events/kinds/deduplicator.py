@@ -9,8 +9,7 @@ from typing import TypeAlias, assert_never
 import msgspec
 
 from refold.events.core.checked_core import CheckedCore
-from refold.events.core.contract import Recorded
-from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, State
+from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 
 DEDUP_KIND = "dedup"
 """Kind of a deduplicator's address and stream."""

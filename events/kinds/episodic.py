@@ -14,10 +14,9 @@ from typing import assert_never
 import msgspec
 
 from refold.events.core.checked_core import CheckedCore
-from refold.events.core.contract import Recorded
 from refold.events.core.errors import AgentMemoryError
 from refold.events.core.ids import MemoryId
-from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, State
+from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 from refold.events.kinds.indexing import RecentChanges
 
 MEMORY_KIND = "memory"

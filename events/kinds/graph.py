@@ -14,10 +14,9 @@ import msgspec
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.cleaning import Unrecordable, clean_json
 from refold.events.core.content import Json, JsonObject
-from refold.events.core.contract import Recorded
 from refold.events.core.errors import ConfigError, GraphError
 from refold.events.core.ids import checked_identifier
-from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, State
+from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 
 GRAPH_KIND: Final = "graph"
 

@@ -8,9 +8,9 @@ from typing import TypeAlias, assert_never, get_args
 import msgspec
 
 from refold.events.core.codec import NEWER_REFOLD, EventCodec
-from refold.events.core.contract import Effect
 from refold.events.core.event import Event
 from refold.events.core.ids import StreamName, stream_name
+from refold.events.core.pure_core import PureCore
 from refold.events.model.configuration import CodeIdentity
 
 RUNTIME_STREAM: StreamName = stream_name("runtime", "log")
@@ -74,16 +74,8 @@ class RuntimeState(msgspec.Struct):
     """Failures of actors, by address."""
 
 
-class RuntimeCore:
+class RuntimeCore(PureCore[RuntimeState, RuntimeCommand, RuntimeEvent]):
     """The four pure functions of a runtime."""
-
-    def initial(self) -> RuntimeState:
-        """Return the state before the first event."""
-        return RuntimeState()
-
-    def version(self, state: RuntimeState) -> int:
-        """Return how many events `state` has evolved through."""
-        return state.version
 
     def admit(self, state: RuntimeState, command: RuntimeCommand) -> RuntimeEvent:
         """Return `command`: a fact is not refused."""
@@ -105,14 +97,6 @@ class RuntimeCore:
             case _:
                 assert_never(event)
         return state
-
-    def react(self, state: RuntimeState, event: RuntimeEvent) -> list[RuntimeEvent]:
-        """Return nothing: a runtime's facts have no consequences of its own."""
-        return []
-
-    def pending(self, state: RuntimeState) -> list[Effect]:
-        """Return nothing: a runtime has no work of its own."""
-        return []
 
 
 RUNTIME_CORE = RuntimeCore()

@@ -10,9 +10,9 @@ from typing import TypeAlias, assert_never, get_args
 import msgspec
 
 from refold.events.core.codec import NEWER_REFOLD, EventCodec
-from refold.events.core.contract import Effect, Recorded
 from refold.events.core.event import Event
 from refold.events.core.ids import EventRef
+from refold.events.core.pure_core import PureCore, Recorded
 from refold.events.model.configuration import ToolSpec
 
 
@@ -65,16 +65,8 @@ class ToolState(msgspec.Struct):
     """Calls that were given up."""
 
 
-class ToolCore:
+class ToolCore(PureCore[ToolState, ToolCommand, ToolEvent]):
     """The four pure functions of a tool."""
-
-    def initial(self) -> ToolState:
-        """Return the state before the first event."""
-        return ToolState()
-
-    def version(self, state: ToolState) -> int:
-        """Return how many events `state` has evolved through."""
-        return state.version
 
     def admit(self, state: ToolState, command: ToolCommand) -> ToolEvent | Recorded:
         """Return the stimulus that `command` becomes, or that there is nothing to record."""
@@ -97,14 +89,6 @@ class ToolCore:
             case _:
                 assert_never(event)
         return state
-
-    def react(self, state: ToolState, event: ToolEvent) -> list[ToolEvent]:
-        """Return nothing: a tool's facts have no consequences of its own."""
-        return []
-
-    def pending(self, state: ToolState) -> list[Effect]:
-        """Return nothing: calls are the sessions' effects."""
-        return []
 
 
 TOOL_CORE = ToolCore()

@@ -11,9 +11,8 @@ from typing import assert_never
 import msgspec
 
 from refold.events.core.checked_core import CheckedCore
-from refold.events.core.contract import Recorded
 from refold.events.core.errors import AgentMemoryError
-from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, State
+from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 
 WORKING_KIND = "working"
 

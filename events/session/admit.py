@@ -8,9 +8,9 @@ history does not get in.
 from typing import assert_never
 
 from refold.events.core.content import AnswerContent, TextBlock, ToolUseBlock, tool_uses, without_blanks
-from refold.events.core.contract import Recorded, WaitUntil
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import ToolCallId
+from refold.events.core.pure_core import Recorded, WaitUntil
 from refold.events.model.context_window import summary_fault
 from refold.events.session import commands
 from refold.events.session import events as ev
@@ -18,7 +18,7 @@ from refold.events.session.normalise import imported_messages
 from refold.events.session.react import pending
 from refold.events.session.state import (
     CALL_ID,
-    KeyedCommand,
+    CommandWord,
     SessionState,
     awaits_step,
     content_digest,
@@ -144,13 +144,13 @@ def _admit_turn(state: SessionState, command: commands.AllowTurn) -> ev.SessionE
     return ev.TurnAllowed(run=run.id, turn=run.turns + 1)
 
 
-def _recorded(state: SessionState, word: KeyedCommand, key: str | None, content: object) -> Recorded | None:
+def _recorded(state: SessionState, word: CommandWord, key: str | None, content: object) -> Recorded | None:
     """Return what the command with `key` became before, if it is the same command; `content` None matches any."""
     digest = content_digest(content) if key is not None and content is not None else None
     return _recorded_as(state, word, key, digest)
 
 
-def _recorded_as(state: SessionState, word: KeyedCommand, key: str | None, digest: str | None) -> Recorded | None:
+def _recorded_as(state: SessionState, word: CommandWord, key: str | None, digest: str | None) -> Recorded | None:
     record = state.keys.get(key) if key is not None else None
     if record is None:
         return None

@@ -27,10 +27,10 @@ from refold.events.session.state import (
     CALL_ID,
     Ending,
     FinishedRun,
-    KeyRecord,
     QueuedInput,
     Run,
     ScheduledInput,
+    SessionKey,
     SessionState,
     awaits_person,
     budget_spent,
@@ -56,7 +56,7 @@ def _configured(state: SessionState, event: ev.AgentConfigured) -> None:
 def _imported(state: SessionState, event: ev.HistoryImported) -> None:
     state.messages.extend(event.messages)
     if event.key is not None:
-        state.keys[event.key] = KeyRecord("import", event.digest, state.version)
+        state.keys[event.key] = SessionKey(state.version, event.digest, "import")
     last = event.messages[-1] if event.messages else None
     if last is not None and last.role == "assistant" and (uses := tool_uses(last.content)):
         state.turn = turn_of(state, uses, (ev.Verdict(),) * len(uses))
@@ -69,7 +69,7 @@ def _cleared(state: SessionState, event: ev.HistoryCleared) -> None:
     state.messages = []
     state.cleared = state.version
     if event.key is not None:
-        state.keys[event.key] = KeyRecord("clear", "", state.version)
+        state.keys[event.key] = SessionKey(state.version, "", "clear")
 
 
 def _remember_calls(state: SessionState, messages: list[Message]) -> None:
@@ -85,7 +85,7 @@ def _timer_set(state: SessionState, event: ev.TimerSet) -> None:
     insort(state.scheduled, scheduled, key=lambda entry: (entry.due_at, entry.version))
     if event.key is not None:
         digest = content_digest(event.original or event.content)
-        state.keys[event.key] = KeyRecord("send", digest, state.version, run_of_input(state.version))
+        state.keys[event.key] = SessionKey(state.version, digest, "send", run_of_input(state.version))
 
 
 def _input_queued(state: SessionState, event: ev.InputQueued) -> None:
@@ -94,7 +94,7 @@ def _input_queued(state: SessionState, event: ev.InputQueued) -> None:
     if event.key is not None and not event.scheduled:
         cancelled = state.version if event.cancelled else 0
         digest = content_digest(event.original or event.content)
-        state.keys[event.key] = KeyRecord("send", digest, state.version, run, cancelled=cancelled)
+        state.keys[event.key] = SessionKey(state.version, digest, "send", run, cancelled=cancelled)
     if event.scheduled:
         state.due = None
     if event.joins is None:
@@ -231,7 +231,7 @@ def _retry_scheduled(state: SessionState, event: ev.RetryScheduled) -> None:
 
 def _cancel_requested(state: SessionState, event: ev.CancelRequested) -> None:
     if event.key is not None:
-        state.keys[event.key] = KeyRecord("cancel", content_digest(event.run), state.version)
+        state.keys[event.key] = SessionKey(state.version, content_digest(event.run), "cancel")
     run = state.run
     if run is not None and run.id == event.run:
         run.phase, run.ending = "ending", Ending("cancelled")

@@ -18,7 +18,7 @@ from refold.events.session import events as ev
 from refold.events.session.state import (
     Call,
     Ending,
-    KeyRecord,
+    SessionKey,
     SessionState,
     Turn,
     action_of,
@@ -76,7 +76,7 @@ def approval_decided(state: SessionState, event: ev.ToolApprovalDecided) -> None
         state.allowed_actions.setdefault(action_of(call), state.version)
     if event.key is not None:
         digest = decision_digest(event.call, event.allowed, event.always)
-        state.keys[event.key] = KeyRecord("decide", digest, state.version)
+        state.keys[event.key] = SessionKey(state.version, digest, "decide")
 
 
 def call_started(state: SessionState, event: ev.ToolCallStarted) -> None:

@@ -1,6 +1,6 @@
 """What a session decides: `react` and `pending`.
 
-Read `refold.events.session.state` first, and `refold.events.core.contract` for what the functions are. `react` takes
+Read `refold.events.session.state` first, and `refold.events.core.pure_core` for what the functions are. `react` takes
 one small step at a time: `_next` looks at the state and names the one event that follows, and `plan` asks again after
 it, so no decision is ever taken from a state that is out of date. The rule protected here: a run ends exactly once, and
 never before each of its calls has exactly one result.
@@ -17,8 +17,8 @@ from refold.events.core.content import (
     JsonObject,
     TextBlock,
 )
-from refold.events.core.contract import Effect, Wait, WaitUntil
 from refold.events.core.ids import ToolCallId
+from refold.events.core.pure_core import Effect, Wait, WaitUntil
 from refold.events.model.retry import attempts_counted, retry_delay_us
 from refold.events.session import events as ev
 from refold.events.session.state import (

@@ -24,6 +24,7 @@ from refold.events.core.content import (
     error_result,
 )
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
+from refold.events.core.pure_core import RecordedKey
 from refold.events.model.configuration import AgentConfiguration, ToolPolicy
 from refold.events.model.messages import StopReason
 from refold.events.model.spending import Usage, overspent
@@ -193,17 +194,14 @@ class FinishedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Of its terminal event."""
 
 
-KeyedCommand = Literal["send", "cancel", "decide", "import", "clear"]
+CommandWord = Literal["send", "cancel", "decide", "import", "clear"]
 """Commands that take an idempotency key."""
 
 
-class KeyRecord(msgspec.Struct):
-    """What a command with a key became."""
+class SessionKey(RecordedKey, gc=True):
+    """A key under which a session recorded a command, and what became of the run that it began."""
 
-    command: KeyedCommand
-    digest: str
-    version: int
-    """Of the stimulus."""
+    command: CommandWord
     run: RunId | None = None
     """The run of an input."""
     terminal: int = 0
@@ -231,7 +229,7 @@ class SessionState(msgspec.Struct):
     queue: list[QueuedInput] = []
     run: Run | None = None
     last_run: FinishedRun | None = None
-    keys: dict[str, KeyRecord] = {}
+    keys: dict[str, SessionKey] = {}
     usage: Usage = Usage()
     cost: float = 0.0
     """What that costs, as far as prices are known."""

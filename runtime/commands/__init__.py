@@ -1,4 +1,5 @@
-"""The commands behind `refold`: one module each, put together in `refold.commands.cli`.
+"""The commands behind `refold`: one module each, in `run`, `look` and `steer`.
 
-`execution` runs a command and turns errors into exit codes; `output` writes text and JSON.
+Read `cli` first, which puts them together; `execution` runs a command and turns errors into exit codes, `output` writes
+text and JSON.
 """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, run_command
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, command
 from refold.commands.output import cell, console, table, tell_error, write_json, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -18,7 +18,8 @@ WORDS_CHARACTERS = 64
 """After so many characters the words of a batch are cut."""
 
 
-def demo(
+@command
+async def demo(
     log: Annotated[
         Path | None,
         typer.Option(
@@ -29,7 +30,7 @@ def demo(
         ),
     ] = None,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Watch an agent be killed in the middle of a tool, go on, and replay.
 
     It looks into a log of a web shop with real tools; its model plays a script, so it needs no key and no network. Its
@@ -40,10 +41,6 @@ def demo(
     said, batches: [{first_version, last_version, events, words}], version, in_flight}], claims: [{name, holds,
     words}], held, replay, check, seconds}.
     """
-    run_command(_demo(log, as_json))
-
-
-async def _demo(log: Path | None, as_json: bool) -> int:
     from refold.demo.story import ProcessWentWrong, files_beside, tell_story
 
     files = files_beside(log)
@@ -85,11 +82,11 @@ def _write_end(to: "Console", story: "Story") -> None:
         write_paragraph(to, shown, indent=2, style="" if claim.holds else "bold red")
     write_paragraph(to, f"\nThat took {story.seconds:.1f} s. Look at it yourself:", style="bold")
     log = shlex.quote(story.log)
-    for command in (
+    for line in (
         f"refold show {log} {story.session}",
         f"refold show {log} {story.session} --events",
         f"refold replay {log}",
         f"refold check {log}",
         f"cat {shlex.quote(story.report)}",
     ):
-        write_paragraph(to, command, indent=2)
+        write_paragraph(to, line, indent=2)

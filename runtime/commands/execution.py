@@ -10,8 +10,9 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn, ParamSpec, TextIO
 
 import typer
 
@@ -73,6 +74,19 @@ KindOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON document instead of text.")]
+
+
+P = ParamSpec("P")
+
+
+def command(work: Callable[P, Coroutine[None, None, int]]) -> Callable[P, None]:
+    """Return the command that runs a coroutine function to its end and leaves with the exit code that it returns."""
+
+    @wraps(work)
+    def run(*arguments: P.args, **options: P.kwargs) -> None:
+        run_command(work(*arguments, **options))
+
+    return run
 
 
 def run_command(work: Coroutine[None, None, int]) -> NoReturn:

@@ -22,16 +22,8 @@ from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import text_of
 from refold.events.core.errors import ConfigError, RefoldError
 from refold.events.core.ids import stream_name
+from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
-from refold.events.session.events import (
-    InputQueued,
-    ModelRequested,
-    ModelResponded,
-    RunCompleted,
-    RunStarted,
-    SessionEvent,
-    ToolCallStarted,
-)
 from refold.inspection.check import CheckReport, check_log
 from refold.inspection.log_reading import opened
 from refold.inspection.summaries import event_words
@@ -41,10 +33,13 @@ KILLS = (("summarise", 0.4), ("open_ticket", 0.03), (None, 0.03))
 """For each process: the tool in whose body it is killed, and how many seconds `summarise` rests after each piece. The
 first one is slow, so that there is time to kill it on a busy machine."""
 
+UNTOLD = (ev.RunStarted, ev.ModelRequested, ev.ToolCallStarted)
+"""Events that say nothing beyond their types."""
+
 SILENCE_S_MAX = 30.0
 """A process that announces nothing for so long has failed."""
 
-STARTED = str(ToolCallStarted.__struct_config__.tag)
+STARTED = str(ev.ToolCallStarted.__struct_config__.tag)
 
 _decoder: msgspec.json.Decoder[Announcement] = msgspec.json.Decoder(Announcement)
 
@@ -152,7 +147,7 @@ async def tell_story(files: Files, on_life: Callable[[Life], object]) -> Story:
     """
     began = time.monotonic()
     lives: list[Life] = []
-    events: list[RecordedEvent[SessionEvent]] = []
+    events: list[RecordedEvent[ev.SessionEvent]] = []
     for kill_in, pause_s in KILLS:
         pid, exit_code, killed_in, said = await run_process(files, kill_in, pause_s)
         known = len(events)
@@ -170,7 +165,7 @@ async def tell_story(files: Files, on_life: Callable[[Life], object]) -> Story:
         on_life(life)
     replayed, checked = await replay(files.log), await check_log(files.log)
     claims = claims_of(lives, events, len(filed_tickets(files.tickets)), replayed, checked)
-    answers = [recorded.event for recorded in events if isinstance(recorded.event, ModelResponded)]
+    answers = [recorded.event for recorded in events if isinstance(recorded.event, ev.ModelResponded)]
     return Story(
         log=str(files.log),
         tickets=str(files.tickets),
@@ -245,7 +240,7 @@ def in_the_middle(tool: str, said: Sequence[Announcement]) -> BodyRuns | None:
     return under_way if under_way is not None and started <= {under_way.call} else None
 
 
-async def _read(log: Path) -> tuple[list[RecordedEvent[SessionEvent]], tuple[str, ...]]:
+async def _read(log: Path) -> tuple[list[RecordedEvent[ev.SessionEvent]], tuple[str, ...]]:
     """Return the session's events, and the effects that the log says are in flight."""
     stream = stream_name(SESSION_KIND, SESSION)
     async with opened(log) as store:
@@ -254,11 +249,15 @@ async def _read(log: Path) -> tuple[list[RecordedEvent[SessionEvent]], tuple[str
     return SESSION_CODEC.recorded(stored), head.pending if head is not None else ()
 
 
-def _batches(events: Sequence[RecordedEvent[SessionEvent]]) -> tuple[Batch, ...]:
+def _batches(events: Sequence[RecordedEvent[ev.SessionEvent]]) -> tuple[Batch, ...]:
     batches: list[Batch] = []
     for _, group in groupby(events, key=lambda recorded: recorded.batch):
         batch = list(group)
-        told = [one.event for one in batch if not isinstance(one.event, RunStarted | ModelRequested | ToolCallStarted)]
+        told = [
+            one.event
+            for one in batch
+            if not isinstance(one.event, ev.RunStarted | ev.ModelRequested | ev.ToolCallStarted)
+        ]
         batches.append(
             Batch(
                 first_version=batch[0].version,
@@ -270,13 +269,13 @@ def _batches(events: Sequence[RecordedEvent[SessionEvent]]) -> tuple[Batch, ...]
     return tuple(batches)
 
 
-def _tag(recorded: RecordedEvent[SessionEvent]) -> str:
+def _tag(recorded: RecordedEvent[ev.SessionEvent]) -> str:
     return str(type(recorded.event).__struct_config__.tag)
 
 
 def claims_of(
     lives: Sequence[Life],
-    events: Sequence[RecordedEvent[SessionEvent]],
+    events: Sequence[RecordedEvent[ev.SessionEvent]],
     tickets: int,
     replayed: ReplayReport,
     checked: CheckReport,
@@ -293,9 +292,9 @@ def claims_of(
     codes = [life.exit_code for life in lives]
     durable = {(said.version, said.event) for life in lives for said in life.said if isinstance(said, EventRecorded)}
     lost = durable - {(recorded.version, _tag(recorded)) for recorded in events}
-    inputs = sum(isinstance(recorded.event, InputQueued) for recorded in events)
+    inputs = sum(isinstance(recorded.event, ev.InputQueued) for recorded in events)
     whole = [recorded.version for recorded in events] == list(range(1, len(events) + 1))
-    ended = bool(events) and isinstance(events[-1].event, RunCompleted)
+    ended = bool(events) and isinstance(events[-1].event, ev.RunCompleted)
     times = Counter(body.call for life in lives for body in life.bodies)
     pure, once = (life.killed_in for life in lives if life.killed_in is not None)
     again = [call for call, count in times.items() if count > 1 and call != pure.call]

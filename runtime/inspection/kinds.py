@@ -8,15 +8,14 @@ Refold) are named in reports and never silently skipped.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, Never, TypeVar
+from typing import Any, Generic, TypeVar
 
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.codec import EventCodec
-from refold.events.core.contract import Core, evolve_all
 from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.event import Event
 from refold.events.core.ids import StreamName, kind_and_identifier
-from refold.events.core.pure_core import PureCore
+from refold.events.core.pure_core import PureCore, Versioned, evolve_all
 from refold.events.core.records import StoredEvent
 from refold.events.kinds.breaker import BREAKER_CORE, BREAKER_KIND
 from refold.events.kinds.deduplicator import DEDUP_CORE, DEDUP_KIND
@@ -33,7 +32,7 @@ EventReader = Callable[[StoredEvent], tuple[Event, Sequence[Violation]]]
 """Returns the event in a stored one, the next of its stream, and the invariants that it breaks; or raises
 LogFormatError where it cannot be decoded."""
 
-S = TypeVar("S")
+S = TypeVar("S", bound=Versioned)
 E = TypeVar("E", bound=Event)
 
 
@@ -41,7 +40,7 @@ E = TypeVar("E", bound=Event)
 class StreamKind:
     """What streams of one kind are read with."""
 
-    core: Core[Any, Never, Any]
+    core: PureCore[Any, Any, Any]
     """Decides their events."""
     codec: EventCodec[Any]
     """Reads their events."""
@@ -62,7 +61,7 @@ class StreamKind:
 class _FoldCheck(Generic[S, E]):
     """Folds one stream, and says where that fails first."""
 
-    def __init__(self, stream: StreamName, core: Core[S, Never, E]) -> None:
+    def __init__(self, stream: StreamName, core: PureCore[S, Any, E]) -> None:
         self._stream = stream
         self._core = core
         self._state: S | None = core.initial()

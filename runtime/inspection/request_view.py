@@ -17,8 +17,8 @@ from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import ModelRequest, Prepared, RequestReference
 from refold.events.model.payloads import all_restored, stored_hashes
 from refold.events.model.request import applied, plain_request, prepared_of, prompt_and_tools
+from refold.events.session import events as ev
 from refold.events.session.core import fold
-from refold.events.session.events import AgentConfigured, ContextPrepared, ModelFailed, ModelResponded, SessionEvent
 from refold.inspection.log_reading import ReadableLog, opened, session_head
 from refold.inspection.session_view import checked_version, events_until
 from refold.stores.event_store import EventStore
@@ -55,16 +55,16 @@ async def recorded_request(log: ReadableLog, session: str, version: int | None =
         events = await events_until(store, head.stream, checked_version(head, version))
         place, reference = _reference_in(events, session, latest=version is None)
         configured = events[reference.configured - 1] if 0 < reference.configured <= place else None
-        if not isinstance(configured, AgentConfigured):
+        if not isinstance(configured, ev.AgentConfigured):
             raise LogFormatError(f"version {place} of session {session!r} names a configuration that is none")
         return await _built(store, session, events[: place - 1], configured.configuration, reference)
 
 
-def _reference_in(events: list[SessionEvent], session: str, *, latest: bool) -> tuple[int, RequestReference]:
+def _reference_in(events: list[ev.SessionEvent], session: str, *, latest: bool) -> tuple[int, RequestReference]:
     """Return the version of the event that is meant, and its reference."""
     for place in range(len(events), 0, -1):
         event = events[place - 1]
-        if isinstance(event, ModelResponded | ModelFailed | ContextPrepared) and event.request is not None:
+        if isinstance(event, ev.ModelResponded | ev.ModelFailed | ev.ContextPrepared) and event.request is not None:
             return place, event.request
         if not latest:
             break
@@ -75,7 +75,7 @@ def _reference_in(events: list[SessionEvent], session: str, *, latest: bool) -> 
 async def _built(
     store: EventStore,
     session: str,
-    before: list[SessionEvent],
+    before: list[ev.SessionEvent],
     configuration: AgentConfiguration,
     reference: RequestReference,
 ) -> RecordedRequest:

@@ -15,8 +15,8 @@ from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.core.records import StoredEvent, StreamHead
 from refold.events.model.messages import Usage
+from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND, fold
-from refold.events.session.events import InputQueued, RunCancelled, RunCompleted, RunFailed, SessionEvent
 from refold.events.session.react import pending
 from refold.events.session.state import (
     Phase,
@@ -40,9 +40,9 @@ FIRST_EVENTS = 4
 """Among so many of its first events a session's first input is looked for."""
 
 _OUTCOMES: dict[str | None, SessionStatus] = {
-    str(RunCompleted.__struct_config__.tag): "completed",
-    str(RunFailed.__struct_config__.tag): "failed",
-    str(RunCancelled.__struct_config__.tag): "cancelled",
+    str(ev.RunCompleted.__struct_config__.tag): "completed",
+    str(ev.RunFailed.__struct_config__.tag): "failed",
+    str(ev.RunCancelled.__struct_config__.tag): "cancelled",
 }
 
 
@@ -114,19 +114,19 @@ async def _status_of_head(store: EventStore, head: StreamHead, last: StoredEvent
 
 
 def _first_input(events: list[StoredEvent]) -> str:
-    inputs = (event for event in SESSION_CODEC.decode_all(events) if isinstance(event, InputQueued))
+    inputs = (event for event in SESSION_CODEC.decode_all(events) if isinstance(event, ev.InputQueued))
     first = next(inputs, None)
     return content_words(first.content) if first is not None else ""
 
 
-async def events_until(store: EventStore, stream: str, version: int) -> list[SessionEvent]:
+async def events_until(store: EventStore, stream: str, version: int) -> list[ev.SessionEvent]:
     """Return the events of a session's stream up to and with a version.
 
     Raises:
         LogFormatError: one of them is damaged.
         PersistenceError: the log cannot be read.
     """
-    events: list[SessionEvent] = []
+    events: list[ev.SessionEvent] = []
     async for batch in Batches(store, stream):
         events += SESSION_CODEC.decode_all(event for event in batch if event.version <= version)
         if batch[-1].version >= version:

@@ -17,40 +17,11 @@ from refold.events.core.content import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from refold.events.core.contract import Effect, Wait, WaitUntil
 from refold.events.core.event import Event
+from refold.events.core.pure_core import Effect, Wait, WaitUntil
 from refold.events.kinds.breaker import BreakerConfigured, CircuitClosed, CircuitOpened, ProbeBegun, ProbeReleased
 from refold.events.model.messages import Prepared, RequestReference, Usage
-from refold.events.session.events import (
-    AgentConfigured,
-    CancelRequested,
-    ContextPrepared,
-    HistoryCleared,
-    HistoryImported,
-    InputQueued,
-    ModelFailed,
-    ModelInterrupted,
-    ModelRequested,
-    ModelResponded,
-    RetryScheduled,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunParked,
-    RunResumed,
-    RunStarted,
-    SessionOpened,
-    TimerFired,
-    TimerSet,
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallWaiting,
-    ToolResultLate,
-    TurnAllowed,
-)
+from refold.events.session import events as ev
 from refold.events.session.react import AskPerson, CallModel, RunTool
 from refold.inspection.times import time_words
 
@@ -98,44 +69,44 @@ def event_words(event: Event) -> str:
 
 def _run_words(event: Event) -> str:
     match event:
-        case InputQueued(content=content):
+        case ev.InputQueued(content=content):
             return content_words(content) + _input_words(event)
-        case TimerSet(due_at=due_at, content=content):
+        case ev.TimerSet(due_at=due_at, content=content):
             return f"{content_words(content)} (for {time_words(due_at)})"
-        case TimerFired(timer=timer):
+        case ev.TimerFired(timer=timer):
             return f"the time of {timer} has come"
-        case TurnAllowed(run=run, turn=turn):
+        case ev.TurnAllowed(run=run, turn=turn):
             return f"{run} may take turn {turn}"
-        case RunStarted(run=run) | RunCompleted(run=run) | RunCancelled(run=run):
+        case ev.RunStarted(run=run) | ev.RunCompleted(run=run) | ev.RunCancelled(run=run):
             return run
-        case ModelRequested(run=run, turn=turn):
+        case ev.ModelRequested(run=run, turn=turn):
             return f"{run}, turn {turn}"
-        case ModelResponded(content=content, rejected=rejected) if rejected:
+        case ev.ModelResponded(content=content, rejected=rejected) if rejected:
             return f"{content_words(content) or '(empty)'} (rejected: {rejected})"
-        case ModelResponded(content=content, stop_reason=stop_reason, request=request):
+        case ev.ModelResponded(content=content, stop_reason=stop_reason, request=request):
             words = content_words(content) or "(empty)"
             words = words if stop_reason in ("end_turn", "tool_use") else f"{words} ({stop_reason})"
             done = "; ".join(request_words(request))
             return f"{words} ({done})" if done else words
-        case ModelInterrupted(turn=turn, content=content):
+        case ev.ModelInterrupted(turn=turn, content=content):
             return f"the answer of turn {turn} was cut after: {content_words(content) or '(nothing)'}"
-        case ModelFailed(kind=kind, message=message, status=status):
+        case ev.ModelFailed(kind=kind, message=message, status=status):
             return f"the model call failed ({kind}{f', HTTP {status}' if status is not None else ''}): {message}"
-        case RetryScheduled(attempt=attempt, due_at=due_at):
+        case ev.RetryScheduled(attempt=attempt, due_at=due_at):
             return f"after {attempt} failed attempts, the model is asked again in {max(due_at - event.at, 0) / 1e6:g} s"
-        case RunFailed(run=run, kind=kind, message=message):
+        case ev.RunFailed(run=run, kind=kind, message=message):
             return f"{run} ({kind}): {message}"
-        case RunResumed(run=run, asked=asked):
+        case ev.RunResumed(run=run, asked=asked):
             return f"{run} was resumed{' because somebody asked for it' if asked else ''}"
-        case RunParked(run=run, reason=reason):
+        case ev.RunParked(run=run, reason=reason):
             return f"{run} was parked: {reason}"
-        case CancelRequested(run=run, reason=reason):
+        case ev.CancelRequested(run=run, reason=reason):
             return f"{run} is to end as cancelled{f': {reason}' if reason else ''}"
         case _:
             return ""
 
 
-def _input_words(event: InputQueued) -> str:
+def _input_words(event: ev.InputQueued) -> str:
     if event.cancelled:
         return " (cancelled before it was accepted)"
     if event.joins is not None:
@@ -145,21 +116,21 @@ def _input_words(event: InputQueued) -> str:
 
 def _call_words(event: Event) -> str:
     match event:
-        case ToolApprovalRequested(call=call, tool=tool, input=arguments, expires_at=expires_at):
+        case ev.ToolApprovalRequested(call=call, tool=tool, input=arguments, expires_at=expires_at):
             until = f" (until {time_words(expires_at)})" if expires_at is not None else ""
             return f"{call} {call_words(tool, arguments)}{until}"
-        case ToolApprovalDecided(call=call, allowed=allowed, reason=reason, always=always):
+        case ev.ToolApprovalDecided(call=call, allowed=allowed, reason=reason, always=always):
             words = f"{call} {'allowed' if allowed else 'denied'}{' always' if always else ''}"
             return f"{words}: {reason}" if reason else words
-        case ToolCallStarted(call=call):
+        case ev.ToolCallStarted(call=call):
             return call
-        case ToolCallCompleted(call=call, content=content, ends_run=ends_run):
+        case ev.ToolCallCompleted(call=call, content=content, ends_run=ends_run):
             return f"{call}: {content_words(content)}{' (ends the run)' if ends_run else ''}"
-        case ToolCallFailed(call=call, kind=kind, content=content):
+        case ev.ToolCallFailed(call=call, kind=kind, content=content):
             return f"{call} ({kind}): {content_words(content)}"
-        case ToolCallWaiting(call=call, waits=waits):
+        case ev.ToolCallWaiting(call=call, waits=waits):
             return f"{call} {'waits for a person' if waits else 'goes on'}"
-        case ToolResultLate(call=call, kind=kind, content=content):
+        case ev.ToolResultLate(call=call, kind=kind, content=content):
             return f"{call} had ended when this came{f' ({kind})' if kind else ''}: {content_words(content)}"
         case _:
             return ""
@@ -184,18 +155,18 @@ def _breaker_words(event: Event) -> str:
 
 def _other_words(event: Event) -> str:
     match event:
-        case SessionOpened(session=session, agent=agent, graph_entities=entities):
+        case ev.SessionOpened(session=session, agent=agent, graph_entities=entities):
             return f"{session} with {agent}" + (
                 f", whose graph has {entities} entities" if entities is not None else ""
             )
-        case AgentConfigured(configuration=configuration):
+        case ev.AgentConfigured(configuration=configuration):
             tools = ", ".join(policy.name for policy in configuration.tools) or "no tools"
             return f"{configuration.agent}: {configuration.model}; {tools}"
-        case HistoryImported(messages=messages):
+        case ev.HistoryImported(messages=messages):
             return f"{len(messages)} message{'s' if len(messages) != 1 else ''}"
-        case HistoryCleared():
+        case ev.HistoryCleared():
             return "the conversation begins anew"
-        case ContextPrepared(replaced=replaced):
+        case ev.ContextPrepared(replaced=replaced):
             return f"a summary stands for the oldest {replaced} messages"
         case _:
             fields = {name: getattr(event, name) for name in event.__struct_fields__ if name != "at"}

@@ -20,27 +20,7 @@ from refold.events.core.content import (
 )
 from refold.events.core.ids import RunId, ToolCallId
 from refold.events.model.messages import StopReason, Usage
-from refold.events.session.events import (
-    AgentConfigured,
-    ContextPrepared,
-    HistoryImported,
-    InputQueued,
-    ModelRequested,
-    ModelResponded,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunFailureKind,
-    RunStarted,
-    SessionEvent,
-    SessionOpened,
-    TerminalEvent,
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-)
+from refold.events.session import events as ev
 from refold.events.session.state import run_of_input
 from refold.inspection.summaries import content_words, event_words, request_words
 
@@ -97,7 +77,7 @@ class Ended(msgspec.Struct, kw_only=True, omit_defaults=True, tag="ended"):
     at: int
     run: RunId
     outcome: Literal["completed", "failed", "cancelled"]
-    kind: RunFailureKind | None = None
+    kind: ev.RunFailureKind | None = None
     message: str = ""
     started_at: int
     turns: int
@@ -121,57 +101,57 @@ class Transcript:
         self._turns = 0
         self._usage = Usage()
 
-    def add_all(self, events: Iterable[SessionEvent]) -> None:
+    def add_all(self, events: Iterable[ev.SessionEvent]) -> None:
         """Take the next events of the session, from its first one on."""
         for event in events:
             self._version += 1
             self._add(event)
 
-    def _add(self, event: SessionEvent) -> None:
+    def _add(self, event: ev.SessionEvent) -> None:
         match event:
-            case SessionOpened():
+            case ev.SessionOpened():
                 return
-            case ModelRequested(turn=turn):
+            case ev.ModelRequested(turn=turn):
                 self._turns = turn
-            case AgentConfigured() if not self._configured:
+            case ev.AgentConfigured() if not self._configured:
                 self._configured = True
-            case RunStarted():
+            case ev.RunStarted():
                 self._started_at, self._turns, self._usage = event.at, 0, Usage()
-            case InputQueued(content=content, joins=joins, scheduled=scheduled):
+            case ev.InputQueued(content=content, joins=joins, scheduled=scheduled):
                 self._said(event, Message("user", content), run=joins or run_of_input(scheduled or self._version))
                 if event.original:
                     self._noted(event, f"middleware changed the input, which was: {content_words(event.original)}")
-            case HistoryImported(messages=messages):
+            case ev.HistoryImported(messages=messages):
                 for message in messages:
                     self._said(event, message, imported=True)
-            case ModelResponded():
+            case ev.ModelResponded():
                 self._usage += event.usage
                 for line in request_words(event.request):
                     self._noted(event, line)
                 self._said(event, Message("assistant", event.content), run=event.run, answer=event)
                 if event.rejected:
                     self._noted(event, f"the answer cannot be used, and the model is told: {event.rejected}")
-            case ContextPrepared():
+            case ev.ContextPrepared():
                 self._usage += event.usage
                 self._noted(event)
                 for message in event.summary[:1]:
                     self._noted(event, content_words(message.content))
-            case RunCompleted() | RunFailed() | RunCancelled():
+            case ev.RunCompleted() | ev.RunFailed() | ev.RunCancelled():
                 self._ended(event)
-            case ToolApprovalRequested() | ToolApprovalDecided() | ToolCallStarted():
+            case ev.ToolApprovalRequested() | ev.ToolApprovalDecided() | ev.ToolCallStarted():
                 self._called(event)
-            case ToolCallCompleted() | ToolCallFailed():
+            case ev.ToolCallCompleted() | ev.ToolCallFailed():
                 self._answered(event)
             case _:
                 self._noted(event)
 
     def _said(
         self,
-        event: SessionEvent,
+        event: ev.SessionEvent,
         message: Message,
         *,
         run: RunId | None = None,
-        answer: ModelResponded | None = None,
+        answer: ev.ModelResponded | None = None,
         imported: bool = False,
     ) -> None:
         calls = [self._proposed(block) for block in message.content if isinstance(block, ToolUseBlock)]
@@ -200,20 +180,20 @@ class Transcript:
         self._calls[use.id] = call
         return call
 
-    def _called(self, event: ToolApprovalRequested | ToolApprovalDecided | ToolCallStarted) -> None:
+    def _called(self, event: ev.ToolApprovalRequested | ev.ToolApprovalDecided | ev.ToolCallStarted) -> None:
         call = self._calls.get(event.call)
         if call is None:
             self._noted(event)
             return
         match event:
-            case ToolApprovalRequested():
+            case ev.ToolApprovalRequested():
                 call.approval, call.approval_reason, call.started_at = "requested", event.reason, 0
-            case ToolApprovalDecided():
+            case ev.ToolApprovalDecided():
                 call.approval, call.approval_reason = "allowed" if event.allowed else "denied", event.reason
-            case ToolCallStarted():
+            case ev.ToolCallStarted():
                 call.started_at = event.at
 
-    def _answered(self, event: ToolCallCompleted | ToolCallFailed) -> None:
+    def _answered(self, event: ev.ToolCallCompleted | ev.ToolCallFailed) -> None:
         call = self._calls.get(event.call)
         if call is None:
             self._noted(event)
@@ -222,17 +202,17 @@ class Transcript:
         if event.original is not None:
             was = content_words(event.original) or "(nothing)"
             self._noted(event, f"middleware changed the result of {event.call}, which was: {was}")
-        call.kind = event.kind if isinstance(event, ToolCallFailed) else None
+        call.kind = event.kind if isinstance(event, ev.ToolCallFailed) else None
 
-    def _noted(self, event: SessionEvent, what: str | None = None) -> None:
+    def _noted(self, event: ev.SessionEvent, what: str | None = None) -> None:
         words = event_words(event) if what is None else what
         self.entries.append(Noted(version=self._version, at=event.at, what=words))
 
-    def _ended(self, event: TerminalEvent) -> None:
+    def _ended(self, event: ev.TerminalEvent) -> None:
         outcomes: dict[type, Literal["completed", "failed", "cancelled"]] = {
-            RunCompleted: "completed",
-            RunFailed: "failed",
-            RunCancelled: "cancelled",
+            ev.RunCompleted: "completed",
+            ev.RunFailed: "failed",
+            ev.RunCancelled: "cancelled",
         }
         self.entries.append(
             Ended(
@@ -240,8 +220,8 @@ class Transcript:
                 at=event.at,
                 run=event.run,
                 outcome=outcomes[type(event)],
-                kind=event.kind if isinstance(event, RunFailed) else None,
-                message=event.message if isinstance(event, RunFailed) else "",
+                kind=event.kind if isinstance(event, ev.RunFailed) else None,
+                message=event.message if isinstance(event, ev.RunFailed) else "",
                 started_at=self._started_at,
                 turns=self._turns,
                 usage=self._usage,

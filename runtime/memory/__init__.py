@@ -1,6 +1,6 @@
 """What agents remember and know: episodes, facts, working memory and graphs, each a stream on the log.
 
-Names load on first use.
+Read `stream_object` first: how such an object lives on the log. Names load on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """Figures about agents, folded from the log.
 
-`AgentRuntime.metrics` gives those of a runtime, `read_metrics` those of any log as of any position. Names load on first
-use.
+Read `live` first: `AgentRuntime.metrics` gives the figures of a runtime, `read_metrics` those of any log as of any
+position. Names load on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -30,9 +30,9 @@ import msgspec
 
 from refold.actors.kernel.clock import Clock, SystemClock
 from refold.events.core.cleaning import clean_text
-from refold.events.core.contract import Plan, Recorded, evolve_all, plan
 from refold.events.core.errors import CommandRejected, ConfigError, LogInUse, PersistenceError
 from refold.events.core.ids import PayloadHash, RunId, SessionId, StreamName, ToolCallId, stream_name
+from refold.events.core.pure_core import Plan, Recorded, evolve_all, plan
 from refold.events.core.records import EncodedBatch
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import SessionEvent, ToolCallStarted

@@ -24,9 +24,9 @@ import msgspec
 from refold.actors.calls.conversation import own_copy
 from refold.actors.kernel.clock import Clock, SystemClock
 from refold.events.core.content import Message
-from refold.events.core.contract import evolve_all
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import RunId, SessionId, ToolCallId, checked_identifier, kind_and_identifier, stream_name
+from refold.events.core.pure_core import evolve_all
 from refold.events.model.payloads import all_restored, stored_hashes
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import recorded_reason

@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from refold.actors.kernel.clock import Clock
-from refold.events.core.contract import evolve_all
 from refold.events.core.ids import RunId, SessionId, ToolCallId, stream_name
+from refold.events.core.pure_core import evolve_all
 from refold.events.core.records import StoredEvent
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.state import SessionState, calls_awaiting_approval, run_of_input

@@ -1,6 +1,7 @@
-"""Replay: a log, done again with today's code, at level `fold`, `core` or `decide`.
+"""A log, read afterwards: replayed with today's code, followed as it grows, and the exact requests that it holds.
 
-Read `refold.replay.log_replay` first.
+Read `refold.replay.log_replay` first: level `core` is in `core_replay`; level `decide` in `agent_replay`, which asks
+`current_agent`. `follow_log` and `recorded_request` are views of `refold.inspection`.
 """
 
 from typing import TYPE_CHECKING
@@ -8,6 +9,9 @@ from typing import TYPE_CHECKING
 from refold._lazy import lazy
 
 if TYPE_CHECKING:
+    from refold.inspection.request_view import RecordedRequest as RecordedRequest
+    from refold.inspection.request_view import recorded_request as recorded_request
+    from refold.inspection.tail import follow_log as follow_log
     from refold.replay.log_replay import Level as Level
     from refold.replay.log_replay import NotReplayed as NotReplayed
     from refold.replay.log_replay import ReplayReport as ReplayReport
@@ -18,6 +22,8 @@ else:
     __getattr__, __dir__, __all__ = lazy(
         __name__,
         {
+            "refold.inspection.request_view": "recorded_request RecordedRequest",
+            "refold.inspection.tail": "follow_log",
             "refold.replay.log_replay": "Level NotReplayed replay replay_sync ReplayReport state_at",
         },
     )

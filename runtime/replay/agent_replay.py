@@ -25,9 +25,9 @@ from refold.agents.agent import Agent, with_subagents
 from refold.events.core.content import (
     Json,
 )
-from refold.events.core.contract import evolve_all
 from refold.events.core.difference import NOTHING, Difference, json_of
 from refold.events.core.ids import PayloadHash, RunId, SessionId, StreamName, event_ref, kind_and_identifier
+from refold.events.core.pure_core import evolve_all
 from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import AgentConfiguration, ToolSpec
 from refold.events.model.context_window import Context
@@ -37,19 +37,8 @@ from refold.events.model.messages import (
     RequestReference,
 )
 from refold.events.model.request import applied, plain_request, prepared_of
+from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
-from refold.events.session.events import (
-    AgentConfigured,
-    ContextPrepared,
-    InputQueued,
-    ModelFailed,
-    ModelResponded,
-    SessionEvent,
-    SessionOpened,
-    TimerSet,
-    ToolCallCompleted,
-    ToolCallFailed,
-)
 from refold.events.session.state import SessionState
 from refold.replay.core_replay import CoreReplay, Divergence, Tally, What, difference_of
 from refold.replay.current_agent import (
@@ -152,7 +141,7 @@ class AgentReplay:
         """
         events = SESSION_CODEC.decode_all(batch)
         stimulus = events[0]
-        if isinstance(stimulus, SessionOpened):
+        if isinstance(stimulus, ev.SessionOpened):
             self._is_child = parent_in(batch[0]) is not None
         found = await self._user_code(batch, stimulus)
         decided = self._decided(batch)
@@ -161,7 +150,7 @@ class AgentReplay:
         self._state = evolve_all(SESSION_CORE, events, self._state)
         self._places += [(stored.position, stored.at) for stored in batch]
         for version, event in enumerate(events, batch[0].version):
-            if isinstance(event, AgentConfigured):
+            if isinstance(event, ev.AgentConfigured):
                 self._configured[version] = event.configuration
                 self.core_version = event.configuration.code.core
         return found
@@ -176,15 +165,15 @@ class AgentReplay:
             self._decisions = None
         return divergence
 
-    async def _user_code(self, batch: Sequence[StoredEvent], stimulus: SessionEvent) -> list[Divergence]:
+    async def _user_code(self, batch: Sequence[StoredEvent], stimulus: ev.SessionEvent) -> list[Divergence]:
         match stimulus:
-            case InputQueued(scheduled=0) | TimerSet():
+            case ev.InputQueued(scheduled=0) | ev.TimerSet():
                 return await self._input(batch, stimulus)
-            case ModelResponded(request=reference) | ModelFailed(request=reference) if reference is not None:
+            case ev.ModelResponded(request=reference) | ev.ModelFailed(request=reference) if reference is not None:
                 return await self._turn(batch, stimulus, reference)
-            case ContextPrepared(request=reference) if reference is not None:
+            case ev.ContextPrepared(request=reference) if reference is not None:
                 return await self._summary(batch, stimulus, reference)
-            case ToolCallCompleted() | ToolCallFailed():
+            case ev.ToolCallCompleted() | ev.ToolCallFailed():
                 return await self._result(batch, stimulus)
             case _:
                 return []
@@ -231,12 +220,12 @@ class AgentReplay:
         ]
 
     def _in_events(
-        self, what: What, batch: Sequence[StoredEvent], recorded: SessionEvent, now: SessionEvent
+        self, what: What, batch: Sequence[StoredEvent], recorded: ev.SessionEvent, now: ev.SessionEvent
     ) -> list[Divergence]:
         msgspec.structs.force_setattr(now, "at", recorded.at)
         return self._compared(what, batch, mismatch(recorded, now, what))
 
-    async def _input(self, batch: Sequence[StoredEvent], event: InputQueued | TimerSet) -> list[Divergence]:
+    async def _input(self, batch: Sequence[StoredEvent], event: ev.InputQueued | ev.TimerSet) -> list[Divergence]:
         if self._is_child:
             return []  # A call's task, which goes through no middleware.
         hooks = self._current.hooks
@@ -244,7 +233,7 @@ class AgentReplay:
         return self._in_events("input", batch, event, now) if now is not None else []
 
     async def _turn(
-        self, batch: Sequence[StoredEvent], event: ModelResponded | ModelFailed, reference: RequestReference
+        self, batch: Sequence[StoredEvent], event: ev.ModelResponded | ev.ModelFailed, reference: RequestReference
     ) -> list[Divergence]:
         pair = await self._done_again("request", batch, lambda: self._pair(event.run, event.turn, reference), "log")
         if pair is None:
@@ -254,7 +243,7 @@ class AgentReplay:
         now = await self._done_again("request", batch, lambda: self._request_now(pair))
         if now is not None:
             found += self._compared("request", batch, in_requests(pair.request, now, "request"))
-        if isinstance(event, ModelResponded):
+        if isinstance(event, ev.ModelResponded):
             offered = now.tools if now is not None else pair.request.tools
             found += await self._answer(batch, event, pair, offered)
         return found
@@ -350,7 +339,7 @@ class AgentReplay:
         return self._compared("summary", batch, in_summary(None, now[0])) if now is not None else []
 
     async def _summary(
-        self, batch: Sequence[StoredEvent], event: ContextPrepared, reference: RequestReference
+        self, batch: Sequence[StoredEvent], event: ev.ContextPrepared, reference: RequestReference
     ) -> list[Divergence]:
         window = self._current.agent.context
         turn = self._state.run.turns if self._state.run is not None else 0
@@ -375,11 +364,11 @@ class AgentReplay:
         return self._compared("summary", batch, difference)
 
     async def _answer(
-        self, batch: Sequence[StoredEvent], event: ModelResponded, pair: RequestPair, offered: Sequence[ToolSpec]
+        self, batch: Sequence[StoredEvent], event: ev.ModelResponded, pair: RequestPair, offered: Sequence[ToolSpec]
     ) -> list[Divergence]:
         where = HookContext(session=self._session, run=event.run, turn=event.turn)
 
-        async def judged() -> SessionEvent:
+        async def judged() -> ev.SessionEvent:
             return await answer_now(
                 event, pair.prepared.answer, self._state, where, self._current, offered, self._store
             )
@@ -388,7 +377,7 @@ class AgentReplay:
         return self._in_events("answer", batch, event, now) if now is not None else []
 
     async def _result(
-        self, batch: Sequence[StoredEvent], event: ToolCallCompleted | ToolCallFailed
+        self, batch: Sequence[StoredEvent], event: ev.ToolCallCompleted | ev.ToolCallFailed
     ) -> list[Divergence]:
         again = result_now(event, self._state, self._session, self._current, self._store)
         if again is None:
@@ -410,18 +399,18 @@ class AgentReplay:
         return divergences
 
 
-class CurrentDecisions(CoreReplay[SessionState, SessionEvent]):
+class CurrentDecisions(CoreReplay[SessionState, ev.SessionEvent]):
     """Decides a session again as if today's configuration had been in force all along."""
 
     def __init__(self, stream: StreamName, current: CurrentAgent) -> None:
         super().__init__(stream, SESSION_CORE, SESSION_CODEC)
         self._current = current
 
-    def _decoded(self, batch: Sequence[StoredEvent]) -> list[SessionEvent]:
+    def _decoded(self, batch: Sequence[StoredEvent]) -> list[ev.SessionEvent]:
         return [self._in_place(event) for event in super()._decoded(batch)]
 
-    def _in_place(self, event: SessionEvent) -> SessionEvent:
-        if not isinstance(event, AgentConfigured):
+    def _in_place(self, event: ev.SessionEvent) -> ev.SessionEvent:
+        if not isinstance(event, ev.AgentConfigured):
             return event
         return msgspec.structs.replace(event, configuration=self._current.in_place_of(event.configuration))
 

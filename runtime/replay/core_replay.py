@@ -1,6 +1,6 @@
 """One stream, done again with today's code: folded, or decided anew and compared with what was recorded.
 
-Read `refold.events.core.contract` first. What a replay finds is defined here, too: `Divergence`, and what `Compared`
+Read `refold.events.core.pure_core` first. What a replay finds is defined here, too: `Divergence`, and what `Compared`
 counts at level `decide`. The rule: nothing here decides by itself. Each recorded stimulus goes through `replan`, which
 the live shell uses, too, from the state that the batches before it led to, and what comes out must be what the log
 holds: the same consequences, and the same effects in flight.
@@ -10,21 +10,21 @@ import os
 import sys
 from collections.abc import Sequence
 from traceback import walk_tb
-from typing import Generic, Literal, Never, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from refold.events.core.codec import EventCodec
 from refold.events.core.content import Json
-from refold.events.core.contract import Core, evolve_all, replan
 from refold.events.core.difference import NOTHING, Difference, first_difference, json_of
 from refold.events.core.errors import CoreFailed, LogFormatError, RefoldError
 from refold.events.core.event import Event
 from refold.events.core.ids import StreamName, event_ref
+from refold.events.core.pure_core import PureCore, Versioned, evolve_all, replan
 from refold.events.core.records import StoredEvent
 from refold.events.session.events import AgentConfigured
 
-S = TypeVar("S")
+S = TypeVar("S", bound=Versioned)
 E = TypeVar("E", bound=Event)
 
 CODE_ERRORS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, RefoldError)
@@ -157,7 +157,7 @@ class CoreReplay(Generic[S, E]):
         codec: reads its events.
     """
 
-    def __init__(self, stream: StreamName, core: Core[S, Never, E], codec: EventCodec[E]) -> None:
+    def __init__(self, stream: StreamName, core: PureCore[S, Any, E], codec: EventCodec[E]) -> None:
         self._stream = stream
         self._core = core
         self._codec = codec

@@ -50,16 +50,9 @@ from refold.events.model.messages import (
     ToolUse,
 )
 from refold.events.model.payloads import restored, stored_hashes, whole_block
+from refold.events.session import events as ev
 from refold.events.session.commands import RecordModelResponse, RecordToolResult, SendInput
 from refold.events.session.core import SESSION_CORE
-from refold.events.session.events import (
-    InputQueued,
-    ModelResponded,
-    SessionEvent,
-    TimerSet,
-    ToolCallCompleted,
-    ToolCallFailed,
-)
 from refold.events.session.state import Call, SessionState, find_call
 from refold.memory.stream_object import StreamObject
 from refold.sessions.access import hooked_input
@@ -226,8 +219,8 @@ def require_remembering(recalling: PastRecalling) -> None:
 
 
 async def input_now(
-    event: InputQueued | TimerSet, hooks: Hooks, session: SessionId, store: EventStore
-) -> InputQueued | TimerSet:
+    event: ev.InputQueued | ev.TimerSet, hooks: Hooks, session: SessionId, store: EventStore
+) -> ev.InputQueued | ev.TimerSet:
     """Return an input as it would be recorded today.
 
     Raises:
@@ -241,14 +234,14 @@ async def input_now(
 
 
 async def answer_now(
-    event: ModelResponded,
+    event: ev.ModelResponded,
     own: tuple[AnswerContent, ...] | None,
     state: SessionState,
     where: HookContext,
     current: CurrentAgent,
     offered: Sequence[ToolSpec],
     store: EventStore,
-) -> SessionEvent:
+) -> ev.SessionEvent:
     """Return an answer as it would be recorded today.
 
     Args:
@@ -289,7 +282,7 @@ async def answer_now(
             rejected=current.rules.rejection(changed),
         ),
     )
-    if not isinstance(now, ModelResponded):
+    if not isinstance(now, ev.ModelResponded):
         raise NotComparable("the answer was not waited for")
     return _with_old_faults(event, now)
 
@@ -301,7 +294,7 @@ def _as_given(block: AnswerContent) -> ResponseContent:
     return ToolUse(name=block.name, input=given, id=block.provider_id, provider_data=block.provider_data)
 
 
-def _with_old_faults(recorded: ModelResponded, now: ModelResponded) -> ModelResponded:
+def _with_old_faults(recorded: ev.ModelResponded, now: ev.ModelResponded) -> ev.ModelResponded:
     """Return today's answer with the recorded words about arguments that are no JSON: the log keeps a part of them."""
     uses, others = tool_uses(recorded.content), tool_uses(now.content)
     if len(uses) != len(others) or all(use.malformed_input is None for use in uses):
@@ -323,14 +316,14 @@ class ResultNow(msgspec.Struct, frozen=True, kw_only=True):
     """Why its body did not run; None = it ran."""
     refused: str | None
     """The same today."""
-    event: ToolCallCompleted | ToolCallFailed | None = None
+    event: ev.ToolCallCompleted | ev.ToolCallFailed | None = None
     """Its result as it would be recorded today; None = there is none to compare."""
     missed: str | None = None
     """Why there is none."""
 
 
 def result_now(
-    event: ToolCallCompleted | ToolCallFailed,
+    event: ev.ToolCallCompleted | ev.ToolCallFailed,
     state: SessionState,
     session: SessionId,
     current: CurrentAgent,
@@ -338,7 +331,7 @@ def result_now(
 ) -> Callable[[], Awaitable[ResultNow]] | None:
     """Return what does the end of a call again; None where nobody but Refold had a hand in it."""
     call = find_call(state, event.call)
-    kind = event.kind if isinstance(event, ToolCallFailed) else None
+    kind = event.kind if isinstance(event, ev.ToolCallFailed) else None
     if call is None or not _of_the_body(event, call, current):
         return None
     found = call
@@ -353,7 +346,7 @@ def result_now(
         recorded: object = said or None
         if kind is not None:
             recorded = CallFailed(text_of(said), result_kind=kind)
-        elif isinstance(event, ToolCallCompleted) and event.ends_run:
+        elif isinstance(event, ev.ToolCallCompleted) and event.ends_run:
             context.finished = text_of(said)
         missed: str | None = None
         command: RecordToolResult | None = None
@@ -369,9 +362,9 @@ def result_now(
             return ResultNow(call=shown, refused_then=refused_then, refused=None, missed=missed)
         assert command is not None
         now = SESSION_CORE.admit(state, command)
-        if not isinstance(now, ToolCallCompleted | ToolCallFailed):
+        if not isinstance(now, ev.ToolCallCompleted | ev.ToolCallFailed):
             raise NotComparable("the result was not waited for")
-        if isinstance(now, ToolCallFailed) and now.original is not None and text_of(said).startswith(MADE_UP):
+        if isinstance(now, ev.ToolCallFailed) and now.original is not None and text_of(said).startswith(MADE_UP):
             return ResultNow(
                 call=shown, refused_then=None, refused=None, missed="the log does not have what the tool gave"
             )
@@ -380,9 +373,9 @@ def result_now(
     return again
 
 
-def _of_the_body(event: ToolCallCompleted | ToolCallFailed, call: Call, current: CurrentAgent) -> bool:
+def _of_the_body(event: ev.ToolCallCompleted | ev.ToolCallFailed, call: Call, current: CurrentAgent) -> bool:
     """Tell whether a result is what a body, or middleware before it, made."""
-    if isinstance(event, ToolCallCompleted):
+    if isinstance(event, ev.ToolCallCompleted):
         return True
     if not event.started or event.broken or not call.started:
         return False

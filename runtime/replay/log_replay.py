@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
-from refold.events.core.checked_core import CheckedCore
+from refold.events.core.checked_core import CheckedCore, S
 from refold.events.core.errors import ConfigError, DivergenceError
-from refold.events.core.pure_core import PureCore, S
+from refold.events.core.pure_core import PureCore
 from refold.events.core.records import StoredEvent, StreamHead
 from refold.events.model.configuration import CORE_VERSION
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND

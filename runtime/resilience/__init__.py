@@ -1,6 +1,6 @@
 """What protects callers from what fails, repeats or floods: breakers, deduplication, backpressure, pipelines.
 
-Names load on first use.
+Read `breaker` first. Names load on first use.
 """
 
 from typing import TYPE_CHECKING

@@ -10,7 +10,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from refold.events.core.contract import Recorded, plan
+from refold.events.core.pure_core import Recorded, plan
 from refold.events.kinds.breaker import (
     BREAKER_CORE,
     BreakerCommand,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from refold.events.core.contract import Recorded, plan
 from refold.events.core.event import SECOND_US
+from refold.events.core.pure_core import Recorded, plan
 from refold.events.kinds.breaker import (
     BREAKER_CORE,
     BeginProbe,

@@ -20,9 +20,9 @@ from refold.actors.kernel.ref import ActorRef
 from refold.context import RuntimeContext
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import ImageBlock, Message, TextBlock, UserContent
-from refold.events.core.contract import evolve_all
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import PayloadHash, SessionId, stream_name
+from refold.events.core.pure_core import evolve_all
 from refold.events.model.payloads import restored, spill
 from refold.events.session.commands import (
     AllowTurn,

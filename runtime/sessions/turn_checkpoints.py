@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from refold.actors.kernel.clock import Clock
 from refold.events.core.content import Message
-from refold.events.core.contract import evolve_all
 from refold.events.core.ids import SessionId, StreamName, stream_name
+from refold.events.core.pure_core import evolve_all
 from refold.events.model.payloads import all_restored, stored_hashes
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, ToolCallCompleted, ToolCallFailed

@@ -19,9 +19,9 @@ from typing import Literal
 import msgspec
 
 from refold.agents.loading import AgentSource
-from refold.events.core.contract import WaitUntil
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import SessionId, kind_and_identifier
+from refold.events.core.pure_core import WaitUntil
 from refold.events.session.core import SESSION_KIND
 from refold.scenarios import faults
 from refold.scenarios.command.log_prefixes import Prefix, RecordedLog

@@ -13,9 +13,9 @@ import msgspec
 
 from refold.actors.agent.subsession import parent_in
 from refold.events.core.codec import tag_of
-from refold.events.core.contract import Effect
 from refold.events.core.errors import LogFormatError
 from refold.events.core.ids import PayloadHash, SessionId, kind_and_identifier
+from refold.events.core.pure_core import Effect
 from refold.events.core.records import EncodedBatch, StoredEvent
 from refold.events.model.configuration import AgentConfiguration, ToolSpec
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND

@@ -2,8 +2,8 @@
 
     python -m refold.scenarios.ready.disk_full
 
-Each file tells its story, what is promised and what to look at. Its `agent()` is a sample, its `scenario()` the plan,
-and `play(agent)` plays that with your own agent, or with the sample where you give none.
+Read `disk_full` first. Each file tells its story, what is promised and what to look at. Its `agent()` is a sample, its
+`scenario()` the plan, and `play(agent)` plays that with your own agent, or with the sample where you give none.
 """
 
 from importlib import import_module

@@ -11,10 +11,10 @@ from refold.actors import ActorRef, ActorSystem, EventSourcedActor, Journal, Man
 from refold.actors.effect_port import EffectPort, Recovery
 from refold.actors.effects import EffectEnded, EffectsInFlight, Performed, read_state
 from refold.events.core.codec import EventCodec
-from refold.events.core.contract import Effect, Recorded, WaitUntil
 from refold.events.core.errors import CommandRejected, PersistenceError
 from refold.events.core.event import Event
 from refold.events.core.ids import EventRef, PayloadHash
+from refold.events.core.pure_core import Effect, PureCore, Recorded, WaitUntil
 from refold.events.core.records import Appended, EncodedBatch
 from refold.stores import InMemoryStore
 
@@ -73,13 +73,7 @@ class State(msgspec.Struct):
     done: dict[str, object] = {}
 
 
-class WorksCore:
-    def initial(self) -> State:
-        return State()
-
-    def version(self, state: State) -> int:
-        return state.version
-
+class WorksCore(PureCore[State, Command, WorkEvent]):
     def admit(self, state: State, command: Command) -> WorkEvent | Recorded:
         match command:
             case Want(name=name):
@@ -106,9 +100,6 @@ class WorksCore:
             case Dropped(name=name):
                 del state.wanted[name]
         return state
-
-    def react(self, state: State, event: WorkEvent) -> list[WorkEvent]:
-        return []
 
     def pending(self, state: State) -> list[Effect]:
         return [

@@ -29,7 +29,7 @@ from refold.events.session.events import (
     ModelResponded,
     ToolApprovalRequested,
 )
-from refold.inspection.request_view import recorded_request
+from refold.replay import recorded_request
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.sessions import (
     CONFIG,

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from refold.events.core.content import AnswerContent, ErrorKind, Message, TextBlock, ToolUseBlock, UserContent
-from refold.events.core.contract import Recorded, plan, replan
 from refold.events.core.ids import AgentId, RunId, SessionId, StreamName, ToolCallId
+from refold.events.core.pure_core import Recorded, plan, replan
 from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import AgentConfig, AgentConfiguration, CodeIdentity, ToolSpec, configuration_of
 from refold.events.model.messages import RequestReference, StopReason, Usage

@@ -28,9 +28,9 @@ from refold.events.core.content import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from refold.events.core.contract import Core, Recorded, WaitUntil, plan, replan
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import ToolCallId
+from refold.events.core.pure_core import PureCore, Recorded, WaitUntil, plan, replan
 from refold.events.core.records import StoredEvent
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import RequestReference, StopReason, Usage
@@ -116,7 +116,7 @@ class Life:
     """
 
     def __init__(
-        self, seed: int, core: Core[SessionState, commands.SessionCommand, SessionEvent] = SESSION_CORE
+        self, seed: int, core: PureCore[SessionState, commands.SessionCommand, SessionEvent] = SESSION_CORE
     ) -> None:
         self.seed = seed
         self.steps = 0

@@ -34,9 +34,9 @@ from refold.events.core.content import (
     ThinkingBlock,
     ToolResultBlock,
 )
-from refold.events.core.contract import Recorded, WaitUntil
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import RunId, ToolCallId
+from refold.events.core.pure_core import Recorded, WaitUntil
 from refold.events.model.configuration import AgentConfig
 from refold.events.model.retry import RetryPolicy
 from refold.events.session.commands import AllowTurn, ClearHistory, RecordToolResult

@@ -106,7 +106,7 @@ for life in lives:
 OF_STORES = """
 import asyncio, random, struct
 from refold.events.kinds.breaker import BREAKER_CORE
-from refold.events.core.contract import Recorded, plan
+from refold.events.core.pure_core import Recorded, plan
 from refold.events.kinds.deduplicator import DEDUP_CORE
 from refold.events.kinds.episodic import EPISODIC_CORE
 from refold.events.kinds.graph import GRAPH_CORE

@@ -1,7 +1,7 @@
 """Given a session, this work should be in flight and no other."""
 
-from refold.events.core.contract import WaitUntil
 from refold.events.core.ids import ToolCallId
+from refold.events.core.pure_core import WaitUntil
 from refold.events.model.configuration import AgentConfig
 from refold.events.session.events import InputQueued, TimerSet, ToolApprovalRequested, Verdict
 from refold.events.session.react import AskPerson, CallModel, RunTool, pending

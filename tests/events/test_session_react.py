@@ -5,8 +5,8 @@ from types import FrameType
 from typing import Any
 
 from refold.events.core.content import Message
-from refold.events.core.contract import plan
 from refold.events.core.ids import RunId, ToolCallId
+from refold.events.core.pure_core import plan
 from refold.events.session.commands import ImportHistory, RecordToolResult, SendInput, SessionCommand
 from refold.events.session.core import SESSION_CORE, fold
 from refold.events.session.react import CALLS_RUNNING_MAX, pending, react

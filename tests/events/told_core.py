@@ -7,9 +7,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from refold.events.core.checked_core import CheckedCore
-from refold.events.core.contract import Recorded, evolve_all, plan
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import StreamName
+from refold.events.core.pure_core import Recorded, evolve_all, plan
 from refold.events.core.records import StoredEvent
 
 S = TypeVar("S")

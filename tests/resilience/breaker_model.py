@@ -11,7 +11,7 @@ from hypothesis.strategies import integers, sampled_from
 
 from refold import CircuitOpen
 from refold.actors import ManualClock
-from refold.events.core.contract import Plan, plan
+from refold.events.core.pure_core import Plan, plan
 from refold.events.kinds.breaker import BREAKER_CORE, BreakerCommand, Ticket
 from refold.resilience import BreakerBackend
 from refold.resilience.breaker_state import BreakerMemory, BreakerSettings, CallEnd

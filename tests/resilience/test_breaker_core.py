@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import pytest
 
 from refold import CircuitOpen
-from refold.events.core.contract import Recorded, plan
+from refold.events.core.pure_core import Recorded, plan
 from refold.events.kinds.breaker import (
     BREAKER_CORE,
     BeginProbe,

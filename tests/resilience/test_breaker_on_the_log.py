@@ -17,7 +17,7 @@ from refold import (
     use,
 )
 from refold.actors import EventSourcedSystem, ManualClock
-from refold.events.core.contract import evolve_all
+from refold.events.core.pure_core import evolve_all
 from refold.events.kinds.breaker import BREAKER_CORE
 from refold.resilience import CircuitBreaker
 from refold.stores import EventStore, InMemoryStore, SQLiteStore

@@ -11,7 +11,7 @@ from hypothesis.strategies import integers, lists, sampled_from, tuples
 
 from refold import CommandRejected, ConfigError, PersistenceError
 from refold.actors import AskCycle, ManualClock
-from refold.events.core.contract import Plan, plan
+from refold.events.core.pure_core import Plan, plan
 from refold.events.kinds.deduplicator import (
     DEDUP_CORE,
     ClaimWork,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from refold import AgentRuntime, CircuitOpen
 from refold.actors import ManualClock
-from refold.events.core.contract import Recorded, evolve_all, plan
+from refold.events.core.pure_core import Recorded, evolve_all, plan
 from refold.events.kinds.breaker import BREAKER_CORE, BreakerState
 from refold.resilience import CircuitBreaker, RedisBreakerState
 from refold.resilience.breaker_state import BreakerMemory, BreakerSettings

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 from refold.events.core.content import AnswerContent, ErrorKind, TextBlock, ToolUseBlock
-from refold.events.core.contract import Recorded, plan
 from refold.events.core.ids import AgentId, PayloadHash, RunId, SessionId, StreamName, ToolCallId, stream_name
+from refold.events.core.pure_core import Recorded, plan
 from refold.events.core.records import EncodedBatch
 from refold.events.model.configuration import (
     CORE_VERSION,

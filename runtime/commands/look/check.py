@@ -4,14 +4,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, KindOption, LogArgument, run_command
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, KindOption, LogArgument, command
 from refold.commands.output import console, counted, one_line, write_json, write_paragraph
 
 if TYPE_CHECKING:
     from refold.inspection.check import CheckReport
 
 
-def check(log: LogArgument, kind: KindOption = None, as_json: JsonOption = False) -> None:
+@command
+async def check(log: LogArgument, kind: KindOption = None, as_json: JsonOption = False) -> int:
     """Check that a log is whole and unedited.
 
     Exits 1 if it is not, and names every problem. Versions have no gaps, batches are whole, times do not go back,
@@ -23,16 +24,12 @@ def check(log: LogArgument, kind: KindOption = None, as_json: JsonOption = False
     JSON: {log, streams, batches, events, payloads, not_decoded: [{kind, streams}], kinds_without_streams,
     problems_found, problems: [{kind, stream, version, position, message}]}.
     """
-    run_command(_check(log, kind or [], as_json))
-
-
-async def _check(log: Path, kinds: list[str], as_json: bool) -> int:
     from refold.inspection.check import check_log
 
-    if kinds:
+    if kind:
         from refold.agents.loading import load_kinds
 
-        given = load_kinds(kinds)
+        given = load_kinds(kind)
         await _require_kinds(log, given)
         report = await check_log(log, kinds=given)
     else:

@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, LogArgument, run_command
+from refold.commands.execution import EXIT_OK, LogArgument, command
 
 
-def export(
+@command
+async def export(
     log: LogArgument,
     output: Annotated[
         Path | None,
@@ -27,7 +28,7 @@ def export(
             show_default=False,
         ),
     ] = None,
-) -> None:
+) -> int:
     """Write a log as JSON Lines, of which `refold import` makes the same log again.
 
     Nothing is lost: events, positions, versions, times, chains, payloads. The same log gives the same bytes. A runtime
@@ -39,16 +40,12 @@ def export(
     position, stream, version, at, correlation, causation, pending, events, chain}, then {line: end, batches, events,
     payloads, sha256}; one object per line. Times are microseconds since the epoch.
     """
-    run_command(_export(log, output, session, stream))
-
-
-async def _export(log: Path, output: Path | None, sessions: list[str] | None, streams: list[str] | None) -> int:
     from refold.inspection.export import export_log, export_to_file
 
     if output is not None:
-        await export_to_file(log, output, sessions=sessions or None, streams=streams or None)
+        await export_to_file(log, output, sessions=session or None, streams=stream or None)
     else:
         await export_log(
-            log, lambda lines: typer.echo(lines, nl=False), sessions=sessions or None, streams=streams or None
+            log, lambda lines: typer.echo(lines, nl=False), sessions=session or None, streams=stream or None
         )
     return EXIT_OK

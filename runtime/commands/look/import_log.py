@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
 from refold.commands.output import console, counted, one_line, write_json, write_paragraph
 
 if TYPE_CHECKING:
     from refold.stores.jsonl.importing import ImportReport
 
 
-def import_log(
+@command
+async def import_log(
     source: Annotated[
         str,
         typer.Argument(
@@ -21,7 +22,7 @@ def import_log(
     ],
     log: LogArgument,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Make a new log of JSON Lines.
 
     All that an export holds is checked, line by line, and kept as it was; LOG appears when all of it was found whole,
@@ -29,10 +30,6 @@ def import_log(
 
     JSON: {log, streams, batches, events, payloads, partial}.
     """
-    run_command(_import(source, log, as_json))
-
-
-async def _import(source: str, log: Path, as_json: bool) -> int:
     from refold.events.core.errors import PersistenceError
     from refold.stores.jsonl.importing import import_log as make_log
 

@@ -1,13 +1,12 @@
 """`refold metrics LOG`: figures about everything in a log, as of any position."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
 from refold.commands.output import cell, console, counted, safe_lines, table, write_json, write_paragraph, write_table
 from refold.inspection.times import time_words
 
@@ -18,7 +17,8 @@ if TYPE_CHECKING:
     from refold.metrics import MetricsSnapshot, ModelCounts
 
 
-def metrics(
+@command
+async def metrics(
     log: LogArgument,
     at: Annotated[
         int | None,
@@ -26,7 +26,7 @@ def metrics(
     ] = None,
     as_json: JsonOption = False,
     prometheus: Annotated[bool, typer.Option("--prometheus", help="Write Prometheus's text format.")] = False,
-) -> None:
+) -> int:
     """Count what is in a log: sessions, runs, steps, tool calls, tokens, by tool and by agent.
 
     The figures are folded from the log's events, so they are those that the runtime's own metrics showed at that
@@ -41,10 +41,6 @@ def metrics(
     """
     if as_json and prometheus:
         raise typer.BadParameter("--json and --prometheus are two formats; give one of them")
-    run_command(_metrics(log, at, as_json, prometheus))
-
-
-async def _metrics(log: Path, at: int | None, as_json: bool, prometheus: bool) -> int:
     from refold.metrics import read_metrics
 
     if prometheus:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, KindOption, LogArgument, run_command
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, KindOption, LogArgument, command
 from refold.commands.output import console, counted, one_line, write_json, write_paragraph
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ _LEVELS: "dict[LevelName, Level]" = {
 }
 
 
-def replay(
+@command
+async def replay(
     log: LogArgument,
     session: Annotated[
         str | None, typer.Argument(metavar="SESSION", help="Only this session.", show_default=False)
@@ -64,7 +65,7 @@ def replay(
         typer.Option("--at", metavar="N", help="Show the state of --stream after version N.", show_default=False),
     ] = None,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Replay a log with today's code.
 
     Exits 1 at a divergence, and shows both sides; and if nothing was replayed, since today's code knows none of the
@@ -85,24 +86,12 @@ def replay(
     other_agents}; the first divergence of each stream, at level decide of each kind of comparison in it, in order of
     position. With --at: {stream, version, state}.
     """
-    if at is not None:
-        run_command(_state(log, stream, kind or [], at, as_json))
-    run_command(_replay(log, session, stream, kind or [], level, agent, as_json))
-
-
-async def _replay(
-    log: Path,
-    session: str | None,
-    stream: str | None,
-    kinds: list[str],
-    level: LevelName | None,
-    agent: str | None,
-    as_json: bool,
-) -> int:
     from refold.inspection.log_reading import require_kinds
     from refold.replay.log_replay import replay as replay_log
 
-    given = _loaded(kinds)
+    if at is not None:
+        return await _state(log, stream, kind or [], at, as_json)
+    given = _loaded(kind or [])
     await require_kinds(log, given)
     report = await replay_log(
         log,

@@ -1,9 +1,8 @@
 """`refold sessions LOG`: the sessions in a log."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
 from refold.commands.output import cell, console, table, write_json, write_table
 from refold.inspection.times import time_words
 
@@ -11,7 +10,8 @@ if TYPE_CHECKING:
     from refold.inspection.session_view import ListedSession
 
 
-def sessions(log: LogArgument, as_json: JsonOption = False) -> None:
+@command
+async def sessions(log: LogArgument, as_json: JsonOption = False) -> int:
     """List the sessions of a log.
 
     They stand in order of their names. The status is how the last run ended (completed, failed, cancelled), or: idle,
@@ -23,10 +23,6 @@ def sessions(log: LogArgument, as_json: JsonOption = False) -> None:
     JSON: {log, sessions: [{session, status, version, began_at, at, first_input, pending, parent}]}; times are
     microseconds since the epoch.
     """
-    run_command(_sessions(log, as_json))
-
-
-async def _sessions(log: Path, as_json: bool) -> int:
     from refold.inspection.log_reading import opened
     from refold.inspection.session_view import list_sessions
 

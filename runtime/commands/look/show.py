@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
 from refold.commands.output import cell, console, table, write_json, write_table
 from refold.inspection.times import time_words
 
@@ -20,7 +20,8 @@ REQUEST_CHARACTERS = 2_000
 """After so many characters a part of a request is cut; `--json` gives it whole."""
 
 
-def show(
+@command
+async def show(
     log: LogArgument,
     session: Annotated[
         str,
@@ -41,7 +42,7 @@ def show(
         ),
     ] = None,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Show one session as a conversation, or what happened to something else, such as breaker/NAME.
 
     Who said what, tool calls with their results, how runs ended, and what is in flight; of a stream of another kind its
@@ -54,22 +55,17 @@ def show(
     causation}]}; of another stream the same with stream in place of session. With --request: {session, version,
     request: {model, system_prompt, messages, tools, ...}, recalled, prepared}. Times are microseconds since the epoch.
     """
-    if request is not None:
-        run_command(_request(log, session, request, as_json))
-        return
-    if payload is not None:
-        run_command(_payload(log, session, payload))
-    run_command(_show(log, session, at, events, as_json))
-
-
-async def _show(log: Path, name: str, at: int | None, events: bool, as_json: bool) -> int:
     from refold.inspection.log_reading import opened, other_stream
 
+    if request is not None:
+        return await _request(log, session, request, as_json)
+    if payload is not None:
+        return await _payload(log, session, payload)
     async with opened(log) as store:
-        head = await other_stream(store, name)
+        head = await other_stream(store, session)
         if head is not None:
             return await _stream(store, head, at, as_json)
-    return await (_events(log, name, at, as_json) if events else _conversation(log, name, at, as_json))
+    return await (_events(log, session, at, as_json) if events else _conversation(log, session, at, as_json))
 
 
 async def _stream(store: "EventStore", head: "StreamHead", at: int | None, as_json: bool) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
 from refold.commands.look.metrics import cost_words, models_table
 from refold.commands.output import cell, console, counted, one_line, table, write_json, write_paragraph, write_table
 from refold.inspection.times import duration_words
@@ -22,7 +22,8 @@ TEXT_CHARACTERS = 300
 DERIVED = ("thoughts", "actions", "observations")
 
 
-def stats(
+@command
+async def stats(
     log: LogArgument,
     session: Annotated[
         str | None, typer.Argument(metavar="SESSION", help="One session; without, all.", show_default=False)
@@ -32,7 +33,7 @@ def stats(
         typer.Option("--at", metavar="N", help="As it was after version N of the session.", show_default=False),
     ] = None,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Show the steps of a session: what was thought, done and seen; or how all sessions of a log went.
 
     JSON: {session, version, steps: [{run, turn, thought, actions: [{call, tool, input, observation, kind, ended_at}],
@@ -44,7 +45,7 @@ def stats(
     """
     if session is None and at is not None:
         raise typer.BadParameter("--at is a version of one session; name the session")
-    run_command(_session(log, session, at, as_json) if session is not None else _sessions(log, as_json))
+    return await (_session(log, session, at, as_json) if session is not None else _sessions(log, as_json))
 
 
 async def _session(log: Path, session: str, at: int | None, as_json: bool) -> int:

@@ -1,12 +1,11 @@
 """`refold tail LOG`: the events of a log as they come, from another process than the one that writes them."""
 
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, LogArgument, run_command
+from refold.commands.execution import EXIT_OK, LogArgument, command
 from refold.commands.output import one_line, write_json
 
 if TYPE_CHECKING:
@@ -21,7 +20,8 @@ SUMMARY_CHARACTERS = 100
 """After so many characters the summary of an event is cut."""
 
 
-def tail(
+@command
+async def tail(
     log: LogArgument,
     session: Annotated[
         str | None, typer.Argument(metavar="SESSION", help="Only this session.", show_default=False)
@@ -42,7 +42,7 @@ def tail(
         typer.Option("--after", metavar="POSITION", min=0, help="Begin after this position.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object per line instead of text.")] = False,
-) -> None:
+) -> int:
     """Show the last events of a log, and those to come.
 
     The log may be one that another process writes: it is only read, and its writer never waits. Events come in order of
@@ -56,18 +56,6 @@ def tail(
         raise typer.BadParameter("both -n and --after say where to begin; give one of them")
     if session is not None and stream is not None:
         raise typer.BadParameter("a SESSION is a stream too; give it or --stream, and not both")
-    run_command(_tail(log, session, stream, follow, number, after, as_json))
-
-
-async def _tail(
-    log: Path,
-    session: str | None,
-    stream: str | None,
-    follow: bool,
-    number: int | None,
-    after: int | None,
-    as_json: bool,
-) -> int:
     from refold.inspection.log_reading import opened
     from refold.inspection.tail import Following, follow_log
     from refold.stores.sqlite.file import is_text_log

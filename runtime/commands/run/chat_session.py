@@ -22,8 +22,8 @@ from refold.commands.run.session_run import runtime_on
 from refold.commands.run.shown import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildApprovals, LiveText
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.ids import RunId, SessionId, stream_name
+from refold.events.session import events as ev
 from refold.events.session.core import SESSION_KIND
-from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, RunParked, ToolApprovalRequested
 from refold.events.session.state import history
 from refold.inspection.session_view import SessionView, view_session
 from refold.inspection.summaries import call_words
@@ -45,7 +45,7 @@ class WaitingCall(msgspec.Struct, frozen=True):
     """A call waits for a decision, here or in the session of a subagent."""
 
     session: SessionId
-    request: ToolApprovalRequested
+    request: ev.ToolApprovalRequested
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -294,20 +294,20 @@ class ChatSession:
         if self._reached is not None and self._reached[0] <= item.version and not self._reached[1].done():
             self._reached[1].set_result(None)
 
-    def _see_child(self, child: "Session", request: ToolApprovalRequested) -> None:
+    def _see_child(self, child: "Session", request: ev.ToolApprovalRequested) -> None:
         self._happenings.put_nowait(WaitingCall(child.id, request))
 
     def _see_event(self, recorded: "Recorded", parked: "asyncio.Future[Parked]") -> None:
         self._calls.see(recorded)
         match recorded.event:
-            case ToolApprovalRequested() as request if self.agent.approval is None:
+            case ev.ToolApprovalRequested() as request if self.agent.approval is None:
                 self._happenings.put_nowait(WaitingCall(self._session.id, request))
-            case ToolApprovalRequested(call=call, tool=tool, input=arguments):
+            case ev.ToolApprovalRequested(call=call, tool=tool, input=arguments):
                 self._calls.tell(f"{call_words(tool, arguments)} waits for approval as {call}")
-            case RunParked(run=run, reason=reason):
+            case ev.RunParked(run=run, reason=reason):
                 if not parked.done():
                     parked.set_result(Parked(run, reason))
-            case RunCompleted(run=run) | RunFailed(run=run) | RunCancelled(run=run):
+            case ev.RunCompleted(run=run) | ev.RunFailed(run=run) | ev.RunCancelled(run=run):
                 if self._end is not None and self._end[0] == run and not self._end[1].done():
                     self._end[1].set_result(recorded.version)
             case _:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK, JsonOption, result_members, run_command
+from refold.commands.execution import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK, JsonOption, command, result_members
 from refold.commands.output import tell, write_json
 from refold.commands.run.options import (
     DEFAULT_LOG,
@@ -30,7 +30,8 @@ SESSIONS_NAMED_MAX = 5
 
 
 @with_model_options
-def resume(
+@command
+async def resume(
     agent: AgentArgument = None,
     log: Annotated[Path, typer.Option("--log", metavar="PATH", help="The log.")] = DEFAULT_LOG,
     session: Annotated[
@@ -41,7 +42,7 @@ def resume(
     ] = None,
     choice: ModelChoice = NO_CHOICE,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Let the open run of a session go on, and the inputs queued behind it, and write the answers.
 
     A run is left open where a call waits for approval, where a process ended in the middle of it, or where it is
@@ -53,29 +54,25 @@ def resume(
 
     JSON: {log, session, runs: [as of `refold run`], open: the run that is left open, or null}.
     """
-    run_command(_resume(agent, choice, log, session, as_json))
-
-
-async def _resume(name: str | None, choice: ModelChoice, log: Path, session_id: str | None, as_json: bool) -> int:
     from refold.commands.run.session_run import session_run
     from refold.events.core.errors import ConfigError
     from refold.sessions.outcome import Cancelled, Failed
 
-    if name is None and choice.provider is None:
+    if agent is None and choice.provider is None:
         raise ConfigError("there is no AGENT (module:attribute); name the one whose run is to go on, or a --provider")
-    agent = chosen_agent(name, choice)
-    session = await _session_of(log, session_id)
-    if session is None:
-        return _tell_nothing_open(log, session_id, as_json)
-    async with session_run(agent, log, session, quiet=as_json) as resuming:
+    chosen = chosen_agent(agent, choice)
+    found = await _session_of(log, session)
+    if found is None:
+        return _tell_nothing_open(log, session, as_json)
+    async with session_run(chosen, log, found, quiet=as_json) as resuming:
         await resuming.resume()
     if not resuming.results and resuming.left_open is None:
-        return _tell_nothing_open(log, session, as_json)
+        return _tell_nothing_open(log, found, as_json)
     if as_json:
         runs = [result_members(result) for result in resuming.results]
-        write_json({"log": str(log), "session": session, "runs": runs, "open": resuming.left_open})
+        write_json({"log": str(log), "session": found, "runs": runs, "open": resuming.left_open})
     if resuming.waits_for:
-        return resuming.tell_left_open(choice.words(name))
+        return resuming.tell_left_open(choice.words(agent))
     outcomes = {type(result.outcome) for result in resuming.results}
     return EXIT_FOUND if Failed in outcomes else EXIT_INTERRUPTED if Cancelled in outcomes else EXIT_OK
 

@@ -1,11 +1,10 @@
 """`refold run [AGENT] INPUT`: one input to an agent, durable from its first event."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, run_command, tell_result, write_result
+from refold.commands.execution import EXIT_OK, JsonOption, command, tell_result, write_result
 from refold.commands.run.options import (
     DEFAULT_LOG,
     NO_CHOICE,
@@ -19,7 +18,8 @@ from refold.commands.run.options import (
 
 
 @with_model_options
-def run(
+@command
+async def run(
     agent: AgentArgument = None,
     text: Annotated[str | None, typer.Argument(metavar="INPUT", help="What to send to it.", show_default=False)] = None,
     log: LogOption = DEFAULT_LOG,
@@ -30,7 +30,7 @@ def run(
     ] = None,
     choice: ModelChoice = NO_CHOICE,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Send an input to an agent, or to a model of a provider, and write the answer.
 
     The module is found in the working directory too. Tool calls are shown on stderr as they happen. Ctrl-C cancels the
@@ -46,19 +46,12 @@ def run(
     JSON: {log, session, run, outcome: completed | failed | cancelled, error: {kind, message}, text, usage, turns,
     stop_reason}.
     """
-    words = [word for word in (agent, text) if word is not None]
-    run_command(_run(words, choice, log, session, key, as_json))
-
-
-async def _run(
-    words: list[str], choice: ModelChoice, log: Path, session_id: str | None, key: str | None, as_json: bool
-) -> int:
     from refold.commands.run.session_run import session_run
     from refold.sessions.outcome import Completed
 
-    name, text = _agent_and_input(words, choice)
-    async with session_run(chosen_agent(name, choice), log, session_id, quiet=as_json) as sending:
-        result = await sending.send(text, key)
+    name, content = _agent_and_input([word for word in (agent, text) if word is not None], choice)
+    async with session_run(chosen_agent(name, choice), log, session, quiet=as_json) as sending:
+        result = await sending.send(content, key)
     if result is None:
         return sending.tell_left_open(choice.words(name))
     if as_json:

@@ -28,7 +28,7 @@ from refold.commands.steer.delivery import approve_line, resume_line
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import PersistenceError
 from refold.events.core.ids import RunId
-from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, RunParked, ToolApprovalRequested
+from refold.events.session import events as ev
 from refold.events.session.state import calls_awaiting_approval
 from refold.inspection.session_view import status_of
 from refold.inspection.summaries import call_words
@@ -229,20 +229,20 @@ class SessionRun:
     def _see(self, recorded: Recorded) -> None:
         self._calls.see(recorded)
         match recorded.event:
-            case ToolApprovalRequested(call=call_id, tool=tool, input=arguments):
+            case ev.ToolApprovalRequested(call=call_id, tool=tool, input=arguments):
                 waits = f"{call_words(tool, arguments)} waits for approval as {call_id}"
                 if self._has_handler:
                     self._calls.tell(waits)
                 else:
                     self._wait_for_decision(self.session, call_id, waits)
-            case RunParked(reason=reason):
+            case ev.RunParked(reason=reason):
                 self._wait_for(f"the run is parked: {reason}")
-            case RunCompleted() | RunFailed() | RunCancelled():
+            case ev.RunCompleted() | ev.RunFailed() | ev.RunCancelled():
                 self._ends.append(recorded.version)
             case _:
                 return
 
-    def _see_child(self, child: Session, request: ToolApprovalRequested) -> None:
+    def _see_child(self, child: Session, request: ev.ToolApprovalRequested) -> None:
         waits = f"{call_words(request.tool, request.input)} waits for approval as {request.call} of {child.id}"
         self._wait_for_decision(child.id, request.call, waits)
 

@@ -17,17 +17,7 @@ from refold.commands.output import cell, safe_text, tell
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import tool_uses
 from refold.events.model.messages import TextDelta
-from refold.events.session.events import (
-    ModelFailed,
-    ModelInterrupted,
-    ModelResponded,
-    RetryScheduled,
-    RunCancelled,
-    RunFailed,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallFailed,
-)
+from refold.events.session import events as ev
 from refold.events.session.state import calls_awaiting_approval
 from refold.inspection.summaries import call_words, content_words
 from refold.publishing.notifications import Published, Recorded, Streamed
@@ -68,9 +58,9 @@ class LiveText:
             if item.run == self.run and isinstance(item.delta, TextDelta):
                 self._add(item.turn, item.delta.text)
         elif isinstance(item, RecordedEvent):
-            if isinstance(item.event, ModelResponded):
+            if isinstance(item.event, ev.ModelResponded):
                 self._end(whole=True)
-            elif isinstance(item.event, ModelInterrupted | ModelFailed | RunCancelled | RunFailed):
+            elif isinstance(item.event, ev.ModelInterrupted | ev.ModelFailed | ev.RunCancelled | ev.RunFailed):
                 self._end(whole=False)
 
     def has_written(self, answer: str) -> bool:
@@ -130,17 +120,17 @@ class CallLines:
     def see(self, recorded: Recorded) -> None:
         """Write what an event says of a tool call, or of a model call that is made again, if it does."""
         match recorded.event:
-            case ModelFailed(message=message):
+            case ev.ModelFailed(message=message):
                 self._failure = message
-            case RetryScheduled(due_at=due_at, at=at):
+            case ev.RetryScheduled(due_at=due_at, at=at):
                 self.tell(f".. asked again in {max(due_at - at, 0) / 1e6:.0f} s: {self._failure}")
-            case ModelResponded(content=content):
+            case ev.ModelResponded(content=content):
                 for call in tool_uses(content):
                     self._tools[call.id] = call.name
                     self.tell(f"-> {call_words(call.name, call.input)}")
-            case ToolCallCompleted(call=call_id, content=content):
+            case ev.ToolCallCompleted(call=call_id, content=content):
                 self.tell(f"<- {self._tools.get(call_id, call_id)}: {content_words(content)}")
-            case ToolCallFailed(call=call_id, content=content, kind=kind):
+            case ev.ToolCallFailed(call=call_id, content=content, kind=kind):
                 self.tell(f"<- {self._tools.get(call_id, call_id)} ({kind}): {content_words(content)}")
             case _:
                 return
@@ -164,7 +154,7 @@ class ChildApprovals:
         self,
         runtime: AgentRuntime,
         session: Session,
-        found: Callable[[Session, ToolApprovalRequested], None],
+        found: Callable[[Session, ev.ToolApprovalRequested], None],
     ) -> None:
 
         self._runtime = runtime
@@ -187,7 +177,7 @@ class ChildApprovals:
 
     def _see(self, recorded: Recorded) -> None:
 
-        if isinstance(recorded.event, ToolApprovalRequested) and recorded.stream.startswith(self._prefix):
+        if isinstance(recorded.event, ev.ToolApprovalRequested) and recorded.stream.startswith(self._prefix):
             task = asyncio.get_running_loop().create_task(self._look_at_stream(recorded.stream))
             self._looking.add(task)
             task.add_done_callback(self._looking.discard)

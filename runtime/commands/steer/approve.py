@@ -5,19 +5,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, run_command
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
 from refold.commands.output import cell, console, write_json, write_paragraph
 from refold.commands.steer.delivery import KeyOption, TimeoutOption, approve_line, given, tell_given
 
 if TYPE_CHECKING:
     from refold.remote.client import AwaitedDecision
-    from refold.remote.protocol import Decide
 
 CALL_CHARACTERS = 200
 """After so many characters the words of a call are cut in a list."""
 
 
-def approve(
+@command
+async def approve(
     log: LogArgument,
     session: Annotated[
         str | None, typer.Argument(metavar="SESSION", help="The session's name.", show_default=False)
@@ -33,9 +33,9 @@ def approve(
         str, typer.Option("--reason", metavar="TEXT", help="What the model is told where the call is denied.")
     ] = "",
     key: KeyOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout_s: TimeoutOption = 10.0,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Allow a call that waits for approval, or deny it; without CALL, list what waits.
 
     The runtime that owns the log does it. Where none does, a denial is recorded directly; a call that is allowed is
@@ -51,19 +51,15 @@ def approve(
     if session is None or call is None:
         if deny or always or reason or key is not None:
             raise typer.BadParameter("name the SESSION and the CALL to decide about; `refold approve LOG` lists them")
-        run_command(_list(log, session, as_json))
+        return await _list(log, session, as_json)
     from refold.events.core.ids import ToolCallId
     from refold.remote.protocol import Decide
 
     if deny and always:
         raise typer.BadParameter("only an allowance can hold for always; leave out --deny or --always")
     decision = Decide(call=ToolCallId(call), allow=not deny, reason=reason, always=always)
-    run_command(_decide(log, session, decision, key, timeout, as_json))
-
-
-async def _decide(log: Path, session: str, decision: "Decide", key: str | None, timeout_s: float, as_json: bool) -> int:
     what = await given(log, session, decision, key, timeout_s)
-    return tell_given(log, what, f"{decision.call} is {'allowed' if decision.allow else 'denied'}", as_json)
+    return tell_given(log, what, f"{decision.call} is {'denied' if deny else 'allowed'}", as_json)
 
 
 async def _list(log: Path, session: str | None, as_json: bool) -> int:

@@ -1,15 +1,15 @@
 """`refold cancel LOG SESSION`: a run ends as cancelled."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from refold.commands.execution import JsonOption, LogArgument, run_command
+from refold.commands.execution import JsonOption, LogArgument, command
 from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, given, tell_given
 
 
-def cancel(
+@command
+async def cancel(
     log: LogArgument,
     session: SessionArgument,
     run: Annotated[
@@ -25,9 +25,9 @@ def cancel(
         str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.", show_default=False)
     ] = None,
     key: KeyOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout_s: TimeoutOption = 10.0,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """End a run of a session as cancelled.
 
     The runtime that owns the log does it; where none does, the log is changed directly. Calls that are open are
@@ -37,17 +37,11 @@ def cancel(
 
     JSON: {log, session, key, outcome: done | queued, version, new, run}; version 0 = there was nothing to cancel.
     """
-    run_command(_cancel(log, session, run, reason, key, timeout, as_json))
-
-
-async def _cancel(
-    log: Path, session: str, run: str | None, reason: str | None, key: str | None, timeout_s: float, as_json: bool
-) -> int:
     from refold.events.core.ids import RunId
     from refold.remote.protocol import Cancel, Done
 
-    command = Cancel(run=RunId(run) if run is not None else None, reason=reason)
-    what = await given(log, session, command, key, timeout_s)
+    given_command = Cancel(run=RunId(run) if run is not None else None, reason=reason)
+    what = await given(log, session, given_command, key, timeout_s)
     outcome = what.outcome
     if isinstance(outcome, Done) and outcome.version == 0:
         words = f"{run} is not under way" if run is not None else "no run is under way"

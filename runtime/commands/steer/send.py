@@ -11,7 +11,7 @@ from refold.commands.execution import (
     EXIT_OK,
     JsonOption,
     LogArgument,
-    run_command,
+    command,
     tell_result,
     write_result,
 )
@@ -19,7 +19,8 @@ from refold.commands.output import tell_error
 from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, approve_line, given, tell_given
 
 
-def send(
+@command
+async def send(
     log: LogArgument,
     session: SessionArgument,
     text: Annotated[
@@ -28,9 +29,9 @@ def send(
     new: Annotated[bool, typer.Option("--new", help="Begin the session if the log has none of that name.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end of the run, and write its answer.")] = False,
     key: KeyOption = None,
-    timeout: TimeoutOption = 10.0,
+    timeout_s: TimeoutOption = 10.0,
     as_json: JsonOption = False,
-) -> None:
+) -> int:
     """Send an input to a session, and leave the run to the runtime that owns the log.
 
     Where no runtime owns the log, the input is recorded directly, and its run goes on when one does. The session must
@@ -43,12 +44,6 @@ def send(
 
     JSON: {log, session, key, outcome: done | queued, version, new, run}; with --wait as that of `refold run`.
     """
-    run_command(_send(log, session, text, new, wait, key, timeout, as_json))
-
-
-async def _send(
-    log: Path, session: str, text: str, new: bool, wait: bool, key: str | None, timeout_s: float, as_json: bool
-) -> int:
     from refold.remote.protocol import Done, Send
 
     content = sys.stdin.read() if text == "-" else text

@@ -11,17 +11,17 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pykka
 import pytest
-from msgspec import Struct
 
 from refold import ActorStopped, AskCycle, AskTimeout, CommandRejected, ConfigError
 from refold.actors import Actor, ActorFuture, EventSourcedActor, Journal, ManualClock, WouldDeadlock
 from refold.actors.effects import Query
 from refold.events.core.codec import EventCodec
-from refold.events.core.contract import Effect
 from refold.events.core.errors import BackpressureShed
 from refold.events.core.event import Event
+from refold.events.core.pure_core import PureCore
 from refold.stores import InMemoryStore
 from tests.actors.contract.worlds import LONG_S, PykkaWorld, RefoldWorld
 
@@ -686,31 +686,19 @@ class Noted(Event, frozen=True, kw_only=True, tag="notes.noted.v1"):
     text: str
 
 
-class Notes(Struct):
+class Notes(msgspec.Struct):
     version: int = 0
     texts: tuple[str, ...] = ()
 
 
-class NotesCore:
+class NotesCore(PureCore[Notes, str, Noted]):
     """Notes what it is told."""
-
-    def initial(self) -> Notes:
-        return Notes()
-
-    def version(self, state: Notes) -> int:
-        return state.version
 
     def admit(self, state: Notes, command: str) -> Noted:
         return Noted(text=command)
 
     def evolve(self, state: Notes, event: Noted) -> Notes:
         return Notes(state.version + 1, (*state.texts, event.text))
-
-    def react(self, state: Notes, event: Noted) -> list[Noted]:
-        return []
-
-    def pending(self, state: Notes) -> list[Effect]:
-        return []
 
 
 def test_ours_give_no_proxy_of_what_is_folded_from_a_log(

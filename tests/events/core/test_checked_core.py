@@ -22,8 +22,8 @@ from refold.events import (
 )
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.cleaning import Unrecordable
-from refold.events.core.contract import Plan, evolve_all, plan, replan
 from refold.events.core.errors import ConfigError, LogFormatError
+from refold.events.core.pure_core import Plan, evolve_all, plan, replan
 from refold.events.core.records import StoredEvent
 
 

@@ -14,9 +14,9 @@ from refold.events.core.content import (
     ToolResultBlock,
     ToolUseBlock,
 )
-from refold.events.core.contract import Effect, WaitUntil
 from refold.events.core.event import Event
 from refold.events.core.ids import PayloadHash, RunId, ToolCallId
+from refold.events.core.pure_core import Effect, WaitUntil
 from refold.events.kinds.runtime import RuntimeClosed
 from refold.events.model.messages import RequestReference, Usage
 from refold.events.session.events import (

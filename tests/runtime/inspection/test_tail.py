@@ -21,7 +21,7 @@ from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.records import StoredEvent
 from refold.events.session.events import ToolCallCompleted, ToolCallStarted
 from refold.inspection.log_reading import EVENTS_PER_PAGE
-from refold.inspection.tail import follow_log
+from refold.replay import follow_log
 from refold.stores import InMemoryStore, SQLiteStore
 from refold.stores.event_store import EventStore
 from refold.stores.sample_batches import batch

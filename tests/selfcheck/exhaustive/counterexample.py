@@ -28,8 +28,8 @@ for command in (
 def as_program(commands: Sequence[SessionCommand], scope: Scope) -> str:
     """Return a program that tells `commands`, in order, to a session of `scope`; it ends with `state`."""
     names = {
-        ("refold.events.core.contract", "Plan"),
-        ("refold.events.core.contract", "plan"),
+        ("refold.events.core.pure_core", "Plan"),
+        ("refold.events.core.pure_core", "plan"),
         ("refold.events.session.core", "SESSION_CORE"),
     }
     lines: list[str] = []

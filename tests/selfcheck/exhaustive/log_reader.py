@@ -40,7 +40,7 @@ from refold.events.session.events import (
     TurnAllowed,
     Verdict,
 )
-from refold.events.session.state import KeyedCommand
+from refold.events.session.state import CommandWord
 
 _REFUSED_AS: dict[str, ErrorKind] = {
     "deny": "denied",
@@ -142,7 +142,7 @@ class SeenSchedule(msgspec.Struct):
 class SeenKey(msgspec.Struct, frozen=True):
     """The first command that came with a key."""
 
-    command: KeyedCommand
+    command: CommandWord
     content: str
     """JSON of what must be the same in a repetition."""
     version: int
@@ -261,7 +261,7 @@ def see(witness: Witness, event: SessionEvent, configuration: AgentConfiguration
             _see_run(witness, event, configuration)
 
 
-def _see_key(witness: Witness, key: str | None, command: KeyedCommand, content: object) -> None:
+def _see_key(witness: Witness, key: str | None, command: CommandWord, content: object) -> None:
     if key is not None:
         witness.keys.setdefault(key, SeenKey(command, written(content), witness.version))
 

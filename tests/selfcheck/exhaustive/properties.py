@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from refold.events.core.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, CRASHED_TEXT, Message, text_of
-from refold.events.core.contract import Effect, WaitUntil
 from refold.events.core.ids import RunId, ToolCallId
+from refold.events.core.pure_core import Effect, WaitUntil
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.session.events import (
     CancelRequested,

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from refold.events.core.contract import Recorded, WaitUntil, plan, replan
 from refold.events.core.errors import CommandRejected, RefoldError
+from refold.events.core.pure_core import Recorded, WaitUntil, plan, replan
 from refold.events.core.records import StoredEvent
 from refold.events.session.commands import (
     AllowTurn,

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from refold.events.core.contract import CONSEQUENCES_MAX, Core, Effect, Plan, Recorded, evolve_all, plan, replan
 from refold.events.core.errors import CommandRejected, CoreFailed, LogFormatError
 from refold.events.core.event import Event
+from refold.events.core.pure_core import CONSEQUENCES_MAX, Plan, PureCore, Recorded, evolve_all, plan, replan
 
 
 class Said(Event, frozen=True, kw_only=True, tag="test.said.v1"):
@@ -14,19 +14,14 @@ class Said(Event, frozen=True, kw_only=True, tag="test.said.v1"):
 
 class Words(msgspec.Struct):
     said: list[str] = []
+    version: int = 0
 
 
-class Echo:
+class Echo(PureCore[Words, str, Said]):
     """Says each word, and then each word that `follows` names for it."""
 
     def __init__(self, follows: dict[str, list[str]]) -> None:
         self.follows = follows
-
-    def initial(self) -> Words:
-        return Words()
-
-    def version(self, state: Words) -> int:
-        return len(state.said)
 
     def admit(self, state: Words, command: str) -> Said | Recorded:
         if command in state.said:
@@ -39,14 +34,12 @@ class Echo:
         if event.word == "impossible":
             raise KeyError(event.word)
         state.said.append(event.word)
+        state.version += 1
         return state
 
     def react(self, state: Words, event: Said) -> list[Said]:
         assert state.said[-1] == event.word  # What is reacted to is already true.
         return [Said(word=word) for word in self.follows.get(event.word, [])]
-
-    def pending(self, state: Words) -> list[Effect]:
-        return []
 
 
 TREE = Echo({"a": ["b", "c"], "b": ["b1", "b2"], "b1": ["b11"], "c": ["c1"]})
@@ -58,8 +51,7 @@ def words(planned: Plan[Words, Said] | Recorded) -> list[str]:
 
 
 def test_an_event_is_followed_by_what_it_causes_before_its_sibling_is_all_at_one_time() -> None:
-    core: Core[Words, str, Said] = TREE
-    planned = plan(core, core.initial(), "a", 5)
+    planned = plan(TREE, TREE.initial(), "a", 5)
     assert words(planned) == ["a", "b", "b1", "b11", "b2", "c", "c1"]
     assert isinstance(planned, Plan)
     assert planned.state.said == words(planned)
@@ -69,11 +61,11 @@ def test_an_event_is_followed_by_what_it_causes_before_its_sibling_is_all_at_one
 
 
 def test_a_command_that_was_recorded_before_or_is_refused_changes_nothing() -> None:
-    state = Words(["x", "a"])
+    state = Words(["x", "a"], 2)
     assert plan(TREE, state, "a", 5) == Recorded(2)
     with pytest.raises(CommandRejected, match="say something"):
         plan(TREE, state, "", 5)
-    assert state == Words(["x", "a"])
+    assert state == Words(["x", "a"], 2)
 
 
 def test_a_core_that_circles_is_stopped_and_named() -> None:
@@ -89,8 +81,8 @@ def test_a_batch_may_be_as_long_as_the_bound() -> None:
 
 def test_events_are_folded_from_the_beginning_or_from_a_state() -> None:
     events = [Said(word="a"), Said(word="b")]
-    assert evolve_all(TREE, events) == Words(["a", "b"])
-    assert evolve_all(TREE, events[1:], Words(["a"])) == Words(["a", "b"])
+    assert evolve_all(TREE, events) == Words(["a", "b"], 2)
+    assert evolve_all(TREE, events[1:], Words(["a"], 1)) == Words(["a", "b"], 2)
     assert evolve_all(TREE, []) == Words()
 
 
