@@ -62,7 +62,8 @@ ACTORS = (
         "if message.command is not None or message.evidence is not None:\n",
         "if key in effects.running and (message.command is not None or message.evidence is not None):\n",
         (
-            "conformance/test_cancellation.py::test_b7_of_a_tools_own_result_and_the_cancel_result_one_is_in_the_history",
+            "conformance/test_cancellation.py::"
+            "test_b7_a_tool_sees_its_token_once_and_of_its_own_result_and_the_cancel_result_one_is_in_the_history",
         ),
     ),
     ShellFault(
@@ -392,7 +393,7 @@ ACTORS = (
         "actors/agent/session.py",
         "        if self.state.configuration is configuration:\n",
         "        if self.state.configuration is not None:\n",
-        ("conformance/test_runs.py::test_a25_an_input_in_new_code_is_answered_by_its_configuration",),
+        ("conformance/test_runs.py::test_runs[memory-A25: an input in new code is answered by its configuration]",),
     ),
     ShellFault(
         "a call that was given up is not counted",
@@ -446,7 +447,8 @@ ACTORS = (
         "        running.token.cancel(reason)\n",
         "",
         (
-            "conformance/test_cancellation.py::test_b7_a_tool_that_awaits_its_token_sees_it_once_and_ends_by_itself[memory]",
+            "conformance/test_cancellation.py::test_b7_a_tool_sees_its_token_once_and_of_its_own_result_and_the_cancel_"
+            "result_one_is_in_the_history[memory-returned after]",
         ),
     ),
     ShellFault(
@@ -482,14 +484,20 @@ ACTORS = (
         "actors/agent/approval.py",
         "        case None:\n            return None\n",
         "        case None:\n            return DecideApproval(call=request.call, allowed=True)\n",
-        ("conformance/test_approvals.py::test_a_handler_that_fails_or_decides_nothing_leaves_the_call_waiting",),
+        (
+            "conformance/test_approvals.py::"
+            "test_approvals[memory-a handler that gives nothing leaves the call waiting, on the loop]",
+        ),
     ),
     ShellFault(
         "a policy that denies is ignored",
         "actors/calls/policy.py",
         '            return Verdict(verdict="deny", reason=recorded_reason(reason), action=verdict.action)\n',
         "            return verdict\n",
-        ("conformance/test_approvals.py::test_a_policy_that_denies_wins_over_what_was_allowed_always",),
+        (
+            "conformance/test_approvals.py::"
+            "test_approvals[memory-a policy that denies wins over what was allowed always]",
+        ),
     ),
     ShellFault(
         "a call runs although the policy failed on it",
@@ -610,7 +618,10 @@ ACTORS = (
         "actors/calls/conversation.py",
         "        if source is not self._source or length < len(self._messages):\n",
         "        if self._source is None:\n",
-        ("conformance/test_runs.py::test_a27_after_clear_the_model_sees_nothing_of_before_and_the_log_keeps_it",),
+        (
+            "conformance/test_runs.py::"
+            "test_runs[memory-A27: after clear the model sees nothing of before, and the log keeps it]",
+        ),
     ),
     ShellFault(
         "a callback that is added to a cancelled token is lost",
@@ -787,7 +798,10 @@ RUNTIME = (
         "runtime/sessions/run_handle.py",
         "            if self._access.runtime.hub.is_awaited(self._access.session, run, besides=follower):\n",
         "            if not run:\n",
-        ("runtime/test_cancellation.py::test_two_callers_with_one_key_of_whom_one_is_cancelled_keep_the_run",),
+        (
+            "conformance/test_cancellation.py::"
+            "test_cancellation[memory-of two callers with one key of whom one is cancelled the other keeps the run]",
+        ),
     ),
     ShellFault(
         "a caller who is cancelled leaves the run alone",
@@ -841,7 +855,10 @@ RUNTIME = (
         "runtime/sessions/stream.py",
         "        if sent is not None:\n            sent.give_up()\n            await sent.over()\n",
         "        if sent is not None:\n            await asyncio.sleep(0)\n",
-        ("conformance/test_streaming.py::test_a5_leaving_the_loop_early_cancels_the_run_cleanly[memory]",),
+        (
+            "conformance/test_streaming.py::"
+            "test_a5_b6_leaving_the_loop_inside_a_call_leaves_no_answer_no_call_and_one_cancelled[memory]",
+        ),
     ),
     ShellFault(
         "the stream of a run shows what belongs to another",
