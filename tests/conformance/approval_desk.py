@@ -1,94 +1,63 @@
-"""What the tests of approvals, policies and retries share: tools that note what they did, and who waits for whom."""
+"""What the tests of approvals and policies share: handlers that a case answers for, or that a function does."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    RecordedEvent,
-    ScriptedProvider,
-    Session,
-    ToolApprovalRequested,
-    ToolResultBlock,
-    tool,
-)
+from refold import ToolApprovalRequested
+from tests.conformance.cases import Play
+from tests.conformance.steps import once
 
 
-class Ledger:
-    """Tools that note what they did."""
+class Desk:
+    """An approval handler that keeps what it is asked, and answers each as the test says."""
 
     def __init__(self) -> None:
-        self.done: list[str] = []
-
-        @tool(tier="confirm")
-        async def pay(amount: int) -> str:
-            """Pay, if allowed."""
-            self.done.append(f"paid {amount}")
-            return f"paid {amount}"
-
-        @tool(tier="confirm", action=lambda path: path.split("/")[0])
-        async def delete(path: str) -> str:
-            """Delete, if allowed; what is allowed always is allowed for a folder."""
-            self.done.append(f"deleted {path}")
-            return f"deleted {path}"
-
-        @tool(tier="observe", effect="pure")
-        async def look(n: int) -> str:
-            """Look; needs nobody."""
-            self.done.append(f"saw {n}")
-            return f"saw {n}"
-
-        self.tools = [pay, delete, look]
-
-
-def runtime_of(log: Any, ledger: Ledger | None, script: Sequence[Any], **options: Any) -> AgentRuntime:
-    """Return a runtime whose model plays `script`; options of AgentConfig and of AgentRuntime may be mixed."""
-    fields = AgentConfig.__struct_fields__
-    config = AgentConfig(model="m", **{name: options.pop(name) for name in list(options) if name in fields})
-    tools = options.pop("tools", ledger.tools if ledger is not None else [])
-    return AgentRuntime(config, provider=ScriptedProvider(script), tools=tools, log=log, **options)
-
-
-class Seen:
-    """The events of a runtime from now on, of one session or of all, and a wait for them."""
-
-    def __init__(self, runtime: AgentRuntime, session: str | None = None) -> None:
-        self.events: list[Any] = []
+        self.asked: list[ToolApprovalRequested] = []
+        self.sessions: list[str] = []
+        self.answers: list[asyncio.Future[Any]] = []
         self._changed = asyncio.Event()
-        runtime.subscribe(self._see, session=session)
 
-    def _see(self, recorded: RecordedEvent[Any]) -> None:
-        self.events.append(recorded.event)
+    async def __call__(self, session: str, request: ToolApprovalRequested) -> Any:
+        self.asked.append(request)
+        self.sessions.append(session)
+        self.answers.append(asyncio.get_running_loop().create_future())
         self._changed.set()
-
-    def of(self, name: str) -> list[Any]:
-        return [event for event in self.events if type(event).__name__ == name]
-
-    async def have(self, name: str, count: int = 1) -> list[Any]:
-        """Return the events of a type once there are `count` of them."""
-        while len(self.of(name)) < count:
-            self._changed.clear()
-            await self._changed.wait()
-        return self.of(name)
+        return await self.answers[-1]
 
     async def requests(self, count: int = 1) -> list[ToolApprovalRequested]:
-        """Return what somebody was asked to decide, once that are `count` calls."""
-        return await self.have("ToolApprovalRequested", count)
+        while len(self.asked) < count:
+            self._changed.clear()
+            await self._changed.wait()
+        return self.asked
 
 
-async def results(session: Session) -> list[str]:
-    """Return the texts of all tool results in the history."""
-    return [block.text for block in await result_blocks(session)]
+def at_desk(play: Play) -> dict[str, Any]:
+    """The options of a case whose approvals are put to a desk."""
+    play.kept["desk"] = Desk()
+    return {"approval": play.kept["desk"]}
 
 
-async def result_blocks(session: Session) -> list[ToolResultBlock]:
-    return [
-        block for message in await session.history() for block in message.content if isinstance(block, ToolResultBlock)
-    ]
+def desk_of(play: Play) -> Desk:
+    desk: Desk = play.kept["desk"]
+    return desk
 
 
-async def recorded(session: Session, name: str | None = None) -> list[Any]:
-    """Return the session's events in the log, or those of one type."""
-    return [item.event async for item in session.events() if name is None or type(item.event).__name__ == name]
+@once
+async def desk_says(play: Play, place: int, answer: Any) -> None:
+    """Let the desk answer what it was asked, counted from 0."""
+    await desk_of(play).requests(place + 1)
+    desk_of(play).answers[place].set_result(answer)
+
+
+def handled(answer: Callable[[str, ToolApprovalRequested], Any]) -> Callable[[Play], dict[str, Any]]:
+    """The options of a case whose approvals are put to a function; what it was asked about is kept as `handled`."""
+
+    def options(play: Play) -> dict[str, Any]:
+        async def handler(session: str, request: ToolApprovalRequested) -> Any:
+            play.kept.setdefault("handled", []).append(request.call)
+            return answer(session, request)
+
+        return {"approval": handler}
+
+    return options

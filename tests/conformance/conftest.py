@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from refold.stores import EventStore, InMemoryStore
-from tests.conformance.sessions import assert_sound, checked_log
+
+pytest.register_assert_rewrite("tests.conformance.cases", "tests.conformance.steps", "tests.conformance.sessions")
+
+from tests.conformance.sessions import assert_sound, checked_log  # noqa: E402 - After it is said how they are read.
 
 
 @pytest.fixture(params=["memory", pytest.param("file", marks=pytest.mark.slow)])

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from refold import PersistenceError
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
 from refold.stores import EventStore
@@ -70,6 +71,7 @@ class FailingStore:
         self.commits: list[tuple[str, ...]] = []
         self.reads: list[str] = []
         self._faults: list[AppendFault] = []
+        self._off: tuple[int, asyncio.Event] | None = None
         self._read_error: MakeError | Hold | None = None
         self._read_of = ""
         self._reads_left = 0
@@ -99,9 +101,19 @@ class FailingStore:
         """Have reads of streams whose names begin with `of` fail, so many times or until `mend`."""
         self._read_error, self._read_of, self._reads_left = error, of, times
 
+    def go_off_after(self, commits: int) -> asyncio.Event:
+        """Have nothing reach the log after so many more commits, of which the last is not confirmed.
+
+        Returns:
+            What is set then.
+        """
+        self._off = len(self.commits) + commits, asyncio.Event()
+        return self._off[1]
+
     def mend(self) -> None:
         """Let everything succeed from now on."""
         self._faults.clear()
+        self._off = None
         self._read_error = None
 
     def commits_of(self, stream: str) -> int:
@@ -120,6 +132,10 @@ class FailingStore:
             await fault.happen("before")
         appended = await self.inner.append(batches, payloads)
         self.commits.append(streams)
+        if self._off is not None and len(self.commits) == self._off[0]:
+            self.fail_appends(lambda: PersistenceError("the machine is off"))
+            self._off[1].set()
+            raise PersistenceError("the machine is off")
         for fault in faults:
             await fault.happen("after")
         return appended

@@ -77,12 +77,21 @@ _made: WeakKeyDictionary[EventStore, list[Agent]] = WeakKeyDictionary()
 
 
 def runtime_of(log: EventStore, *script: Any, tools: Any = (), **options: Any) -> AgentRuntime:
+    """Return a runtime of options of its own and of its agent; with `alike=False` it need not decide the same again."""
     config = options.pop("config", CONFIG)
     provider = options.pop("provider", None) or ScriptedProvider(script)
+    alike = options.pop("alike", True)
     runtime = AgentRuntime(config, provider=provider, tools=tools, log=log, **options)
-    if runtime.agent not in _made.setdefault(log, []):
+    if alike and runtime.agent not in _made.setdefault(log, []):
         _made[log].append(runtime.agent)
     return runtime
+
+
+@asynccontextmanager
+async def opened(log: EventStore, *script: Any, **options: Any) -> AsyncIterator[tuple[AgentRuntime, Session]]:
+    """Open a runtime, and give it with its session "s"; see `runtime_of`."""
+    async with runtime_of(log, *script, **options) as runtime:
+        yield runtime, await runtime.session("s")
 
 
 def requests_of(runtime: AgentRuntime) -> list[ModelRequest]:
@@ -306,11 +315,27 @@ async def _by_timeout(session: Session, ready: Callable[[], Any]) -> Any:
     return None
 
 
+async def _by_sibling(session: Session, ready: Callable[[], Any]) -> Any:
+    async def fail() -> None:
+        await ready()
+        raise ValueError("of a sibling")
+
+    async def siblings() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            group.create_task(session.send("go"))
+
+    with pytest.raises(ExceptionGroup):
+        await siblings()
+    return None
+
+
 WAYS_TO_CANCEL: dict[str, Callable[[Session, Callable[[], Any]], Any]] = {
     "session.cancel": _by_session,
     "token": _by_token,
     "token from a thread": _by_token_from_a_thread,
     "task": _by_task,
     "timeout": _by_timeout,
+    "a sibling in a group of tasks": _by_sibling,
 }
 """Each sends "go" and cancels its run once `ready` returns; it gives None where the caller is cancelled too."""

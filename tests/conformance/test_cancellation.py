@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from refold import (
     ScriptedProvider,
     Session,
     Streamed,
+    TextBlock,
     ToolContext,
     ToolResultBlock,
     say,
@@ -47,14 +48,15 @@ from refold.events.session.events import (
     InputQueued,
     RetryScheduled,
     RunCancelled,
-    TimerSet,
     ToolApprovalRequested,
     ToolCallCompleted,
     ToolCallFailed,
+    ToolCallStarted,
     ToolResultLate,
 )
+from refold.events.session.invariants import check_events
 from refold.stores import EventStore, SQLiteStore
-from tests.conformance.failing_store import FailingStore
+from tests.conformance.cases import Case, Play, after, crashing, play_case, play_with_crashes, played
 from tests.conformance.sessions import (
     CONFIG,
     EVIDENCE,
@@ -66,22 +68,36 @@ from tests.conformance.sessions import (
     abandoned_in,
     assert_accepted,
     assert_sound,
-    crash,
     events_of,
+    opened,
     requests_of,
     results_of,
     runtime_of,
     shown,
     types_of,
 )
+from tests.conformance.steps import (
+    advance,
+    begin,
+    begun,
+    cancel,
+    cancel_caller,
+    cancel_token,
+    crash_and_restart,
+    does,
+    ends,
+    join,
+    last,
+    let_go,
+    restart,
+    send,
+    told,
+    turn,
+    until,
+    waits,
+)
 
 STREAMING = AgentConfig(model="test-model", streaming=True)
-
-
-@pytest.fixture(params=list(WAYS_TO_CANCEL))
-def cancel_by(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """A way to send an input and cancel its run once `ready` returns; gives None where the caller is cancelled too."""
-    return WAYS_TO_CANCEL[request.param]
 
 
 @tool(tier="observe", effect="pure")
@@ -112,6 +128,7 @@ async def assert_cancelled_and_usable(
     assert [block.text for block in await results_of(session)] == results
     history = await session.history()
     assert history[0].text == "go"
+    assert results or len(history) == 1
     assert CRASHED_TEXT not in str(history)
     assert (await session.send("more")).text == "after"
     assert list(provider.requests[-1].messages)[: len(history)] == history
@@ -232,13 +249,27 @@ async def place(request: pytest.FixtureRequest) -> Place:
     return PLACES[request.param]()
 
 
-@pytest.mark.parametrize("way", ["session.cancel", "token", "task"])
-async def test_b16_a_run_is_cancelled_wherever_it_is(log: EventStore, place: Place, way: str) -> None:
+@pytest.mark.parametrize("way", WAYS_TO_CANCEL)
+async def test_b1_b5_b6_b8_b9_b16_g07_m04_a_run_is_cancelled_wherever_it_is_and_goes_on_with_the_next_input(
+    log: EventStore, place: Place, way: str
+) -> None:
     provider = ScriptedProvider([*place.script, say("after")])
     async with AgentRuntime(place.config, provider=provider, tools=place.tools, log=log) as runtime:
         session = await runtime.session("s")
         seen = Seen(runtime, session)
         outcome = await WAYS_TO_CANCEL[way](session, lambda: place.ready(seen))
+        recorded = SESSION_CODEC.recorded(await log.read_stream("session/s"))
+        events = [item.event for item in recorded]
+        assert check_events(events, "session/s") == [], "the balanced history is in the store when the caller is told"
+        assert [item.event for item in seen.recorded] == events, "what is published is durable, and all of it is"
+        batch = next(item.batch for item in recorded if isinstance(item.event, RunCancelled))
+        assert [type(item.event).__name__ for item in recorded if item.batch == batch] == [
+            "CancelRequested",
+            *["ToolCallFailed"] * place.results.count(CANCELLED_TEXT),
+            "RunCancelled",
+        ]
+        state = await session.state_at()
+        assert (state.run, state.turn) == (None, None)
         assert len(provider.requests) == place.asks
         for asked in await events_of(session, ToolApprovalRequested):
             with pytest.raises(CommandRejected, match="does not wait"):
@@ -248,8 +279,7 @@ async def test_b16_a_run_is_cancelled_wherever_it_is(log: EventStore, place: Pla
 
 
 async def test_b16_a_run_that_an_input_has_joined_is_cancelled_wherever_it_is(log: EventStore, place: Place) -> None:
-    async with runtime_of(log, *place.script, say("after"), tools=place.tools, config=place.config) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, *place.script, say("after"), tools=place.tools, config=place.config) as (runtime, session):
         seen = Seen(runtime, session)
         callers = [asyncio.create_task(session.send("go"))]
         await place.ready(seen)
@@ -265,212 +295,189 @@ async def test_b16_a_run_that_an_input_has_joined_is_cancelled_wherever_it_is(lo
         assert_accepted(requests_of(runtime)[-1].messages)
 
 
-@pytest.mark.parametrize("way", ["token", "task", "session.cancel"])
-async def test_b16_a_queued_run_is_cancelled_keeps_its_message_and_asks_no_model(log: EventStore, way: str) -> None:
-    parked, token = Parked(), CancellationToken()
-    async with runtime_of(log, *park("a"), say("first"), say("third"), tools=[parked.park]) as runtime:
-        session = await runtime.session("s")
-        seen = Seen(runtime, session)
-        first = asyncio.create_task(session.send("one"))
-        await parked.until(1)
-        second = asyncio.create_task(session.send("two", cancel=token))
-        third = asyncio.create_task(session.send("three"))
-        await seen.first(InputQueued, 3)
-        if way == "token":
-            token.cancel()
-        elif way == "task":
-            second.cancel()
-        else:
-            version = next(item.version for item in seen.recorded if "two" in str(item.event))
-            await session.cancel(run=f"run_{version}")
-        if way == "task":
-            with pytest.raises(asyncio.CancelledError):
-                await second
-        else:
-            assert (await second).outcome == Cancelled()
-        assert not first.done(), "it is told at once"
-        parked.gate.set()
-        assert [(await caller).text for caller in (first, third)] == ["first", "third"]
-        said = [line for line in shown(await session.history()) if line.startswith("user")]
-        assert said == ["user: one", "user: two", "user: three"]
-        assert len(requests_of(runtime)) == 3
+# Runs that wait: queued, for a later time, parked, for their next turn; and who cancels whom
 
 
-@pytest.mark.parametrize("way", ["token", "task", "session.cancel"])
-async def test_b16_an_input_for_a_later_time_is_cancelled_before_its_time(log: EventStore, way: str) -> None:
-    clock, token = ManualClock(), CancellationToken()
-    at = datetime.fromtimestamp(clock.now_us() / 1e6, UTC) + timedelta(seconds=60)
-    async with runtime_of(log, say("after"), clock=clock, ask_timeout_s=1e6) as runtime:
-        session = await runtime.session("s")
-        seen = Seen(runtime, session)
-        later = asyncio.create_task(session.send("go", at=at, cancel=token))
-        await seen.first(TimerSet)
-        if way == "token":
-            token.cancel()
-        elif way == "task":
-            later.cancel()
-        else:
-            await session.cancel()
-            assert not later.done(), "it is not the run under way"
-            await session.cancel(run=f"run_{next(item.version for item in seen.recorded if 'go' in str(item.event))}")
-        if way == "task":
-            with pytest.raises(asyncio.CancelledError):
-                await later
-        else:
-            assert (await later).outcome == Cancelled()
-        await clock.advance(100)
-        assert await session.history() == []
-        assert (await session.send("more")).text == "after"
-        assert len(requests_of(runtime)) == 1
+async def cancel_two(play: Play) -> None:
+    """Cancel the run of the input "two" by its name."""
+    version = [getattr(event, "content", None) == (TextBlock(text="two"),) for event in await play.events()].index(True)
+    await play.session.cancel(run=f"run_{version + 1}")
 
 
-@pytest.mark.parametrize("way", ["session.cancel", "cancel its run", "token of its key", "task of its key"])
-async def test_b16_a_parked_run_is_cancelled(log: EventStore, way: str) -> None:
-    store, parked = FailingStore(log), Parked()
-    config = AgentConfig(model="m", resumes_max=0)
-    async with runtime_of(store, park("a"), tools=[parked.park], config=config, close_grace_s=0) as runtime:
-        sending = asyncio.create_task((await runtime.session("s")).send("go", key="k"))
-        await parked.until(1)
-        await crash(runtime, store)
-    await asyncio.gather(sending, return_exceptions=True)
-    async with runtime_of(store, say("after"), tools=[parked.park], config=config) as runtime:
-        session, token = await runtime.session("s"), CancellationToken()
-        run = (await session.state_at()).run
-        await session.history()
-        assert run is not None
-        assert (await types_of(session))[-1] == "RunParked"
-        if way == "session.cancel":
-            await session.cancel()
-        elif way == "cancel its run":
-            await session.cancel(run=run.id)
-        else:
-            sending = asyncio.create_task(session.send("go", key="k", cancel=token))
-            await session.history()
-            await asyncio.sleep(0)
-            if way.startswith("token"):
-                token.cancel()
-                assert (await sending).outcome == Cancelled()
-            else:
-                sending.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await sending
-        assert (await types_of(session))[-1] == "RunCancelled"
-        assert [block.text for block in await results_of(session)] == [CANCELLED_TEXT]
-        assert (await session.send("more")).text == "after"
+async def cancel_often(play: Play) -> None:
+    cancels = [play.session.cancel() for _ in range(3)]
+    await asyncio.gather(*cancels, play.session.cancel(key="k"), play.session.cancel(key="k"))
 
 
-@pytest.mark.parametrize("way", ["session.cancel", "a joined input's token"])
-async def test_b16_a_run_that_waits_for_its_next_turn_is_cancelled(log: EventStore, way: str) -> None:
-    token = CancellationToken()
-    async with runtime_of(log, use("look"), say("after"), tools=[look]) as runtime:
-        session = await runtime.session("s")
-        seen = Seen(runtime, session)
-        await session.step("go")
-        if way == "session.cancel":
-            await session.cancel()
-        else:
-            joining = asyncio.create_task(session.send("also this", now=True, cancel=token))
-            await seen.first(InputQueued, 2)
-            token.cancel()
-            assert (await joining).outcome == Cancelled()
-        assert (await types_of(session))[-1] == "RunCancelled"
-        assert (await session.send("more")).text == "after"
+CASES = {
+    **{
+        f"B16: a queued run is cancelled at once by {way}, keeps its message and asks no model": Case(
+            [*park("a"), say("first"), say("third")],
+            [
+                [begin("one"), begun(1), begin("two", token=True), begin("three")],
+                [*cancels, waits(), let_go(), ends("first", "third")],
+            ],
+            history=[
+                *["user: one", "use park", "result: a returned", "assistant: first"],
+                *["user: two", "user: three", "assistant: third"],
+            ],
+            asked=3,
+        )
+        for way, cancels in {
+            "token": [cancel_token(), told(1, Cancelled())],
+            "task": [cancel_caller(1)],
+            "session.cancel": [does(cancel_two), told(1, Cancelled())],
+        }.items()
+    },
+    **{
+        f"B16: an input for a later time is cancelled before its time by {way}": Case(
+            [say("after")],
+            [
+                [begin("two", at=after(60), token=True), *cancels, advance(100), last("CancelRequested")],
+                send("more", "after"),
+            ],
+            clock=True,
+            history=["user: more", "assistant: after"],
+            asked=1,
+        )
+        for way, cancels in {
+            "token": [cancel_token(), ends(Cancelled())],
+            "task": [cancel_caller()],
+            "session.cancel, and not as the run under way": [cancel(), waits(), does(cancel_two), ends(Cancelled())],
+        }.items()
+    },
+    **{
+        f"B16: a parked run is cancelled by {way}": Case(
+            [*park("a"), say("after")],
+            [
+                [begin("go", key="k"), begun(1), crash_and_restart(), until("RunParked")],
+                [*cancels, last("RunCancelled"), send("more", "after")],
+            ],
+            config={"resumes_max": 0},
+            results=[CANCELLED_TEXT],
+        )
+        for way, cancels in {
+            "session.cancel": [cancel()],
+            "its name": [cancel(run=lambda _: "run_3")],
+            "token of its key": [begin("go", key="k", token=True), cancel_token(), ends(Cancelled())],
+            "task of its key": [begin("go", key="k"), cancel_caller()],
+        }.items()
+    },
+    "B16: a run that waits for its next turn is cancelled by a joined input's token": Case(
+        [use("look"), say("after")],
+        [
+            [turn("go"), join(token=True), cancel_token(), ends(Cancelled()), last("RunCancelled")],
+            send("more", "after"),
+        ],
+    ),
+    "B2, B12: cancelling twice and by several equals cancelling once": Case(
+        [park("a", "b")],
+        [
+            [begin(token=True), begun(2), cancel_token(), does(cancel_often), cancel_token()],
+            [ends(Cancelled()), cancel()],
+        ],
+        events=["...", "CancelRequested", "ToolCallFailed", "ToolCallFailed", "RunCancelled"],
+        count={"CancelRequested": 1},
+    ),
+    "B5: a cancelled session goes on in another runtime with another provider and no tools": Case(
+        [park("a", "b"), say("second answer")],
+        [
+            [begin("first"), begun(2), cancel(), ends(Cancelled())],
+            [restart(config={"model": "other"}, tools=[]), send("second", "second answer")],
+        ],
+        requests={
+            1: ["user: first", *["use park"] * 2, *[f"result: {CANCELLED_TEXT}"] * 2, "user: second"],
+        },
+    ),
+    "a cancel with a key means its first run for ever": Case(
+        [*park("a"), *park("b"), say("ok")],
+        [
+            [begin("one"), begun(1), cancel(key="stop"), ends(Cancelled())],
+            [begin("two"), begun(2), cancel(key="stop"), let_go(), ends("ok")],
+        ],
+    ),
+    "of two callers with one key of whom one is cancelled the other keeps the run": Case(
+        [*park("a"), say("done")], [begin(key="k"), begun(1), begin(key="k"), cancel_caller(), let_go(), ends("done")]
+    ),
+}
 
 
-# B1, B2, B7, B9, B19: what becomes of the calls
+@pytest.mark.parametrize("case", played(CASES))
+async def test_cancellation(case: Case, log: EventStore) -> None:
+    await play_case(case, log)
 
 
-async def test_b1_three_observing_calls_that_ignore_the_token_get_one_cancel_result_each(
-    log: EventStore, cancel_by: Callable[..., Any]
+@pytest.mark.parametrize("case", crashing(CASES))
+async def test_cancellation_with_a_crash_after_each_commit(case: Case) -> None:
+    await play_with_crashes(case)
+
+
+# B1, B2, B7, B19: what becomes of the calls
+
+
+@pytest.mark.parametrize("names", ["abc", "a"], ids=["async", "thread"])
+@pytest.mark.parametrize("way", WAYS_TO_CANCEL)
+async def test_b1_b19_tools_that_ignore_their_cancellation_are_abandoned_counted_and_their_late_results_are_evidence(
+    log: EventStore, way: str, names: str
 ) -> None:
-    parked, clock = Parked(), ManualClock()
-    provider = ScriptedProvider([[use("ignore", {"name": name}) for name in "abc"], say("after")])
-    tools = [parked.ignore]
+    parked, clock, begun = Parked(), ManualClock(), asyncio.Event()
+    loop, gate = asyncio.get_running_loop(), threading.Event()
+
+    @tool(name="ignore", tier="observe")
+    def block(name: str) -> str:
+        """Wait in a thread."""
+        loop.call_soon_threadsafe(begun.set)
+        gate.wait()
+        return f"{name} returned"
+
+    in_thread = len(names) == 1
+    provider = ScriptedProvider([[use("ignore", {"name": name}) for name in names], say("after")])
+    tools = [block if in_thread else parked.ignore]
     async with AgentRuntime(CONFIG, provider=provider, tools=tools, log=log, clock=clock, cancel_grace_s=5) as runtime:
         session = await runtime.session("s")
         seen = Seen(runtime, session)
-        cancelling = asyncio.create_task(cancel_by(session, lambda: parked.until(3)))
+        ready = begun.wait if in_thread else lambda: parked.until(3)
+        cancelling = asyncio.create_task(WAYS_TO_CANCEL[way](session, ready))
         await seen.first(RunCancelled)
-        await clock.advance(5.1)
+        await clock.advance(4.9)
+        assert not cancelling.done()
+        assert await abandoned_in(log, "ignore") == 0
+        await clock.advance(0.2)
         outcome = await cancelling
-        await assert_cancelled_and_usable(session, provider, outcome, [CANCELLED_TEXT] * 3)
+        await assert_cancelled_and_usable(session, provider, outcome, [CANCELLED_TEXT] * len(names))
         failed = await events_of(session, ToolCallFailed)
-        assert [(event.kind, event.started) for event in failed] == [("cancelled", True)] * 3
-        assert len({event.call for event in failed}) == 3
+        assert [(event.kind, event.started) for event in failed] == [("cancelled", True)] * len(names)
+        assert len({event.call for event in failed}) == len(names)
+        while await abandoned_in(log, "ignore") < len(names):  # noqa: ASYNC110 - What a reader of the log would do.
+            await asyncio.sleep(0)
+        gate.set()
         parked.gate.set()
-        await seen.first(ToolResultLate, 3)
-        assert [block.text for block in await results_of(session)] == [CANCELLED_TEXT] * 3
-
-
-async def test_b1_b9_a_run_is_cancelled_while_three_calls_run(log: EventStore, cancel_by: Callable[..., Any]) -> None:
-    parked = Parked()
-    provider = ScriptedProvider([[use("park", {"name": name}) for name in "abc"], say("after")])
-    async with AgentRuntime(CONFIG, provider=provider, tools=[parked.park], log=log) as runtime:
-        session = await runtime.session("s")
-        outcome = await cancel_by(session, lambda: parked.until(3))
-        await assert_cancelled_and_usable(session, provider, outcome, [CANCELLED_TEXT] * 3)
-        assert CRASHED_TEXT not in str(await session.history())
-
-
-async def test_b2_b12_cancelling_twice_and_by_several_equals_cancelling_once(log: EventStore) -> None:
-    parked, token = Parked(), CancellationToken()
-    async with runtime_of(log, [use("park", {"name": name}) for name in "ab"], tools=[parked.park]) as runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go", cancel=token))
-        await parked.until(2)
-        token.cancel()
-        await asyncio.gather(*(session.cancel() for _ in range(3)), session.cancel(key="k"), session.cancel(key="k"))
-        token.cancel()
-        assert (await sending).outcome == Cancelled()
-        await session.cancel()
-        types = await types_of(session)
-        assert types[-4:] == ["CancelRequested", "ToolCallFailed", "ToolCallFailed", "RunCancelled"]
-        assert types.count("CancelRequested") == 1
-
-
-async def test_b7_a_tool_that_awaits_its_token_sees_it_once_and_ends_by_itself(log: EventStore) -> None:
-    saw: list[str] = []
-    waiting = asyncio.Event()
-
-    @tool
-    async def watch(context: ToolContext[Any]) -> str:
-        """Watch."""
-        waiting.set()
-        try:
-            await context.cancel.wait()
-        except asyncio.CancelledError:
-            saw.append("cancelled")
-            raise
-        saw.append("token")
-        return "stopped in order"
-
-    async with runtime_of(log, use("watch"), say("after"), tools=[watch]) as runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go"))
-        await waiting.wait()
-        await session.cancel()
-        assert (await sending).outcome == Cancelled()
-        assert saw == ["token"]
-        assert [block.text for block in await results_of(session)] == [CANCELLED_TEXT]
-        assert (await types_of(session)).count("ToolResultLate") == 1
-        assert (await session.send("more")).text == "after"
+        late = await seen.first(ToolResultLate, len(names))
+        assert sorted(event.content[0].text for event in late) == [f"{name} returned" for name in names]
+        assert [block.text for block in await results_of(session)] == [CANCELLED_TEXT] * len(names)
+    assert await abandoned_in(log, "ignore") == len(names)
+    assert CRASHED_TEXT not in str([event.data for event in await log.read_all()])
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["returned before", "returned after"])
-async def test_b7_of_a_tools_own_result_and_the_cancel_result_one_is_in_the_history(
+async def test_b7_a_tool_sees_its_token_once_and_of_its_own_result_and_the_cancel_result_one_is_in_the_history(
     log: EventStore, late: bool
 ) -> None:
-    parked, token = Parked(), CancellationToken()
+    parked, token, saw = Parked(), CancellationToken(), list[str]()
 
     @tool(tier="observe")
     async def watch(context: ToolContext[Any]) -> str:
         """Wait for the token, or return at once."""
         if late:
-            await context.cancel.wait()
+            try:
+                await context.cancel.wait()
+            except asyncio.CancelledError:
+                saw.append("cancelled")
+                raise
+            saw.append("token")
         return "my own"
 
-    async with runtime_of(log, [use("watch"), *park("a")], say("after"), tools=[watch, parked.park]) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, [use("watch"), *park("a")], say("after"), tools=[watch, parked.park]) as (runtime, session):
         seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("go", cancel=token))
         await parked.until(1)
@@ -478,60 +485,82 @@ async def test_b7_of_a_tools_own_result_and_the_cancel_result_one_is_in_the_hist
             await seen.first(ToolCallCompleted)
         token.cancel()
         assert (await sending).outcome == Cancelled()
-        assert [block.text for block in await results_of(session)] == [
-            CANCELLED_TEXT if late else "my own",
-            CANCELLED_TEXT,
-        ]
+        assert saw == ["token"] * late
+        texts = [block.text for block in await results_of(session)]
+        assert texts == [CANCELLED_TEXT if late else "my own", CANCELLED_TEXT]
         assert len(await events_of(session, ToolResultLate)) == late
         assert (await session.send("more")).text == "after"
 
 
-@pytest.mark.parametrize("blocking", [False, True], ids=["async", "thread"])
-async def test_b1_b19_a_tool_that_ignores_its_cancellation_is_abandoned_counted_and_its_late_result_is_evidence(
-    log: EventStore, cancel_by: Callable[..., Any], blocking: bool
-) -> None:
-    parked, clock = Parked(), ManualClock()
-    in_thread, gate = threading.Event(), threading.Event()
-    arrived = asyncio.Event()
-    loop = asyncio.get_running_loop()
+async def test_a_tool_that_watches_its_token_for_too_long_is_cancelled_after_half_the_grace(log: EventStore) -> None:
+    clock, waiting, cleaned = ManualClock(), asyncio.Event(), asyncio.Event()
 
-    @tool(name="ignore", tier="observe")
-    def block(name: str) -> str:
-        """Wait in a thread."""
-        in_thread.set()
-        loop.call_soon_threadsafe(arrived.set)
-        gate.wait()
-        return f"{name} returned"
+    @tool
+    async def watch(context: ToolContext[Any]) -> str:
+        """Look once and go on."""
+        assert not context.cancel.cancelled
+        waiting.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.set()
+        return "unreachable"
 
-    async def begun() -> None:
-        if blocking:
-            await arrived.wait()
-        else:
-            await parked.until(1)
-        pass_time.set()
-
-    pass_time = asyncio.Event()
-    provider = ScriptedProvider([use("ignore", {"name": "a"}), say("after")])
-    tools = [block if blocking else parked.ignore]
-    async with AgentRuntime(CONFIG, provider=provider, tools=tools, log=log, clock=clock, cancel_grace_s=5) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, use("watch"), tools=[watch], clock=clock, cancel_grace_s=4) as (runtime, session):
         seen = Seen(runtime, session)
-        cancelling = asyncio.create_task(cancel_by(session, begun))
-        await pass_time.wait()
+        sending = asyncio.create_task(session.send("go"))
+        await waiting.wait()
+        cancelling = asyncio.create_task(session.cancel())
         await seen.first(RunCancelled)
-        await clock.advance(4.9)
-        assert not cancelling.done()
-        assert await abandoned_in(log, "ignore") == 0
+        await clock.advance(1.9)
+        assert not cleaned.is_set()
         await clock.advance(0.2)
-        outcome = await cancelling
-        await assert_cancelled_and_usable(session, provider, outcome, [CANCELLED_TEXT])
-        assert await abandoned_in(log, "ignore") == 1
-        gate.set()
+        assert cleaned.is_set()
+        await cancelling
+        assert (await sending).outcome == Cancelled()
+        assert await abandoned_in(log, "watch") == 0
+
+
+async def test_a_cancelled_tool_that_is_silent_past_its_timeout_is_not_said_to_have_timed_out(log: EventStore) -> None:
+    parked, clock = Parked(), ManualClock()
+
+    @tool(name="ignore", timeout_s=2)
+    async def short(name: str) -> str:
+        """Ignore."""
+        return await parked.ignore(name)
+
+    async with opened(log, use("ignore", {"name": "a"}), say("after"), tools=[short], clock=clock) as (
+        runtime,
+        session,
+    ):
+        seen = Seen(runtime, session)
+        sending = asyncio.create_task(session.send("go"))
+        await parked.until(1)
+        await clock.settle()
+        cancelling = asyncio.create_task(session.cancel())
+        await seen.first(RunCancelled)
+        await clock.advance(4)
+        assert not sending.done()
+        await clock.advance(1.1)
+        await cancelling
+        assert (await sending).outcome == Cancelled()
+        assert "ToolResultLate" not in await types_of(session)
         parked.gate.set()
-        (late,) = await seen.first(ToolResultLate)
-        assert late.content[0].text == "a returned"
-        assert [block.text for block in await results_of(session)] == [CANCELLED_TEXT]
-    assert CRASHED_TEXT not in str([event.data for event in await log.read_all()])
+        await seen.first(ToolResultLate)
+        assert await abandoned_in(log, "ignore") == 1
+
+
+async def test_two_calls_cancelled_before_their_bodies_begin_end_at_once(log: EventStore) -> None:
+    parked, token = Parked(), CancellationToken()
+    async with opened(log, [use("park", {"name": name}) for name in "ab"], tools=[parked.park]) as (runtime, session):
+
+        def when_started(recorded: Any) -> None:
+            if isinstance(recorded.event, ToolCallStarted):
+                token.cancel()
+
+        runtime.subscribe(when_started)
+        assert (await session.send("go", cancel=token)).outcome == Cancelled()
+        assert [block.text for block in await results_of(session)] == [CANCELLED_TEXT] * 2
 
 
 # B3, B4: which wins
@@ -562,8 +591,7 @@ async def test_b4_a_cancel_that_races_a_whole_run_leaves_it_ended_once(log: Even
 
     token = CancellationToken()
     script = [[use("quick", {"name": "a"}), use("quick", {"name": "b"})], say("done"), say("after"), say("after")]
-    async with runtime_of(log, *script, tools=[quick]) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, *script, tools=[quick]) as (_, session):
         sending = asyncio.create_task(session.send("go", cancel=token))
         for _ in range(rounds):
             await asyncio.sleep(0)
@@ -583,8 +611,10 @@ async def test_b4_a_call_has_one_result_whichever_of_result_and_cancel_comes_fir
     log: EventStore, winner: str
 ) -> None:
     parked, token = Parked(), CancellationToken()
-    async with runtime_of(log, use("park", {"name": "a"}), say("after"), say("after"), tools=[parked.park]) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, use("park", {"name": "a"}), say("after"), say("after"), tools=[parked.park]) as (
+        runtime,
+        session,
+    ):
 
         def when_recorded(recorded: Any) -> None:
             if type(recorded.event).__name__ == "ToolCallCompleted":
@@ -602,88 +632,59 @@ async def test_b4_a_call_has_one_result_whichever_of_result_and_cancel_comes_fir
         assert texts == (["a returned"] if winner == "result" else [CANCELLED_TEXT])
 
 
-# B5, B8, B12 to B14: what is left behind
+@pytest.mark.parametrize("rounds", range(8))
+async def test_a_caller_cancelled_at_any_moment_leaves_no_run_that_nobody_cancels(log: EventStore, rounds: int) -> None:
+    async def never(request: ModelRequest) -> str:
+        await asyncio.Event().wait()
+        return "unreachable"
+
+    async with opened(log, never, say("after"), say("after")) as (_, session):
+        sending = asyncio.create_task(session.send("go"))
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        assert (await session.state_at()).run is None
 
 
-async def test_b5_an_interrupted_session_takes_a_second_input_whose_request_has_no_orphan(
-    log: EventStore, place: Place
-) -> None:
-    async with runtime_of(log, *place.script, say("answer"), tools=place.tools, config=place.config) as runtime:
+async def test_who_sends_again_what_was_just_cancelled_is_told_no_earlier_than_others(log: EventStore) -> None:
+    begun, let_go = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def stubborn() -> str:
+        """Go on for a while, whatever happens."""
+        begun.set()
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        return "done all the same"
+
+    provider = ScriptedProvider([use("stubborn", {}), say("never said")])
+    async with AgentRuntime(
+        AgentConfig(model="m"), provider=provider, tools=[stubborn], log=log, clock=ManualClock()
+    ) as runtime:
         session = await runtime.session("s")
-        seen = Seen(runtime, session)
-        sending = asyncio.create_task(session.send("first"))
-        await place.ready(seen)
-        await session.cancel()
-        assert (await sending).outcome == Cancelled()
-        assert (await session.send("second")).text == "answer"
-        request = requests_of(runtime)[-1]
-        assert_accepted(request.messages)
-        assert [line for line in shown(request.messages) if line.startswith("user")] == ["user: first", "user: second"]
+        first = asyncio.ensure_future(session.send("go", key="k"))
+        await begun.wait()
+        cancelling = asyncio.ensure_future(session.cancel())
+        for _ in range(100_000):
+            if "RunCancelled" in await types_of(session):
+                break
+            await asyncio.sleep(0)
+        again = asyncio.ensure_future(session.send("go", key="k"))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        told = first.done() or again.done()
+        let_go.set()
+        await cancelling
+        assert not told
+        assert (await first).outcome == (await again).outcome == Cancelled()
 
 
-async def test_b5_a_cancelled_session_goes_on_in_another_runtime_with_another_provider_and_no_tools(
-    log: EventStore,
-) -> None:
-    parked = Parked()
-    async with runtime_of(log, [use("park", {"name": name}) for name in "ab"], tools=[parked.park]) as runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("first"))
-        await parked.until(2)
-        await session.cancel()
-        await sending
-    other = ScriptedProvider([say("second answer")])
-    async with AgentRuntime(AgentConfig(model="other"), provider=other, log=log) as runtime:
-        session = await runtime.session("s", restore=True)
-        assert (await session.send("second")).text == "second answer"
-    request = other.requests[0]
-    assert [message.text for message in request.messages if message.role == "user"] == ["first", "", "second"]
-    assert [type(block).__name__ for message in request.messages for block in message.content] == [
-        "TextBlock",
-        "ToolUseBlock",
-        "ToolUseBlock",
-        "ToolResultBlock",
-        "ToolResultBlock",
-        "TextBlock",
-    ]
-
-
-async def test_b8_the_balanced_history_is_durable_when_the_caller_is_told(log: EventStore) -> None:
-    parked = Parked()
-    token = CancellationToken()
-    async with runtime_of(log, [use("park", {"name": name}) for name in "abc"], tools=[parked.park]) as runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go", cancel=token))
-        await parked.until(3)
-        token.cancel()
-        await sending
-        state = await session.state_at()
-    assert state.run is None
-    assert state.turn is None
-    assert [block.text for block in state.messages[-1].content if isinstance(block, ToolResultBlock)] == [
-        CANCELLED_TEXT
-    ] * 3
-
-
-async def test_b8_the_batch_that_cancels_is_one_and_in_the_store_before_the_caller_is_told(
-    log: EventStore, place: Place
-) -> None:
-    async with runtime_of(log, *place.script, tools=place.tools, config=place.config) as runtime:
-        session = await runtime.session("s")
-        seen = Seen(runtime, session)
-        durable: list[list[str]] = []
-
-        async def told() -> None:
-            await session.send("go")
-            recorded = SESSION_CODEC.recorded(await log.read_stream("session/s"))
-            last = next(item.batch for item in recorded if isinstance(item.event, RunCancelled))
-            durable.append([type(item.event).__name__ for item in recorded if item.batch == last])
-
-        telling = asyncio.create_task(told())
-        await place.ready(seen)
-        await session.cancel()
-        await telling
-        open_calls = place.results.count(CANCELLED_TEXT)
-        assert durable == [["CancelRequested", *["ToolCallFailed"] * open_calls, "RunCancelled"]]
+# B12 to B14: what is left behind
 
 
 async def test_b12_the_terminal_event_is_the_last_of_its_run_and_there_is_exactly_one(log: EventStore) -> None:
@@ -691,8 +692,7 @@ async def test_b12_the_terminal_event_is_the_last_of_its_run_and_there_is_exactl
     parked, cancelled = Parked(), CancellationToken()
     cancelled.cancel()
     script = [say("done"), use("look"), use("look"), park("a"), ProviderError("no", kind="invalid_request")]
-    async with runtime_of(log, *script, tools=[look, parked.park], config=config) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, *script, tools=[look, parked.park], config=config) as (_, session):
         await session.send("completes")
         await session.send("fails at max_turns")
         third = asyncio.create_task(session.send("is cancelled"))
@@ -705,23 +705,14 @@ async def test_b12_the_terminal_event_is_the_last_of_its_run_and_there_is_exactl
         runs: dict[str, list[str]] = {}
         current = ""
         async for item in session.events():
-            named = getattr(item.event, "run", None)
-            kind = type(item.event).__name__
+            named, kind = getattr(item.event, "run", None), type(item.event).__name__
             if kind == "RunStarted":
                 current = str(named)
             if kind not in (*EVIDENCE, "InputQueued", "SessionOpened", "AgentConfigured"):
                 runs.setdefault(str(named or current), []).append(kind)
-        assert len(runs) == 5
-        for kinds in runs.values():
-            assert kinds[-1] in TERMINAL
-            assert sum(kind in TERMINAL for kind in kinds) == 1
-        assert [kinds[-1] for kinds in runs.values()] == [
-            "RunCompleted",
-            "RunFailed",
-            "RunCancelled",
-            "RunCancelled",
-            "RunFailed",
-        ]
+        ends = [[kind for kind in kinds if kind in TERMINAL] for kinds in runs.values()]
+        assert ends == [["RunCompleted"], ["RunFailed"], ["RunCancelled"], ["RunCancelled"], ["RunFailed"]]
+        assert [kinds[-1:] for kinds in runs.values()] == ends
 
 
 async def test_b13_two_sessions_at_once_share_no_message_no_event_and_no_approval(log: EventStore) -> None:
@@ -808,8 +799,10 @@ async def test_b17_closing_leaves_a_run_open_wherever_it_is_and_the_next_runtime
     log: EventStore, place: Place
 ) -> None:
     before = asyncio.all_tasks()
-    async with runtime_of(log, *place.script, tools=place.tools, config=place.config, close_grace_s=0) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, *place.script, tools=place.tools, config=place.config, close_grace_s=0) as (
+        runtime,
+        session,
+    ):
         seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("go", key="k"))
         await place.ready(seen)
@@ -819,8 +812,7 @@ async def test_b17_closing_leaves_a_run_open_wherever_it_is_and_the_next_runtime
     head = await log.head("session/s")
     assert head is not None
     held = HeldAnswer(say("never"))
-    async with runtime_of(log, held, say("after"), tools=place.tools, config=place.config) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, held, say("after"), tools=place.tools, config=place.config) as (runtime, session):
         run = (await session.state_at()).run
         assert run is not None
         await session.cancel(run=run.id)
@@ -883,8 +875,7 @@ async def test_b17_closing_with_cancel_ends_every_open_run_and_those_that_wait(l
 async def test_b17_closing_with_cancel_ends_a_run_of_before_that_waits_for_an_approval_and_keeps_reminders(
     log: EventStore, reminder: bool
 ) -> None:
-    async with runtime_of(log, use("pay"), tools=[pay]) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, use("pay"), tools=[pay]) as (runtime, session):
         seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("go"))
         await seen.first(ToolApprovalRequested)

@@ -18,6 +18,8 @@ from refold import (
     PersistenceError,
     Price,
     ProviderError,
+    RunResult,
+    Session,
     Summarising,
     Usage,
     say,
@@ -43,6 +45,7 @@ from tests.conformance.sessions import (
     assert_sound,
     crash,
     events_of,
+    opened,
     runtime_of,
     shown,
     types_of,
@@ -97,16 +100,19 @@ async def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+async def talk(session: Session, count: int) -> list[RunResult]:
+    """Send so many inputs of forty characters, and return how their runs ended."""
+    return [await session.send(f"input {number} " + "x" * 32) for number in range(count)]
+
+
 def policy(max_tokens: int = 100, **settings: Any) -> Summarising:
     return Summarising(max_tokens, **settings)
 
 
 async def test_a_summary_stands_for_the_beginning_and_the_log_has_both(log: EventStore) -> None:
     model = Model()
-    async with runtime_of(log, provider=model, config=CONFIG, context=policy()) as runtime:
-        session = await runtime.session("s")
-        for number in range(7):
-            await session.send(f"input {number} " + "x" * 32)
+    async with opened(log, provider=model, config=CONFIG, context=policy()) as (_, session):
+        await talk(session, 7)
         (prepared,) = await events_of(session, ContextPrepared)
         assert prepared.usage == SHORT
         assert shown(prepared.summary) == [f"user: {SUMMARY_HEADING}\n\nThey talked."]
@@ -123,8 +129,7 @@ async def test_a_summary_stands_for_the_beginning_and_the_log_has_both(log: Even
 
 async def test_case_a06_a_call_and_its_result_are_summarised_together_or_stay_together(log: EventStore) -> None:
     model = Model(answers=[use("look", {"what": str(number)}) if number % 2 == 0 else say("ok") for number in range(9)])
-    async with runtime_of(log, provider=model, tools=[look], config=CONFIG, context=policy(130)) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, provider=model, tools=[look], config=CONFIG, context=policy(130)) as (_, session):
         for number in range(4):
             assert isinstance((await session.send(f"input {number}")).outcome, Completed)
             assert check_history(await session.history()) == []
@@ -136,8 +141,7 @@ async def test_case_a06_a_call_and_its_result_are_summarised_together_or_stay_to
 async def test_case_a22_the_history_begins_with_a_users_message_where_little_is_kept(log: EventStore) -> None:
     model = Model(answers=[use("look", {"what": "a"}), say("z" * 400), say("ok")])
     context = policy(130, keep_tokens=1)
-    async with runtime_of(log, provider=model, tools=[look], config=CONFIG, context=context) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, provider=model, tools=[look], config=CONFIG, context=context) as (_, session):
         await session.send("first " + "x" * 80)
         await session.send("second")
         history = await session.history()
@@ -149,10 +153,10 @@ async def test_case_a22_the_history_begins_with_a_users_message_where_little_is_
 async def test_case_a11_a_call_that_waits_for_approval_outlives_compaction(memory: InMemoryStore) -> None:
     clock = ManualClock()
     model = Model(answers=[*[say("a" * 120) for _ in range(3)], use("pay", {"amount": 3}), say("Paid.")])
-    async with runtime_of(
-        memory, provider=model, tools=[pay], config=CONFIG, context=policy(140), clock=clock
-    ) as runtime:
-        session = await runtime.session("s")
+    async with opened(memory, provider=model, tools=[pay], config=CONFIG, context=policy(140), clock=clock) as (
+        runtime,
+        session,
+    ):
         for number in range(3):
             await session.send(f"before {number}")
         seen = Seen(runtime, session)
@@ -205,8 +209,7 @@ async def test_case_j06_a_summary_in_the_middle_of_a_run_is_made_once_and_outliv
 
 async def test_compaction_does_not_repeat_each_round(log: EventStore) -> None:
     model = Model(answers=[*[use("look", {"what": str(number)}) for number in range(20)], say("Done.")])
-    async with runtime_of(log, provider=model, tools=[look], config=CONFIG, context=policy(300)) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, provider=model, tools=[look], config=CONFIG, context=policy(300)) as (_, session):
         assert (await session.send("Look twenty times.")).text == "Done."
         assert 1 <= model.asked_for_summaries <= 7
         for request in model.requests:
@@ -221,10 +224,8 @@ async def test_case_j12_an_input_that_comes_while_a_summary_is_made_is_recorded_
 ) -> None:
     held = HeldAnswer(say("They talked."))
     model = Model(held)
-    async with runtime_of(log, provider=model, config=CONFIG, context=policy()) as runtime:
-        session = await runtime.session("s")
-        for number in range(3):
-            await session.send(f"input {number} " + "x" * 32)
+    async with opened(log, provider=model, config=CONFIG, context=policy()) as (runtime, session):
+        await talk(session, 3)
         sending = asyncio.create_task(session.send("fourth " + "x" * 160))
         await held.asked.wait()
         seen = Seen(runtime, session)
@@ -255,10 +256,8 @@ async def test_a_summary_that_fails_fails_no_run_and_the_history_is_trimmed(
     log: EventStore, caplog: pytest.LogCaptureFixture, summary: Any, words: str, paid: int
 ) -> None:
     model = Model(*[summary] * 9)
-    async with runtime_of(log, provider=model, config=CONFIG, context=policy()) as runtime:
-        session = await runtime.session("s")
-        for number in range(6):
-            assert isinstance((await session.send(f"input {number} " + "x" * 32)).outcome, Completed)
+    async with opened(log, provider=model, config=CONFIG, context=policy()) as (_, session):
+        assert {type(result.outcome) for result in await talk(session, 6)} == {Completed}
         assert await events_of(session, ContextPrepared) == []
         answered = (await events_of(session, ModelResponded))[-1]
         assert words in answered.request.prepared.notes[0]
@@ -277,9 +276,8 @@ async def test_a_summary_counts_for_the_usage_the_cost_and_the_budget_of_its_run
         model="m", system_prompt="", prices={"m": Price(input=1, output=1)}, budget=Budget(tokens=1_000)
     )
     model = Model(say("They talked.", usage=Usage(input_tokens=300, output_tokens=5)))
-    async with runtime_of(log, provider=model, config=config, context=policy()) as runtime:
-        session = await runtime.session("s")
-        results = [await session.send(f"input {number} " + "x" * 32) for number in range(6)]
+    async with opened(log, provider=model, config=config, context=policy()) as (_, session):
+        results = await talk(session, 6)
         spending = [result for result in results if result.usage.input_tokens]
         assert [result.usage.input_tokens for result in spending] == [300]
         assert spending[0].cost == pytest.approx(305 / 1e6)
@@ -288,9 +286,8 @@ async def test_a_summary_counts_for_the_usage_the_cost_and_the_budget_of_its_run
 async def test_a_summary_that_spends_the_budget_ends_the_run_before_its_model_call(log: EventStore) -> None:
     config = AgentConfig(model="m", system_prompt="", budget=Budget(tokens=100))
     model = Model(say("They talked.", usage=Usage(input_tokens=300)))
-    async with runtime_of(log, provider=model, config=config, context=policy()) as runtime:
-        session = await runtime.session("s")
-        results = [await session.send(f"input {number} " + "x" * 32) for number in range(6)]
+    async with opened(log, provider=model, config=config, context=policy()) as (_, session):
+        results = await talk(session, 6)
         (failed,) = [result.outcome for result in results if isinstance(result.outcome, Failed)]
         assert failed.error.kind == "budget"
         types = await types_of(session)
@@ -302,10 +299,8 @@ async def test_a_summary_that_spends_the_budget_ends_the_run_before_its_model_ca
 async def test_a_run_that_is_cancelled_while_its_history_is_summarised_ends_and_makes_no_call(log: EventStore) -> None:
     held = HeldAnswer(say("They talked."))
     model = Model(held)
-    async with runtime_of(log, provider=model, config=CONFIG, context=policy()) as runtime:
-        session = await runtime.session("s")
-        for number in range(3):
-            await session.send(f"input {number} " + "x" * 32)
+    async with opened(log, provider=model, config=CONFIG, context=policy()) as (_, session):
+        await talk(session, 3)
         before = len(model.requests)
         sending = asyncio.create_task(session.send("fourth " + "x" * 160))
         await held.asked.wait()
@@ -323,8 +318,7 @@ async def test_a_crash_between_summary_and_answer_repeats_the_model_call_alone()
     runtime = runtime_of(log, provider=model, config=CONFIG, context=policy(), close_grace_s=0)
     async with runtime:
         session = await runtime.session("s")
-        for number in range(3):
-            await session.send(f"input {number} " + "x" * 32)
+        await talk(session, 3)
         sending = asyncio.create_task(session.send("fourth " + "x" * 160))
         await held.asked.wait()
         assert len(await events_of(session, ContextPrepared)) == 1
@@ -343,10 +337,8 @@ async def test_a_summary_that_the_log_refuses_for_a_while_is_recorded_once() -> 
     log, clock = FailingStore(InMemoryStore()), ManualClock()
     held = HeldAnswer(say("They talked."))
     model = Model(held)
-    async with runtime_of(log, provider=model, config=CONFIG, context=policy(), clock=clock) as runtime:
-        session = await runtime.session("s")
-        for number in range(3):
-            await session.send(f"input {number} " + "x" * 32)
+    async with opened(log, provider=model, config=CONFIG, context=policy(), clock=clock) as (_, session):
+        await talk(session, 3)
         sending = asyncio.create_task(session.send("fourth " + "x" * 160))
         await held.asked.wait()
         log.fail_appends(lambda: PersistenceError("disk full"))
@@ -365,10 +357,8 @@ async def test_a_summary_that_the_log_refuses_for_a_while_is_recorded_once() -> 
 async def test_another_model_and_another_provider_may_make_the_summaries(log: EventStore) -> None:
     model, maker = Model(), Model()
     context = policy(model="small", provider=maker, summary_tokens=7, prompt=SUMMARY_PROMPT)
-    async with runtime_of(log, provider=model, config=CONFIG, context=context) as runtime:
-        session = await runtime.session("s")
-        for number in range(6):
-            await session.send(f"input {number} " + "x" * 32)
+    async with opened(log, provider=model, config=CONFIG, context=context) as (_, session):
+        await talk(session, 6)
         assert model.asked_for_summaries == 0
         assert (maker.requests[0].model, maker.requests[0].max_tokens) == ("small", 7)
 
@@ -376,8 +366,7 @@ async def test_another_model_and_another_provider_may_make_the_summaries(log: Ev
 async def test_a_summary_of_a_react_agent_is_asked_for_without_the_form_of_its_answers(log: EventStore) -> None:
     config = AgentConfig(model="m", system_prompt="", protocol="react")
     model = Model(answers=[say("Thought: I know.\nFINAL_ANSWER: " + "x" * 400) for _ in range(9)])
-    async with runtime_of(log, provider=model, config=config, context=policy(400)) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, provider=model, config=config, context=policy(400)) as (_, session):
         for number in range(6):
             assert isinstance((await session.send(f"input {number}")).outcome, Completed)
         assert model.asked_for_summaries >= 1

@@ -36,8 +36,8 @@ from tests.conformance.sessions import (
     Seen,
     assert_accepted,
     events_of,
+    opened,
     requests_of,
-    runtime_of,
     shown,
 )
 
@@ -71,8 +71,7 @@ async def assert_rebuilt(log: EventStore, session: str, requests: Sequence[Model
 
 
 async def test_without_a_window_a_request_has_the_whole_history_and_its_record_is_plain(log: EventStore) -> None:
-    async with runtime_of(log, say("one"), say("two")) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, say("one"), say("two")) as (runtime, session):
         await session.send("a" * 9_000)
         await session.send("b")
         requests = requests_of(runtime)
@@ -88,8 +87,7 @@ async def test_case_a08_a_window_leaves_out_the_oldest_groups_and_the_log_gives_
 ) -> None:
     config = AgentConfig(model="m", system_prompt="")
     script = [use("look", {"what": "a"}), say("A" * 40), use("look", {"what": "b"}), say("B" * 40), say("C")]
-    async with runtime_of(log, *script, tools=[look], config=config, context=TokenWindow(110)) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, *script, tools=[look], config=config, context=TokenWindow(110)) as (runtime, session):
         for text in ("first", "second", "third"):
             await session.send(text * 8)
         requests = requests_of(runtime)
@@ -100,8 +98,7 @@ async def test_case_a08_a_window_leaves_out_the_oldest_groups_and_the_log_gives_
         assert shown(requests[-1].messages)[0] == "user: " + "second" * 8
         assert len(await session.history()) == 10
         await assert_rebuilt(log, "s", requests)
-    async with runtime_of(log, say("D"), tools=[look], config=config) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, say("D"), tools=[look], config=config) as (runtime, session):
         await session.send("fourth")
         assert len(requests_of(runtime)[0].messages) == 11
 
@@ -109,8 +106,10 @@ async def test_case_a08_a_window_leaves_out_the_oldest_groups_and_the_log_gives_
 async def test_a_long_run_keeps_its_input_and_its_last_results(log: EventStore) -> None:
     config = AgentConfig(model="m", system_prompt="")
     script = [use("look", {"what": str(number) * 40}) for number in range(6)]
-    async with runtime_of(log, *script, say("Done."), tools=[look], config=config, context=TokenWindow(150)) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, *script, say("Done."), tools=[look], config=config, context=TokenWindow(150)) as (
+        runtime,
+        session,
+    ):
         assert (await session.send("Look around.")).text == "Done."
         requests = requests_of(runtime)
         for request in requests:
@@ -126,10 +125,9 @@ async def test_case_a11_a_call_that_waited_for_approval_is_shown_with_its_result
 ) -> None:
     clock = ManualClock()
     config = AgentConfig(model="m", system_prompt="")
-    async with runtime_of(
+    async with opened(
         memory, use("pay", {"amount": 3}), say("Paid."), tools=[pay], config=config, context=TokenWindow(1), clock=clock
-    ) as runtime:
-        session = await runtime.session("s")
+    ) as (runtime, session):
         seen = Seen(runtime, session)
         sending = asyncio.create_task(session.send("Pay."))
         (waiting,) = await seen.first(ToolApprovalRequested)
@@ -181,8 +179,7 @@ async def test_a_window_that_cannot_work_fails_the_call_and_nothing_else(
         window.said = said
         return use("look", {"what": "a"})
 
-    async with runtime_of(log, answer, tools=[look], context=window) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, answer, tools=[look], context=window) as (runtime, session):
         result = await session.send("go")
         assert isinstance(result.outcome, Failed)
         assert result.outcome.error.kind == "agent_loop"
@@ -196,8 +193,7 @@ async def test_a_context_that_is_no_window_is_refused() -> None:
 
 
 async def test_a_request_that_is_not_there_any_more_is_an_error_and_not_something_like_it(log: EventStore) -> None:
-    async with runtime_of(log, say("one")) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, say("one")) as (_, session):
         assert isinstance((await session.send("a")).outcome, Completed)
     with pytest.raises(ConfigError, match="no event at version 3"):
         await recorded_request(log, "s", 3)

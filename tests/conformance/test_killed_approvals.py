@@ -3,16 +3,18 @@
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from refold import Allow, Completed, Deny, ToolApprovalRequested, say
+from refold import Allow, Completed, Deny, Session, ToolApprovalRequested, say, tool
 from refold.events.core.content import CRASHED_TEXT
+from refold.events.session.events import RunResumed
 from refold.stores import SQLiteStore
-from tests.conformance.approval_desk import Ledger, Seen, recorded, result_blocks, results, runtime_of
-from tests.conformance.sessions import assert_sound
+from tests.conformance.sessions import Seen, assert_sound, events_of, results_of, runtime_of
 
 CHILD = """
 import asyncio, sys
@@ -62,8 +64,48 @@ def killed(log: Path, answer: str, until: str, *more: str) -> list[str]:
     return lines
 
 
-async def assert_file_sound(log: Path) -> None:
-    async with await SQLiteStore.open(log, read_only=True) as store:
+class Restarted:
+    """The session of a child that was killed, in a runtime with a handler or without."""
+
+    def __init__(self, session: Session, seen: Seen, done: list[int], asked: list[ToolApprovalRequested]) -> None:
+        self.session = session
+        self.seen = seen
+        self.done = done
+        """What was paid since."""
+        self.asked = asked
+        """What the handler was asked since."""
+
+    async def waiting(self, count: int) -> list[Any]:
+        """Return what waits for a decision, once it is so many calls."""
+        while len(found := await self.session.approvals()) != count:
+            await self.seen.first(ToolApprovalRequested)
+        return found
+
+    async def finish(self) -> list[tuple[str | None, str]]:
+        """Return the results of the run's calls once it has completed."""
+        assert (await self.session.send("go", key="k")).outcome == Completed()
+        return [(block.kind, block.text) for block in await results_of(self.session)]
+
+
+@asynccontextmanager
+async def restarted(log: Path, answer: Callable[[Any], Any] = lambda _: None) -> AsyncIterator[Restarted]:
+    """Take over the log of a child that was killed, and check the log when that is done."""
+    done, asked = list[int](), list[ToolApprovalRequested]()
+
+    @tool(tier="confirm")
+    async def pay(amount: int) -> str:
+        """Pay, if allowed."""
+        done.append(amount)
+        return f"paid {amount}"
+
+    async def handler(session: str, request: ToolApprovalRequested) -> Any:
+        asked.append(request)
+        return answer(request)
+
+    async with await SQLiteStore.open(log) as store:
+        async with runtime_of(store, say("done"), tools=[pay], approval=handler, alike=False) as runtime:
+            session = await runtime.session("alice", restore=True)
+            yield Restarted(session, Seen(runtime, session), done, asked)
         await assert_sound(store)
 
 
@@ -72,22 +114,11 @@ async def test_a_wait_outlives_any_number_of_kills_and_each_process_asks_once(tm
     log = tmp_path / "events.db"
     assert killed(log, "nothing", "asked") == ["asked"]
     assert killed(log, "nothing", "asked", "restore") == ["asked"]
-    asked: list[ToolApprovalRequested] = []
-
-    async def handler(session: str, request: ToolApprovalRequested) -> Any:
-        asked.append(request)
-        return Allow()
-
-    ledger = Ledger()
-    async with runtime_of(log, ledger, [say("done")], approval=handler) as runtime:
-        session = await runtime.session("alice", restore=True)
-        assert (await session.send("go", key="k")).outcome == Completed()
-        assert await results(session) == ["paid 1", "paid 2"]
-        requested = await recorded(session, "ToolApprovalRequested")
-        assert asked == requested
-        assert await recorded(session, "RunResumed") == []  # A wait has lost nothing that would have to be resumed.
-    assert ledger.done == ["paid 1", "paid 2"]
-    await assert_file_sound(log)
+    async with restarted(log, lambda request: Allow()) as again:
+        assert await again.finish() == [(None, "paid 1"), (None, "paid 2")]
+        assert again.asked == await events_of(again.session, ToolApprovalRequested)
+        assert await events_of(again.session, RunResumed) == []  # A wait has lost nothing that would be resumed.
+    assert again.done == [1, 2]
 
 
 async def test_after_a_kill_in_the_body_of_an_allowed_call_the_person_is_asked_again_and_told_why(
@@ -95,81 +126,48 @@ async def test_after_a_kill_in_the_body_of_an_allowed_call_the_person_is_asked_a
 ) -> None:
     log = tmp_path / "events.db"
     killed(log, "once", "paying 1")
-    ledger = Ledger()
-    async with runtime_of(log, ledger, [say("done")]) as runtime:
-        session = await runtime.session("alice", restore=True)
-        seen = Seen(runtime)
-        while len(waiting := await session.approvals()) != 1:
-            await seen.requests()
-        assert waiting[0].reason == CRASHED_TEXT
-        assert waiting[0].input == {"amount": 1}
-        assert waiting[0].expires_at is None  # As today's configuration says.
-        assert ledger.done == []
-        await session.decide(waiting[0].call, allow=True)
-        assert (await session.send("go", key="k")).outcome == Completed()
-        assert await results(session) == ["paid 1", "paid 2"]
-    assert ledger.done == ["paid 1", "paid 2"]
-    await assert_file_sound(log)
+    async with restarted(log) as again:
+        (waiting,) = await again.waiting(1)
+        assert (waiting.reason, waiting.input) == (CRASHED_TEXT, {"amount": 1})
+        assert waiting.expires_at is None  # As today's configuration says.
+        assert again.done == []
+        await again.session.decide(waiting.call, allow=True)
+        assert await again.finish() == [(None, "paid 1"), (None, "paid 2")]
+    assert again.done == [1, 2]
 
 
 async def test_a_person_who_denies_another_run_leaves_the_outcome_of_the_first_unknown(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     killed(log, "once", "paying 1")
-
-    async def handler(session: str, request: ToolApprovalRequested) -> Any:
-        return Deny("look into it first")
-
-    ledger = Ledger()
-    async with runtime_of(log, ledger, [say("done")], approval=handler) as runtime:
-        session = await runtime.session("alice", restore=True)
-        assert (await session.send("go", key="k")).outcome == Completed()
-        first, second = await result_blocks(session)
-    assert (first.kind, first.text) == ("crashed", CRASHED_TEXT)
-    assert second.text == "paid 2"
-    assert ledger.done == ["paid 2"]
-    await assert_file_sound(log)
+    async with restarted(log, lambda request: Deny("look into it first")) as again:
+        assert await again.finish() == [("crashed", CRASHED_TEXT), (None, "paid 2")]
+    assert again.done == [2]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("again", ["once", "always"])
+@pytest.mark.parametrize("always", [False, True])
 async def test_what_was_allowed_always_is_asked_again_for_the_call_that_was_killed_and_no_other(
-    again: str, tmp_path: Path
+    always: bool, tmp_path: Path
 ) -> None:
     log = tmp_path / "events.db"
     killed(log, "always", "paying 1")
-    asked: list[ToolApprovalRequested] = []
-
-    async def handler(session: str, request: ToolApprovalRequested) -> Any:
-        asked.append(request)
-        return Allow(always=again == "always")
-
-    ledger = Ledger()
-    async with runtime_of(log, ledger, [say("done")], approval=handler) as runtime:
-        session = await runtime.session("alice", restore=True)
-        assert (await session.send("go", key="k")).outcome == Completed()
-    assert [(request.input, request.reason) for request in asked] == [({"amount": 1}, CRASHED_TEXT)]
-    assert ledger.done == ["paid 1", "paid 2"]
-    await assert_file_sound(log)
+    async with restarted(log, lambda request: Allow(always=always)) as again:
+        await again.finish()
+    assert [(request.input, request.reason) for request in again.asked] == [({"amount": 1}, CRASHED_TEXT)]
+    assert again.done == [1, 2]
 
 
 async def test_another_call_that_is_allowed_always_does_not_let_the_killed_one_run_again(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     killed(log, "first", "paying 1")
-    ledger = Ledger()
-    async with runtime_of(log, ledger, [say("done")]) as runtime:
-        session = await runtime.session("alice", restore=True)
-        seen = Seen(runtime)
-        while len(waiting := await session.approvals()) != 2:
-            await seen.requests()
-        other, lost = waiting
+    async with restarted(log) as again:
+        other, lost = await again.waiting(2)
         assert (lost.input, lost.reason) == ({"amount": 1}, CRASHED_TEXT)
-        await session.decide(other.call, allow=True, always=True)
-        assert [request.call for request in await session.approvals()] == [lost.call]
-        assert ledger.done == []
-        await session.decide(lost.call, allow=False)
-        assert (await session.send("go", key="k")).outcome == Completed()
-        assert await results(session) == [CRASHED_TEXT, "paid 2"]
-    await assert_file_sound(log)
+        await again.session.decide(other.call, allow=True, always=True)
+        assert [request.call for request in await again.session.approvals()] == [lost.call]
+        assert again.done == []
+        await again.session.decide(lost.call, allow=False)
+        assert await again.finish() == [("crashed", CRASHED_TEXT), (None, "paid 2")]
 
 
 @pytest.mark.slow
@@ -180,4 +178,5 @@ async def test_a_body_that_kills_every_process_goes_back_to_the_person_each_time
         lines = killed(log, "once", "paying 1", "restore")
         # The kill may have come before the decision about the other call was recorded, which is then asked for again.
         assert [line for line in lines if line != "asked"] == [f"asked {CRASHED_TEXT}", "paying 1"]
-    await assert_file_sound(log)
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        await assert_sound(store)

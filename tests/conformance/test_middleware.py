@@ -1,6 +1,8 @@
 """Middleware: what it may change and where, what is recorded of that, and what becomes of a failing one."""
 
 import asyncio
+import inspect
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,14 +11,12 @@ import pytest
 
 from refold import (
     Agent,
-    AgentConfig,
     AgentLoopError,
     Cancelled,
     CommandRejected,
     Completed,
     ConfigError,
     Deny,
-    Failed,
     HookContext,
     Message,
     Middleware,
@@ -25,7 +25,6 @@ from refold import (
     ScriptedProvider,
     TextBlock,
     ToolCall,
-    ToolContext,
     ToolError,
     ToolResultBlock,
     ToolSpec,
@@ -45,43 +44,34 @@ from refold.events.session.events import (
     ToolCallFailed,
     ToolResultLate,
 )
-from refold.replay import replay
 from refold.stores import EventStore
-from tests.conformance.sessions import CONFIG, Seen, events_of, requests_of, results_of, runtime_of, shown
+from tests.conformance.cases import Case, Fails, Play, crashing, play_case, play_with_crashes, played
+from tests.conformance.sessions import CONFIG
+from tests.conformance.steps import (
+    approval_asked,
+    begin,
+    cancel,
+    check,
+    decide,
+    does,
+    ends,
+    recorded,
+    refused,
+    remind,
+    requested,
+    restart,
+    send,
+    until,
+)
 from tests.conformance.test_context import assert_rebuilt
 
-ran: list[Any] = []
+LOOK = use("look", {"at": "a"})
 
 
-@pytest.fixture(autouse=True)
-def nothing_ran() -> None:
-    ran.clear()
-
-
-@tool(tier="observe", effect="pure")
-async def look(what: str) -> str:
-    """Look."""
-    ran.append(what)
-    return f"{what} seen"
-
-
-@tool(tier="act")
+@tool(tier="act", effect="pure")
 async def fail(kind: str) -> str:
     """Fail."""
     raise ToolError("secret 4711", kind="transient" if kind == "transient" else "permanent")
-
-
-@tool(tier="confirm")
-async def pay(amount: int) -> str:
-    """Pay."""
-    ran.append(amount)
-    return f"paid {amount}"
-
-
-@tool(tier="act")
-async def finish(context: ToolContext[None]) -> str:
-    """End the run."""
-    return context.finish("the secret is 4711")
 
 
 class Noting(Middleware):
@@ -112,8 +102,8 @@ class Noting(Middleware):
 
     def on_tool_call(self, context: HookContext, call: ToolCall) -> None:
         self._note("call", context)
-        assert (call.tool, call.input) == ("look", {"what": "tea"})
-        call.input["what"] = "coffee"  # Seen by nobody.
+        assert (call.tool, call.input) == ("look", {"at": "tea"})
+        call.input["at"] = "coffee"  # Seen by nobody.
 
     async def on_tool_result(self, context: HookContext, result: ToolResultBlock) -> ToolResultBlock:
         self._note("result", context)
@@ -121,163 +111,99 @@ class Noting(Middleware):
         return msgspec.structs.replace(result, content=(TextBlock(text=f"{result.text} {self.name}"),))
 
 
-async def test_hooks_run_in_order_of_registration_and_what_they_changed_is_in_the_log_beside_what_was(
-    log: EventStore,
-) -> None:
-    calls: list[str] = []
-    middleware = [Noting("a", calls), Noting("b", calls)]
-    config = AgentConfig(model="m", system_prompt="Be brief.")
-    script = [use("look", {"what": "tea"}), say("Done.")]
-    async with runtime_of(log, *script, tools=[look], config=config, middleware=middleware) as runtime:
-        session = await runtime.session("s")
-        assert (await session.send("Go")).text == "Done. a b"
-        turns = ["a.pre", "b.pre", "a.post", "b.post"]
-        tools = ["a.call", "b.call", "a.result", "b.result"]
-        assert calls == ["a.user", "b.user", *turns, *tools, *turns]
-        assert ran == ["tea"]
-        requests = requests_of(runtime)
-        assert [request.system_prompt for request in requests] == ["Be brief. a b"] * 2
-        assert shown(requests[1].messages) == ["user: Go a b", "use look", "result: tea seen a b"]
-        (queued,) = await events_of(session, InputQueued)
-        assert (text_of(queued.content), text_of(queued.original)) == ("Go a b", "Go")
-        (completed,) = await events_of(session, ToolCallCompleted)
-        assert (text_of(completed.content), text_of(completed.original)) == ("tea seen a b", "tea seen")
-        first, second = await events_of(session, ModelResponded)
-        assert first.request.prepared.answer is None
-        assert text_of(second.request.prepared.answer) == "Done."
-        assert text_of(second.content) == "Done. a b"
-        await assert_rebuilt(log, "s", requests)
-    assert (await replay(log)).divergence is None
+class Hooked(Middleware):
+    """Does in each hook what a function says, if there is one for it."""
+
+    def __init__(self, **hooks: Callable[[HookContext, Any], Any]) -> None:
+        self.hooks = hooks
+
+    async def _do(self, hook: str, context: HookContext, value: Any) -> Any:
+        made = self.hooks[hook](context, value) if hook in self.hooks else None
+        return await made if inspect.isawaitable(made) else made
+
+    async def on_user_message(self, context: HookContext, content: Any) -> Any:
+        return await self._do("on_user_message", context, content)
+
+    async def on_pre_llm(self, context: HookContext, request: ModelRequest) -> Any:
+        return await self._do("on_pre_llm", context, request)
+
+    async def on_post_llm(self, context: HookContext, response: ModelResponse) -> Any:
+        return await self._do("on_post_llm", context, response)
+
+    async def on_tool_call(self, context: HookContext, call: ToolCall) -> Any:
+        return await self._do("on_tool_call", context, call)
+
+    async def on_tool_result(self, context: HookContext, result: ToolResultBlock) -> Any:
+        return await self._do("on_tool_result", context, result)
 
 
-class Adding(Middleware):
-    """Puts a message and a tool into requests, takes one out, and picks another model."""
-
-    def on_pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
-        extra = ToolSpec(name="ask", description="Ask.", input_schema={"type": "object"})
-        return msgspec.structs.replace(
-            request,
-            model="other",
-            messages=[Message("user", (TextBlock(text="It is Monday."),)), *request.messages],
-            tools=[*(spec for spec in request.tools if spec.name != "pay"), extra],
-            temperature=0.5,
-            max_tokens=9,
-        )
+def hooked(**hooks: Callable[[HookContext, Any], Any]) -> dict[str, Any]:
+    """Options with one middleware."""
+    return {"middleware": [Hooked(**hooks)]}
 
 
-async def test_messages_and_tools_of_a_request_may_change_and_a_tool_taken_out_cannot_be_called(
-    log: EventStore,
-) -> None:
-    script = [[use("look", {"what": "a"}), use("pay", {"amount": 3}), use("ask", {})], say("Done.")]
-    async with runtime_of(log, *script, tools=[look, pay], middleware=[Adding()]) as runtime:
-        session = await runtime.session("s")
-        assert isinstance((await session.send("Go")).outcome, Completed)
-        requests = requests_of(runtime)
-        assert [spec.name for spec in requests[0].tools] == ["ask", "look"]
-        assert (requests[0].model, requests[0].temperature, requests[0].max_tokens) == ("other", 0.5, 9)
-        assert shown(requests[1].messages)[:2] == ["user: It is Monday.", "user: Go"]
-        assert [result.kind for result in await results_of(session)] == [None, "denied", "not_found"]
-        assert shown(await session.history())[0] == "user: Go"
-        await assert_rebuilt(log, "s", requests)
+def text(words: str) -> tuple[TextBlock]:
+    return (TextBlock(text=words),)
 
 
-async def test_a_large_change_of_a_request_is_a_payload(log: EventStore) -> None:
-    class Padding(Middleware):
-        def on_pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
-            return msgspec.structs.replace(request, system_prompt="x" * 100_000)
-
-    async with runtime_of(log, say("Done."), middleware=[Padding()]) as runtime:
-        session = await runtime.session("s")
-        await session.send("Go")
-        (answered,) = await events_of(session, ModelResponded)
-        assert answered.request.prepared is None
-        assert answered.request.prepared_payload is not None
-        await assert_rebuilt(log, "s", requests_of(runtime))
+async def rebuilt(play: Play) -> bool:
+    """Check that the log gives back each request as the model got it."""
+    await assert_rebuilt(play.log, "s", play.requests)
+    return True
 
 
-async def test_arguments_change_before_they_are_recorded_so_that_what_is_approved_is_what_runs(
-    log: EventStore,
-) -> None:
-    class Halving(Middleware):
-        def on_post_llm(self, context: HookContext, response: ModelResponse) -> ModelResponse | None:
-            content = tuple(
-                msgspec.structs.replace(block, input={"amount": 50})
-                if isinstance(block, ToolUse) and block.name == "pay"
-                else block
-                for block in response.content
-            )
-            return msgspec.structs.replace(response, content=content)
-
-    async with runtime_of(
-        log, use("pay", {"amount": 100}), say("Paid."), tools=[pay], middleware=[Halving()]
-    ) as runtime:
-        session = await runtime.session("s")
-        seen = Seen(runtime, session)
-        sending = asyncio.create_task(session.send("Pay"))
-        (asked,) = await seen.first(ToolApprovalRequested)
-        assert asked.input == {"amount": 50}
-        await session.decide(asked.call, allow=True)
-        assert (await sending).text == "Paid."
-        assert ran == [50]
-        first, second = await events_of(session, ModelResponded)
-        assert first.request.prepared.answer[0].input == {"amount": 100}
-        assert second.request.prepared is None
+async def answers(play: Play) -> list[str | None]:
+    """Return what the model said, where middleware changed it."""
+    prepared = [event.request.prepared for event in await play.events(ModelResponded)]
+    return [None if each is None or each.answer is None else text_of(each.answer) for each in prepared]
 
 
-async def test_calls_may_be_taken_out_of_an_answer_and_the_tokens_stay_the_providers(log: EventStore) -> None:
-    class Silent(Middleware):
-        def on_post_llm(self, context: HookContext, response: ModelResponse) -> ModelResponse:
-            return ModelResponse(content=(TextBlock(text="No tools today."),), usage=Usage(input_tokens=999))
+# What may change, and where
 
-    answer = ModelResponse(
-        content=(ToolUse(name="look", input={"what": "a"}),), stop_reason="tool_use", usage=Usage(input_tokens=7)
+
+def add(context: HookContext, request: ModelRequest) -> ModelRequest:
+    """Put a message and a tool into a request, take one out, and pick another model."""
+    extra = ToolSpec(name="ask", description="Ask.", input_schema={"type": "object"})
+    return msgspec.structs.replace(
+        request,
+        model="other",
+        messages=[Message("user", text("It is Monday.")), *request.messages],
+        tools=[*(spec for spec in request.tools if spec.name in ("look", "park")), extra],
+        temperature=0.5,
+        max_tokens=9,
     )
-    async with runtime_of(log, answer, tools=[look], middleware=[Silent()]) as runtime:
-        session = await runtime.session("s")
-        result = await session.send("Go")
-        assert result.text == "No tools today."
-        assert result.usage.input_tokens == 7
-        assert ran == []
 
 
-class Denying(Middleware):
-    def on_tool_call(self, context: HookContext, call: ToolCall) -> Deny:
-        return Deny("Not on Mondays.")
+def first_request(play: Play) -> Any:
+    request = play.requests[0]
+    return [spec.name for spec in request.tools], request.model, request.temperature, request.max_tokens
 
 
-async def test_a_call_may_be_denied_before_its_body_and_the_model_is_told(log: EventStore) -> None:
-    async with runtime_of(log, use("look", {"what": "a"}), say("Ok."), tools=[look], middleware=[Denying()]) as runtime:
-        session = await runtime.session("s")
-        assert (await session.send("Go")).text == "Ok."
-        (failed,) = await events_of(session, ToolCallFailed)
-        assert (failed.kind, text_of(failed.content), failed.broken) == ("denied", "Not on Mondays.", False)
-        assert ran == []
+def pad(context: HookContext, request: ModelRequest) -> ModelRequest:
+    return msgspec.structs.replace(request, system_prompt="x" * 100_000)
 
 
-class Masking(Middleware):
-    def on_tool_result(self, context: HookContext, result: ToolResultBlock) -> ToolResultBlock:
-        return msgspec.structs.replace(result, content=(TextBlock(text=result.text.replace("4711", "****")),))
+async def large(play: Play) -> tuple[bool, bool]:
+    (answered,) = await play.events(ModelResponded)
+    return answered.request.prepared is None, answered.request.prepared_payload is not None
 
 
-async def test_a_failures_words_may_change_and_its_kind_stays(log: EventStore) -> None:
-    script = [[use("fail", {"kind": "transient"}), use("fail", {"kind": "permanent"})], say("Ok.")]
-    async with runtime_of(log, *script, tools=[fail], middleware=[Masking()]) as runtime:
-        session = await runtime.session("s")
-        await session.send("Go")
-        failed = await events_of(session, ToolCallFailed)
-        assert [(each.kind, text_of(each.content)) for each in failed] == [
-            ("transient", "secret ****"),
-            ("permanent", "secret ****"),
-        ]
-        assert [text_of(each.original) for each in failed] == ["secret 4711"] * 2
+def halve(context: HookContext, response: ModelResponse) -> ModelResponse:
+    content = [
+        msgspec.structs.replace(block, input={"amount": 50}) if isinstance(block, ToolUse) else block
+        for block in response.content
+    ]
+    return msgspec.structs.replace(response, content=tuple(content))
 
 
-async def test_the_answer_of_a_tool_that_ends_the_run_may_change_too(log: EventStore) -> None:
-    async with runtime_of(log, use("finish", {}), tools=[finish], middleware=[Masking()]) as runtime:
-        session = await runtime.session("s")
-        assert (await session.send("Go")).text == "the secret is ****"
-        (completed,) = await events_of(session, ToolCallCompleted)
-        assert (completed.ends_run, text_of(completed.original)) == (True, "the secret is 4711")
+async def amounts(play: Play) -> tuple[Any, Any, bool]:
+    (asked,) = await play.events(ToolApprovalRequested)
+    first, second = await play.events(ModelResponded)
+    return first.request.prepared.answer[0].input, asked.input, second.request.prepared is None
+
+
+def mask(context: HookContext, result: ToolResultBlock) -> ToolResultBlock:
+    return msgspec.structs.replace(result, content=text(result.text.replace("4711", "****")))
 
 
 class Tagging(Middleware):
@@ -291,203 +217,245 @@ class Tagging(Middleware):
         return [*content, TextBlock(text=f"(message {self.count})")]
 
 
-async def test_a_key_is_of_what_was_given_whatever_middleware_makes_of_it(log: EventStore) -> None:
-    async with runtime_of(log, say("one"), say("two"), middleware=[Tagging()]) as runtime:
-        session = await runtime.session("s")
-        first = await session.send("Go", key="k")
-        again = await session.send("Go", key="k")
-        assert (first.run, first.text) == (again.run, again.text)
-        with pytest.raises(CommandRejected, match="used before"):
-            await session.send("Stop", key="k")
-        assert shown(await session.history())[:2] == ["user: Go", "user: (message 1)"]
-    async with runtime_of(log, middleware=[Tagging()]) as runtime:
-        session = await runtime.session("s")
-        assert (await session.send("Go", key="k")).run == first.run
+def scribble_request(context: HookContext, request: ModelRequest) -> None:
+    scribble(block for message in request.messages for block in message.content)
+    for spec in request.tools:
+        spec.input_schema["scribbled"] = True
 
 
-async def test_an_input_for_later_is_changed_when_it_is_accepted(log: EventStore) -> None:
-    async with runtime_of(log, middleware=[Tagging()]) as runtime:
-        session = await runtime.session("s")
-        later = datetime(2100, 1, 1, tzinfo=UTC)
-        run = await session.remind("Tea", at=later, key="tea")
-        assert await session.remind("Tea", at=later, key="tea") == run
-        (waiting,) = await events_of(session, TimerSet)
-        assert (text_of(waiting.content), text_of(waiting.original)) == ("Tea(message 1)", "Tea")
+def scribble(blocks: Any) -> None:
+    for block in blocks:
+        if hasattr(block, "input"):
+            block.input["at"] = "scribbled"
 
 
-class Raising(Middleware):
-    """Raises in one hook, or says something that makes no sense there."""
-
-    def __init__(self, hook: str, said: Any) -> None:
-        async def raise_it(context: HookContext, value: Any) -> Any:
-            if isinstance(said, BaseException):
-                raise said
-            return said
-
-        self._raise = raise_it
-        self.hook = hook
-
-    async def _maybe(self, hook: str, context: HookContext, value: Any) -> Any:
-        return await self._raise(context, value) if hook == self.hook else None
-
-    async def on_user_message(self, context: HookContext, content: Any) -> Any:
-        return await self._maybe("on_user_message", context, content)
-
-    async def on_pre_llm(self, context: HookContext, request: ModelRequest) -> Any:
-        return await self._maybe("on_pre_llm", context, request)
-
-    async def on_post_llm(self, context: HookContext, response: ModelResponse) -> Any:
-        return await self._maybe("on_post_llm", context, response)
-
-    async def on_tool_call(self, context: HookContext, call: ToolCall) -> Any:
-        return await self._maybe("on_tool_call", context, call)
-
-    async def on_tool_result(self, context: HookContext, result: ToolResultBlock) -> Any:
-        return await self._maybe("on_tool_result", context, result)
+async def scribbled(play: Play) -> bool:
+    return "scribbled" in repr(play.requests) + repr(await play.session.history())
 
 
-BAD = [RuntimeError("torn"), asyncio.CancelledError(), 42]
+TURN = ["a.pre", "b.pre", "a.post", "b.post"]
+
+CHANGES = {
+    "hooks run in order of registration, and what they changed is in the log beside what was": Case(
+        [use("look", {"at": "tea"}), say("Done.")],
+        [
+            send("Go", "Done. a b"),
+            check(
+                lambda play: play.kept["hooks"],
+                ["a.user", "b.user", *TURN, "a.call", "b.call", "a.result", "b.result", *TURN],
+            ),
+            check(lambda play: [request.system_prompt for request in play.requests], ["Be brief. a b"] * 2),
+            [recorded(InputQueued, "content original", ("Go a b", "Go")), check(answers, [None, "Done."])],
+            [recorded(ToolCallCompleted, "content original", ("saw tea a b", "saw tea")), check(rebuilt)],
+        ],
+        config={"system_prompt": "Be brief."},
+        options=lambda play: {"middleware": [Noting(name, play.kept.setdefault("hooks", [])) for name in "ab"]},
+        requests={1: ["user: Go a b", "use look", "result: saw tea a b"]},
+        done=["saw tea"],
+    ),
+    "messages and tools of a request may change, and a tool taken out cannot be called": Case(
+        [[LOOK, use("pay", {"amount": 3}), use("ask", {})], say("Done.")],
+        [send("Go", "Done."), check(first_request, (["ask", "look", "park"], "other", 0.5, 9)), check(rebuilt)],
+        options=hooked(on_pre_llm=add),
+        kinds=[None, "denied", "not_found"],
+        requests={0: ["user: It is Monday.", "user: Go"]},
+    ),
+    "a large change of a request is a payload": Case(
+        [say("Done.")],
+        [send("Go", "Done."), check(large, (True, True)), check(rebuilt)],
+        options=hooked(on_pre_llm=pad),
+    ),
+    "arguments change before they are recorded, so that what is approved is what runs": Case(
+        [use("pay", {"amount": 100}), say("Paid.")],
+        [
+            [begin("Pay"), approval_asked(), decide(True), ends("Paid.")],
+            check(amounts, ({"amount": 100}, {"amount": 50}, True)),
+        ],
+        options=hooked(on_post_llm=halve),
+        done=["paid 50"],
+    ),
+    "calls may be taken out of an answer, and the tokens stay the provider's": Case(
+        [ModelResponse(content=(LOOK,), stop_reason="tool_use", usage=Usage(input_tokens=7))],
+        [send("Go", "No."), check(lambda play: play.sent[0].usage.input_tokens, 7)],
+        options=hooked(on_post_llm=lambda _, answer: ModelResponse(content=text("No."), usage=Usage(input_tokens=9))),
+        done=[],
+    ),
+    "a call may be denied before its body, and the model is told": Case(
+        [LOOK, say("Ok.")],
+        [send("Go", "Ok."), recorded(ToolCallFailed, "kind content broken", ("denied", "Not on Mondays.", False))],
+        options=hooked(on_tool_call=lambda context, call: Deny("Not on Mondays.")),
+        done=[],
+    ),
+    "a failure's words may change and its kind stays": Case(
+        [[use("fail", {"kind": kind}) for kind in ("transient", "permanent")], say("Ok.")],
+        [send("Go", "Ok."), recorded(ToolCallFailed, "content original", *[("secret ****", "secret 4711")] * 2)],
+        tools=[fail],
+        options=hooked(on_tool_result=mask),
+        kinds=["transient", "permanent"],
+    ),
+    "the answer of a tool that ends the run may change too": Case(
+        [use("finish", {"text": "the secret is 4711"})],
+        [
+            send("Go", "the secret is ****"),
+            recorded(ToolCallCompleted, "content original", ("the secret is ****", "the secret is 4711")),
+        ],
+        options=hooked(on_tool_result=mask),
+    ),
+    "a key is of what was given, whatever middleware makes of it": Case(
+        [say("one"), say("two")],
+        [
+            [send("Go", "one", key="k"), send("Go", "one", key="k"), refused("used before", send("Stop", key="k"))],
+            [restart(), send("Go", "one", key="k"), check(lambda play: len({each.run for each in play.sent}), 1)],
+        ],
+        options=lambda play: {"middleware": [Tagging()]},
+        history=["user: Go", "user: (message 1)", "assistant: one"],
+    ),
+    "an input for later is changed when it is accepted": Case(
+        [],
+        [
+            *[remind("Tea", datetime(2100, 1, 1, tzinfo=UTC), key="tea")] * 2,
+            recorded(TimerSet, "content original", ("Tea(message 1)", "Tea")),
+        ],
+        options=lambda play: {"middleware": [Tagging()]},
+    ),
+    "what middleware does in place to what it is shown changes nothing": Case(
+        [LOOK, say("Ok.")],
+        [send("Go", "Ok."), check(scribbled, False), check(rebuilt)],
+        options=hooked(on_pre_llm=scribble_request, on_post_llm=lambda _, answer: scribble(answer.content)),
+        done=["saw a"],
+    ),
+}
 
 
-@pytest.mark.parametrize("said", BAD, ids=lambda said: type(said).__name__)
-@pytest.mark.parametrize("hook", ["on_pre_llm", "on_post_llm"])
-async def test_middleware_that_fails_on_a_model_call_fails_that_call_and_the_next_input_runs(
-    log: EventStore, hook: str, said: Any
-) -> None:
-    failing = Raising(hook, said)
-    async with runtime_of(log, say("a"), say("b"), middleware=[failing]) as runtime:
-        session = await runtime.session("s")
-        result = await session.send("Go")
-        assert isinstance(result.outcome, Failed)
-        assert result.outcome.error.kind == "agent_loop"
-        assert f"Raising.{hook}" in result.outcome.error.message
-        failing.hook = ""
-        assert isinstance((await session.send("Again")).outcome, Completed)
+# Middleware that fails, or will not end
 
 
-@pytest.mark.parametrize("said", BAD, ids=lambda said: type(said).__name__)
-@pytest.mark.parametrize("hook", ["on_tool_call", "on_tool_result"])
-async def test_middleware_that_fails_on_a_tool_call_breaks_that_call_as_a_failing_policy_does(
-    log: EventStore, hook: str, said: Any
-) -> None:
-    config = AgentConfig(model="m", error_recovery="retry")
-    failing = Raising(hook, said)
-    async with runtime_of(
-        log, use("look", {"what": "a"}), say("Ok."), tools=[look], config=config, middleware=[failing]
-    ) as runtime:
-        session = await runtime.session("s")
-        assert (await session.send("Go")).text == "Ok."
-        (failed,) = await events_of(session, ToolCallFailed)
-        assert failed.broken
-        assert failed.kind == ("denied" if hook == "on_tool_call" else "crashed")
-        assert f"Raising.{hook}" in text_of(failed.content)
-        assert ran == ([] if hook == "on_tool_call" else ["a"])
+def saying(value: Any) -> Callable[[HookContext, Any], Any]:
+    """Raise an error or give a value, in the first run only."""
 
-
-@pytest.mark.parametrize("said", [RuntimeError("torn"), asyncio.CancelledError(), 42, " "], ids=str)
-async def test_middleware_that_fails_on_an_input_fails_the_send_and_nothing_is_recorded(
-    log: EventStore, said: Any
-) -> None:
-    async with runtime_of(log, say("a"), middleware=[Raising("on_user_message", said)]) as runtime:
-        session = await runtime.session("s")
-        with pytest.raises((AgentLoopError, CommandRejected)):
-            await session.send("Go")
-        assert [recorded async for recorded in session.events()] == []
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        {"messages": [Message("assistant", (TextBlock(text="I begin."),))]},
-        {"messages": []},
-        {"messages": ["no message"]},
-        {"tools": ["no tool"]},
-        {"temperature": "hot"},
-    ],
-    ids=lambda made: next(iter(made)),
-)
-async def test_a_request_that_no_provider_or_no_log_takes_fails_the_call(log: EventStore, made: dict[str, Any]) -> None:
-    class Wrong(Middleware):
-        def on_pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
-            return msgspec.structs.replace(request, **made)
-
-    async with runtime_of(log, say("a"), middleware=[Wrong()]) as runtime:
-        session = await runtime.session("s")
-        result = await session.send("Go")
-        assert isinstance(result.outcome, Failed)
-        assert result.outcome.error.kind == "agent_loop"
-        assert requests_of(runtime) == []
-
-
-class Stubborn(Middleware):
-    """Swallows every cancellation, and answers all the same."""
-
-    def __init__(self, hook: str) -> None:
-        self.hook = hook
-        self.begun = asyncio.Event()
-
-    async def _hold(self, hook: str, value: Any) -> Any:
-        if hook != self.hook:
+    def hook(context: HookContext, _: Any) -> Any:
+        if context.run != "run_3" and context.run is not None:
             return None
-        self.begun.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return value
+        if isinstance(value, BaseException):
+            raise value
+        return value
 
-    async def on_pre_llm(self, context: HookContext, request: ModelRequest) -> Any:
-        return await self._hold("on_pre_llm", request)
-
-    async def on_post_llm(self, context: HookContext, response: ModelResponse) -> Any:
-        return await self._hold("on_post_llm", response)
-
-    async def on_tool_result(self, context: HookContext, result: ToolResultBlock) -> Any:
-        return await self._hold("on_tool_result", result)
+    return hook
 
 
-@pytest.mark.parametrize("hook", ["on_pre_llm", "on_post_llm", "on_tool_result"])
-async def test_middleware_that_swallows_its_cancellation_cannot_make_a_cancelled_run_succeed(
-    log: EventStore, hook: str
-) -> None:
-    stubborn = Stubborn(hook)
-    first = use("look", {"what": "a"}) if hook == "on_tool_result" else say("Done.")
-    async with runtime_of(log, first, say("Next."), say("Next."), tools=[look], middleware=[stubborn]) as runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("Go"))
-        await stubborn.begun.wait()
-        await session.cancel()
-        assert isinstance((await sending).outcome, Cancelled)
-        stubborn.hook = ""
-        assert isinstance((await session.send("Again")).outcome, Completed)
-        if hook == "on_tool_result":
-            (late,) = await events_of(session, ToolResultLate)
-            assert text_of(late.content) == "a seen"
+BAD = {"an error": RuntimeError("torn"), "a cancellation": asyncio.CancelledError(), "a number": 42}
 
 
-async def test_what_middleware_does_in_place_to_what_it_is_shown_changes_nothing(log: EventStore) -> None:
-    class Scribbling(Middleware):
-        def on_pre_llm(self, context: HookContext, request: ModelRequest) -> None:
-            for message in request.messages:
-                for block in message.content:
-                    if hasattr(block, "input"):
-                        block.input["what"] = "scribbled"
-            for spec in request.tools:
-                spec.input_schema["scribbled"] = True
+def making(**made: Any) -> dict[str, Any]:
+    """Options with middleware that makes something of a request."""
+    return hooked(on_pre_llm=lambda context, request: msgspec.structs.replace(request, **made))
 
-        def on_post_llm(self, context: HookContext, response: ModelResponse) -> None:
-            for block in response.content:
-                if isinstance(block, ToolUse):
-                    block.input["what"] = "scribbled"  # type: ignore[index]
 
-    async with runtime_of(
-        log, use("look", {"what": "a"}), say("Ok."), tools=[look], middleware=[Scribbling()]
-    ) as runtime:
-        session = await runtime.session("s")
-        await session.send("Go")
-        assert ran == ["a"]
-        assert "scribbled" not in repr(requests_of(runtime))
-        assert "scribbled" not in repr(await session.history())
-        await assert_rebuilt(log, "s", requests_of(runtime))
+WRONG: dict[str, dict[str, Any]] = {
+    "an answer alone": {"messages": [Message("assistant", text("I begin."))]},
+    "no message": {"messages": []},
+    "what is no message": {"messages": ["no message"]},
+    "what is no tool": {"tools": ["no tool"]},
+    "what is no temperature": {"temperature": "hot"},
+}
+
+
+def stubborn(hook: str) -> Callable[[Play], dict[str, Any]]:
+    """Options with middleware that swallows its first cancellation, and answers after it."""
+
+    def options(play: Play) -> dict[str, Any]:
+        async def hold(context: HookContext, value: Any) -> Any:
+            if "held" in play.kept:
+                return None
+            play.kept["held"] = True
+            play.changed.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return value
+
+        return hooked(**{hook: hold}) | {"alike": False}
+
+    return options
+
+
+async def held(play: Play) -> None:
+    async def found() -> bool:
+        return "held" in play.kept
+
+    await play.until(found)
+
+
+def broken_in(hook: str) -> Callable[[Play], Any]:
+    async def found(play: Play) -> bool:
+        (failed,) = await play.events(ToolCallFailed)
+        return failed.broken and f"Hooked.{hook}" in text_of(failed.content)
+
+    return found
+
+
+FAILURES = {
+    **{
+        f"middleware that gives {what} on a model call fails that call, and the next input runs, {hook}": Case(
+            [say("a"), say("b"), say("b")],
+            [send("Go", Fails("agent_loop", f"Hooked.{hook}")), send("Again", Completed())],
+            options=hooked(**{hook: saying(value)}),
+        )
+        for what, value in BAD.items()
+        for hook in ("on_pre_llm", "on_post_llm")
+    },
+    **{
+        f"middleware that gives {what} on a tool call breaks that call as a failing policy does, {hook}": Case(
+            [LOOK, say("Ok.")],
+            [send("Go", "Ok."), check(broken_in(hook))],
+            config={"error_recovery": "retry"},
+            options=hooked(**{hook: saying(value)}),
+            kinds=[kind],
+            done=done,
+        )
+        for what, value in BAD.items()
+        for hook, kind, done in (("on_tool_call", "denied", []), ("on_tool_result", "crashed", ["saw a"]))
+    },
+    **{
+        f"middleware that gives {what} on an input fails the send, and nothing is recorded": Case(
+            [say("a")],
+            [refused(None, send("Go"), error=(AgentLoopError, CommandRejected))],
+            options=hooked(on_user_message=saying(value)),
+            events=[],
+        )
+        for what, value in {**BAD, "a blank": " "}.items()
+    },
+    **{
+        f"a request with {what}, which no provider or no log takes, fails the call": Case(
+            [say("a")], [send("Go", Fails("agent_loop")), requested(0)], options=making(**made)
+        )
+        for what, made in WRONG.items()
+    },
+    **{
+        f"middleware that swallows its cancellation cannot make a cancelled run succeed, {hook}": Case(
+            [first, say("Next."), say("Next.")],
+            [begin("Go"), does(held), cancel(), ends(Cancelled()), send("Again", "Next."), *late],
+            options=stubborn(hook),
+        )
+        for hook, first, late in (
+            ("on_pre_llm", say("Done."), []),
+            ("on_post_llm", say("Done."), []),
+            ("on_tool_result", LOOK, [until("ToolResultLate"), recorded(ToolResultLate, "content", "saw a")]),
+        )
+    },
+}
+
+CASES = {**CHANGES, **FAILURES}
+
+
+@pytest.mark.parametrize("case", played(CASES))
+async def test_middleware(case: Case, log: EventStore) -> None:
+    await play_case(case, log)
+
+
+@pytest.mark.parametrize("case", crashing(CASES))
+async def test_middleware_with_a_crash_after_each_commit(case: Case) -> None:
+    await play_with_crashes(case)
 
 
 def test_what_is_no_middleware_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Policies judge each call before anybody approves it, and an offer says which tools a model is shown.
+"""Policies judge each call before a person approves it, and an offer says which tools a model is shown.
 
 What they say is recorded: a log that they made replays without them. A policy that breaks, or a runner that does,
 breaks calls and never a session; what becomes of the run then is the agent's `error_recovery`.
@@ -7,6 +7,7 @@ breaks calls and never a session; what becomes of the run then is the agent's `e
 import asyncio
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,388 +18,416 @@ from refold import (
     Allow,
     Ask,
     Cancelled,
-    Completed,
     ConfigError,
     Deny,
-    Failed,
     ProposedCall,
+    RunId,
     ScriptedProvider,
-    ToolApprovalRequested,
+    SessionId,
     say,
     tool,
     use,
 )
 from refold.events.core.content import CRASHED_TEXT
 from refold.events.core.errors import AgentLoopError
+from refold.events.session.events import ModelResponded, ToolApprovalRequested, ToolCallFailed
 from refold.events.session.react import BROKEN_TEXT
-from tests.conformance.approval_desk import Ledger, recorded, result_blocks, results, runtime_of
+from refold.stores import EventStore
+from tests.conformance.approval_desk import handled
+from tests.conformance.cases import Case, Fails, Play, Step, crashing, play_case, play_with_crashes, played
+from tests.conformance.sessions import events_of, requests_of, runtime_of
+from tests.conformance.steps import (
+    begin,
+    cancel,
+    check,
+    decide,
+    does,
+    ends,
+    recorded,
+    restart,
+    send,
+)
 
-LOOK = use("look", {"n": 1})
+LOOK = use("look", {"at": "1"})
 
 
-def looks(*numbers: int) -> list[Any]:
-    return [use("look", {"n": n}) for n in numbers]
+def looks(*places: str) -> list[Any]:
+    return [use("look", {"at": place}) for place in places]
+
+
+def judged_by(judge: Callable[[Any], Any], **options: Any) -> Callable[[Play], dict[str, Any]]:
+    """Options with a policy, which notes what it is asked about as `judged`."""
+
+    def made(play: Play) -> dict[str, Any]:
+        def policy(call: ProposedCall) -> Any:
+            play.kept.setdefault("judged", []).append(call)
+            return judge(call)
+
+        return {"policy": policy, **options}
+
+    return made
+
+
+def kinds_of_calls(play: Play) -> list[tuple[str, str, str]]:
+    return [(call.tool, call.tier, call.effect) for call in play.kept["judged"][3:]]
+
+
+def judged(play: Play) -> list[tuple[str, Any]]:
+    return [(call.tool, call.input) for call in play.kept["judged"]]
+
+
+FIRST = ProposedCall(
+    session=SessionId("s"), run=RunId("run_3"), turn=1, tool="look", input={"at": "1"}, tier="observe", effect="pure"
+)
 
 
 # What a policy says
 
 
-@pytest.mark.parametrize("kind", ["plain", "async", "object"])
-async def test_a_policy_judges_each_call_of_an_answer_in_order(kind: str, log: Any) -> None:
-    judged: list[ProposedCall] = []
+def of_kind(kind: str) -> Callable[[Play], dict[str, Any]]:
+    """Options with a policy of a kind, that gives each decision there is, and with a handler."""
+    says = {"1": Allow(), "2": Deny("not two"), "3": None, "4": Ask("three?")}
 
+    def options(play: Play) -> dict[str, Any]:
+        judge = judged_by(lambda call: says.get(call.input.get("at"), Allow(always=True)))(play)["policy"]
+
+        class Office:
+            async def __call__(self, call: ProposedCall) -> Any:
+                await asyncio.sleep(0)
+                return judge(call)
+
+        policies = {"plain": judge, "async": Office().__call__, "an object": Office()}
+        return {"policy": policies[kind], **handled(lambda _, request: Deny(f"asked: {request.reason}"))(play)}
+
+    return options
+
+
+def thinking(answer: Any = None) -> Callable[[Play], dict[str, Any]]:
+    """Options with a policy that thinks until it is cancelled; it says something then, or is cancelled."""
+
+    def options(play: Play) -> dict[str, Any]:
+        async def policy(call: ProposedCall) -> Any:
+            play.kept["thinking"] = True
+            play.changed.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                play.kept["gone"] = True
+                if answer is None:
+                    raise
+                return answer
+
+        return {"policy": policy}
+
+    return options
+
+
+async def policy_thinks(play: Play) -> None:
+    async def found() -> bool:
+        return "thinking" in play.kept
+
+    await play.until(found)
+
+
+def change(call: ProposedCall) -> None:
+    assert call.input == {"amount": 7}
+    call.input["amount"] = 99
+    call.input.clear()
+
+
+JUDGED = {
+    **{
+        f"a policy judges each call of an answer in order; it is {kind}": Case(
+            [[*looks("1", "2", "3", "4"), use("pay", {"amount": 5})], say("done")],
+            [
+                [send("go", "done"), check(lambda play: play.kept["judged"][0], FIRST)],
+                check(kinds_of_calls, [("look", "observe", "pure"), ("pay", "confirm", "pure")]),
+            ],
+            options=of_kind(kind),
+            results=["saw 1", "not two", "saw 3", "asked: three?", "asked: "],
+            kinds=[None, "denied", None, "denied", "denied"],
+            done=["saw 1", "saw 3"],
+        )
+        for kind in ("plain", "async", "an object")
+    },
+    "a policy comes before approval": Case(
+        [[use("pay", {"amount": n}) for n in (1, 2)], say("done")],
+        [begin(), decide(True), ends("done"), recorded(ToolApprovalRequested, "input", {"amount": 1})],
+        options={"policy": lambda call: Deny("never") if call.input["amount"] == 2 else None},
+        results=["paid 1", "never"],
+    ),
+    "a policy is asked only about calls that could run": Case(
+        [[use("nothing"), use("park", {"name": 5}), use("look", "no json"), LOOK], say("done")],
+        [send("go", "done"), check(judged, [("look", {"at": "1"})])],
+        options=judged_by(lambda call: None),
+        kinds=["not_found", "invalid_arguments", "invalid_arguments", None],
+    ),
+    "a policy sees the arguments that would run, after repair, and cannot change them": Case(
+        [use("pay", {"amount": 7.0}), say("done")],
+        [begin(), decide(True), ends("done"), recorded(ToolApprovalRequested, "input", {"amount": 7})],
+        options=judged_by(change),
+        done=["paid 7"],
+    ),
+    "reasons of a policy are kept within bounds": Case(
+        [looks("1", "2"), say("done")],
+        [send("go", "done")],
+        options={"policy": lambda call: Deny("no " * 1_000_000 if call.input["at"] == "1" else "")},
+        results=[("no " * 10_000)[:10_000], "Denied: the call was not run."],
+    ),
+    "a run is cancelled while its policy thinks, and of the answer nothing is kept": Case(
+        [LOOK, say("after")],
+        [
+            [begin(), does(policy_thinks), cancel(), ends(Cancelled()), send("more", "after")],
+            check(lambda play: play.kept["gone"], True),
+        ],
+        options=thinking(),
+        history=["user: go", "user: more", "assistant: after"],
+        done=[],
+    ),
+    "a policy that swallows its cancellation lets no call run": Case(
+        [LOOK, say("after")],
+        [begin(), does(policy_thinks), cancel(), ends(Cancelled()), send("more", "after")],
+        options=thinking(Allow()),
+        done=[],
+    ),
+    "closing while a policy thinks leaves the call to be made again": Case(
+        [LOOK, say("done")],
+        [begin("go", key="k"), does(policy_thinks), restart(policy=None), send("go", "done", key="k")],
+        options=thinking(),
+        done=["saw 1"],
+    ),
+}
+
+
+# A policy that breaks, and a runner that does
+
+
+def raising(error: BaseException) -> Callable[[ProposedCall], Any]:
     def policy(call: ProposedCall) -> Any:
-        judged.append(call)
-        return [Allow(), Deny("not two"), None, Ask("three?"), Allow(always=True)][len(judged) - 1]
+        raise error
 
-    async def async_policy(call: ProposedCall) -> Any:
-        await asyncio.sleep(0)
-        return policy(call)
-
-    class Office:
-        async def __call__(self, call: ProposedCall) -> Any:
-            return policy(call)
-
-    async def handler(session: str, request: ToolApprovalRequested) -> Any:
-        return Deny(f"asked: {request.reason}")
-
-    ledger = Ledger()
-    given: Any = {"plain": policy, "async": async_policy, "object": Office()}[kind]
-    script = [[*looks(1, 2, 3, 4), use("pay", {"amount": 5})], say("done")]
-    async with runtime_of(log, ledger, script, policy=given, approval=handler) as runtime:
-        session = await runtime.session("alice")
-        assert (await session.send("go")).outcome == Completed()
-        blocks = await result_blocks(session)
-
-    assert [block.text for block in blocks] == ["saw 1", "not two", "saw 3", "asked: three?", "asked: "]
-    assert [block.kind for block in blocks] == [None, "denied", None, "denied", "denied"]
-    assert ledger.done == ["saw 1", "saw 3"]
-    assert judged[0] == ProposedCall(
-        session="alice",  # type: ignore[arg-type]
-        run=judged[0].run,
-        turn=1,
-        tool="look",
-        input={"n": 1},
-        tier="observe",
-        effect="pure",
-    )
-    assert [(call.tool, call.tier, call.effect) for call in judged[3:]] == [
-        ("look", "observe", "pure"),
-        ("pay", "confirm", "once"),
-    ]
+    return policy
 
 
-async def test_a_policy_comes_before_approval(log: Any) -> None:
-    order: list[str] = []
-
-    def policy(call: ProposedCall) -> Any:
-        order.append(f"judged {call.input['amount']}")
-        return Deny("never") if call.input["amount"] == 2 else None
-
-    async def handler(session: str, request: ToolApprovalRequested) -> Any:
-        order.append(f"asked {request.input['amount']}")
-        return Allow()
-
-    script = [[use("pay", {"amount": n}) for n in (1, 2)], say("done")]
-    async with runtime_of(log, Ledger(), script, policy=policy, approval=handler) as runtime:
-        session = await runtime.session("alice")
-        await session.send("go")
-        assert await results(session) == ["paid 1", "never"]
-        assert [event.input for event in await recorded(session, "ToolApprovalRequested")] == [{"amount": 1}]
-    assert order == ["judged 1", "judged 2", "asked 1"]
+BREAKAGES: dict[str, Callable[..., Any]] = {
+    "gives True": lambda call: True,
+    "gives a text": lambda call: "allow",
+    "gives a class": lambda call: Allow,
+    "takes too little": lambda: Allow(),
+    **{
+        f"raises {type(error).__name__}": raising(error)
+        for error in (RuntimeError("boom"), asyncio.CancelledError(), SystemExit(3), GeneratorExit())
+    },
+}
 
 
-async def test_a_policy_is_asked_only_about_calls_that_could_run(log: Any) -> None:
-    judged: list[str] = []
+def breaking(policy: Callable[..., Any], later: bool) -> dict[str, Any]:
+    """Options with a policy that breaks on the first look of the first run; `later` makes it asynchronous."""
 
-    def policy(call: ProposedCall) -> Any:
-        judged.append(call.tool)
+    def plain(call: ProposedCall) -> Any:
+        return policy(call) if call.run == "run_3" and call.input == {"at": "1"} else Allow()
 
-    script = [[use("nothing"), use("look", {"n": "many"}), use("look", "no json"), LOOK], say("done")]
-    async with runtime_of(log, Ledger(), script, policy=policy) as runtime:
-        session = await runtime.session("alice")
-        await session.send("go")
-        kinds = [block.kind for block in await result_blocks(session)]
-    assert kinds == ["not_found", "invalid_arguments", "invalid_arguments", None]
-    assert judged == ["look"]
+    async def asynchronous(call: ProposedCall) -> Any:
+        return plain(call)
+
+    return {"policy": asynchronous if later else plain}
 
 
-async def test_a_policy_sees_the_arguments_that_would_run_and_cannot_change_them(log: Any) -> None:
-    seen: list[Any] = []
-
-    def policy(call: ProposedCall) -> Any:
-        seen.append(dict(call.input))
-        call.input["n"] = 99
-        call.input.clear()
-
-    ledger = Ledger()
-    script = [use("look", {"n": 7.0}), say("done")]  # A float where an integer is wanted is repaired.
-    async with runtime_of(log, ledger, script, policy=policy) as runtime:
-        session = await runtime.session("alice")
-        await session.send("go")
-        [responded, _] = await recorded(session, "ModelResponded")
-    assert seen == [responded.content[0].input] == [{"n": 7}]
-    assert ledger.done == ["saw 7"]
+def odd(call: ProposedCall) -> None:
+    if call.input["at"] == "1":
+        raise RuntimeError("odd")
 
 
-async def test_reasons_of_a_policy_are_kept_within_bounds(log: Any) -> None:
-    def policy(call: ProposedCall) -> Any:
-        return Deny("no " * 1_000_000) if call.input["n"] == 1 else Deny("")
-
-    async with runtime_of(log, Ledger(), [looks(1, 2), say("done")], policy=policy) as runtime:
-        session = await runtime.session("alice")
-        assert (await session.send("go")).outcome == Completed()
-        first, second = await results(session)
-    assert first == ("no " * 10_000)[:10_000]
-    assert second == "Denied: the call was not run."
-
-
-async def test_a_run_is_cancelled_while_its_policy_thinks(log: Any) -> None:
-    thinking = asyncio.Event()
-    gone: list[str] = []
-
-    async def policy(call: ProposedCall) -> Any:
-        if call.input["n"] == 2:
-            return None
-        thinking.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            gone.append(call.tool)
-            raise
-
-    ledger = Ledger()
-    script = [LOOK, say("after")]
-    async with runtime_of(log, ledger, script, policy=policy) as runtime:
-        session = await runtime.session("alice")
-        sending = asyncio.create_task(session.send("go"))
-        await thinking.wait()
-        await session.cancel()
-        assert (await sending).outcome == Cancelled()
-        assert [message.text for message in await session.history()] == ["go"]  # Of the answer nothing is kept.
-        assert (await session.send("more")).text == "after"
-    assert (gone, ledger.done) == (["look"], [])
-
-
-async def test_a_policy_that_swallows_its_cancellation_lets_no_call_run(log: Any) -> None:
-    thinking = asyncio.Event()
-
-    async def policy(call: ProposedCall) -> Any:
-        thinking.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return Allow()
-
-    ledger = Ledger()
-    async with runtime_of(log, ledger, [LOOK, say("after")], policy=policy) as runtime:
-        session = await runtime.session("alice")
-        sending = asyncio.create_task(session.send("go"))
-        await thinking.wait()
-        await session.cancel()
-        assert (await sending).outcome == Cancelled()
-        assert (await session.send("more")).text == "after"
-    assert ledger.done == []
-
-
-async def test_closing_while_a_policy_thinks_leaves_the_call_to_be_made_again(memory: Any) -> None:
-    thinking = asyncio.Event()
-
-    async def policy(call: ProposedCall) -> Any:
-        thinking.set()
-        await asyncio.Event().wait()
-
-    ledger = Ledger()
-    async with runtime_of(memory, ledger, [LOOK], policy=policy, close_grace_s=0) as runtime:
-        session = await runtime.session("alice")
-        sending = asyncio.create_task(session.send("go", key="k"))
-        await thinking.wait()
-        sending.add_done_callback(lambda done: done.exception())
-    async with runtime_of(memory, ledger, [LOOK, say("done")]) as runtime:
-        session = await runtime.session("alice")
-        assert (await session.send("go", key="k")).text == "done"
-    assert ledger.done == ["saw 1"]
-
-
-# A policy that breaks
-
-
-def breakages() -> list[Any]:
-    def raising(error: BaseException) -> Any:
-        def policy(call: ProposedCall) -> Any:
-            raise error
-
-        async def async_policy(call: ProposedCall) -> Any:
-            raise error
-
-        kind = type(error).__name__
-        return [pytest.param(policy, id=kind), pytest.param(async_policy, id=f"async {kind}")]
-
-    def giving(value: object) -> Any:
-        return pytest.param(lambda call: value, id=repr(value))
-
-    return [
-        *raising(RuntimeError("boom")),
-        *raising(asyncio.CancelledError()),
-        *raising(SystemExit(3)),
-        *raising(GeneratorExit()),
-        giving(True),
-        giving("allow"),
-        giving(Allow),
-        pytest.param(lambda: Allow(), id="too few parameters"),
-    ]
-
-
-@pytest.mark.parametrize("policy", breakages())
-async def test_a_run_whose_policy_breaks_fails_and_the_next_one_runs(policy: Any, memory: Any) -> None:
-    broken = True
-
-    def first_broken(call: ProposedCall) -> Any:
-        return policy(call) if broken and call.input == {"n": 1} else Allow()
-
-    ledger = Ledger()
-    script = [looks(1, 2), LOOK, say("done")]
-    async with runtime_of(memory, ledger, script, policy=first_broken) as runtime:
-        session = await runtime.session("alice")
-        result = await session.send("go")
-        assert isinstance(result.outcome, Failed)
-        assert result.outcome.error.kind == "tool_execution"
-        assert "policy" in result.outcome.error.message
-        blocks = await result_blocks(session)
-        broken = False
-        assert (await session.send("again")).outcome == Completed()
-    assert [block.is_error for block in blocks] == [True, True]
-    assert ledger.done == ["saw 1"]
-
-
-@pytest.mark.parametrize("policy", breakages())
-async def test_with_retry_the_model_is_told_and_the_other_calls_run(policy: Any, memory: Any) -> None:
-    def first_broken(call: ProposedCall) -> Any:
-        return policy(call) if call.input == {"n": 1} else Allow()
-
-    ledger = Ledger()
-    script = [looks(1, 2), say("done")]
-    async with runtime_of(memory, ledger, script, policy=first_broken, error_recovery="retry") as runtime:
-        session = await runtime.session("alice")
-        assert (await session.send("go")).outcome == Completed()
-        first, second = await result_blocks(session)
-    assert (first.text, first.kind) == (BROKEN_TEXT, "denied")
-    assert second.text == "saw 2"
-
-
-@pytest.mark.parametrize("recoveries_max", [0, 2])
-async def test_recoveries_in_a_row_are_bounded(recoveries_max: int, log: Any) -> None:
-    def policy(call: ProposedCall) -> Any:
-        raise RuntimeError("always")
-
-    options: dict[str, Any] = {"error_recovery": "retry", "recoveries_max": recoveries_max}
-    async with runtime_of(log, Ledger(), [LOOK] * 10, policy=policy, **options) as runtime:
-        result = await (await runtime.session("alice")).send("go")
-    assert isinstance(result.outcome, Failed)
-    assert (result.outcome.error.kind, result.outcome.error.message) == ("tool_execution", "The policy failed: always")
-    assert result.turns == recoveries_max + 1
-
-
-async def test_a_turn_without_breakage_begins_the_count_of_recoveries_anew(log: Any) -> None:
-    def policy(call: ProposedCall) -> Any:
-        if call.input["n"]:
-            raise RuntimeError("odd")
-
-    script = [*looks(1, 1, 0, 1, 1, 0), say("done")]
-    async with runtime_of(log, Ledger(), script, policy=policy, error_recovery="retry", recoveries_max=2) as runtime:
-        assert (await (await runtime.session("alice")).send("go")).outcome == Completed()
-
-
-async def test_an_action_that_cannot_be_named_breaks_its_call_and_asks_nobody(log: Any) -> None:
-    ran: list[str] = []
+def unnamed(play: Play) -> list[Any]:
+    """Tools whose actions have no name."""
 
     def named(path: str) -> Any:
         return {"none": None, "blank": " "}[path]  # And for every other path it raises.
 
-    async def later() -> str:
+    async def action() -> str:
         return "an action"
 
+    def later() -> Any:
+        return action()
+
     @tool(tier="confirm", action=named)
-    async def delete(path: str) -> str:
-        """Delete."""
-        ran.append(path)
+    async def remove(path: str) -> str:
+        """Remove."""
+        play.bench.done.append(path)
         return path
 
-    def named_later() -> Any:
-        return later()
-
-    @tool(tier="confirm", action=named_later)
+    @tool(tier="confirm", action=later)
     async def wipe() -> str:
         """Wipe."""
-        ran.append("all")
+        play.bench.done.append("all")
         return "all"
 
-    asked: list[str] = []
-
-    async def handler(session: str, request: ToolApprovalRequested) -> Any:
-        asked.append(request.tool)
-        return Allow()
-
-    script = [[*[use("delete", {"path": path}) for path in ("none", "blank", "raises")], use("wipe")], say("done")]
-    async with runtime_of(log, None, script, tools=[delete, wipe], approval=handler, error_recovery="retry") as runtime:
-        session = await runtime.session("alice")
-        assert (await session.send("go")).outcome == Completed()
-        assert await results(session) == [BROKEN_TEXT] * 4
-        [responded, _] = await recorded(session, "ModelResponded")
-    assert [verdict.verdict for verdict in responded.verdicts] == ["broken"] * 4
-    assert "The action of delete is not known" in responded.verdicts[0].reason
-    assert (asked, ran) == ([], [])
+    return [remove, wipe]
 
 
-# A runner that breaks
+async def verdicts(play: Play) -> list[str]:
+    (responded, _) = await play.events(ModelResponded)
+    assert "The action of remove is not known" in responded.verdicts[0].reason
+    return [verdict.verdict for verdict in responded.verdicts]
 
 
-class Machine:
-    """Stands for what carries tools out: a body can have it break down."""
-
-    def __init__(self) -> None:
-        self.ran: list[int] = []
-
-        @tool(tier="observe")
-        async def work(n: int) -> str:
-            """Work, if the machine does."""
-            self.ran.append(n)
-            if n == 1:
-                raise AgentLoopError("the machine is out of order")
-            return f"worked {n}"
-
-        self.tools = [work]
+@tool(tier="observe", effect="pure")
+async def work(n: int) -> str:
+    """Work, if the machine does."""
+    if n == 1:
+        raise AgentLoopError("the machine is out of order")
+    return f"worked {n}"
 
 
-async def test_a_run_fails_where_its_tools_cannot_be_carried_out(log: Any) -> None:
-    script = [[use("work", {"n": n}) for n in (1, 2)], say("after")]
-    async with runtime_of(log, None, script, tools=Machine().tools) as runtime:
-        session = await runtime.session("alice")
-        result = await session.send("go")
-        assert isinstance(result.outcome, Failed)
-        assert result.outcome.error.kind == "tool_execution"
-        assert "the machine is out of order" in result.outcome.error.message
-        first, _ = await result_blocks(session)
-        assert (first.kind, first.text) == ("crashed", f"{CRASHED_TEXT} (the machine is out of order)")
-        assert (await session.send("more")).text == "after"
+@tool(tier="observe", effect="pure")
+async def finish_work() -> str:
+    """Finish."""
+    return "finished"
 
 
-async def test_with_retry_the_model_is_told_that_its_tools_could_not_be_carried_out(log: Any) -> None:
-    script = [[use("work", {"n": n}) for n in (1, 2)], say("done")]
-    async with runtime_of(log, None, script, tools=Machine().tools, error_recovery="retry") as runtime:
-        session = await runtime.session("alice")
-        assert (await session.send("go")).outcome == Completed()
-        first, second = await result_blocks(session)
-        [failed] = await recorded(session, "ToolCallFailed")
-    assert failed.broken
-    assert (first.kind, second.text) == ("crashed", "worked 2")
+WORK = [use("work", {"n": n}) for n in (1, 2)]
+BROKEN_MACHINE = f"{CRASHED_TEXT} (the machine is out of order)"
 
 
-NO_THREADS = """
+RECOVERIES: list[tuple[str, list[Step], dict[str, Any]]] = [
+    (
+        "stop",
+        [send("go", Fails("tool_execution", "policy")), send("again", "done")],
+        {"kinds": ["denied", "denied", None], "done": ["saw 1"]},
+    ),
+    (
+        "retry",
+        [send("go", "done")],
+        {"results": [BROKEN_TEXT, "saw 2", BROKEN_TEXT], "kinds": ["denied", None, "denied"]},
+    ),
+]
+
+BROKEN = {
+    **{
+        f"a policy that {what} fails its run, or with retry the model is told: {recovery}, {how}": Case(
+            [looks("1", "2"), LOOK, say("done")],
+            do,
+            config={"error_recovery": recovery},
+            options=breaking(policy, how == "async"),
+            **seen,
+            crashes=what == "gives True",
+        )
+        for what, policy in BREAKAGES.items()
+        for how in ("async", "plain")
+        for recovery, do, seen in RECOVERIES
+    },
+    **{
+        f"recoveries in a row are bounded by {most}": Case(
+            [LOOK] * 10,
+            [send("go", Fails("tool_execution", message="The policy failed: always"), turns=most + 1)],
+            config={"error_recovery": "retry", "recoveries_max": most},
+            options={"policy": raising(RuntimeError("always"))},
+        )
+        for most in (0, 2)
+    },
+    "a turn without breakage begins the count of recoveries anew": Case(
+        [*looks("1", "1", "0", "1", "1", "0"), say("done")],
+        [send("go", "done")],
+        config={"error_recovery": "retry", "recoveries_max": 2},
+        options={"policy": odd},
+    ),
+    "an action that cannot be named breaks its call and asks nobody": Case(
+        [[*(use("remove", {"path": path}) for path in ("none", "blank", "raises")), use("wipe")], say("done")],
+        [send("go", "done"), check(verdicts, ["broken"] * 4)],
+        config={"error_recovery": "retry"},
+        tools=unnamed,
+        options={"alike": False},
+        results=[BROKEN_TEXT] * 4,
+        count={"ToolApprovalRequested": 0},
+        done=[],
+    ),
+    "a run fails where its tools cannot be carried out": Case(
+        [WORK, say("after")],
+        [send("go", Fails("tool_execution", "the machine is out of order")), send("more", "after")],
+        tools=[work],
+        results=[BROKEN_MACHINE] * 2,
+        kinds=["crashed"] * 2,
+    ),
+    "with retry the model is told that its tools could not be carried out": Case(
+        [WORK, say("done")],
+        [send("go", "done"), recorded(ToolCallFailed, "broken", True)],
+        config={"error_recovery": "retry"},
+        tools=[work],
+        results=[BROKEN_MACHINE, "worked 2"],
+        kinds=["crashed", None],
+    ),
+}
+
+
+# What is offered
+
+
+async def offers(play: Play) -> list[Any]:
+    """Return what was offered with each request, of the tools that matter here."""
+    found = [event.request.offered for event in await play.events(ModelResponded)]
+    return [each if each is None else [name for name in each if name in ("look", "pay")] for each in found]
+
+
+async def later(session: str, spec: Any) -> bool:
+    return False
+
+
+NOT_HERE = "The tool {} is not to be used here."
+
+OFFERED = {
+    "a call of a tool that was not offered does not run and no policy is asked": Case(
+        [[LOOK, use("pay", {"amount": 1})], say("done")],
+        [send("go", "done"), check(judged, [("look", {"at": "1"})])],
+        options=lambda play: {
+            **judged_by(lambda call: None)(play),
+            "offer": lambda session, spec: spec.name != "pay",
+        },
+        results=["saw 1", NOT_HERE.format("pay")],
+        kinds=[None, "denied"],
+        done=["saw 1"],
+    ),
+    "what is offered may change from turn to turn": Case(
+        [LOOK, LOOK, say("done")],
+        [send("go", "done"), check(offers, [None, ["pay"], ["pay"]])],
+        options=lambda play: {"offer": lambda _, spec: spec.name != "look" or not play.bench.done, "alike": False},
+        results=["saw 1", NOT_HERE.format("look")],
+    ),
+    "nothing at all may be offered": Case(
+        [LOOK, say("done")],
+        [send("go", "done"), check(offers, [[], []])],
+        options={"offer": lambda session, spec: False},
+    ),
+    **{
+        f"an offer that {what} fails the run before the model is asked": Case(
+            [LOOK], [send("go", Fails(words=words))], options={"offer": offer}, asked=0
+        )
+        for what, offer, words in (
+            ("raises", lambda session, spec: raising(RuntimeError("boom"))(spec), "failed on act: boom"),
+            ("cancels", lambda session, spec: raising(asyncio.CancelledError())(spec), "failed on act"),
+            ("gives nothing", lambda session, spec: None, "gave NoneType for act"),
+            ("gives a coroutine", lambda session, spec: later(session, spec), "gave coroutine for act"),
+        )
+    },
+}
+
+CASES = {**JUDGED, **BROKEN, **OFFERED}
+
+
+@pytest.mark.parametrize("case", played(CASES))
+async def test_policies(case: Case, log: EventStore) -> None:
+    await play_case(case, log)
+
+
+@pytest.mark.parametrize("case", crashing(CASES))
+async def test_policies_with_a_crash_after_each_commit(case: Case) -> None:
+    await play_with_crashes(case)
+
+
+FEW_THREADS = """
 import asyncio, resource, sys
-from refold import AgentConfig, AgentRuntime, Completed, Failed, ScriptedProvider, ToolResultBlock, say, tool, use
+from refold import AgentConfig, AgentRuntime, ScriptedProvider, ToolResultBlock, say, tool, use
 
-recovery = sys.argv[1]
+recovery, after, until, *calls = sys.argv[1:]
 ran = []
 
 @tool(tier="observe")
@@ -407,166 +436,74 @@ def work(n: int) -> str:
     return f"worked {n}"
 
 async def main():
-    script = [use("work", {"n": 1}), use("work", {"n": 2}), say("done")]
+    script = [[use("work", {"n": int(n)}) for n in call.split(",")] for call in calls]
     config = AgentConfig(model="m", error_recovery=recovery)
-    async with AgentRuntime(config, provider=ScriptedProvider(script), tools=[work]) as runtime:
-        session = await runtime.session("alice")
-        limits = resource.getrlimit(resource.RLIMIT_AS)
-        # A thread's stack does not fit into what is left of the address space.
-        resource.setrlimit(resource.RLIMIT_AS, (1, limits[1]))
-        restored = []
-        def restore(recorded):
-            if type(recorded.event).__name__ == "ToolCallFailed" and not restored:
-                restored.append(True)
-                resource.setrlimit(resource.RLIMIT_AS, limits)
-        runtime.subscribe(restore)
-        result = await session.send("go")
-        resource.setrlimit(resource.RLIMIT_AS, limits)
-        blocks = [b for m in await session.history() for b in m.content if isinstance(b, ToolResultBlock)]
-        print(type(result.outcome).__name__, [block.kind for block in blocks], ran)
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("recovery", "printed"),
-    [("stop", "Failed ['crashed'] []"), ("retry", "Completed ['crashed', None] [2]")],
-)
-@pytest.mark.skipif(sys.platform != "linux", reason="the address space is limited by setrlimit")
-def test_a_thread_that_cannot_be_started_breaks_the_call_which_never_runs_later(recovery: str, printed: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", NO_THREADS, recovery], capture_output=True, text=True, timeout=120
-    )
-    assert (done.stdout.strip(), done.returncode) == (printed, 0), done.stderr
-
-
-FEW_THREADS = """
-import asyncio, resource
-from refold import AgentConfig, AgentRuntime, ScriptedProvider, ToolResultBlock, say, tool, use
-
-@tool(tier="observe")
-def work(n: int) -> str:
-    return f"worked {n}"
-
-async def main():
-    script = [use("work", {"n": 0}), [use("work", {"n": n}) for n in range(1, 9)], say("done")]
-    async with AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider(script), tools=[work]) as runtime:
+    async with AgentRuntime(config, provider=ScriptedProvider([*script, say("done")]), tools=[work]) as runtime:
         session = await runtime.session("alice")
         limits = resource.getrlimit(resource.RLIMIT_AS)
         def limit(recorded):
-            if type(recorded.event).__name__ == "ToolCallCompleted":
+            # A thread's stack does not fit into what is left of the address space.
+            if type(recorded.event).__name__ == after:
                 resource.setrlimit(resource.RLIMIT_AS, (1, limits[1]))
+            if type(recorded.event).__name__ == until:
+                resource.setrlimit(resource.RLIMIT_AS, limits)
         runtime.subscribe(limit)
         result = await session.send("go")
         resource.setrlimit(resource.RLIMIT_AS, limits)
         blocks = [b for m in await session.history() for b in m.content if isinstance(b, ToolResultBlock)]
-        print(type(result.outcome).__name__, [int(block.text.split()[-1]) for block in blocks])
+        print(type(result.outcome).__name__, [block.kind or block.text for block in blocks], sorted(ran))
 
 asyncio.run(main())
 """
 
+SLOW = pytest.mark.slow
 
+
+@pytest.mark.parametrize(
+    ("arguments", "printed"),
+    [
+        pytest.param(
+            ["stop", "InputQueued", "ToolCallFailed", "1", "2"],
+            "Failed ['crashed'] []",
+            id="a thread that cannot be started breaks the call, which never runs later",
+            marks=SLOW,
+        ),
+        pytest.param(
+            ["retry", "InputQueued", "ToolCallFailed", "1", "2"],
+            "Completed ['crashed', 'worked 2'] [2]",
+            id="with retry the model is told and its next call runs",
+            marks=SLOW,
+        ),
+        pytest.param(
+            ["stop", "ToolCallCompleted", "RunCompleted", "0", "1,2,3,4,5,6,7,8"],
+            f"Completed {[f'worked {n}' for n in range(9)]} {list(range(9))}",
+            id="where no further thread can be started those that there are do the work",
+        ),
+    ],
+)
 @pytest.mark.skipif(sys.platform != "linux", reason="the address space is limited by setrlimit")
-def test_where_no_further_thread_can_be_started_those_that_there_are_do_the_work() -> None:
-    done = subprocess.run([sys.executable, "-P", "-c", FEW_THREADS], capture_output=True, text=True, timeout=120)
-    assert (done.stdout.strip(), done.returncode) == ("Completed [0, 1, 2, 3, 4, 5, 6, 7, 8]", 0), done.stderr
+def test_threads_that_cannot_be_started(arguments: list[str], printed: str) -> None:
+    command = [sys.executable, "-P", "-c", FEW_THREADS, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert (done.stdout.strip(), done.returncode) == (printed, 0), done.stderr
 
 
-# What is offered
-
-
-async def test_a_model_is_shown_what_is_offered_and_that_is_recorded(log: Any) -> None:
+async def test_a_model_is_shown_what_is_offered_and_that_is_recorded(log: EventStore) -> None:
     asked: list[tuple[str, str]] = []
 
     def offer(session: str, spec: Any) -> bool:
         asked.append((session, spec.name))
-        return spec.name != "pay" or session == "alice"
+        return spec.name != "work" or session == "alice"
 
-    async with runtime_of(log, Ledger(), [say("hers"), say("his")], offer=offer) as runtime:
+    async with runtime_of(log, say("hers"), say("his"), tools=[work, finish_work], offer=offer) as runtime:
         alice, bob = await runtime.session("alice"), await runtime.session("bob")
         await alice.send("go")
         await bob.send("go")
-        [hers], [his] = await recorded(alice, "ModelResponded"), await recorded(bob, "ModelResponded")
-        provider = runtime.agent.provider
-    assert isinstance(provider, ScriptedProvider)
-    assert [[spec.name for spec in request.tools] for request in provider.requests] == [
-        ["delete", "look", "pay"],
-        ["delete", "look"],
-    ]
-    assert (hers.request.offered, his.request.offered) == (None, ("delete", "look"))
-    assert asked[:3] == [("alice", "delete"), ("alice", "look"), ("alice", "pay")]
-
-
-async def test_a_call_of_a_tool_that_was_not_offered_does_not_run_and_no_policy_is_asked(log: Any) -> None:
-    judged: list[str] = []
-
-    def policy(call: ProposedCall) -> Any:
-        judged.append(call.tool)
-
-    ledger = Ledger()
-    script = [[LOOK, use("pay", {"amount": 1})], say("done")]
-    async with runtime_of(
-        log, ledger, script, policy=policy, offer=lambda session, spec: spec.name != "pay"
-    ) as runtime:
-        session = await runtime.session("alice")
-        assert (await session.send("go")).outcome == Completed()
-        blocks = await result_blocks(session)
-    assert [(block.text, block.kind) for block in blocks] == [
-        ("saw 1", None),
-        ("The tool pay is not to be used here.", "denied"),
-    ]
-    assert (judged, ledger.done) == (["look"], ["saw 1"])
-
-
-async def test_what_is_offered_may_change_from_turn_to_turn(log: Any) -> None:
-    ledger = Ledger()
-    script = [LOOK, LOOK, say("done")]
-    async with runtime_of(
-        log, ledger, script, offer=lambda session, spec: spec.name != "look" or not ledger.done
-    ) as runtime:
-        session = await runtime.session("alice")
-        await session.send("go")
-        assert await results(session) == ["saw 1", "The tool look is not to be used here."]
-        offered = [event.request.offered for event in await recorded(session, "ModelResponded")]
-    assert offered == [None, ("delete", "pay"), ("delete", "pay")]
-
-
-async def test_nothing_at_all_may_be_offered(log: Any) -> None:
-    async with runtime_of(log, Ledger(), [LOOK, say("done")], offer=lambda session, spec: False) as runtime:
-        session = await runtime.session("alice")
-        assert (await session.send("go")).outcome == Completed()
-        [first, _] = await recorded(session, "ModelResponded")
-    assert first.request.offered == ()
-
-
-def bad_offers() -> list[Any]:
-    def raises(session: str, spec: Any) -> bool:
-        raise RuntimeError("boom")
-
-    def cancels(session: str, spec: Any) -> bool:
-        raise asyncio.CancelledError
-
-    async def later(session: str, spec: Any) -> bool:
-        return False
-
-    return [
-        pytest.param(raises, "failed on delete: boom", id="raises"),
-        pytest.param(cancels, "failed on delete", id="cancels"),
-        pytest.param(lambda session, spec: None, "gave NoneType for delete", id="None"),
-        pytest.param(lambda session, spec: later(session, spec), "gave coroutine for delete", id="coroutine"),
-    ]
-
-
-@pytest.mark.parametrize(("offer", "says"), bad_offers())
-async def test_an_offer_that_breaks_fails_the_run_before_the_model_is_asked(offer: Any, says: str, memory: Any) -> None:
-    async with runtime_of(memory, Ledger(), [LOOK], offer=offer) as runtime:
-        result = await (await runtime.session("alice")).send("go")
-        assert isinstance(result.outcome, Failed)
-        assert says in result.outcome.error.message
-        assert isinstance(runtime.agent.provider, ScriptedProvider)
-        assert runtime.agent.provider.requests == []
+        [hers], [his] = await events_of(alice, ModelResponded), await events_of(bob, ModelResponded)
+        offered = [[spec.name for spec in request.tools] for request in requests_of(runtime)]
+    assert offered == [["finish_work", "work"], ["finish_work"]]
+    assert (hers.request.offered, his.request.offered) == (None, ("finish_work",))
+    assert asked[:2] == [("alice", "finish_work"), ("alice", "work")]
 
 
 @pytest.mark.parametrize("field", ["policy", "offer"])

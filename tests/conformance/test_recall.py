@@ -16,7 +16,7 @@ from refold.events.model.context_window import about_tokens
 from refold.events.model.messages import SystemAddition
 from refold.events.session.events import ModelResponded
 from refold.stores import EventStore
-from tests.conformance.sessions import CONFIG, HeldAnswer, events_of, requests_of, runtime_of
+from tests.conformance.sessions import CONFIG, HeldAnswer, events_of, opened, requests_of, runtime_of
 from tests.conformance.test_context import assert_rebuilt
 
 TEA = ("memory_1", "Anna prefers tea.")
@@ -79,8 +79,7 @@ async def test_what_matches_the_latest_input_enters_the_prompt_and_the_log_says_
     memory = Episodes(TEA, LISBON, ("memory_3", "Bert has a cat."))
     script = [use("look", {}), say("Tea."), say("Hello.")]
     config = AgentConfig(model="m", system_prompt="Be brief.")
-    async with runtime_of(log, *script, tools=[look], config=config, memory=memory) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, *script, tools=[look], config=config, memory=memory) as (runtime, session):
         await session.send("What does Anna drink?")
         await session.send("Nobody")
         requests = requests_of(runtime)
@@ -97,8 +96,7 @@ async def test_what_matches_the_latest_input_enters_the_prompt_and_the_log_says_
 async def test_recalls_are_noted_once_a_run_when_the_answer_is_durable_and_not_before(log: EventStore) -> None:
     memory = Episodes(TEA, LISBON)
     held = HeldAnswer(use("look", {}))
-    async with runtime_of(log, held, say("Tea."), say("Still tea."), tools=[look], memory=memory) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, held, say("Tea."), say("Still tea."), tools=[look], memory=memory) as (_, session):
         sending = asyncio.create_task(session.send("Anna"))
         await held.asked.wait()
         assert memory.noted == []
@@ -125,8 +123,7 @@ async def test_the_working_memory_stands_behind_what_was_recalled_and_an_empty_o
     log: EventStore,
 ) -> None:
     notes = Notes("Working memory:\n- city: Lisbon")
-    async with runtime_of(log, say("a"), say("b"), memory=Episodes(TEA), working_memory=notes) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, say("a"), say("b"), memory=Episodes(TEA), working_memory=notes) as (runtime, session):
         await session.send("anna")
         notes.text = " \n"
         await session.send("nobody")
@@ -152,8 +149,7 @@ async def test_no_more_enters_than_the_configuration_allows(
     log: EventStore, settings: dict[str, Any], lines: int
 ) -> None:
     config = AgentConfig(model="m", system_prompt="", **settings)
-    async with runtime_of(log, say("a"), config=config, memory=Episodes(TEA, LISBON)) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, say("a"), config=config, memory=Episodes(TEA, LISBON)) as (runtime, session):
         await session.send("anna")
         (request,) = requests_of(runtime)
         assert request.system_prompt.count("\n- ") == lines
@@ -169,8 +165,7 @@ def test_an_item_without_room_is_left_out_and_the_next_one_tried_and_lines_canno
 
 async def test_an_input_without_words_asks_no_memory(log: EventStore) -> None:
     memory = Episodes(TEA)
-    async with runtime_of(log, say("a"), memory=memory) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, say("a"), memory=memory) as (_, session):
         await session.send(ImageBlock(media_type="image/png", data=b"PNG"))
         assert memory.asked == []
 
@@ -182,8 +177,7 @@ async def test_a_memory_that_fails_costs_what_it_would_have_said_and_the_log_say
     memory.error = RuntimeError("out of mind")
     notes = Notes(RuntimeError("torn"))
     with caplog.at_level(logging.WARNING, "refold.model"):
-        async with runtime_of(log, say("a"), memory=memory, working_memory=notes) as runtime:
-            session = await runtime.session("s")
+        async with opened(log, say("a"), memory=memory, working_memory=notes) as (_, session):
             assert isinstance((await session.send("anna")).outcome, Completed)
             (answered,) = await events_of(session, ModelResponded)
             assert answered.request.prepared.notes == (
@@ -202,8 +196,7 @@ async def test_a_memory_that_cannot_note_a_recall_does_not_disturb_the_session(
         memory.error = RuntimeError("full")
         return say("a")
 
-    async with runtime_of(log, break_it, memory=memory) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, break_it, memory=memory) as (_, session):
         assert isinstance((await session.send("anna")).outcome, Completed)
     assert "is not noted: full" in caplog.text
 
@@ -211,10 +204,9 @@ async def test_a_memory_that_cannot_note_a_recall_does_not_disturb_the_session(
 async def test_what_is_recalled_counts_for_the_window(log: EventStore) -> None:
     config = AgentConfig(model="m", system_prompt="")
     long = ("memory_9", "anna " + "x" * 2_000)
-    async with runtime_of(
+    async with opened(
         log, say("a" * 200), say("b"), config=config, memory=Episodes(long), context=TokenWindow(300)
-    ) as runtime:
-        session = await runtime.session("s")
+    ) as (runtime, session):
         await session.send("hello")
         await session.send("anna")
         assert [len(request.messages) for request in requests_of(runtime)] == [1, 1]

@@ -3,7 +3,7 @@
 from refold import AgentConfig, AgentRuntime, EpisodicStore, ScriptedProvider, WorkingMemory, say, tool, use
 from refold.events.session.events import ModelResponded
 from refold.stores import EventStore
-from tests.conformance.sessions import events_of, requests_of, runtime_of
+from tests.conformance.sessions import events_of, opened, requests_of
 from tests.conformance.test_context import assert_rebuilt
 
 
@@ -23,8 +23,10 @@ async def test_episodes_and_the_working_memory_enter_the_prompt_and_each_recall_
     working.set("city", "Lisbon")
     config = AgentConfig(model="m", system_prompt="Be brief.", max_memory_recalls=1)
     script = [use("look", {}), say("Tea."), say("Tea again.")]
-    async with runtime_of(log, *script, tools=[look], config=config, memory=memory, working_memory=working) as runtime:
-        session = await runtime.session("s")
+    async with opened(log, *script, tools=[look], config=config, memory=memory, working_memory=working) as (
+        runtime,
+        session,
+    ):
         await session.send("What does Anna drink?")
         requests = requests_of(runtime)
         assert "Anna prefers tea." in requests[0].system_prompt

@@ -1,6 +1,5 @@
 """Answers that must be data, and answers that cannot be used: A18."""
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypedDict
@@ -16,17 +15,16 @@ from refold import (
     AgentRuntime,
     Completed,
     ConfigError,
-    Failed,
     ModelResponse,
     ScriptedProvider,
     TextBlock,
     say,
-    tool,
     use,
 )
 from refold.commands.cli import app
 from refold.stores import EventStore
-from tests.conformance.sessions import checked_log, requests_of, runtime_of
+from tests.conformance.cases import Case, Fails, Play, crashing, play_case, play_with_crashes, played
+from tests.conformance.steps import cancel, check, restart, send, turn
 
 
 class Plan(msgspec.Struct):
@@ -55,130 +53,148 @@ PLAN = '{"goal": "tea", "steps": ["boil", "pour"]}'
 EXPECTED = Plan(goal="tea", steps=["boil", "pour"])
 
 
-@pytest.fixture(params=["memory", "file"])
-async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
-    async with checked_log(request.param, tmp_path) as store:
-        yield store
+LOOK = use("look")
+NO_JSON = "The answer is not a JSON value that fits Plan: it holds no JSON. It was: Sure!\nGive your"
+WRONG = '{"goal": "tea", "steps": [1]}'
+TYPED = "The answer is not a JSON value that fits Plan: Expected `str`, got `int` - at `$.steps["
+FORM = msgspec.defstruct("Form", [(f"question_{number}", str) for number in range(100)])
 
 
-@pytest.fixture
-async def memory(tmp_path: Path) -> AsyncIterator[EventStore]:
-    async with checked_log("memory", tmp_path) as store:
-        yield store
+def planned(value: Any = EXPECTED, output_type: Any = Plan) -> Any:
+    """Check what the last answer means."""
+    return check(lambda play: play.sent[-1].parsed(output_type), value)
 
 
-@tool(effect="pure")
-def look() -> str:
-    """Look."""
-    return "it is late"
+def prompt(play: Play) -> tuple[bool, bool]:
+    text = play.requests[0].system_prompt
+    begins = "You are a helpful AI agent.\n\nGive your final answer as one JSON value"
+    return text.startswith(begins), '"steps"' in text
 
 
-async def test_a18_an_answer_that_fits_is_taken_and_read_as_a_value(log: EventStore) -> None:
-    async with runtime_of(log, use("look"), say(PLAN), tools=[look], output_type=Plan) as runtime:
-        result = await (await runtime.session("alice")).send("make tea")
-        prompt = requests_of(runtime)[0].system_prompt
-    assert (result.outcome, result.turns) == (Completed(), 2)
-    assert result.parsed(Plan) == EXPECTED
-    assert prompt.startswith("You are a helpful AI agent.\n\nGive your final answer as one JSON value")
-    assert '"steps"' in prompt
+def told(place: int, begins: str) -> Any:
+    """Check how the last message of a request begins."""
+    return check(lambda play: play.requests[place].messages[-1].text[: len(begins)], begins)
 
 
-@pytest.mark.parametrize(
-    ("output_type", "text", "value"),
-    [
-        (Plan, PLAN, EXPECTED),
-        (Plan, f"```json\n{PLAN}\n```", EXPECTED),
-        (Plan, f"Here you are:\n```\n{PLAN}\n```\nEnjoy!", EXPECTED),
-        (Plan, f"Here you are: {PLAN} - enjoy!", EXPECTED),
-        (Plan, f"As in [1] and {{goal}}, :] here you are:\n{PLAN}", EXPECTED),
-        (Point, '{"x": 1, "y": 2}', Point(1, 2)),
-        (Person, '{"name": "Zoë 🫖"}', {"name": "Zoë 🫖"}),
-        (list[int], "[1, 2]", [1, 2]),
-    ],
-)
-async def test_a18_what_the_text_means_is_found_where_that_is_certain(
-    memory: EventStore, output_type: Any, text: str, value: object
-) -> None:
-    async with runtime_of(memory, say(text), output_type=output_type) as runtime:
-        result = await (await runtime.session("alice")).send("go")
-    assert result.outcome == Completed()
-    assert result.parsed(output_type) == value
+async def roles(play: Play) -> list[str]:
+    return [message.role for message in await play.session.history()]
 
 
-async def test_a18_an_answer_that_does_not_fit_is_asked_again_with_what_is_wrong(log: EventStore) -> None:
-    wrong = '{"goal": "tea", "steps": [1]}'
-    async with runtime_of(log, say("Sure!"), say(wrong), say(PLAN), output_type=Plan) as runtime:
-        session = await runtime.session("alice")
-        result = await session.send("make tea")
-        assert (result.parsed(Plan), result.turns) == (EXPECTED, 3)
-        told = [request.messages[-1].text for request in requests_of(runtime)]
-        history = [(message.role, message.text[:40]) for message in await session.history()]
-    assert told[1].startswith(
-        "The answer is not a JSON value that fits Plan: it holds no JSON. It was: Sure!\nGive your"
-    )
-    assert told[2].startswith("The answer is not a JSON value that fits Plan: Expected `str`, got `int` - at `$.steps[")
-    assert [role for role, _ in history] == ["user", "assistant", "user", "assistant", "user", "assistant"]
+def schema_once(play: Play) -> tuple[bool, bool]:
+    first, second = play.requests
+    ending = "the JSON Schema in your instructions, with nothing before or after it."
+    return '"question_99"' in first.system_prompt, second.messages[-1].text.endswith(ending)
 
 
-async def test_a18_a_long_schema_is_told_once_and_never_in_part(memory: EventStore) -> None:
-    form = msgspec.defstruct("Form", [(f"question_{number}", str) for number in range(100)])
-    async with runtime_of(memory, say("no"), say("{}"), output_type=form) as runtime:
-        await (await runtime.session("alice")).step("go")
-        await (await runtime.session("alice")).step()
-        first, second = requests_of(runtime)
-    assert '"question_99"' in first.system_prompt
-    assert second.messages[-1].text.endswith("the JSON Schema in your instructions, with nothing before or after it.")
+def parse_in_vain(play: Play) -> bool:
+    with pytest.raises(AgentLoopError, match="has no answer to parse"):
+        play.sent[0].parsed(Plan)
+    return True
 
 
-@pytest.mark.parametrize("most", [0, 1, 2])
-async def test_a18_after_too_many_such_answers_in_a_row_the_run_fails_and_the_next_one_begins_anew(
-    log: EventStore, most: int
-) -> None:
-    config = AgentConfig(model="m", rejections_max=most)
-    script = [say("no")] * (most + 1) + [say(PLAN)]
-    async with runtime_of(log, *script, output_type=Plan, config=config) as runtime:
-        session = await runtime.session("alice")
-        result = await session.send("make tea")
-        assert isinstance(result.outcome, Failed)
-        assert result.outcome.error.kind == "agent_loop"
-        assert result.outcome.error.message.startswith(
-            f"AgentLoopError: {most + 1} answers in a row could not be used. The answer is not a JSON value that fits"
+def rejected(why: str) -> ModelResponse:
+    return ModelResponse(content=(TextBlock(text="Thought: hm"),), rejected=why)
+
+
+CASES = {
+    "A18: an answer that fits is taken and read as a value": Case(
+        [LOOK, say(PLAN)],
+        [send("make tea", PLAN, turns=2), planned(), check(prompt, (True, True))],
+        options={"output_type": Plan},
+    ),
+    **{
+        f"A18: what the text means is found where that is certain, {how}": Case(
+            [say(text)], [send("go", Completed()), planned(value, output_type)], options={"output_type": output_type}
         )
-        with pytest.raises(AgentLoopError, match="has no answer to parse"):
-            result.parsed(Plan)
-        assert (await session.send("again")).parsed(Plan) == EXPECTED
+        for how, output_type, text, value in (
+            ("bare", Plan, PLAN, EXPECTED),
+            ("in a fence", Plan, f"```json\n{PLAN}\n```", EXPECTED),
+            ("in a fence between words", Plan, f"Here you are:\n```\n{PLAN}\n```\nEnjoy!", EXPECTED),
+            ("between words", Plan, f"Here you are: {PLAN} - enjoy!", EXPECTED),
+            ("behind brackets", Plan, f"As in [1] and {{goal}}, :] here you are:\n{PLAN}", EXPECTED),
+            ("a dataclass", Point, '{"x": 1, "y": 2}', Point(1, 2)),
+            ("a dictionary", Person, '{"name": "Zoë 🫖"}', {"name": "Zoë 🫖"}),
+            ("a list", list[int], "[1, 2]", [1, 2]),
+        )
+    },
+    "A18: an answer that does not fit is asked again with what is wrong": Case(
+        [say("Sure!"), say(WRONG), say(PLAN)],
+        [
+            [send("make tea", PLAN, turns=3), planned(), check(roles, ["user", "assistant"] * 3)],
+            [told(1, NO_JSON), told(2, TYPED)],
+        ],
+        options={"output_type": Plan},
+    ),
+    "A18: a long schema is told once and never in part": Case(
+        [say("no"), say("{}")], [turn("go"), turn(), check(schema_once, (True, True))], options={"output_type": FORM}
+    ),
+    **{
+        f"A18: after too many such answers in a row the run fails and the next one begins anew, {most}": Case(
+            [*[say("no")] * (most + 1), say(PLAN)],
+            [
+                send(
+                    "make tea", Fails("agent_loop", f"AgentLoopError: {most + 1} answers in a row could not be used. T")
+                ),
+                [check(parse_in_vain), send("again", PLAN), planned()],
+            ],
+            config={"rejections_max": most},
+            options={"output_type": Plan},
+        )
+        for most in (0, 1, 2)
+    },
+    "A18: a tool call between them begins the row anew": Case(
+        [say("no"), say("no"), LOOK, say("no"), say("no"), say(PLAN)],
+        [send("go", PLAN), planned()],
+        options={"output_type": Plan},
+    ),
+    "A18: rejections survive a restart": Case(
+        [say("no"), say("no again")],
+        [turn("go"), restart(), turn(ends=Fails("agent_loop"))],
+        config={"rejections_max": 1},
+        options={"output_type": Plan},
+    ),
+    "A18: a paused or empty answer is not yet one": Case(
+        [
+            ModelResponse(content=(TextBlock(text="Let me think."),), stop_reason="pause_turn"),
+            *[say(" "), say(PLAN)],
+        ],
+        [send("go", PLAN, turns=3), planned()],
+        options={"output_type": Plan},
+    ),
+    "A18: an answer that is cut is rejected": Case(
+        [say(PLAN[:20], stop_reason="max_tokens"), say(PLAN)],
+        [send("go", PLAN), planned()],
+        options={"output_type": Plan},
+    ),
+    **{
+        f"a provider may reject an answer itself, and {what}": Case(
+            [rejected(why), say("well then")], [send("go", "well then"), told(1, words)]
+        )
+        for what, why, words in (
+            ("says why", "Say Action or FINAL_ANSWER.", "Say Action or FINAL_ANSWER."),
+            ("leaves no blank message", " \n", "The answer could not be used. Answer again."),
+        )
+    },
+    "an answer with calls cannot be rejected": Case(
+        [ModelResponse(content=(LOOK,), stop_reason="tool_use", rejected="no")],
+        [send("go", Fails(words="$.rejected is set for an answer that calls tools"))],
+    ),
+    "a run whose answer was rejected can be cancelled": Case(
+        [say("no"), say(PLAN)],
+        [turn("go"), cancel(), check(roles, ["user", "assistant", "user"]), send("again", PLAN), planned()],
+        options={"output_type": Plan},
+    ),
+}
 
 
-async def test_a18_a_tool_call_between_them_begins_the_row_anew(log: EventStore) -> None:
-    script = [say("no"), say("no"), use("look"), say("no"), say("no"), say(PLAN)]
-    async with runtime_of(log, *script, tools=[look], output_type=Plan) as runtime:
-        assert (await (await runtime.session("alice")).send("go")).parsed(Plan) == EXPECTED
+@pytest.mark.parametrize("case", played(CASES))
+async def test_structured_output(case: Case, log: EventStore) -> None:
+    await play_case(case, log)
 
 
-async def test_a18_rejections_survive_a_restart(log: EventStore) -> None:
-    runtime = runtime_of(log, say("no"), output_type=Plan, config=AgentConfig(model="m", rejections_max=1))
-    async with runtime:
-        result = await (await runtime.session("alice")).step("go")
-        assert result.result is None
-    async with runtime_of(
-        log, say("no again"), output_type=Plan, config=AgentConfig(model="m", rejections_max=1)
-    ) as runtime:
-        ended = await (await runtime.session("alice")).step()
-        assert ended.result is not None
-        assert isinstance(ended.result.outcome, Failed)
-
-
-async def test_a18_a_paused_or_empty_answer_is_not_yet_one(memory: EventStore) -> None:
-    paused = ModelResponse(content=(TextBlock(text="Let me think."),), stop_reason="pause_turn")
-    async with runtime_of(memory, paused, say(" "), say(PLAN), output_type=Plan) as runtime:
-        result = await (await runtime.session("alice")).send("go")
-    assert (result.parsed(Plan), result.turns) == (EXPECTED, 3)
-
-
-async def test_a18_an_answer_that_is_cut_is_rejected(memory: EventStore) -> None:
-    cut = say(PLAN[:20], stop_reason="max_tokens")
-    async with runtime_of(memory, cut, say(PLAN), output_type=Plan) as runtime:
-        assert (await (await runtime.session("alice")).send("go")).parsed(Plan) == EXPECTED
+@pytest.mark.parametrize("case", crashing(CASES))
+async def test_structured_output_with_a_crash_after_each_commit(case: Case) -> None:
+    await play_with_crashes(case)
 
 
 def test_a18_a_type_without_a_schema_is_refused_at_once() -> None:
@@ -186,30 +202,6 @@ def test_a18_a_type_without_a_schema_is_refused_at_once() -> None:
         AgentRuntime(AgentConfig(model="m"), provider=ScriptedProvider([]), output_type=complex)
     with pytest.raises(ConfigError, match="has no JSON Schema"):
         Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), output_type=complex)
-
-
-async def test_a_provider_may_reject_an_answer_itself(log: EventStore) -> None:
-    rejected = ModelResponse(content=(TextBlock(text="Thought: hm"),), rejected="Say Action or FINAL_ANSWER.")
-    async with runtime_of(log, rejected, say("well then")) as runtime:
-        session = await runtime.session("alice")
-        assert (await session.send("go")).text == "well then"
-        assert requests_of(runtime)[1].messages[-1].text == "Say Action or FINAL_ANSWER."
-
-
-async def test_a_provider_that_rejects_an_answer_and_does_not_say_why_leaves_no_blank_message(log: EventStore) -> None:
-    rejected = ModelResponse(content=(TextBlock(text="Thought: hm"),), rejected=" \n")
-    async with runtime_of(log, rejected, say("well then")) as runtime:
-        session = await runtime.session("alice")
-        assert (await session.send("go")).text == "well then"
-        assert requests_of(runtime)[1].messages[-1].text == "The answer could not be used. Answer again."
-
-
-async def test_an_answer_with_calls_cannot_be_rejected(memory: EventStore) -> None:
-    both = ModelResponse(content=(use("look"),), stop_reason="tool_use", rejected="no")
-    async with runtime_of(memory, both, tools=[look]) as runtime:
-        result = await (await runtime.session("alice")).send("go")
-    assert isinstance(result.outcome, Failed)
-    assert "$.rejected is set for an answer that calls tools" in result.outcome.error.message
 
 
 def test_a_transcript_says_why_an_answer_was_rejected(tmp_path: Path) -> None:
@@ -223,13 +215,3 @@ def test_a_transcript_says_why_an_answer_was_rejected(tmp_path: Path) -> None:
         assert "The answer is not a JSON value that fits Plan: it holds no JSON. It was: Sure!" in " ".join(
             done.stdout.split()
         )
-
-
-async def test_a_run_whose_answer_was_rejected_can_be_cancelled(memory: EventStore) -> None:
-    async with runtime_of(memory, say("no"), say(PLAN), output_type=Plan) as runtime:
-        session = await runtime.session("alice")
-        await session.step("go")
-        await session.cancel()
-        history = await session.history()
-        assert [message.role for message in history] == ["user", "assistant", "user"]
-        assert (await session.send("again")).parsed(Plan) == EXPECTED
