@@ -17,22 +17,14 @@ from refold.events.core.errors import ProviderError
 from refold.events.core.ids import kind_and_identifier, stream_name
 from refold.events.core.records import StoredEvent
 from refold.events.model.messages import ModelResponse
+from refold.events.session import events as ev
 from refold.events.session.core import SESSION_KIND
-from refold.events.session.events import (
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    SessionEvent,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-)
 from refold.publishing.notifications import Recorded
 from refold.scenarios.monitors.results import AT_ONCE_S, ResultsMonitor
 from refold.scenarios.plan.world import Body, World
 from refold.sessions.outcome import RunResult
 
-OUTCOMES = {RunCompleted: "Completed", RunFailed: "Failed", RunCancelled: "Cancelled"}
+OUTCOMES = {ev.RunCompleted: "Completed", ev.RunFailed: "Failed", ev.RunCancelled: "Cancelled"}
 
 
 class EffectsMonitor:
@@ -63,7 +55,7 @@ class EffectsMonitor:
         """The sessions of which a model is being asked something, and when their runs were cancelled."""
         self.results = ResultsMonitor(world, self._wrong, exercised)
 
-    def observe(self, session: str, stored: StoredEvent, event: SessionEvent) -> None:
+    def observe(self, session: str, stored: StoredEvent, event: ev.SessionEvent) -> None:
         """See one event that has just become durable."""
         version = stored.version
         if stored.pending is not None:
@@ -71,13 +63,13 @@ class EffectsMonitor:
         self.results.observe(session, version, event)
         self._durable[session, version] = (stored.position, stored.at)
         match event:
-            case ToolCallStarted():
+            case ev.ToolCallStarted():
                 self._started.add((session, event.call))
-            case ToolCallCompleted() | ToolCallFailed():
+            case ev.ToolCallCompleted() | ev.ToolCallFailed():
                 self._answered_s[session, event.call] = self._world.now_s()
-            case RunCompleted() | RunFailed() | RunCancelled():
+            case ev.RunCompleted() | ev.RunFailed() | ev.RunCancelled():
                 self._outcomes[session, event.run] = OUTCOMES[type(event)]
-                if isinstance(event, RunCancelled):
+                if isinstance(event, ev.RunCancelled):
                     now_s = self._world.now_s()
                     self._cancelled += [(body, now_s) for body in self._world.running_bodies(session)]
                     if (self._world.life, session) in self._asking:

@@ -25,17 +25,8 @@ from refold.events.core.errors import PersistenceError, ProviderError
 from refold.events.core.ids import kind_and_identifier, stream_name
 from refold.events.core.records import Appended, EncodedBatch, StoredEvent
 from refold.events.model.messages import ModelRequest, ModelResponse
+from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
-from refold.events.session.events import (
-    CancelRequested,
-    HistoryCleared,
-    InputQueued,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    ToolApprovalDecided,
-    ToolCallStarted,
-)
 from refold.events.session.invariants import SessionChecker
 from refold.events.session.state import SessionState
 from refold.scenarios import faults
@@ -226,15 +217,15 @@ class Monitor:
             for violation in checker.observe(event):
                 self.note(violation.invariant, stream, f"version {item.version}: {violation.message}")
             self.effects.observe(identifier, item, event)
-            if isinstance(event, InputQueued | CancelRequested | HistoryCleared) and event.key is not None:
+            if isinstance(event, ev.InputQueued | ev.CancelRequested | ev.HistoryCleared) and event.key is not None:
                 self._check_once(stream, event)
-            if isinstance(event, CancelRequested):
+            if isinstance(event, ev.CancelRequested):
                 self._cancelled[identifier, event.run] = item.version
-            if isinstance(event, RunCompleted | RunFailed | RunCancelled):
+            if isinstance(event, ev.RunCompleted | ev.RunFailed | ev.RunCancelled):
                 self._ends[identifier, event.run] = item.version
-            if isinstance(event, ToolCallStarted):
+            if isinstance(event, ev.ToolCallStarted):
                 self._begun.add((identifier, event.call))
-            if isinstance(event, ToolApprovalDecided) and event.allowed and (identifier, event.call) in self._begun:
+            if isinstance(event, ev.ToolApprovalDecided) and event.allowed and (identifier, event.call) in self._begun:
                 self._allowed_again[identifier, event.call] += 1
             self._versions[stream] = item.version
             self._lives.setdefault(stream, self._world.life - 1)
@@ -253,7 +244,7 @@ class Monitor:
         """Return the sessions in which something has happened, those of subagents too."""
         return [stream.partition("/")[2] for stream in self._lives]
 
-    def _check_once(self, stream: str, event: InputQueued | CancelRequested | HistoryCleared) -> None:
+    def _check_once(self, stream: str, event: ev.InputQueued | ev.CancelRequested | ev.HistoryCleared) -> None:
         """Check that what is said under a key is taken once, however often it is delivered."""
         place = (stream, type(event).__name__, event.key)
         self._taken[place] += 1
@@ -264,7 +255,7 @@ class Monitor:
         """Check that the log has what somebody outside is told, that a conversation begins anew."""
         stream = stream_name(SESSION_KIND, session)
         self.exercised.add("INV5")
-        place = (stream, HistoryCleared.__name__, key)
+        place = (stream, ev.HistoryCleared.__name__, key)
         if not self._taken[place]:
             await self._catch_up(stream)
         if not self._taken[place]:

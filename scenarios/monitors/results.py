@@ -18,22 +18,8 @@ from refold.events.core.content import TextBlock
 from refold.events.core.errors import ProviderError
 from refold.events.core.ids import RunId, stream_name
 from refold.events.model.messages import ModelResponse, Usage
+from refold.events.session import events as ev
 from refold.events.session.core import SESSION_KIND
-from refold.events.session.events import (
-    InputQueued,
-    ModelFailed,
-    ModelInterrupted,
-    ModelResponded,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    SessionEvent,
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolResultLate,
-)
 from refold.events.session.state import run_of_input
 from refold.scenarios.faults import AppendIsSlow, DuplicateInput, LateReply
 from refold.scenarios.plan.world import SIGNS, Body, World
@@ -100,30 +86,30 @@ class ResultsMonitor:
         self._ends: dict[tuple[str, str], tuple[End, float]] = {}
         self._given_up: list[tuple[str, str, float, int]] = []
 
-    def observe(self, session: str, version: int, event: SessionEvent) -> None:
+    def observe(self, session: str, version: int, event: ev.SessionEvent) -> None:
         """See one event that has just become durable."""
         match event:
-            case ToolApprovalRequested():
+            case ev.ToolApprovalRequested():
                 self._asked_about[session, event.call] = event.tool
-            case ToolApprovalDecided() if event.allowed:
+            case ev.ToolApprovalDecided() if event.allowed:
                 if not self._said.get((session, event.call), True):
                     self._wrong("APPROVAL", session, f"version {version} allows {event.call}, which was denied")
                 allowed = self._asked_about.get((session, event.call), "") if event.always else event.call
                 self._allowed.update({(session, event.call), (session, allowed)})
-            case ToolCallCompleted() | ToolResultLate():
+            case ev.ToolCallCompleted() | ev.ToolResultLate():
                 self._brought[session, event.call] += 1
-            case ToolCallFailed() if event.kind not in MADE_UP:
+            case ev.ToolCallFailed() if event.kind not in MADE_UP:
                 self._brought[session, event.call] += 1
-            case ModelInterrupted():
+            case ev.ModelInterrupted():
                 self._interrupted[session] += 1
                 self._overtaken.add((session, _text(event.content)))
-            case ModelFailed():
+            case ev.ModelFailed():
                 self._failed[session, event.kind, event.retryable] += 1
-            case ModelResponded() if version > self._world.recorded.get(stream_name(SESSION_KIND, session), 0):
+            case ev.ModelResponded() if version > self._world.recorded.get(stream_name(SESSION_KIND, session), 0):
                 self._check_answer(session, version, event)
-            case InputQueued(key=str(key)):
+            case ev.InputQueued(key=str(key)):
                 self._runs[session, key] = run_of_input(version)
-            case RunCompleted() | RunFailed() | RunCancelled():
+            case ev.RunCompleted() | ev.RunFailed() | ev.RunCancelled():
                 self._ends[session, event.run] = (_end(event), self._world.now_s())
             case _:
                 return
@@ -213,7 +199,7 @@ class ResultsMonitor:
         known_s = recorded_s + self._late_s() + AT_ONCE_S
         return any(end in how and at_s - AT_ONCE_S <= ended_s <= known_s for end, ended_s in ends)
 
-    def _check_answer(self, session: str, version: int, event: ModelResponded) -> None:
+    def _check_answer(self, session: str, version: int, event: ev.ModelResponded) -> None:
         if session not in self._heard or not self.as_said:
             return
         self._exercised.add("EVIDENCE")
@@ -251,16 +237,16 @@ class ResultsMonitor:
                 self._wrong("EVIDENCE", session, f"{times} answers were cut off after their first piece, and {signs}")
 
 
-def _answer(session: str, answer: ModelResponse | ModelResponded) -> _Answer:
+def _answer(session: str, answer: ModelResponse | ev.ModelResponded) -> _Answer:
     names = tuple(str(getattr(block, "name", "")) for block in answer.content if not isinstance(block, TextBlock))
     return session, _text(answer.content), names, answer.usage
 
 
-def _end(event: RunCompleted | RunFailed | RunCancelled) -> End:
+def _end(event: ev.RunCompleted | ev.RunFailed | ev.RunCancelled) -> End:
     match event:
-        case RunCancelled():
+        case ev.RunCancelled():
             return "cancelled"
-        case RunFailed(kind="run_timeout"):
+        case ev.RunFailed(kind="run_timeout"):
             return "too late"
         case _:
             return "by itself"
