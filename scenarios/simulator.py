@@ -35,7 +35,7 @@ from refold.events.core.codec import tag_of
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.ids import SessionId
 from refold.events.core.records import StoredEvent
-from refold.events.session.events import Allow, Decision, Deny, ToolApprovalRequested
+from refold.events.session import events as ev
 from refold.inspection.check import check_log
 from refold.replay.log_replay import replay
 from refold.scenarios import faults
@@ -251,13 +251,13 @@ class Simulation:
             return SeededSchedule(self.scenario.seed * 1_000 + self.world.life)
         return SparseSchedule(deviations if self.world.life == 1 else {})
 
-    async def _decide(self, session: SessionId, request: ToolApprovalRequested) -> Decision:
+    async def _decide(self, session: SessionId, request: ev.ToolApprovalRequested) -> ev.Decision:
         chance = self.world.chance(f"approval {session} {request.call}")
         await asyncio.sleep(chance.uniform(0.5, 60.0))
         always = chance.random() < 0.2
         allowed = chance.random() < 0.7
         self.monitor.effects.results.decided(session, request.call, allowed=allowed)
-        return Allow(always=always) if allowed else Deny(reason="not this one")
+        return ev.Allow(always=always) if allowed else ev.Deny(reason="not this one")
 
     def _report(self, events: Sequence[StoredEvent]) -> SimulationReport:
         digest = hashlib.sha256()

@@ -5,7 +5,7 @@ reads is inline, the system prompt and the tools' schemas are payloads named by 
 """
 
 import hashlib
-from typing import Literal, TypeAlias, TypeGuard, TypeVar, cast
+from typing import Literal, TypeAlias, TypeGuard
 
 import msgspec
 
@@ -15,8 +15,6 @@ from refold.events.core.errors import ConfigError
 from refold.events.core.ids import AgentId, PayloadHash
 from refold.events.model.retry import RetryPolicy
 from refold.events.model.spending import Budget, Price, price_of
-
-T = TypeVar("T")
 
 Tier = Literal["observe", "act", "confirm"]
 """How a tool runs: `observe` in parallel with others, `act` alone and in order, `confirm` after an approval."""
@@ -247,6 +245,15 @@ class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_default
     """First 16 hexadecimal digits of the SHA-256 of everything above but `code`: two equal agents have one."""
 
 
+SETTINGS = tuple(
+    name
+    for name in AgentConfiguration.__struct_fields__
+    if name in AgentConfig.__struct_fields__ and name != "system_prompt"
+)
+"""What is recorded of an `AgentConfig` as it was given. Both structs write these fields out: the order of fields is the
+order of the recorded bytes, and a common base would put its own before the agent's name."""
+
+
 def configuration_of(
     config: AgentConfig, *, agent: AgentId, tools: tuple[ToolSpec, ...], code: CodeIdentity
 ) -> tuple[AgentConfiguration, dict[PayloadHash, bytes]]:
@@ -263,47 +270,23 @@ def configuration_of(
     )
     prompt = config.system_prompt.encode()
     schemas = msgspec.json.encode(ordered)
-    configuration = AgentConfiguration(
+    given = AgentConfiguration(
         agent=agent,
-        model=config.model,
         system_prompt=payload_hash(prompt),
         tool_schemas=payload_hash(schemas),
         tools=tuple(ToolPolicy(spec.name, spec.tier, spec.effect) for spec in ordered),
         code=code,
-        max_turns=config.max_turns,
-        max_tokens=config.max_tokens,
-        temperature=_as_read_back(config.temperature),
-        stop_sequences=config.stop_sequences,
-        max_memory_recalls=config.max_memory_recalls,
-        max_memory_tokens=config.max_memory_tokens,
-        run_timeout_s=_as_read_back(config.run_timeout_s),
-        approval_expiry_s=_as_read_back(config.approval_expiry_s),
-        retry=_as_decoded(config.retry, RetryPolicy | None),
-        rejections_max=config.rejections_max,
-        budget=_as_decoded(config.budget, Budget | None),
-        prices=_as_decoded(dict(sorted(config.prices.items())), dict[str, Price]),
-        error_recovery=config.error_recovery,
-        recoveries_max=config.recoveries_max,
-        resumes_max=config.resumes_max,
-        streaming=config.streaming,
-        protocol=config.protocol,
+        **{name: getattr(config, name) for name in SETTINGS},
     )
+    given = msgspec.structs.replace(given, prices=dict(sorted(config.prices.items())))
+    # As the log gives it back: 60 and 60.0 seconds are one setting, with one fingerprint.
+    configuration = msgspec.json.decode(msgspec.json.encode(given), type=AgentConfiguration)
     without_code = msgspec.structs.replace(configuration, code=CodeIdentity(refold="", core=0))
     fingerprint = hashlib.sha256(msgspec.json.encode(without_code)).hexdigest()[:16]
     return (
         msgspec.structs.replace(configuration, fingerprint=fingerprint),
         {configuration.system_prompt: prompt, configuration.tool_schemas: schemas},
     )
-
-
-def _as_read_back(number: float | None) -> float | None:
-    """Return a number as the log gives it back: 60 and 60.0 are one setting, with one fingerprint."""
-    return float(number) if number is not None else None
-
-
-def _as_decoded(value: T, kind: object) -> T:
-    """Return a setting as the log gives it back, its numbers of the declared types."""
-    return cast("T", msgspec.json.decode(msgspec.json.encode(value), type=kind))
 
 
 def payload_hash(data: bytes) -> PayloadHash:

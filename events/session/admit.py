@@ -1,8 +1,14 @@
 """What a session accepts: `admit` turns each command into the stimulus that it becomes, or refuses it.
 
+Theory of operation: `admit` answers whether a command may happen now, and it is the only function that may refuse. Its
+answer is one of three: an event, which the log keeps in place of the command; `Recorded`, where the command was
+recorded before or there is nothing to do; or `CommandRejected`, after which nothing has changed. A person's command
+that cannot happen is refused, so that they learn of it. What the world reports (an answer, a result, a timer) is never
+refused for being late: it is recorded as evidence, or as nothing, since the reporter can do nothing about it.
+
 Read `refold.events.session.commands` first. The rules: a command with a key that was recorded before gets the first
-outcome; a result that nobody waits for any more is evidence and never history; what providers would refuse in a
-history does not get in.
+outcome; a result that is no longer waited for is evidence and never history; what providers would refuse in a history
+does not get in.
 """
 
 from typing import assert_never

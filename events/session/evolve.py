@@ -1,7 +1,16 @@
-"""`evolve`: what is true of a session after one more event.
+"""`evolve`: what is true of a session after one more event. Here a reader finds what an event changes.
 
-Read `refold.events.session.state` first. The rule: `evolve` decides nothing and never fails on an event that the
-session's own decisions made; events that contradict each other (an edited log) raise, and `refold check` says where.
+Theory of operation: `evolve` looks up the function of the event's class in `FOLDERS` and has it change the state in
+place. It decides nothing: that a run fails for want of budget is true once the answer has been paid, so it is noted
+here as `Run.ending`, and `refold.events.session.react` decides the events that follow from it. What the events of tool
+calls change is in `refold.events.session.evolve_calls`.
+
+An event costs O(1), an answer O(its calls), so that a fold is O(the log): messages are appended, and the places in a
+turn move forward. The state belongs to one actor, and what it has shown (a list of messages in a request) is
+replaced by a new list and never changed.
+
+Read `refold.events.session.state` first. The rule: `evolve` never fails on an event that the session's own decisions
+made; events that contradict each other (an edited log) raise, and `refold check` says where.
 """
 
 from bisect import insort

@@ -1,9 +1,47 @@
 """What a session decides: `react` and `pending`.
 
-Read `refold.events.session.state` first, and `refold.events.core.pure_core` for what the functions are. `react` takes
-one small step at a time: `_next` looks at the state and names the one event that follows, and `plan` asks again after
-it, so no decision is ever taken from a state that is out of date. The rule protected here: a run ends exactly once, and
-never before each of its calls has exactly one result.
+Theory of operation
+-------------------
+
+A session is a queue of inputs and at most one run, which answers them. Each fact from outside (an input, a model's
+answer, a tool's result, a person's decision, a timer) enters as one event, the stimulus. `evolve` says what is true
+after it, and then `react` is asked what follows. It takes one small step: `_next` looks at the state and names the one
+event that comes now. `plan` evolves that event and asks again, until nothing follows. So a decision is never taken from
+a state that is out of date, and all consequences of a stimulus are one batch of the log: after a crash either all of
+them are there or none is.
+
+What waits for the world is not decided here but wanted: `pending` is a function of the state, so that a process which
+folds the log after a crash wants the same work as the one that died. An effect has a key; the shell begins what is
+wanted and not in flight, and cancels what is in flight and no longer wanted.
+
+A run goes through these phases (`Run.phase`); the table in `docs/architecture.md` shows every way between them.
+
+    ready      the next turn may begin        -> model      by ModelRequested
+    model      a model call is wanted         -> tools, ready, answered   by ModelResponded, with calls, or unusable, or
+                                                 with the final answer
+                                              -> waiting    by RetryScheduled, which follows a ModelFailed
+    waiting    a pause before the retry       -> model      by TimerFired
+    tools      calls are unanswered           -> ready      by the result of the last one
+    answered   the final answer is there      -> no run     by RunCompleted; or -> model, if an input has joined the run
+    ending     it is cancelled or has failed  -> no run     by RunCancelled or RunFailed, when no call is open
+
+Beside the phase a run may be parked: it crashed too often without progress, and only a person moves it on.
+
+A run ends exactly once. Its final answer completes it, or a tool that ends the run. It fails by a limit (turns, budget,
+time, unusable answers in a row) or by an error that is not retried: where no call is open `_no_further_turn` says so,
+otherwise `evolve` sets `Run.ending`, as it does for a cancellation.
+
+Why cancellation balances: providers refuse a history in which a call has no result. `ending` therefore does not end the
+run. While a call is open, `_end` answers the first open one with an error result that says why, one event at a time,
+and the run's terminal event follows when `evolve` has closed the turn. Since those events are one batch with the
+stimulus, no reader of the log ever sees a cancelled run with an open call. What the body of such a call still returns
+is recorded as ToolResultLate and never enters the history.
+
+A retry is decided in one place each: of a model call in `_retry`, of an unusable answer in `_no_further_turn`, of a
+call that a crash interrupted in `_closed_lost`. The counts that they read are kept by `evolve`.
+
+Read `refold.events.session.state` first, and `refold.events.core.pure_core` for what the functions are. The rule
+protected here: a run ends exactly once, and never before each of its calls has exactly one result.
 """
 
 from itertools import islice
@@ -130,7 +168,9 @@ def react(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEvent]:
 
 def _denied(state: SessionState, call_id: ToolCallId, kind: ErrorKind, text: str) -> ev.SessionEvent:
     call = find_call(state, call_id)
-    if call is not None and call.started:  # It was denied another run; what became of the first one nobody knows.
+    # A call that a crash interrupted was put to a person. They denied that it runs again, and its first run may have
+    # had its effect: the model must hear that the outcome is unknown and not that nothing was run.
+    if call is not None and call.started:
         return _failed(call_id, "crashed", CRASHED_TEXT, started=True)
     return _failed(call_id, kind, text, started=False)
 
@@ -162,9 +202,11 @@ def _retry(state: SessionState, event: ev.ModelFailed) -> ev.SessionEvent | None
     policy = configuration.retry if configuration is not None else None
     if run is None or policy is None or not event.retryable or budget_spent(state, run) is not None:
         return None
+    # Some kinds of error share a count: see the policy. None = this one was the last attempt.
     counted = attempts_counted(policy, run.failures, event.kind)
     if counted is None:
         return None
+    # The jitter is drawn from names in the log and not from a random source, so that replay decides the same pause.
     pause_us = retry_delay_us(policy, counted, event.retry_after_s, f"{state.session}:{run.id}:{run.turns}")
     attempt = sum(run.failures.values())
     return ev.RetryScheduled(run=run.id, turn=run.turns, attempt=attempt, due_at=event.at + pause_us)
@@ -180,8 +222,10 @@ def _close_lost(state: SessionState) -> list[ev.SessionEvent]:
 
 def _closed_lost(state: SessionState, call: Call) -> ev.SessionEvent:
     run = state.run
-    if run is None:
+    if run is None:  # Calls of an imported history: they ran in another system, or did not.
         return _failed(call.id, "crashed", CRASHED_IMPORT_TEXT, started=False)
+    # Whether a call with effect class `once` had its effect cannot be known after a crash, so it never runs again by
+    # itself: a person is asked where one allowed it before, and otherwise the model hears that the outcome is unknown.
     if call.approval == "allowed" and call.policy.effect == "once" and not run.finishing:
         return _ask(state, run, call, CRASHED_TEXT)
     return _failed(call.id, "crashed", CRASHED_TEXT, started=True)
@@ -204,13 +248,15 @@ def _ask(state: SessionState, run: Run, call: Call, reason: str) -> ev.SessionEv
 
 def _next(state: SessionState) -> list[ev.SessionEvent]:
     """Return the one event that follows now, or none where the session waits for something."""
+    # The order of these questions is the order of precedence. An input whose time has come is queued before all else,
+    # since `evolve` holds it in `due` only for the length of a batch.
     due = state.due
     if due is not None:
         return [ev.InputQueued(content=due.content, key=due.key, scheduled=due.version)]
     run = state.run
-    if run is None:
+    if run is None:  # Without a run a turn is that of an imported history, whose calls are closed first.
         return _start_next_run(state) if state.turn is None else []
-    if run.phase == "ending":
+    if run.phase == "ending":  # Before `parked`: a parked run can be cancelled.
         return [_end(state, run)]
     if run.parked:
         return []
@@ -304,9 +350,11 @@ def _no_further_turn(state: SessionState, run: Run) -> ev.SessionEvent | None:
 
 
 def _next_call(state: SessionState, run: Run, turn: Turn) -> list[ev.SessionEvent]:
-    if run.finishing:
+    if run.finishing:  # Calls that run beside the one that ended the run are awaited; those not begun are denied.
         unstarted = turn.calls[turn.next_start : turn.next_start + 1]
         return [_denied(state, call.id, "denied", ENDED_TEXT) for call in unstarted]
+    # All verdicts are settled before the first call starts: a person sees every call of the answer that needs them
+    # at once, and none waits behind a long tool.
     if turn.checked < len(turn.calls):
         return [_settle_verdict(state, run, turn, turn.calls[turn.checked])]
     if turn.next_start < len(turn.calls) and _may_start(turn):
@@ -338,7 +386,7 @@ def _may_start(turn: Turn) -> bool:
     call = turn.calls[turn.next_start]
     if call.approval == "requested" or len(turn.running) >= CALLS_RUNNING_MAX:
         return False
-    if turn.first_open == turn.next_start:
+    if turn.first_open == turn.next_start:  # All calls before it are answered.
         return True
     return call.policy.tier == "observe" and turn.calls[turn.first_open].policy.tier == "observe"
 
@@ -366,6 +414,7 @@ def pending(state: SessionState) -> list[SessionEffect]:
         effects.append(Wait(key=resume_key(run), causation=run.started, correlation=run.input))
     if run.parked:
         return effects
+    # No deadline is wanted while the run waits for a person; afterwards it is later by as long as that took.
     limit = state.configuration.run_timeout_s if state.configuration is not None else None
     if limit is not None and not awaits_person(run, state.turn):
         due_at = run.started_at + run.waited_us + round(limit * 1_000_000)

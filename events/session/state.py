@@ -1,8 +1,12 @@
 """What is true of a session: the shapes of its state, and the questions that are asked of it.
 
-The state is owned by one actor. `refold.events.session.evolve` changes it in place, event by event, and
-`refold.events.session.react` reads it. Messages are only ever added to the end of the list of messages, so
-that a request can share it without a copy; what replaces the history is a new list.
+Theory of operation: the state is the queue of inputs, at most one `Run` with its `Phase`, at most one `Turn` with the
+calls of the last answer, and the history that a model is shown. It is owned by one actor, and changed in place, event
+by event, by `refold.events.session.evolve`; `refold.events.session.admit` and `refold.events.session.react` read it.
+
+Messages are only ever added to the end of the list of messages, so that a request can share it without a copy; what
+replaces the history is a new list. The results of the turn under way are not in it: they enter together, in the order
+of the calls, when the last one is there; `history` shows them before.
 """
 
 import hashlib

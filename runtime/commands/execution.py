@@ -2,8 +2,6 @@
 
 The rule: a command that cannot do its work says so in one line on stderr, with nothing half-written on stdout that a
 program could take for an answer, and never with a traceback. A traceback is a fault of Refold.
-
-How the result of a run is written.
 """
 
 import asyncio
@@ -28,8 +26,8 @@ EXIT_BAD_INPUT: Final = 2
 """What was asked for cannot be done: no such file, not a log, no such session, a wrong option."""
 EXIT_LOG_IN_USE: Final = 3
 EXIT_INTERRUPTED: Final = 130
-EXIT_NOBODY_READS: Final = 141
-"""Whoever read the output went away, as `head` does."""
+EXIT_BROKEN_PIPE: Final = 141
+"""The reader of the output went away, as `head` does."""
 EXIT_TERMINATED: Final = 143
 """SIGTERM ended it, in order."""
 
@@ -121,7 +119,7 @@ def _exit_code_of(work: Callable[[], int]) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         _discard_output()
-        return EXIT_NOBODY_READS
+        return EXIT_BROKEN_PIPE
     except OSError as error:  # Refold's own are RefoldErrors by now: the output cannot be written.
         _discard_output()
         return _failed(error, EXIT_BAD_INPUT)

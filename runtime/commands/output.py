@@ -1,13 +1,9 @@
-"""What a command writes to stdout: text for people, or one JSON document for programs.
+"""What a command writes: text for people, or one JSON document for programs.
 
-The rule: everything that comes from a log passes through `refold.commands.output`. Colours and the terminal's width
-are for terminals only; what goes into a pipe or a file has neither.
-
-Text from a log, made harmless for a terminal.
-
-What stands in a log was written by models, tools and strangers. The rule: it can neither move the cursor, colour,
-rename the window or answer for the user (escape sequences), nor show something else than it says (controls that turn
-the direction of writing, characters that cannot be seen).
+Models, tools and strangers wrote what stands in a log. The rule: everything that comes from a log passes through
+`safe_text`, `safe_json` or `safe_lines`, so that it can neither move the cursor, colour, rename the window or answer
+for the user (escape sequences), nor show something else than it says (controls that turn the direction of writing,
+characters that cannot be seen). Colours and the terminal's width are for terminals only; a pipe or a file gets neither.
 """
 
 import re
@@ -86,13 +82,13 @@ LAST_COLUMN_MIN = 10
 
 
 def write_json(document: object) -> None:
-    """Write one JSON document and a line end, in UTF-8 whatever the terminal's encoding is."""
+    """Write one JSON document and a line end, in UTF-8, which need not be the terminal's encoding."""
     text = safe_json(msgspec.json.encode(document).decode())
     typer.echo(text.encode())
 
 
 def console() -> "Console":
-    """Return the console that writes to stdout as it is now."""
+    """Return a console that writes to what stdout is now."""
     from rich.console import Console
 
     class QuietConsole(Console):

@@ -5,7 +5,7 @@
 
 Read `refold.inspection.stream_check` for what is looked at in one stream. Beside the streams one by one, the whole log
 is read once in order of position. The rule: damage inside the log never raises; it becomes a problem that names its
-place, and the check goes on with what can still be read. Only a file that is no log at all raises. A text log of which
+place, and the check goes on with what can still be read. Only a file that is no log raises. A text log of which
 a line is damaged cannot be read; then its lines are all that is checked, and no event is decoded.
 """
 
@@ -32,7 +32,7 @@ UNREADABLE = (PersistenceError, UnicodeError)
 class NotDecoded(msgspec.Struct, frozen=True, kw_only=True):
     """Streams whose events were not decoded: neither this version of Refold nor the caller knows their kind.
 
-    Their versions, batches, times, chains and ends were checked all the same.
+    Their versions, batches, times, chains and ends were checked, too.
     """
 
     kind: str
@@ -184,7 +184,7 @@ class _LogCheck:
                 await self._check_listed(event)
                 position = max(position, event.position)
             if position == before:
-                return  # The store gives the same events for ever; that has been noted.
+                return  # The store gives the same events for ever, which has been noted.
 
     async def _check_listed(self, event: StoredEvent) -> None:
         """Note a stream that the list of streams lacks, unless it began after the list was read."""

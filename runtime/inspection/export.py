@@ -119,7 +119,7 @@ def _require_nothing(target: Path) -> None:
 async def _payloads_of(store: EventStore, streams: Collection[StreamName]) -> set[PayloadHash]:
     """Return the names of the payloads that streams refer to; memory for each of them.
 
-    What the events of a user's own kind say is not known here: whatever looks like such a name counts as one.
+    What the events of a user's own kind say is not known here: each text that looks like such a name counts as one.
     """
     found: set[PayloadHash] = set()
     for stream in streams:

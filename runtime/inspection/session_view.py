@@ -32,8 +32,8 @@ from refold.inspection.transcript import Entry, Transcript
 from refold.stores.event_store import EventStore
 
 SessionStatus = Literal["idle", "open", "waiting", "parked", "completed", "failed", "cancelled", "damaged"]
-"""`idle`: no run yet. `open`: a run has work in flight, or will have when its log is taken up again. `waiting`: for
-somebody's approval, or for its next step. `parked`: until somebody decides. The next three: how the last run ended.
+"""`idle`: no run yet. `open`: a run has work in flight, or will have when a runtime opens its log. `waiting`: for
+approval, or for its next step. `parked`: until a person decides. The next three: how the last run ended.
 `damaged`: its events cannot be read; `refold check` says where."""
 
 FIRST_EVENTS = 4
@@ -175,7 +175,7 @@ class EffectInFlight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call that somebody has to allow or deny."""
+    """A tool call that a person has to allow or deny."""
 
     call: ToolCallId
     """What `Session.decide` wants to know."""
@@ -207,7 +207,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def view_session(store: EventStore, session: str, *, at: int | None = None) -> SessionView:
-    """Return a session as it was at version `at`; None = as it is.
+    """Return a session as it was at version `at`; None = as it is now.
 
     Raises:
         ConfigError: there is no such session, or it has no such version.
@@ -228,7 +228,7 @@ def checked_version(head: StreamHead, version: int | None) -> int:
 
     Raises:
         ConfigError: it has not; names those that it has.
-        LogFormatError: it has none at all, which no stream has that is listed.
+        LogFormatError: it has none, although the stream is listed.
     """
     kind, _, name = head.stream.partition("/")
     if head.version < 1:

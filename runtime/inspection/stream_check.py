@@ -1,14 +1,10 @@
-"""What must hold of one stream, batch by batch.
+"""What must hold of one stream, batch by batch, and the problems that a check finds.
 
 Versions are 1, 2, 3… without gaps and positions increase with them; each batch begins with the event that it is named
 for, has one time, not before that of the batch before, and hashes to the digest that stands beside it; every event
 decodes; the invariants of its kind hold; and the list of streams says where the stream ends. The rule: one fault is
 one problem. After it, the check goes on from what is there, so that it does not report the same thing again at each
-later event.
-
-Are the payloads there that events refer to, and are they what their names say?
-
-What a check of a log finds: problems, each with its place in the log.
+later event. `PayloadCheck` checks that the payloads are there that events refer to, and are what their names say.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,6 @@
-"""Events, blocks and effects in a few words each, for lists and transcripts that people read.
+"""Events, blocks, effects and requests in a few words each, for lists and transcripts that people read.
 
-Nothing here is read by a machine, and nothing is made safe for a terminal: that is for whoever shows it.
-
-What was done to a request, in words for people who read a log.
+No machine reads them. The rule: nothing is made safe for a terminal here; `refold.commands.output` does that.
 """
 
 import msgspec
@@ -97,7 +95,7 @@ def _run_words(event: Event) -> str:
         case ev.RunFailed(run=run, kind=kind, message=message):
             return f"{run} ({kind}): {message}"
         case ev.RunResumed(run=run, asked=asked):
-            return f"{run} was resumed{' because somebody asked for it' if asked else ''}"
+            return f"{run} was resumed{' on request' if asked else ''}"
         case ev.RunParked(run=run, reason=reason):
             return f"{run} was parked: {reason}"
         case ev.CancelRequested(run=run, reason=reason):
@@ -213,9 +211,9 @@ def effect_words(effect: Effect) -> str:
         case RunTool(name=name, input=arguments):
             return call_words(name, arguments)
         case AskPerson(tool=tool, input=arguments):
-            return f"somebody's decision about {call_words(tool, arguments)}"
+            return f"a decision about {call_words(tool, arguments)}"
         case Wait() if type(effect) is Wait:
-            return "somebody who lets the run go on"
+            return "a person who resumes the run"
         case WaitUntil(due_at=due_at):
             return f"wait until {time_words(due_at)}"
         case _:

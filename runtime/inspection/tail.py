@@ -4,15 +4,12 @@
         async for stored in events:
             projection.apply(stored)
 
-The log is read, page by page, and looked at again every `poll_s` seconds; between two looks no transaction is open, so
-the writer neither waits for a follower nor is kept from cutting its WAL back. Read `refold.inspection.log_reading`
-first. The rules: events come in order of position, each once, over any number of restarts of the writer; and a log that
-was replaced by another one ends in an error instead of in a mixture of two.
-
-Events of any kind of stream, read one after another in order of position, with what their batches go back to.
-
-The rule: an event that today's code cannot decode, of a user's own kind or of a newer Refold, is shown as it was
-recorded, so that whoever follows a log sees all of it.
+The log is read, page by page, and again every `poll_s` seconds; between two reads no transaction is open, so the writer
+neither waits for a follower nor is kept from cutting its WAL back. Read `refold.inspection.log_reading` first;
+`Following` decodes the events, and finds what their batches go back to. The rules: events come in order of position,
+each once, over any number of restarts of the writer; a log that was replaced by another one ends in an error instead of
+in a mixture of two; and an event that today's code cannot decode, of a user's own kind or of a newer Refold, is shown
+as it was recorded, so that a follower sees all of the log.
 """
 
 import os
@@ -48,8 +45,8 @@ async def follow_log(
 ) -> AsyncGenerator[StoredEvent, None]:
     """Give the events after a position, those there are and those to come, in order of position, each once.
 
-    Events are as the store gives them: `SESSION_CODEC.decode(stored)` is the event of a session. Whoever keeps the
-    position of the last one that was dealt with goes on there after a restart.
+    Events are as the store gives them: `SESSION_CODEC.decode(stored)` is the event of a session. A reader
+    that keeps the position of the last one that it dealt with goes on there after a restart.
 
     Args:
         log: path of the file, or an open store, which stays open. It has to be there already.
@@ -221,7 +218,7 @@ def _event(stored: StoredEvent) -> Event | msgspec.Raw | str:
 def _as_recorded(data: bytes) -> msgspec.Raw | str:
     try:
         data.decode()
-        # On one line, whatever line ends stand between its members.
+        # On one line, with any line ends between its members left out.
         return msgspec.Raw(msgspec.json.format(msgspec.json.decode(data, type=msgspec.Raw), indent=-1))
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return data.decode(errors="replace")

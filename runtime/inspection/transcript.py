@@ -26,7 +26,7 @@ from refold.inspection.summaries import content_words, event_words, request_word
 
 
 class CallEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A tool call and what became of it."""
+    """A tool call and its result."""
 
     call: ToolCallId
     tool: str
@@ -45,7 +45,7 @@ class CallEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Said(msgspec.Struct, kw_only=True, omit_defaults=True, tag="said"):
-    """Somebody said something."""
+    """The user or the model said something."""
 
     version: int
     at: int

@@ -1,9 +1,9 @@
 """The metrics of a runtime: those of its whole log at this moment, also of what was recorded before it opened.
 
-Read `refold.events.views.metrics` for what is counted. The rules: nothing is counted until somebody asks, so opening a
-runtime on a large log costs nothing; then the log is read once, page by page, and what the journal writes is counted
-as it comes, without being waited for by anybody; and the figures are at every moment those that the log gives up to
-the same position. So positions are followed: where one is missing, the log is read from there.
+Read `refold.events.views.metrics` for what is counted. The rules: nothing is counted until a snapshot is taken, so
+opening a runtime on a large log costs nothing; then the log is read once, page by page, and what the journal writes is
+counted as it comes, without a wait; and the figures are at every moment those that the log gives up to the same
+position. So positions are followed: where one is missing, the log is read from there.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ EVENTS_PER_PAGE: Final = 500
 """So many events are counted in one go, before others get their turn on the loop."""
 
 BATCHES_WAITING_MAX: Final = 64
-"""After so many batches what was written is counted, also if nobody asks."""
+"""After so many batches what was written is counted, also if no one asks."""
 
 STREAMS_NAMED_MAX: Final = 1_000
 """Of so many streams failed appends are kept by name."""
@@ -98,7 +98,7 @@ class RuntimeMetrics:
             self._context().system.loop.call_soon(self._count_waiting)
 
     def not_written(self, batches: Sequence[EncodedBatch], failure: PersistenceError) -> None:
-        """Take note of an append that failed, and that may be in the log all the same."""
+        """Take note of an append that failed, and that may be in the log nevertheless."""
         if isinstance(failure, WrongExpectedVersion):
             return
         self._failed_appends += 1
@@ -136,7 +136,7 @@ class RuntimeMetrics:
             self._waiting.clear()
             return
         waiting, self._waiting = self._waiting, []
-        self._current = False  # Whatever is left out below is read from the log.
+        self._current = False  # What is left out below is read from the log.
         for batch, place in waiting:
             if place.position > self._state.position + 1:
                 return
@@ -155,7 +155,7 @@ class RuntimeMetrics:
             self._tell()
         finally:
             self._reading = None
-            self._refuse(self._over())  # Whoever still waits: this was cancelled.
+            self._refuse(self._over())  # Those who still wait: this was cancelled.
 
     async def _catch_up(self) -> None:
         store = self._context().store

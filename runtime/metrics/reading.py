@@ -1,6 +1,6 @@
-"""The metrics of a log as of any position, read from outside: nothing is written, whoever owns the log.
+"""Read from a log: its metrics as of any position, and the steps and the statistics of one session.
 
-The steps and the statistics of one session, read from its log.
+The rule: nothing is written, so the log may be in use.
 """
 
 from typing import Final

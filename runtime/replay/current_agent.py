@@ -309,7 +309,7 @@ def _with_old_faults(recorded: ev.ModelResponded, now: ev.ModelResponded) -> ev.
 
 
 class ResultNow(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a call today."""
+    """The end of a call today."""
 
     call: JsonObject
     refused_then: str | None
@@ -329,7 +329,7 @@ def result_now(
     current: CurrentAgent,
     store: EventStore,
 ) -> Callable[[], Awaitable[ResultNow]] | None:
-    """Return what does the end of a call again; None where nobody but Refold had a hand in it."""
+    """Return what does the end of a call again; None where no code but Refold's had a hand in it."""
     call = find_call(state, event.call)
     kind = event.kind if isinstance(event, ev.ToolCallFailed) else None
     if call is None or not _of_the_body(event, call, current):

@@ -23,7 +23,6 @@ def crash_progress(wanted: int) -> Generator[Callable[[CrashSummary], None]]:
 
 
 def crash_words(summary: CrashSummary, wanted: int) -> str:
-    """Return one line that tells how far it is."""
     broken = f", broken: {', '.join(summary.broken)}" if summary.broken else ""
     return f"{summary.tried.total():,} of {wanted:,} boundaries{broken}"
 
@@ -38,7 +37,6 @@ def write_crashes(
     *,
     as_json: bool,
 ) -> None:
-    """Write what came of a log that was crashed everywhere."""
     if as_json:
         write_json(_as_json(log, agent, boundaries, summary, saved))
         return

@@ -72,7 +72,6 @@ class CrashTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def boundaries(log: RecordedLog) -> list[Boundary]:
-    """Return every place at which the process may have died, in order."""
     ends = set(log.boundaries())
     found: list[Boundary] = []
     pending: dict[str, tuple[str, ...]] = {}
@@ -179,7 +178,6 @@ class CrashSummary:
         self.first_broken: CrashTrial | None = None
 
     def add(self, trial: CrashTrial) -> None:
-        """Count a trial."""
         self.tried[trial.boundary.kind] += 1
         self.situations.update(trial.situations)
         self.lives += trial.lives
@@ -190,7 +188,6 @@ class CrashSummary:
             self.first_broken = self.first_broken or trial
 
     def verdicts(self) -> dict[str, Verdict]:
-        """Return the verdict on each promise, in their order."""
         return {rule: verdict_on(rule, broken=self.broken, exercised=self.exercised) for rule in PROMISES}
 
 

@@ -63,7 +63,6 @@ def live_line() -> Generator[Callable[[str], None]]:
 
 
 def progress_words(summary: SweepSummary, seconds: float, wanted: int | None) -> str:
-    """Return one line that tells how far a sweep is."""
     seeds = f"{summary.seeds:,}" if wanted is None else f"{summary.seeds:,} of {wanted:,}"
     broken = f", broken: {', '.join(summary.broken)}" if summary.broken else ""
     return (
@@ -73,7 +72,6 @@ def progress_words(summary: SweepSummary, seconds: float, wanted: int | None) ->
 
 
 def counted_lives(lives: int) -> str:
-    """Return `1 life`, `20 lives`."""
     return f"{lives:,} {'life' if lives == 1 else 'lives'}"
 
 
@@ -87,7 +85,6 @@ def write_many(
     repeats: bool,
     as_json: bool,
 ) -> None:
-    """Write what came of a sweep."""
     if as_json:
         write_json(_many_as_json(plan, first, summary, seconds, violation, repeats))
         return
@@ -268,7 +265,6 @@ def _write_failure(to: "Console", plan: SweepPlan, violation: FailureArtifact, a
 
 
 def tools_words(plan: SweepPlan) -> str:
-    """Return whose bodies run."""
     if plan.own_tools:
         return "the bodies of the agent's own tools ran"
     return "stand-ins took the places of the tools' bodies; --own-tools runs them"

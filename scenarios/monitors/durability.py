@@ -22,12 +22,10 @@ class DurabilityCheck:
         """Version of the last event that somebody outside has heard of, by stream."""
 
     def acknowledged(self, appended: Sequence[Appended]) -> None:
-        """Remember batches that an append has returned."""
         for place in appended:
             self._acknowledged[place.stream] = (place.version, place.chain)
 
     def told(self, stream: str, version: int) -> None:
-        """Remember that somebody outside was told of an event."""
         self._told[stream] = max(version, self._told.get(stream, 0))
 
     def missing(self, events: Sequence[StoredEvent]) -> Iterator[tuple[str, str]]:

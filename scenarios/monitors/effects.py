@@ -15,24 +15,14 @@ from collections.abc import Callable, Sequence
 
 from refold.events.core.errors import ProviderError
 from refold.events.core.ids import kind_and_identifier, stream_name
-from refold.events.core.records import StoredEvent
 from refold.events.model.messages import ModelResponse
+from refold.events.session import events as ev
 from refold.events.session.core import SESSION_KIND
-from refold.events.session.events import (
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    SessionEvent,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-)
 from refold.publishing.notifications import Recorded
+from refold.scenarios.monitors.reader import SessionReader
 from refold.scenarios.monitors.results import AT_ONCE_S, ResultsMonitor
 from refold.scenarios.plan.world import Body, World
 from refold.sessions.outcome import RunResult
-
-OUTCOMES = {RunCompleted: "Completed", RunFailed: "Failed", RunCancelled: "Cancelled"}
 
 
 class EffectsMonitor:
@@ -40,57 +30,32 @@ class EffectsMonitor:
 
     Args:
         world: whose time and bodies are looked at.
+        log: what the logs say.
         note: takes what is wrong: the rule, the stream and a message.
         exercised: takes the rules that something was checked for.
     """
 
-    def __init__(self, world: World, note: Callable[[str, str, str], object], exercised: set[str]) -> None:
+    def __init__(
+        self, world: World, log: SessionReader, note: Callable[[str, str, str], object], exercised: set[str]
+    ) -> None:
         self._world = world
+        self._log = log
         self._note = note
         self._exercised = exercised
-        self._pending: dict[str, tuple[str, ...]] = {}
-        self._withdrawn_s: dict[tuple[str, str], float] = {}
-        """When work was no longer wanted, by stream and key."""
         self._asked: Counter[tuple[int, int, str, str]] = Counter()
-        self._started: set[tuple[str, str]] = set()
-        self._answered_s: dict[tuple[str, str], float] = {}
         self._published: dict[tuple[int, str], int] = {}
-        self._durable: dict[tuple[str, int], tuple[int, int]] = {}
-        """Where each event is in the log, and when it was recorded."""
-        self._outcomes: dict[tuple[str, str], str] = {}
         self._cancelled: list[tuple[Body, float]] = []
         self._asking: dict[tuple[int, str], float | None] = {}
         """The sessions of which a model is being asked something, and when their runs were cancelled."""
-        self.results = ResultsMonitor(world, self._wrong, exercised)
+        self.results = ResultsMonitor(world, log, self._wrong, exercised)
 
-    def observe(self, session: str, stored: StoredEvent, event: SessionEvent) -> None:
-        """See one event that has just become durable."""
-        version = stored.version
-        if stored.pending is not None:
-            self._see_pending(stored.stream, stored.pending)
+    def observe(self, session: str, version: int, event: ev.SessionEvent) -> None:
         self.results.observe(session, version, event)
-        self._durable[session, version] = (stored.position, stored.at)
-        match event:
-            case ToolCallStarted():
-                self._started.add((session, event.call))
-            case ToolCallCompleted() | ToolCallFailed():
-                self._answered_s[session, event.call] = self._world.now_s()
-            case RunCompleted() | RunFailed() | RunCancelled():
-                self._outcomes[session, event.run] = OUTCOMES[type(event)]
-                if isinstance(event, RunCancelled):
-                    now_s = self._world.now_s()
-                    self._cancelled += [(body, now_s) for body in self._world.running_bodies(session)]
-                    if (self._world.life, session) in self._asking:
-                        self._asking[self._world.life, session] = now_s
-            case _:
-                return
-
-    def _see_pending(self, stream: str, pending: tuple[str, ...]) -> None:
-        """See what work the log names as pending from now on."""
-        for key in self._pending.get(stream, ()):
-            if key not in pending:
-                self._withdrawn_s[stream, key] = self._world.now_s()
-        self._pending[stream] = pending
+        if isinstance(event, ev.RunCancelled):
+            now_s = self._world.now_s()
+            self._cancelled += [(body, now_s) for body in self._world.running_bodies(session)]
+            if (self._world.life, session) in self._asking:
+                self._asking[self._world.life, session] = now_s
 
     def asked(self, session: str, life: int, place: int) -> bool:
         """See that a model is asked something for a session, and return whether the log wants that still."""
@@ -107,27 +72,26 @@ class EffectsMonitor:
         if (life, session) in self._asking:
             self._wrong("EFFECTS", session, "a model is asked while it still answers")
         self._asking[life, session] = None
-        return key in self._pending[stream_name(SESSION_KIND, session)]
+        return key in self._log.pending[stream_name(SESSION_KIND, session)]
 
     def _wanted_calls(self, stream: str) -> list[str]:
         """Return the keys of the model calls that are wanted, or were a moment ago: a cancellation takes its time."""
-        now = [key for key in self._pending.get(stream, ()) if key.startswith("model:")]
+        now = [key for key in self._log.pending.get(stream, ()) if key.startswith("model:")]
         since_s = self._world.now_s() - AT_ONCE_S
         gone = [
             key
-            for (of, key), at_s in self._withdrawn_s.items()
+            for (of, key), at_s in self._log.withdrawn_s.items()
             if of == stream and at_s >= since_s and key.startswith("model:")
         ]
         return [*gone, *now]
 
     def begun(self, body: Body) -> None:
-        """See that a tool's body begins."""
         self.results.begun(body)
         self._exercised.add("EFFECTS")
         call = (body.session, body.call)
-        if call not in self._started:
+        if call not in self._log.started:
             self._wrong("EFFECTS", body.session, f"the body of {body.call} begins and the log does not have its start")
-        elif self._world.now_s() > self._answered_s.get(call, float("inf")) + AT_ONCE_S:
+        elif self._world.now_s() > self._log.answered_s.get(call, float("inf")) + AT_ONCE_S:
             self._wrong("EFFECTS", body.session, f"the body of {body.call} begins, which has its result")
         others = [other for other in self._world.running_bodies(body.session) if other.call == body.call]
         if any(other is not body and not other.ignores_cancellation for other in others):
@@ -139,7 +103,6 @@ class EffectsMonitor:
             self._wrong("EFFECTS", body.session, f"{within} bodies of {body.tool.name} run at once")
 
     def published(self, life: int, recorded: Recorded) -> None:
-        """See an event that a subscriber is shown in some life of the process."""
         kind, session = kind_and_identifier(recorded.stream)
         if kind != SESSION_KIND:
             return
@@ -150,7 +113,7 @@ class EffectsMonitor:
         has_log = life == self._world.life
         if before is not None and (recorded.version <= before or (has_log and recorded.version > before + 1)):
             self._wrong("INV5", session, f"version {recorded.version} is published after version {before}")
-        durable = self._durable.get((session, recorded.version))
+        durable = self._log.places.get((session, recorded.version))
         if durable is None:
             self._wrong("INV5", session, f"version {recorded.version} is published and is not in the log")
         elif durable != (recorded.position, recorded.time):
@@ -159,10 +122,9 @@ class EffectsMonitor:
         self._published[place] = recorded.version
 
     def told(self, session: str, result: RunResult) -> None:
-        """See an outcome that somebody outside is told."""
-        outcome, recorded = type(result.outcome).__name__, self._outcomes.get((session, result.run))
-        if recorded is not None and outcome != recorded:
-            self._wrong("INV5", session, f"{result.run} was told as {outcome} and the log says {recorded}")
+        outcome, end = type(result.outcome).__name__, self._log.ends.get((session, result.run))
+        if end is not None and outcome != end.outcome:
+            self._wrong("INV5", session, f"{result.run} was told as {outcome} and the log says {end.outcome}")
 
     def model_ended(
         self, sessions: Sequence[str], life: int, said: ModelResponse | ProviderError | None, *, begun: bool
@@ -175,7 +137,6 @@ class EffectsMonitor:
         self.results.model_ended(sessions, life, said, begun=begun)
 
     def life_over(self, life: int) -> None:
-        """See that a process is gone."""
         self._asking.clear()
         self.results.life_over(life)
 

@@ -55,7 +55,6 @@ class Expectations:
         """By session and version."""
 
     def say(self, session: str, text: str) -> Said:
-        """Take note that somebody says something."""
         said = Said(session=session, text=text, key=f"key {len(self.said) + 1}")
         self.said.append(said)
         return said
@@ -126,7 +125,6 @@ class Expectations:
         assert list(messages) == seen, f"{session} at version {version} was something else before"
 
     def versions(self, session: str) -> list[int]:
-        """Return the versions as of which a session was looked at."""
         return sorted(self._seen[session])
 
 
@@ -155,7 +153,6 @@ class Watching:
         self._missed = 0
 
     def seen(self) -> Watched:
-        """Return what was seen so far."""
         session = self._act.session
         return Watched(session=session, events=self.version, passing=self._passing, missed=self._missed)
 

@@ -25,23 +25,15 @@ from refold.events.core.errors import PersistenceError, ProviderError
 from refold.events.core.ids import kind_and_identifier, stream_name
 from refold.events.core.records import Appended, EncodedBatch, StoredEvent
 from refold.events.model.messages import ModelRequest, ModelResponse
+from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND
-from refold.events.session.events import (
-    CancelRequested,
-    HistoryCleared,
-    InputQueued,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    ToolApprovalDecided,
-    ToolCallStarted,
-)
 from refold.events.session.invariants import SessionChecker
 from refold.events.session.state import SessionState
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.durability import DurabilityCheck, stored_events
 from refold.scenarios.monitors.effects import EffectsMonitor
+from refold.scenarios.monitors.reader import Keyed, SessionReader
 from refold.scenarios.plan.world import World
 from refold.sessions.outcome import Cancelled, RunResult
 
@@ -82,12 +74,10 @@ class FaultCoverage:
         self._times: Counter[tuple[str, Situation]] = Counter()
 
     def add(self, fault: AnyFault, situations: Iterable[Situation]) -> None:
-        """Count a fault that has happened."""
         for situation in situations:
             self._times[type(fault).__name__, situation] += 1
 
     def counted(self) -> tuple[FaultCount, ...]:
-        """Return all that was counted, in order of fault and situation."""
         return tuple(FaultCount(fault, situation, times) for (fault, situation), times in sorted(self._times.items()))
 
 
@@ -148,41 +138,30 @@ class Monitor:
     def __init__(self, world: World) -> None:
         self._world = world
         self._checkers: dict[str, SessionChecker] = {}
-        self._versions: dict[str, int] = {}
-        self._ends: dict[tuple[str, str], int] = {}
-        """Version of the terminal event, by session and run."""
-        self._begun: set[tuple[str, str]] = set()
-        """The calls whose bodies may have begun, by session and call."""
-        self._allowed_again: Counter[tuple[str, str]] = Counter()
-        """How often a person allowed such a call once more."""
-        self._cancelled: dict[tuple[str, str], int] = {}
-        """Version of the last order to cancel a run, begun or not, by session and run."""
+        self._log = SessionReader(world)
         self._durability = DurabilityCheck()
-        self._taken: Counter[tuple[str, str, str | None]] = Counter()
         self.broken: list[Broken] = []
         self.exercised: set[str] = set()
         """The rules that something was checked for."""
         self.fault_coverage = FaultCoverage()
         self._lives: dict[str, int] = {}
         """In which life of the process each session's last event was recorded."""
-        self.effects = EffectsMonitor(world, self.note, self.exercised)
+        self.effects = EffectsMonitor(world, self._log, self.note, self.exercised)
         self.shows_all = False
         """Whether models are shown whole histories, as they are."""
         self.summary_prompt: str | None = None
         """What a model is told that is to summarise, which is asked beside the one that answers."""
 
     def note(self, rule: str, stream: str, message: str) -> None:
-        """Note a broken promise."""
         self.broken.append(Broken(rule, stream, self._world.now_s(), message))
 
     async def committed(self, batches: Sequence[EncodedBatch], appended: Sequence[Appended]) -> None:
-        """Check what has just become durable."""
         self._durability.acknowledged(appended)
         for batch, place in zip(batches, appended, strict=True):
             stream = batch.stream
             if kind_and_identifier(stream)[0] != SESSION_KIND:
                 continue
-            if batch.expected_version == self._versions.get(stream, 0):
+            if batch.expected_version == self._log.versions.get(stream, 0):
                 self._observe(stream, stored_events(batch, place))
             else:
                 await self._catch_up(stream)
@@ -191,13 +170,13 @@ class Monitor:
     async def _catch_up(self, stream: str) -> None:
         """Look at what is in the log although the process was told that its append had failed."""
         with suppress(PersistenceError):  # Then it is seen after the next commit.
-            after = self._versions.get(stream, 0)
+            after = self._log.versions.get(stream, 0)
             self._observe(stream, await self._world.disk.read_stream(stream, after_version=after))
 
     def seen(self, stored: Sequence[StoredEvent]) -> None:
         """Look at what the process reads of a stream, of which it may not have been told when it appended it."""
         if stored and kind_and_identifier(stored[0].stream)[0] == SESSION_KIND:
-            next_version = self._versions.get(stored[0].stream, 0) + 1
+            next_version = self._log.versions.get(stored[0].stream, 0) + 1
             new = [item for item in stored if item.version >= next_version]
             if new and new[0].version == next_version:
                 self._observe(new[0].stream, new)
@@ -214,7 +193,7 @@ class Monitor:
             self.note("DURABLE", stream, message)
         for stream in dict.fromkeys(event.stream for event in events):
             if kind_and_identifier(stream)[0] == SESSION_KIND:
-                after = self._versions.get(stream, 0)
+                after = self._log.versions.get(stream, 0)
                 self._observe(stream, [event for event in events if event.stream == stream and event.version > after])
 
     def _observe(self, stream: str, stored: Sequence[StoredEvent]) -> None:
@@ -225,18 +204,10 @@ class Monitor:
             event = SESSION_CODEC.decode(item)
             for violation in checker.observe(event):
                 self.note(violation.invariant, stream, f"version {item.version}: {violation.message}")
-            self.effects.observe(identifier, item, event)
-            if isinstance(event, InputQueued | CancelRequested | HistoryCleared) and event.key is not None:
-                self._check_once(stream, event)
-            if isinstance(event, CancelRequested):
-                self._cancelled[identifier, event.run] = item.version
-            if isinstance(event, RunCompleted | RunFailed | RunCancelled):
-                self._ends[identifier, event.run] = item.version
-            if isinstance(event, ToolCallStarted):
-                self._begun.add((identifier, event.call))
-            if isinstance(event, ToolApprovalDecided) and event.allowed and (identifier, event.call) in self._begun:
-                self._allowed_again[identifier, event.call] += 1
-            self._versions[stream] = item.version
+            self._log.read(identifier, item, event)
+            self.effects.observe(identifier, item.version, event)
+            if isinstance(event, Keyed) and self._log.taken[stream, type(event).__name__, event.key] > 1:
+                self.note("ONCE", stream, f"what was said under the key {event.key!r} was taken twice")
             self._lives.setdefault(stream, self._world.life - 1)
 
     def met(self, fault: AnyFault, sessions: Collection[str] | None) -> None:
@@ -253,28 +224,21 @@ class Monitor:
         """Return the sessions in which something has happened, those of subagents too."""
         return [stream.partition("/")[2] for stream in self._lives]
 
-    def _check_once(self, stream: str, event: InputQueued | CancelRequested | HistoryCleared) -> None:
-        """Check that what is said under a key is taken once, however often it is delivered."""
-        place = (stream, type(event).__name__, event.key)
-        self._taken[place] += 1
-        if self._taken[place] > 1:
-            self.note("ONCE", stream, f"what was said under the key {event.key!r} was taken twice")
-
     async def cleared(self, session: str, key: str) -> None:
         """Check that the log has what somebody outside is told, that a conversation begins anew."""
         stream = stream_name(SESSION_KIND, session)
         self.exercised.add("INV5")
-        place = (stream, HistoryCleared.__name__, key)
-        if not self._taken[place]:
+        place = (stream, ev.HistoryCleared.__name__, key)
+        if not self._log.taken[place]:
             await self._catch_up(stream)
-        if not self._taken[place]:
+        if not self._log.taken[place]:
             self.note(
                 "INV5", stream, f"the conversation was told as cleared under {key!r} and the log has no sign of it"
             )
 
     async def look_for(self, session: str, result: RunResult) -> None:
         """See the end of a run that is in the log although the process was told that its append had failed."""
-        if (session, result.run) not in self._ends:
+        if (session, result.run) not in self._log.ends:
             await self._catch_up(stream_name(SESSION_KIND, session))
 
     def told(self, session: str, result: RunResult, life: int) -> None:
@@ -282,18 +246,18 @@ class Monitor:
         stream = stream_name(SESSION_KIND, session)
         self.exercised.update(("INV5", "INV7"))
         self.effects.told(session, result)
-        end = self._ends.get((session, result.run))
-        if end is None and (session, result.run) in self._cancelled and isinstance(result.outcome, Cancelled):
+        end = self._log.ends.get((session, result.run))
+        if end is None and (session, result.run) in self._log.cancelled and isinstance(result.outcome, Cancelled):
             # Its turn is still to come, and whoever said it need not wait for that.
-            self._durability.told(stream, self._cancelled[session, result.run])
+            self._durability.told(stream, self._log.cancelled[session, result.run])
             return
         if end is None:
             self.note("INV5", stream, f"{result.run} was told as {result.outcome} and the log has no end of it")
             return
-        self._durability.told(stream, end)
+        self._durability.told(stream, end.version)
         # Who has lost the log tells what it reads there, and knows nothing of another process.
         for body in self._world.running_bodies(session) if life == self._world.life else ():
-            if version_of_call(body.call) <= end and not body.ignores_cancellation:
+            if version_of_call(body.call) <= end.version and not body.ignores_cancellation:
                 going_on = f"{body.tool.name} of {body.call} goes on"
                 self.note("INV7", stream, f"{result.run} was told as over while {going_on}")
 
@@ -306,7 +270,7 @@ class Monitor:
                 self.exercised.add("ONCE")
                 begun[body.session, body.call] += 1
         for (session, call), times in begun.items():
-            if times > 1 + self._allowed_again[session, call]:
+            if times > 1 + self._log.allowed_again[session, call]:
                 self.note("ONCE", stream_name(SESSION_KIND, session), f"the body of {call} has begun {times} times")
 
     def asked(self, request: ModelRequest) -> list[str]:
@@ -344,14 +308,12 @@ class Monitor:
             self.note("INV6", stream, f"a model is shown {len(shown)} messages, and the log has {len(history)}")
 
     def said(self, request: ModelRequest, answer: ModelResponse) -> None:
-        """See what a model is about to say."""
         for session in sessions_of(request):
             self.effects.results.said(session, answer)
 
     def answered(
         self, request: ModelRequest, life: int, said: ModelResponse | ProviderError | None, begun: bool
     ) -> None:
-        """See what came of a request."""
         if request.system_prompt == self.summary_prompt:
             return
         self.effects.model_ended(sessions_of(request), life, said, begun=begun)
@@ -374,7 +336,6 @@ def marks_in(content: Sequence[object]) -> list[str]:
 
 
 def version_of_call(call: str) -> int:
-    """Return the version of the answer that a call's id names."""
     return int(call.split("_")[1])
 
 

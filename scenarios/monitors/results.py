@@ -12,31 +12,16 @@ Read `refold.scenarios.monitors.effects` first, which passes on what it sees. Th
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Literal
 
 from refold.events.core.content import TextBlock
 from refold.events.core.errors import ProviderError
-from refold.events.core.ids import RunId, stream_name
+from refold.events.core.ids import stream_name
 from refold.events.model.messages import ModelResponse, Usage
+from refold.events.session import events as ev
 from refold.events.session.core import SESSION_KIND
-from refold.events.session.events import (
-    InputQueued,
-    ModelFailed,
-    ModelInterrupted,
-    ModelResponded,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    SessionEvent,
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolResultLate,
-)
-from refold.events.session.state import run_of_input
 from refold.scenarios.faults import AppendIsSlow, DuplicateInput, LateReply
-from refold.scenarios.plan.world import SIGNS, Body, World
+from refold.scenarios.monitors.reader import How, SessionReader, plain_text
+from refold.scenarios.plan.world import Body, World
 
 RECORDED_S = 120.0
 """A process that lives for so many more virtual seconds has recorded what its work has brought."""
@@ -47,12 +32,6 @@ AT_ONCE_S = 0.5
 CANCELLED_S = 30.0
 """Within so many virtual seconds a run ends that nobody waits for any more."""
 
-MADE_UP = ("cancelled", "denied", "timeout", "crashed", "truncated", "invalid_arguments", "not_found", "shed")
-"""Kinds of results that no body brought."""
-
-End = Literal["by itself", "cancelled", "too late"]
-"""How a run ended."""
-
 _Answer = tuple[str, str, tuple[str, ...], Usage]
 """What is compared of an answer: whose it is, its text, the tools that it calls, and what it cost."""
 
@@ -62,12 +41,16 @@ class ResultsMonitor:
 
     Args:
         world: whose time is looked at.
+        log: what the logs say.
         wrong: takes what is wrong: the rule, the session and a message.
         exercised: takes the rules that something was checked for.
     """
 
-    def __init__(self, world: World, wrong: Callable[[str, str, str], object], exercised: set[str]) -> None:
+    def __init__(
+        self, world: World, log: SessionReader, wrong: Callable[[str, str, str], object], exercised: set[str]
+    ) -> None:
         self._world = world
+        self._log = log
         self._wrong = wrong
         self._exercised = exercised
         self.one_model = True
@@ -78,67 +61,35 @@ class ResultsMonitor:
         """Whether what bodies bring is recorded, since no middleware stands between that may fail."""
         self._lives_ended_s: dict[int, float] = {}
         self._bodies: list[Body] = []
-        self._brought: Counter[tuple[str, str]] = Counter()
         self._answers: set[_Answer] = set()
         self._heard: set[str] = set()
         """The sessions whose answers are heard: those of subagents are not."""
         self._given: list[tuple[_Answer, float, int]] = []
         self._recorded: Counter[_Answer] = Counter()
-        self._overtaken: set[tuple[str, str]] = set()
-        """Texts of answers that came when another one had come already, by session; parts of texts, too."""
         self._failures: list[tuple[str, float, int, str, bool]] = []
-        self._failed: Counter[tuple[str, str, bool]] = Counter()
         self._cut: list[tuple[str, float, int]] = []
-        self._interrupted: Counter[str] = Counter()
         self._said: dict[tuple[str, str], bool] = {}
         """What a person has said of a call, as far as it was heard here."""
-        self._asked_about: dict[tuple[str, str], str] = {}
-        """The tools of calls that somebody was asked about."""
-        self._allowed: set[tuple[str, str]] = set()
-        """Calls, and tools for always, that the log says somebody has allowed."""
-        self._runs: dict[tuple[str, str], RunId] = {}
-        self._ends: dict[tuple[str, str], tuple[End, float]] = {}
         self._given_up: list[tuple[str, str, float, int]] = []
 
-    def observe(self, session: str, version: int, event: SessionEvent) -> None:
-        """See one event that has just become durable."""
+    def observe(self, session: str, version: int, event: ev.SessionEvent) -> None:
         match event:
-            case ToolApprovalRequested():
-                self._asked_about[session, event.call] = event.tool
-            case ToolApprovalDecided() if event.allowed:
-                if not self._said.get((session, event.call), True):
-                    self._wrong("APPROVAL", session, f"version {version} allows {event.call}, which was denied")
-                allowed = self._asked_about.get((session, event.call), "") if event.always else event.call
-                self._allowed.update({(session, event.call), (session, allowed)})
-            case ToolCallCompleted() | ToolResultLate():
-                self._brought[session, event.call] += 1
-            case ToolCallFailed() if event.kind not in MADE_UP:
-                self._brought[session, event.call] += 1
-            case ModelInterrupted():
-                self._interrupted[session] += 1
-                self._overtaken.add((session, _text(event.content)))
-            case ModelFailed():
-                self._failed[session, event.kind, event.retryable] += 1
-            case ModelResponded() if version > self._world.recorded.get(stream_name(SESSION_KIND, session), 0):
+            case ev.ToolApprovalDecided() if event.allowed and not self._said.get((session, event.call), True):
+                self._wrong("APPROVAL", session, f"version {version} allows {event.call}, which was denied")
+            case ev.ModelResponded() if version > self._world.recorded.get(stream_name(SESSION_KIND, session), 0):
                 self._check_answer(session, version, event)
-            case InputQueued(key=str(key)):
-                self._runs[session, key] = run_of_input(version)
-            case RunCompleted() | RunFailed() | RunCancelled():
-                self._ends[session, event.run] = (_end(event), self._world.now_s())
             case _:
                 return
 
     def begun(self, body: Body) -> None:
-        """See that a tool's body begins."""
         self._bodies.append(body)
         if body.tool.tier != "confirm" or stream_name(SESSION_KIND, body.session) in self._world.recorded:
             return  # What was allowed before the simulation began is not known here.
         self._exercised.add("APPROVAL")
-        if not self._allowed & {(body.session, body.call), (body.session, body.tool.name)}:
+        if not self._log.allowed & {(body.session, body.call), (body.session, body.tool.name)}:
             self._wrong("APPROVAL", body.session, f"{body.tool.name} of {body.call} begins, which nobody has allowed")
 
     def decided(self, session: str, call: str, *, allowed: bool) -> None:
-        """See what a person says of a call."""
         self._said[session, call] = allowed
 
     def given_up(self, session: str, key: str) -> None:
@@ -146,7 +97,6 @@ class ResultsMonitor:
         self._given_up.append((session, key, self._world.now_s(), self._world.life))
 
     def said(self, session: str, answer: ModelResponse) -> None:
-        """See what a model is about to say."""
         self._heard.add(session)
         self._answers.add(_answer(session, answer))
 
@@ -171,28 +121,27 @@ class ResultsMonitor:
                 self._cut.append((session, *place))
 
     def life_over(self, life: int) -> None:
-        """See that a process is gone."""
         self._lives_ended_s[life] = self._world.now_s()
 
     def over(self) -> None:
-        """Look back, once all is over."""
         for body in self._bodies if self.results_as_brought else ():
             if body.returned and body.ended_s is not None and self._had_time(body.life, body.ended_s):
                 self._exercised.add("EVIDENCE")
-                if not self._brought[body.session, body.call]:
+                if not self._log.brought[body.session, body.call]:
                     self._wrong("EVIDENCE", body.session, f"what the body of {body.call} brought is not in the log")
         self._check_failures()
         self._check_given()
         twice = any(isinstance(fault, DuplicateInput) for fault in self._world.plan.happened())
         for session, key, given_up_s, life in () if twice else self._given_up:  # Then there is another caller.
-            run = self._runs.get((session, key))
+            run = self._log.runs.get((session, key))
             if run is None or not self._had_time(life, given_up_s):
                 continue  # It was refused, or the process was gone.
             self._exercised.add("CANCEL")
-            end, ended_s = self._ends.get((session, run), ("by itself", float("inf")))
+            end = self._log.ends.get((session, run))
+            ended_s = end.at_s if end is not None else float("inf")
             if any(given_up_s <= at_s <= ended_s for at_s in self._world.plan.log_failed_s):
                 continue  # What was done by then may have been recorded first.
-            if end != "cancelled" and ended_s > given_up_s + CANCELLED_S:
+            if (end is None or end.how != "cancelled") and ended_s > given_up_s + CANCELLED_S:
                 self._wrong("CANCEL", session, f"the caller of {run} has given up, and it is not cancelled")
 
     def _had_time(self, life: int, since_s: float) -> bool:
@@ -206,14 +155,14 @@ class ResultsMonitor:
         happened = self._world.plan.happened()
         return sum(fault.seconds for fault in happened if isinstance(fault, LateReply | AppendIsSlow))
 
-    def _ended_at(self, session: str, at_s: float, *how: End) -> bool:
+    def _ended_at(self, session: str, at_s: float, *how: How) -> bool:
         """Return whether a run's end may have met or overtaken what came at a time: nobody wants that any more."""
-        ends = (end for (of, _), end in self._ends.items() if of == session)
+        ends = (end for (of, _), end in self._log.ends.items() if of == session)
         recorded_s = max([at_s, *(failed_s + RECORDED_S for failed_s in self._world.plan.log_failed_s)])
         known_s = recorded_s + self._late_s() + AT_ONCE_S
-        return any(end in how and at_s - AT_ONCE_S <= ended_s <= known_s for end, ended_s in ends)
+        return any(end.how in how and at_s - AT_ONCE_S <= end.at_s <= known_s for end in ends)
 
-    def _check_answer(self, session: str, version: int, event: ModelResponded) -> None:
+    def _check_answer(self, session: str, version: int, event: ev.ModelResponded) -> None:
         if session not in self._heard or not self.as_said:
             return
         self._exercised.add("EVIDENCE")
@@ -229,7 +178,7 @@ class ResultsMonitor:
         )
         for answer, times in given.items():
             self._exercised.add("EVIDENCE")
-            if self._recorded[answer] < times and answer[:2] not in self._overtaken:
+            if self._recorded[answer] < times and answer[:2] not in self._log.overtaken:
                 self._wrong("EVIDENCE", answer[0], f"an answer of a model is not in the log: {answer[1]!r:.80}")
 
     def _check_failures(self) -> None:
@@ -240,32 +189,17 @@ class ResultsMonitor:
         )
         for (session, kind, retryable), times in happened.items():
             self._exercised.add("EVIDENCE")
-            if self._failed[session, kind, retryable] < times:
+            if self._log.failed[session, kind, retryable] < times:
                 word = "retryable" if retryable else "final"
                 self._wrong("EVIDENCE", session, f"the log lacks one of {times} {word} failures of the kind {kind!r}")
         cuts = Counter(session for session, cut_s, life in self._cut if self._had_time(life, cut_s))
         for session, times in cuts.items():
             self._exercised.add("EVIDENCE")
-            if self._interrupted[session] < times:
-                signs = f"the log has signs of {self._interrupted[session]}"
+            if self._log.interrupted[session] < times:
+                signs = f"the log has signs of {self._log.interrupted[session]}"
                 self._wrong("EVIDENCE", session, f"{times} answers were cut off after their first piece, and {signs}")
 
 
-def _answer(session: str, answer: ModelResponse | ModelResponded) -> _Answer:
+def _answer(session: str, answer: ModelResponse | ev.ModelResponded) -> _Answer:
     names = tuple(str(getattr(block, "name", "")) for block in answer.content if not isinstance(block, TextBlock))
-    return session, _text(answer.content), names, answer.usage
-
-
-def _end(event: RunCompleted | RunFailed | RunCancelled) -> End:
-    match event:
-        case RunCancelled():
-            return "cancelled"
-        case RunFailed(kind="run_timeout"):
-            return "too late"
-        case _:
-            return "by itself"
-
-
-def _text(content: Sequence[object]) -> str:
-    # On the wire texts get some signs of several bytes, which may be cut into pieces.
-    return "".join(block.text.replace(SIGNS, "") for block in content if isinstance(block, TextBlock))
+    return session, plain_text(answer.content), names, answer.usage

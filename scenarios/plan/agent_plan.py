@@ -19,7 +19,7 @@ from refold.agents.agent import Agent
 from refold.events.core.errors import ToolError
 from refold.events.model.configuration import AgentConfig, EffectClass, Tier
 from refold.events.model.retry import RetryPolicy
-from refold.events.session.events import Ask, Deny, Judgement, ProposedCall
+from refold.events.session import events as ev
 from refold.providers.scripted import ScriptedProvider
 from refold.tools.tool import Tool, tool
 
@@ -151,14 +151,14 @@ def _result(behaviour: Behaviour, ctx: ToolContext[object], arguments: dict[str,
 
 
 def _policy(kind: PolicyKind) -> Policy | None:
-    def judge(call: ProposedCall) -> Judgement | None:
+    def judge(call: ev.ProposedCall) -> ev.Judgement | None:
         match kind:
             case "denies":
-                return Deny(reason="nobody may")
+                return ev.Deny(reason="nobody may")
             case "asks":
-                return Ask(reason="somebody should know")
+                return ev.Ask(reason="somebody should know")
             case "depends":
-                return (None, Ask(), Deny())[len(str(call.input)) % 3]
+                return (None, ev.Ask(), ev.Deny())[len(str(call.input)) % 3]
             case "breaks":
                 raise ZeroDivisionError("a bug in the policy")
             case "none":

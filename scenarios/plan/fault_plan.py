@@ -133,23 +133,18 @@ class FaultPlan:
         ]
 
     def timed(self) -> list[Timed]:
-        """Return the faults that wait for their moment."""
         return [fault for fault in self._planned if isinstance(fault, Timed) and not self.has_happened(fault)]
 
     def has_happened(self, fault: AnyFault) -> bool:
-        """Tell whether a fault of the plan has happened."""
         return id(fault) in self._happened
 
     def times(self) -> dict[str, int]:
-        """Return how often faults of each kind have happened, by the names of the kinds."""
         return dict(sorted(self._times.items()))
 
     def happened(self) -> tuple[AnyFault, ...]:
-        """Return the faults that have happened, in the order of the plan."""
         return tuple(fault for fault in self._planned if id(fault) in self._happened)
 
     def operations(self) -> dict[str, int]:
-        """Return how many operations of each kind there were."""
         return dict(sorted(self._counts.items()))
 
 

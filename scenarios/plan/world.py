@@ -116,7 +116,6 @@ class World:
         self.dying = True
 
     def is_calm(self) -> bool:
-        """Return whether nothing goes wrong any more."""
         return self.calm or self.now_s() >= self.scenario.calm_s
 
     def chance(self, name: str) -> random.Random:
@@ -141,19 +140,15 @@ class SimulatedClock:
         self._set_by_us = 0
 
     def now_us(self) -> int:
-        """Return microseconds since the epoch, UTC."""
         return self._world.epoch_us + round(self._world.now_s() * 1_000_000) + self._set_by_us
 
     def monotonic_s(self) -> float:
-        """Return virtual seconds since the simulation began."""
         return self._world.now_s()
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer:
-        """Set a timer of the loop."""
         return asyncio.get_running_loop().call_later(delay_s, callback)
 
     async def sleep(self, delay_s: float) -> None:
-        """Return after so many virtual seconds."""
         await asyncio.sleep(delay_s)
 
     def jump(self, seconds: float) -> None:

@@ -66,7 +66,6 @@ class SimulatedHost:
         self._refused = refused
 
     def respond(self, target: str, body: bytes) -> Sequence[Sent]:
-        """Return what is sent for a request."""
         chance = self._world.chance("wire")
         try:
             if target != PATHS[self._wire]:
@@ -100,7 +99,6 @@ class SimulatedHost:
         return self._page(fault.status, refusal("api_error", f"It failed on the key {KEY}.", self._wire), 0.1)
 
     def _refusal(self, error: ProviderError) -> list[Sent]:
-        """Return what the model's own refusal is on the wire."""
         if error.kind == "malformed":
             return self._page(200, b"{", 0.1)
         if error.kind not in REFUSALS:
@@ -197,7 +195,6 @@ def _cut(data: bytes, parts: list[bytes], chosen: float, chance: random.Random) 
 
 
 def _halves(sent: list[Sent]) -> tuple[list[Sent], list[Sent]]:
-    """Return the first half of what is sent, and the second."""
     left = sum(len(data) for _, data in sent if isinstance(data, bytes)) // 2
     for place, (pause_s, data) in enumerate(sent):
         if not isinstance(data, bytes):

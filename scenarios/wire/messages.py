@@ -196,14 +196,12 @@ def streamed(answer: ModelResponse, ids: Sequence[str], wire: Wire) -> AnswerInE
 
 
 def refusal(kind: str, message: str, wire: Wire) -> bytes:
-    """Return the body of a response whose status is an error's."""
     if wire == "openai":
         return _json({"error": {"message": message, "type": kind, "param": None, "code": None}})
     return _json({"type": "error", "error": {"type": kind, "message": message}})
 
 
 def event(value: object, name: str | None = None) -> bytes:
-    """Return one Server-Sent Event."""
     data = value.encode() if isinstance(value, str) else _json(value)
     head = b"" if name is None else b"event: " + name.encode() + b"\n"
     return head + b"data: " + data + b"\n\n"

@@ -32,9 +32,7 @@ Sent: TypeAlias = tuple[float, bytes | Cut]
 class Host(Protocol):
     """Answers requests."""
 
-    def respond(self, target: str, body: bytes) -> Sequence[Sent]:
-        """Return what is sent for a request."""
-        ...
+    def respond(self, target: str, body: bytes) -> Sequence[Sent]: ...
 
 
 class SimulatedNetwork:

@@ -231,7 +231,6 @@ class SimulatedDisk:
             monitor.note("INV7", "", f"a closed store leaves {self._attached.open_files} files open")
 
     def look(self, looking: Coroutine[Any, Any, T]) -> T:
-        """Look at the log that the last life has left, without faults."""
         loop = SimulatedLoop(time_s=self._world.now_s())
         asyncio.set_event_loop(loop)
         self.begin_life(faults_happen=False)
@@ -317,7 +316,6 @@ class SimulatedDisk:
             raise PersistenceError(f"{os.fspath(path)} cannot be made: {error.strerror}") from error
 
     def remove(self) -> None:
-        """Remove all files."""
         shutil.rmtree(self._root, ignore_errors=True)
 
     def _folder(self) -> Path:
@@ -397,7 +395,6 @@ def _outlives_process(name: str) -> bool:
 
 
 def _inode(path: str | Path) -> int:
-    """Return the number of the file at a path, or 0 if there is none."""
     try:
         return os.lstat(path).st_ino
     except FileNotFoundError:

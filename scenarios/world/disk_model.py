@@ -56,7 +56,6 @@ class DiskImage:
         self._made: dict[str, bytes | bytearray] = {}
 
     def content(self, name: str) -> bytes | bytearray:
-        """Return what a file holds."""
         made = self._made.get(name)
         if made is None:
             made, writes = self._sources[name]
@@ -68,7 +67,6 @@ class DiskImage:
 
     @property
     def files(self) -> Mapping[str, bytes | bytearray]:
-        """Content of each file by its name."""
         return {name: self.content(name) for name in self.parts}
 
     @property

@@ -107,7 +107,6 @@ def _waits_for_its_next_turn(run: Run) -> bool:
 
 
 def _said_of(task: asyncio.Task[Any]) -> str:
-    """Return a task's name, and what it runs."""
     runs = getattr(task.get_coro(), "__qualname__", None)
     return f"{task.get_name()} ({runs})" if runs else task.get_name()
 

@@ -74,7 +74,6 @@ class FairSchedule:
     """Everything in the order in which it became ready."""
 
     def choose(self, ready: int) -> int:
-        """Return 0."""
         return 0
 
 
@@ -89,7 +88,6 @@ class SeededSchedule:
         self._random = random.Random(f"schedule {seed}")
 
     def choose(self, ready: int) -> int:
-        """Return a place, each as likely as the others."""
         return self._random.randrange(ready)
 
 
@@ -167,11 +165,9 @@ class SimulatedLoop(base_events.BaseEventLoop):
         return self._numbers
 
     def time(self) -> float:
-        """Return the virtual time in seconds."""
         return self._time_s
 
     def create_future(self) -> asyncio.Future[Any]:
-        """Return a future that hashes by the order in which it was made."""
         return _Future(loop=self)
 
     def _run_once(self) -> None:

@@ -58,7 +58,6 @@ class SimulatedModel:
         self._steps = steps
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return an answer after some time."""
         said: ModelResponse | ProviderError | None = None
         try:
             answer, delay_s, cut = self._heard(request)
@@ -74,7 +73,6 @@ class SimulatedModel:
             self._world.on_answer(request, self._life, said, False)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
-        """Yield an answer piece by piece."""
         said: ModelResponse | ProviderError | None = None
         begun = False
         try:

@@ -144,11 +144,9 @@ class SimulatedProcess:
         self._loop.create_task(work(self._runtime), name=name)
 
     def advance(self, seconds: float) -> None:
-        """Let virtual time pass."""
         self.do(lambda _: asyncio.sleep(seconds))
 
     def crash(self) -> None:
-        """Let the process die, and start the next one."""
         self.end()
         self.start()
 
@@ -159,7 +157,6 @@ class SimulatedProcess:
         return left or []
 
     def calm_down(self) -> None:
-        """Let no fault happen any more."""
         self.world.calm = True
 
     def _try_to_start(self) -> bool:

@@ -164,7 +164,6 @@ class SimulatedStore:
 
 
 def sessions_in(streams: Iterable[str]) -> list[str]:
-    """Return the ids of the sessions among some streams."""
     found = (kind_and_identifier(stream) for stream in streams)
     return [identifier for kind, identifier in found if kind == SESSION_KIND]
 

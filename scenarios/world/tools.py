@@ -28,7 +28,6 @@ GARBAGE = {"number": math.nan, "text": "half a \ud83d character", "deep": [{"set
 
 
 def simulated_tools(tools: Sequence[Tool[..., object]], world: World, agent: AgentId) -> tuple[Tool[..., object], ...]:
-    """Return an agent's tools as the simulated process has them."""
     return tuple(_simulated(tool, world, agent) for tool in tools)
 
 

@@ -39,8 +39,8 @@ from refold.events.session.core import SESSION_CODEC, SESSION_CORE, fold
 from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, RunStarted, SessionEvent, Verdict
 from refold.events.session.invariants import SessionChecker, check_state
 from refold.events.session.state import SessionState
-from tests.selfcheck.exhaustive.enabled_commands import TOOL_NAMES, Move, Moves
-from tests.selfcheck.exhaustive.log_reader import Witness
+from tests.selfcheck.exhaustive.enabled_commands import TOOL_NAMES, EnabledCommands, Move
+from tests.selfcheck.exhaustive.log_reader import ObservedSession
 from tests.selfcheck.exhaustive.properties import Properties
 from tests.selfcheck.exhaustive.rules import RULES, Rule
 from tests.selfcheck.exhaustive.scope import STREAM, UNHEARD_OF, Scope
@@ -129,9 +129,9 @@ class Life:
         self._core = core
         self._state = core.initial()
         scope = _scope(self._random)
-        self._moves = Moves(scope)
+        self._moves = EnabledCommands(scope)
         self._promises = Properties(self._moves.configuration)
-        self._witness, self._checker = Witness(), SessionChecker(STREAM)
+        self._observed, self._checker = ObservedSession(), SessionChecker(STREAM)
         self._now = BEGAN_AT
         self._begun_at, self._waited_us = 0, 0
         self._waiting_since: int | None = None
@@ -184,8 +184,8 @@ class Life:
         if self._random.random() < 0.15:
             return Move(self._invented())
         kinds: defaultdict[str, list[Move]] = defaultdict(list)
-        full = len(self._witness.runs) + len(self._witness.scheduled) >= UNFINISHED_MAX
-        for move in self._moves.after(self._witness):
+        full = len(self._observed.runs) + len(self._observed.scheduled) >= UNFINISHED_MAX
+        for move in self._moves.after(self._observed):
             if not (full and type(move.command) is commands.SendInput and move.must_happen):
                 kinds[type(move.command).__name__].append(move)
         moves = kinds[self._random.choices(list(kinds), [WEIGHTS[kind] for kind in kinds])[0]]
@@ -194,32 +194,32 @@ class Life:
 
     def _invented(self) -> commands.SessionCommand:
         """Return a command that no scope knows: keys in plenty, long answers, odd results, broken histories."""
-        draw, witness = self._random, self._witness
+        draw, observed = self._random, self._observed
         key = draw.choice(self._keys)
         match draw.randrange(8):
-            case 0 if len(witness.runs) + len(witness.scheduled) < UNFINISHED_MAX:
+            case 0 if len(observed.runs) + len(observed.scheduled) < UNFINISHED_MAX:
                 content = draw.sample((TextBlock(text="Hello"), TextBlock(text=" "), TextBlock(text="\0é😀")), 2)
                 later = self._now + draw.randrange(100) if draw.random() < 0.3 else None
                 now, stepwise = later is None and draw.random() < 0.5, draw.random() < 0.1
                 return commands.SendInput(content=tuple(content), key=key, now=now, stepwise=stepwise, due_at=later)
             case 1:
-                return commands.CancelRun(run=draw.choice([*witness.runs, None]), key=key)
-            case 2 if witness.calls:
+                return commands.CancelRun(run=draw.choice([*observed.runs, None]), key=key)
+            case 2 if observed.calls:
                 always = draw.random() < 0.3
                 allowed = always or draw.random() < 0.5
                 return commands.DecideApproval(
-                    call=draw.choice(list(witness.calls)), allowed=allowed, always=always, key=key
+                    call=draw.choice(list(observed.calls)), allowed=allowed, always=always, key=key
                 )
             case 3:
                 return commands.ImportHistory(messages=_broken_history(draw), key=draw.choice((key, None)))
-            case 4 if witness.calls:
-                call, kind = draw.choice(list(witness.calls)), draw.choice((None, *get_args(ErrorKind)))
+            case 4 if observed.calls:
+                call, kind = draw.choice(list(observed.calls)), draw.choice((None, *get_args(ErrorKind)))
                 results: tuple[ResultContent, ...] = draw.choice(((TextBlock(text=" "),), (IMAGE,), ()))
                 return commands.RecordToolResult(call=call, content=results, kind=kind, ends_run=draw.random() < 0.2)
-            case 5 if witness.open_run is not None:
-                turn, wait_s = draw.choice((1, witness.runs[witness.open_run].turn)), draw.choice((None, 1.5, 1e9))
+            case 5 if observed.open_run is not None:
+                turn, wait_s = draw.choice((1, observed.runs[observed.open_run].turn)), draw.choice((None, 1.5, 1e9))
                 return commands.RecordModelFailure(
-                    run=witness.open_run,
+                    run=observed.open_run,
                     turn=turn,
                     kind=draw.choice(("server", "agent_loop")),
                     message="",
@@ -231,7 +231,7 @@ class Life:
 
     def _long_answer(self) -> commands.SessionCommand:
         draw = self._random
-        run = self._witness.open_run
+        run = self._observed.open_run
         if run is None:
             return commands.ResumeRun(tools=TOOL_NAMES)
         content: list[AnswerContent] = []
@@ -242,7 +242,7 @@ class Life:
         stops: tuple[StopReason, ...] = ("tool_use", "tool_use", "tool_use", *get_args(StopReason))
         return commands.RecordModelResponse(
             run=run,
-            turn=self._witness.runs[run].turn,
+            turn=self._observed.runs[run].turn,
             content=tuple(content),
             stop_reason=draw.choice(stops),
             usage=Usage(input_tokens=1),
@@ -281,13 +281,13 @@ class Life:
         effects = self._core.pending(self._state)
         self.pending.append([effect.key for effect in effects])
         for rule, message in (
-            *self._promises.read(self._witness, batch),
+            *self._promises.read(self._observed, batch),
             *self._promises.judge_history(shown, self._state.messages),
-            *self._promises.judge_work(self._witness, effects),
+            *self._promises.judge_work(self._observed, effects),
         ):
             raise Violated(rule, f"{message} (seed {self.seed}, step {self.steps}, version {len(self.log)})")
         self.met["INV0"] += 1
-        self.met["INV1"] += bool(self._witness.calls)
+        self.met["INV1"] += bool(self._observed.calls)
         self.met["INV2"] += any(isinstance(event, RunCompleted | RunFailed | RunCancelled) for event in batch)
         self.met["INV3"] += any(type(event) is RunStarted for event in batch)
         self._judge_deadline(batch, {effect.key: effect for effect in effects if isinstance(effect, WaitUntil)})
@@ -297,12 +297,12 @@ class Life:
         at = batch[-1].at
         if any(type(event) is RunStarted for event in batch):
             self._begun_at, self._waited_us, self._waiting_since = at, 0, None
-        if self._waiting_since is not None and not self._witness.awaits_person:
+        if self._waiting_since is not None and not self._observed.awaits_person:
             self._waited_us += at - self._waiting_since
             self._waiting_since = None
-        if self._waiting_since is None and self._witness.awaits_person:
+        if self._waiting_since is None and self._observed.awaits_person:
             self._waiting_since = at
-        if (wait := waits.get(f"deadline:{self._witness.open_run}")) is not None:
+        if (wait := waits.get(f"deadline:{self._observed.open_run}")) is not None:
             due_at = self._begun_at + self._waited_us + RUN_TIMEOUT_US
             self._expect("INV7", wait.due_at == due_at, f"{wait} is to be due at {due_at}")
 

@@ -15,8 +15,8 @@ async def sessions(log: LogArgument, as_json: JsonOption = False) -> int:
     """List the sessions of a log.
 
     They stand in order of their names. The status is how the last run ended (completed, failed, cancelled), or: idle,
-    no run yet; open, a run has work in flight, or will have once a runtime takes the log up; waiting, for an
-    approval or its next step; parked, until somebody decides; damaged, see `refold check`.
+    no run yet; open, a run has work in flight, or will have once a runtime opens the log; waiting, for an
+    approval or its next step; parked, until a person decides; damaged, see `refold check`.
 
     One that a call of a subagent began is listed with the session of that call, its parent.
 

@@ -55,7 +55,7 @@ async def show(
     causation}]}; of another stream the same with stream in place of session. With --request: {session, version,
     request: {model, system_prompt, messages, tools, ...}, recalled, prepared}. Times are microseconds since the epoch.
     """
-    from refold.inspection.log_reading import opened, other_stream
+    from refold.inspection.log_reading import opened, other_stream, session_head
 
     if request is not None:
         return await _request(log, session, request, as_json)
@@ -64,11 +64,13 @@ async def show(
     async with opened(log) as store:
         head = await other_stream(store, session)
         if head is not None:
-            return await _stream(store, head, at, as_json)
-    return await (_events(log, session, at, as_json) if events else _conversation(log, session, at, as_json))
+            return await _events(store, head, {"stream": head.stream}, at, as_json)
+        if events:
+            return await _events(store, await session_head(store, session), {"session": session}, at, as_json)
+    return await _conversation(log, session, at, as_json)
 
 
-async def _stream(store: "EventStore", head: "StreamHead", at: int | None, as_json: bool) -> int:
+async def _events(store: "EventStore", head: "StreamHead", name: dict[str, str], at: int | None, as_json: bool) -> int:
     from refold.inspection.session_view import checked_version
     from refold.inspection.tail import Following
 
@@ -77,7 +79,7 @@ async def _stream(store: "EventStore", head: "StreamHead", at: int | None, as_js
     stored = await store.read_stream(head.stream, limit=version)
     shown = [await following.read(event) for event in stored if event.version <= version]
     if as_json:
-        write_json({"stream": head.stream, "version": version, "last_version": head.version, "events": shown})
+        write_json({**name, "version": version, "last_version": head.version, "events": shown})
         return EXIT_OK
     rows = table("#VERSION", "TIME", "TYPE", "SUMMARY")
     for item in shown:
@@ -128,29 +130,5 @@ async def _request(log: Path, session: str, version: int, as_json: bool) -> int:
     rows.add_row("system", cell(asked.system_prompt, REQUEST_CHARACTERS))
     for message in asked.messages:
         rows.add_row(message.role, cell(content_words(message.content), REQUEST_CHARACTERS))
-    write_table(console(), rows)
-    return EXIT_OK
-
-
-async def _events(log: Path, session: str, at: int | None, as_json: bool) -> int:
-    from refold.events.session.core import SESSION_CODEC
-    from refold.inspection.log_reading import opened, session_head
-    from refold.inspection.session_view import checked_version
-    from refold.inspection.summaries import event_words
-
-    async with opened(log) as store:
-        head = await session_head(store, session)
-        version = checked_version(head, at)
-        stored = await store.read_stream(head.stream, limit=version)
-    recorded = SESSION_CODEC.recorded(event for event in stored if event.version <= version)
-    if as_json:
-        document = {"session": session, "version": version, "last_version": head.version, "events": recorded}
-        write_json(document)
-        return EXIT_OK
-    rows = table("#VERSION", "TIME", "TYPE", "SUMMARY")
-    for item in recorded:
-        tag = str(type(item.event).__struct_config__.tag)
-        words = cell(event_words(item.event), SUMMARY_CHARACTERS)
-        rows.add_row(str(item.version), time_words(item.time), tag.removeprefix("session."), words)
     write_table(console(), rows)
     return EXIT_OK

@@ -395,7 +395,7 @@ class Talk:
 
 
 INTERRUPTS: Final = signal.SIGURG
-"""Means nothing, and is ignored where nobody handles it."""
+"""Means nothing, and is ignored without a handler."""
 
 ATTEMPTS_MAX: Final = 100
 ATTEMPT_S: Final = 0.05

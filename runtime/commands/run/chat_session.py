@@ -177,7 +177,7 @@ class ChatSession:
         await session.decide(waiting.request.call, allow=allow, reason=reason, always=always)
 
     async def view(self) -> SessionView:
-        """Return the session as it is.
+        """Return the session as the log has it.
 
         Raises:
             ConfigError: nothing has been said in it yet.

@@ -1,8 +1,8 @@
 """One session while a command runs it: what `refold run`, `refold resume` and `refold chat` share.
 
 `session_run` opens a runtime on the log for one session, and lets Ctrl-C cancel and SIGTERM leave the run open.
-`SessionRun` then sends an input, or ends the runs that are open. The rule: nobody is here to decide about a call, so a
-run that waits for a person is left open and the runtime is closed.
+`SessionRun` then sends an input, or ends the runs that are open. The rule: no person is here to decide about a
+call, so a run that waits for one is left open and the runtime is closed.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ class SessionRun:
         self, runtime: AgentRuntime, session: Session, log: Path, cancel: CancellationToken, *, quiet: bool
     ) -> None:
         self.waits_for = ""
-        """What nobody is here to decide, so that the run is left open."""
+        """What the run waits for, so that it is left open."""
         self.results: list[RunResult] = []
         """Of the runs that `resume` has seen the ends of, oldest first."""
         self.left_open: RunId | None = None

@@ -30,7 +30,7 @@ LIVE_CAPACITY: Final = 10_000
 """How many pieces of an answer may wait to be shown."""
 
 INBOX_POLL_S: Final = 0.2
-"""How often it is looked for commands of other processes to the session."""
+"""How often the inbox is read for commands of other processes to the session."""
 
 
 _BEGIN_SEQUENCES: Final = "\x1b\x90\x98\x9b\x9d\x9e\x9f"
@@ -67,7 +67,7 @@ class LiveText:
         """Tell whether the last answer that was written is this one, all of it.
 
         Raises:
-            OSError: it could not be written, as into a pipe that nobody reads any more.
+            OSError: it could not be written, as into a pipe without a reader.
         """
         if self._failure is not None:
             raise self._failure
@@ -142,7 +142,7 @@ class CallLines:
 
 
 class ChildApprovals:
-    """Tells of calls below a session that wait for somebody's approval, and that no handler is asked about.
+    """Tells of calls below a session that wait for approval, and that no handler is asked about.
 
     Args:
         runtime: whose sessions they are.

@@ -1,4 +1,4 @@
-"""`refold approve LOG [SESSION [CALL]]`: a call that waits for somebody is allowed or denied, or all are listed."""
+"""`refold approve LOG [SESSION [CALL]]`: a call that waits for a person is allowed or denied, or all are listed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,7 +42,7 @@ async def approve(
     begun by the next runtime that owns the log, since a call that has begun and has no runtime is one that a crash
     interrupted.
 
-    Exits 1 if the call does not wait for approval, as where somebody else was quicker; 3 if the runtime that owns the
+    Exits 1 if the call does not wait for approval, as where another person was quicker; 3 if the runtime that owns the
     log does not take the command in time; it stays in the inbox then.
 
     JSON: {log, session, key, outcome: done | queued, version, new, run}. Of a list: {log, waiting: [{session, run,

@@ -31,7 +31,7 @@ async def cancel(
     """End a run of a session as cancelled.
 
     The runtime that owns the log does it; where none does, the log is changed directly. Calls that are open are
-    answered with `Cancelled by user`. A run that has ended stays as it is, and that is no error.
+    answered with `Cancelled by user`. A run that has ended is left alone, and that is no error.
 
     Exits 3 if the runtime that owns the log does not take the command in time; it stays in the inbox then.
 

@@ -1,4 +1,4 @@
-"""How the commands that change a session are given, and how it is told what came of them."""
+"""How the commands that change a session are given, and how their outcome is told."""
 
 import shlex
 from collections.abc import Sequence
@@ -35,11 +35,11 @@ async def given(
 
 
 def tell_given(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: bool = True) -> int:
-    """Write what came of a command, and return the exit code.
+    """Write the outcome of a command, and return the exit code.
 
     Args:
         log: as it was named.
-        what: came of it.
+        what: the outcome.
         words: what has happened if it is done.
         as_json: whether a program reads it.
         goes_on: whether there is work to be done after it. Where no runtime is there to do it, the command that does

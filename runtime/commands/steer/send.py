@@ -39,7 +39,7 @@ async def send(
     next one that does.
 
     Exits 3 if the runtime that owns the log does not take the command in time; it stays in the inbox then. With --wait
-    exits 1 if the run failed, waits for somebody, or no runtime owns the log, now or any more, and 130 if it was
+    exits 1 if the run failed, waits for a person, or no runtime owns the log, now or any more, and 130 if it was
     cancelled.
 
     JSON: {log, session, key, outcome: done | queued, version, new, run}; with --wait as that of `refold run`.

@@ -9,9 +9,9 @@ Three reductions, all sound because of what the four functions read:
 - *The closed past.* What was said before the turn under way is only appended to, never decided from, but for whether a
   summary may stand for it, which every move says of a history that it holds for; neither are results that are there,
   usage, and how the last run ended. Each is judged when it is written, and then left out.
-  Digests of keyed commands, which contain identifiers, are left out because the witness keeps the commands.
+  Digests of keyed commands, which contain identifiers, are left out because the observed keeps the commands.
 
-The witness is part of the key: two states that a fault has made equal, though their logs say different things, must
+The observed is part of the key: two states that a fault has made equal, though their logs say different things, must
 stay two. `tests/selfcheck/exhaustive/test_canonical_state.py` checks the claim itself: merged states have the same
 successors.
 """
@@ -23,7 +23,7 @@ import msgspec
 from refold.events.core.content import Message, ToolResultBlock
 from refold.events.model.messages import Usage
 from refold.events.session.state import SessionState, Turn
-from tests.selfcheck.exhaustive.log_reader import Witness
+from tests.selfcheck.exhaustive.log_reader import ObservedSession
 
 _FIELDS = rb"version|input|started|asked|failed|requested|terminal|cancelled|configured|summarised"
 _VERSION = re.compile(rb'(run_|call_|input:|"(?:' + _FIELDS + rb')":|(?<=_)[0-9]":)([0-9]+)')
@@ -32,9 +32,9 @@ _VERSION = re.compile(rb'(run_|call_|input:|"(?:' + _FIELDS + rb')":|(?<=_)[0-9]
 _encoder = msgspec.json.Encoder()
 
 
-def canonical_key(state: SessionState, witness: Witness) -> bytes:
+def canonical_key(state: SessionState, observed: ObservedSession) -> bytes:
     """Return a text that two states share only if they have the same future, up to renumbering."""
-    return renumbered(_encoder.encode((_without_past(state), msgspec.structs.replace(witness, version=0))))
+    return renumbered(_encoder.encode((_without_past(state), msgspec.structs.replace(observed, version=0))))
 
 
 def renumbered(text: bytes) -> bytes:

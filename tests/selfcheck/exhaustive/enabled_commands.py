@@ -1,7 +1,7 @@
 """Everything that can be told to a session next: the moves of `tests.selfcheck.exhaustive`.
 
-Moves are named from what the log says (`tests.selfcheck.exhaustive.log_reader`), never from the state under test. They
-are every command that makes sense, and of each kind some that do not: late, repeated, about another session.
+They are named from what the log says (`tests.selfcheck.exhaustive.log_reader`), never from the state under test: every
+command that makes sense, and of each kind some that do not: late, repeated, about another session.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from refold.events.session.commands import (
     SendInput,
     SessionCommand,
 )
-from tests.selfcheck.exhaustive.log_reader import SeenRun, Witness
+from tests.selfcheck.exhaustive.log_reader import ObservedRun, ObservedSession
 from tests.selfcheck.exhaustive.scope import (
     AGENT,
     AT,
@@ -78,7 +78,7 @@ class Move(msgspec.Struct, frozen=True):
     """It names what is not of this session."""
 
 
-class Moves:
+class EnabledCommands:
     """Names the moves of one scope.
 
     Args:
@@ -105,30 +105,30 @@ class Moves:
         """What is in force in every life."""
         return self._configuration
 
-    def after(self, witness: Witness) -> Iterator[Move]:
-        """Yield every move after the log that `witness` has read, in a fixed order."""
-        if not witness.runs:
+    def after(self, observed: ObservedSession) -> Iterator[Move]:
+        """Yield every move after the log that `observed` has read, in a fixed order."""
+        if not observed.runs:
             yield from self._opening  # What they read never changes again, so they need not be tried everywhere.
-        yield from self._inputs(witness)
-        yield from self._history(witness)
-        yield from self._turns(witness)
-        yield from self._model(witness)
-        yield from self._tools(witness)
-        yield from self._decisions(witness)
-        yield from self._cancels(witness)
-        yield from self._process(witness)
+        yield from self._inputs(observed)
+        yield from self._history(observed)
+        yield from self._turns(observed)
+        yield from self._model(observed)
+        yield from self._tools(observed)
+        yield from self._decisions(observed)
+        yield from self._cancels(observed)
+        yield from self._process(observed)
 
-    def _inputs(self, witness: Witness) -> Iterator[Move]:
-        room = witness.inputs < self._scope.inputs
+    def _inputs(self, observed: ObservedSession) -> Iterator[Move]:
+        room = observed.inputs < self._scope.inputs
         yield Move(SendInput(content=(TextBlock(text=" "),)))
         if room:
             yield Move(SendInput(content=_HELLO), must_happen=True)
             yield Move(SendInput(content=_HELLO, cancelled=True), must_happen=True)
-        if "send" in self._scope.keyed and (room or "send" in witness.keys):
+        if "send" in self._scope.keyed and (room or "send" in observed.keys):
             yield Move(SendInput(content=_HELLO, key="send"))
             yield Move(SendInput(content=_HURRY, key="send"))
             yield Move(SendInput(content=_HELLO, key="send", cancelled=True))
-        yield from self._special_inputs(room, room or "send" in witness.keys)
+        yield from self._special_inputs(room, room or "send" in observed.keys)
 
     def _special_inputs(self, room: bool, room_with_key: bool) -> Iterator[Move]:
         """Yield inputs that join the run under way, go step by step, or are for later."""
@@ -146,25 +146,27 @@ class Moves:
             if scope.scheduled:
                 yield Move(SendInput(content=_HELLO, key="send", due_at=SCHEDULED_AT[0]))
 
-    def _history(self, witness: Witness) -> Iterator[Move]:
+    def _history(self, observed: ObservedSession) -> Iterator[Move]:
         if self._scope.clears:
-            yield Move(ClearHistory(), witness.has_history and witness.open_run is None)
+            yield Move(ClearHistory(), observed.has_history and observed.open_run is None)
             if "clear" in self._scope.keyed:
                 yield Move(ClearHistory(key="clear"))
-        if self._scope.imports and (not witness.imported or witness.open_run is not None or "import" in witness.keys):
+        if self._scope.imports and (
+            not observed.imported or observed.open_run is not None or "import" in observed.keys
+        ):
             yield Move(ImportHistory(messages=_HISTORY, key="import"))
 
-    def _turns(self, witness: Witness) -> Iterator[Move]:
+    def _turns(self, observed: ObservedSession) -> Iterator[Move]:
         if self._scope.stepwise:
-            yield Move(AllowTurn(), witness.awaits_step)
+            yield Move(AllowTurn(), observed.awaits_step)
             yield Move(AllowTurn(run=FOREIGN_RUN), foreign=True)
-        for seen in witness.runs.values():
+        for seen in observed.runs.values():
             if seen.failed:
                 yield Move(RecordTimer(timer=f"retry:{seen.failed}"), seen.retry_at is not None and not seen.parked)
 
-    def _model(self, witness: Witness) -> Iterator[Move]:
+    def _model(self, observed: ObservedSession) -> Iterator[Move]:
         late = self._answers[-1]
-        for run, seen in witness.runs.items():
+        for run, seen in observed.runs.items():
             if seen.asked and self._scope.interrupts:
                 yield Move(RecordModelInterruption(turn=seen.turn, asked=seen.asked, content=late.content), True)
             if seen.asked and self._scope.attempts_max > 1:
@@ -174,15 +176,15 @@ class Moves:
                 yield Move(_response(run, turn, answer), awaited)
             yield Move(_failure(run, turn), awaited)
             if self._scope.summaries and seen.summaries < self._scope.summaries:
-                yield from self._summaries(witness, run, seen)
+                yield from self._summaries(observed, run, seen)
             if turn > 1:
                 yield Move(_response(run, turn - 1, late))
-        if witness.ended_run is not None:
-            yield Move(_response(witness.ended_run, 1, late))
-            yield Move(_failure(witness.ended_run, 1))
+        if observed.ended_run is not None:
+            yield Move(_response(observed.ended_run, 1, late))
+            yield Move(_failure(observed.ended_run, 1))
         yield Move(_response(FOREIGN_RUN, 1, late), foreign=True)
 
-    def _summaries(self, witness: Witness, run: RunId, seen: SeenRun) -> Iterator[Move]:
+    def _summaries(self, observed: ObservedSession, run: RunId, seen: ObservedRun) -> Iterator[Move]:
         """Yield summaries of the oldest message, which may be the input of the run, and some that may not be."""
         content = msgspec.json.decode(seen.content, type=tuple[TextBlock, ...])
         summary = (_SUMMARY, Message("user", content))
@@ -190,7 +192,7 @@ class Moves:
             run=run,
             turn=max(seen.turn, 1),
             asked=seen.asked,
-            after=witness.summarised,
+            after=observed.summarised,
             replaced=1,
             summary=summary,
             usage=Usage(output_tokens=1),
@@ -200,11 +202,11 @@ class Moves:
             yield Move(msgspec.structs.replace(good, asked=seen.asked - 1))
             yield Move(msgspec.structs.replace(good, replaced=99))
             yield Move(msgspec.structs.replace(good, summary=()))
-        if witness.summarised:
+        if observed.summarised:
             yield Move(msgspec.structs.replace(good, after=0))
 
-    def _tools(self, witness: Witness) -> Iterator[Move]:
-        for call, seen in witness.calls.items():
+    def _tools(self, observed: ObservedSession) -> Iterator[Move]:
+        for call, seen in observed.calls.items():
             yield Move(RecordToolResult(call=call, content=DONE), seen.running)
             yield Move(RecordToolResult(call=call, content=(), kind="permanent"), seen.running)
             if self._scope.waits:
@@ -214,17 +216,17 @@ class Moves:
                 yield Move(RecordToolResult(call=call, content=DONE, ends_run=True), seen.running)
             if self._scope.breaks is not None:
                 yield Move(RecordToolResult(call=call, content=_IMAGE, kind="permanent", broken=True), seen.running)
-        if witness.closed_call is not None:
-            yield Move(RecordToolResult(call=witness.closed_call, content=DONE))
-            yield Move(RecordToolResult(call=witness.closed_call, content=(), kind="permanent"))
+        if observed.closed_call is not None:
+            yield Move(RecordToolResult(call=observed.closed_call, content=DONE))
+            yield Move(RecordToolResult(call=observed.closed_call, content=(), kind="permanent"))
         yield Move(RecordToolResult(call=FOREIGN_CALL, content=DONE), foreign=True)
         if self._scope.waits:
             yield Move(RecordCallWaiting(call=FOREIGN_CALL, waits=True), foreign=True)
 
-    def _decisions(self, witness: Witness) -> Iterator[Move]:
-        closed = (witness.closed_call,) if witness.closed_call is not None else ()
-        for call in (*witness.calls, *closed):
-            seen = witness.calls.get(call)
+    def _decisions(self, observed: ObservedSession) -> Iterator[Move]:
+        closed = (observed.closed_call,) if observed.closed_call is not None else ()
+        for call in (*observed.calls, *closed):
+            seen = observed.calls.get(call)
             waits = seen is not None and seen.approval == "waits" and not seen.answered
             for allowed in (True, False):
                 yield Move(DecideApproval(call=call, allowed=allowed), waits)
@@ -233,39 +235,39 @@ class Moves:
             if self._scope.always:
                 yield Move(DecideApproval(call=call, allowed=True, always=True), waits)
             if seen is not None and seen.expires_at is not None:
-                goes_on = all(not run.parked for run in witness.runs.values())
+                goes_on = all(not run.parked for run in observed.runs.values())
                 yield Move(RecordTimer(timer=f"expiry:{seen.requested}"), waits and goes_on)
         yield Move(DecideApproval(call=FOREIGN_CALL, allowed=True), foreign=True)
 
-    def _cancels(self, witness: Witness) -> Iterator[Move]:
-        yield Move(CancelRun(), witness.open_run is not None)
-        for run in _own_runs(witness):
-            seen = witness.runs.get(run)
+    def _cancels(self, observed: ObservedSession) -> Iterator[Move]:
+        yield Move(CancelRun(), observed.open_run is not None)
+        for run in _own_runs(observed):
+            seen = observed.runs.get(run)
             yield Move(CancelRun(run=run), seen is not None and not seen.cancelled)
             if "cancel" in self._scope.keyed:
                 yield Move(CancelRun(run=run, key="cancel"))
-        for run in witness.scheduled:
+        for run in observed.scheduled:
             yield Move(CancelRun(run=run), must_happen=True)
             if "cancel" in self._scope.keyed:
                 yield Move(CancelRun(run=run, key="cancel"))
         yield Move(CancelRun(run=FOREIGN_RUN), foreign=True)
 
-    def _process(self, witness: Witness) -> Iterator[Move]:
+    def _process(self, observed: ObservedSession) -> Iterator[Move]:
         """What a fresh process does first, and timers, which may fire when nobody waits for them any more."""
-        run = witness.open_run
-        goes_on = run is not None and not witness.runs[run].parked
+        run = observed.open_run
+        goes_on = run is not None and not observed.runs[run].parked
         yield Move(ResumeRun(tools=TOOL_NAMES), goes_on)
         if run is not None:
             yield Move(ResumeRun(), goes_on)
             yield Move(ResumeRun(tools=TOOL_NAMES, asked=True), must_happen=True)
             yield Move(ResumeRun(asked=True), must_happen=True)
-        for other in _own_runs(witness):
-            waited_for = other == run and goes_on and not witness.awaits_person
+        for other in _own_runs(observed):
+            waited_for = other == run and goes_on and not observed.awaits_person
             yield Move(RecordTimer(timer=deadline_name(other)), waited_for)
-        for scheduled in witness.scheduled.values():
-            yield Move(RecordTimer(timer=f"input:{scheduled.version}"), scheduled == witness.first_scheduled)
-        if self._scope.scheduled and witness.ended_run is not None:
-            yield Move(RecordTimer(timer=f"input:{witness.ended_run.removeprefix('run_')}"))
+        for scheduled in observed.scheduled.values():
+            yield Move(RecordTimer(timer=f"input:{scheduled.version}"), scheduled == observed.first_scheduled)
+        if self._scope.scheduled and observed.ended_run is not None:
+            yield Move(RecordTimer(timer=f"input:{observed.ended_run.removeprefix('run_')}"))
         yield Move(RecordTimer(timer=deadline_name(FOREIGN_RUN)), foreign=True)
 
 
@@ -274,9 +276,9 @@ def deadline_name(run: RunId) -> str:
     return f"deadline:{run}"
 
 
-def _own_runs(witness: Witness) -> tuple[RunId, ...]:
+def _own_runs(observed: ObservedSession) -> tuple[RunId, ...]:
     """Return the runs that are queued or under way, and the last one that ended."""
-    return (*witness.runs, witness.ended_run) if witness.ended_run is not None else tuple(witness.runs)
+    return (*observed.runs, observed.ended_run) if observed.ended_run is not None else tuple(observed.runs)
 
 
 def final_answer(run: RunId, turn: int) -> RecordModelResponse:

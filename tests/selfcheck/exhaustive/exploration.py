@@ -17,7 +17,7 @@ import msgspec
 from refold.events.session.commands import SessionCommand
 from refold.events.session.events import SessionEvent
 from refold.events.session.state import SessionState
-from tests.selfcheck.exhaustive.enabled_commands import Move, Moves
+from tests.selfcheck.exhaustive.enabled_commands import EnabledCommands, Move
 from tests.selfcheck.exhaustive.rules import Finding, Rule
 from tests.selfcheck.exhaustive.scope import Scope
 from tests.selfcheck.exhaustive.trial import NEWBORN, Life, Step, Trials, Tried, ordinary_command
@@ -79,7 +79,7 @@ class _Search:
         self._scope = scope
         self._on_batch = on_batch
         self._stop_at_first = stop_at_first
-        self._moves = Moves(scope)
+        self._moves = EnabledCommands(scope)
         self._trials = Trials(scope)
         self._indices: dict[bytes, int] = {}
         self._origins: list[tuple[int, SessionCommand | None]] = []
@@ -135,7 +135,7 @@ class _Search:
             stuck = Finding("LIVE", "work is left, nothing is pending, and nobody is waited for")
             self._report(stuck, index, None, life.log)
         accepted = ordinary is None
-        for move in self._moves.after(life.decoded_witness()):
+        for move in self._moves.after(life.decoded_observed()):
             if self._is_over:
                 return
             findings, step = self._try(index, life, move)

@@ -1,4 +1,4 @@
-"""By which messages a batch makes the history longer, told from the log alone.
+"""How a batch changes the history, told from the log alone.
 
 Read `tests.selfcheck.exhaustive.log_reader` first. An input is shown when its run begins, one that joins with the next
 model call or when the run ends; an answer when it says something; results when the last of a turn is there. A
@@ -10,25 +10,11 @@ import msgspec
 
 from refold.events.core.content import Message, TextBlock, ToolResultBlock, tool_uses
 from refold.events.core.ids import RunId
-from refold.events.session.events import (
-    ContextPrepared,
-    HistoryCleared,
-    HistoryImported,
-    ModelRequested,
-    ModelResponded,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunStarted,
-    SessionEvent,
-    TimerFired,
-    ToolCallCompleted,
-    ToolCallFailed,
-)
-from tests.selfcheck.exhaustive.log_reader import Witness, written
+from refold.events.session import events as ev
+from tests.selfcheck.exhaustive.log_reader import ObservedSession, written
 
 
-class Growth(msgspec.Struct):
+class HistoryDelta(msgspec.Struct):
     """What a batch does to the history."""
 
     cleared: bool = False
@@ -40,44 +26,46 @@ class Growth(msgspec.Struct):
     summary: list[str] = []
     """Those."""
 
-    def see(self, witness: Witness, event: SessionEvent) -> None:
-        """Add what `event` does, which comes next after all that `witness` has read."""
+    def add(self, observed: ObservedSession, event: ev.SessionEvent) -> None:
+        """Add what `event` does, the next one after all that `observed` has read."""
         match event:
-            case HistoryCleared():
+            case ev.HistoryCleared():
                 self.cleared, self.added = True, []
-            case ContextPrepared():
+            case ev.ContextPrepared():
                 self.replaced = event.replaced
                 self.summary = [told(message) for message in event.summary]
-            case HistoryImported():
+            case ev.HistoryImported():
                 self.added.extend(told(message) for message in event.messages)
-            case RunStarted(run=run):
-                if run in witness.runs:
-                    self._add_inputs([witness.runs[run].content])
-            case ModelRequested(run=run) | RunCompleted(run=run) | RunFailed(run=run) | RunCancelled(run=run):
-                self._add_joining(witness, run)
-            case TimerFired(timer=timer):
-                open_run = witness.open_run
-                if open_run is not None and timer == f"retry:{witness.runs[open_run].failed}":
-                    self._add_joining(witness, open_run)
-            case ModelResponded(rejected=rejected) if rejected:
+            case ev.RunStarted(run=run):
+                if run in observed.runs:
+                    self._add_inputs([observed.runs[run].content])
+            case (
+                ev.ModelRequested(run=run) | ev.RunCompleted(run=run) | ev.RunFailed(run=run) | ev.RunCancelled(run=run)
+            ):
+                self._add_joining(observed, run)
+            case ev.TimerFired(timer=timer):
+                open_run = observed.open_run
+                if open_run is not None and timer == f"retry:{observed.runs[open_run].failed}":
+                    self._add_joining(observed, open_run)
+            case ev.ModelResponded(rejected=rejected) if rejected:
                 if event.content:
                     self.added.append(told(Message("assistant", event.content)))
                 self.added.append(told(Message("user", (TextBlock(text=rejected),))))
-            case ModelResponded():
+            case ev.ModelResponded():
                 paused = event.stop_reason == "pause_turn"
                 says = paused or any(type(block) is TextBlock for block in event.content) or tool_uses(event.content)
                 if event.content and says:
                     self.added.append(told(Message("assistant", event.content)))
-            case ToolCallCompleted(call=call) | ToolCallFailed(call=call):
-                others = [name for name, seen in witness.calls.items() if not seen.answered and name != call]
-                if call in witness.calls and not others:
-                    self.added.append(f"results of {' '.join(witness.calls)}")
+            case ev.ToolCallCompleted(call=call) | ev.ToolCallFailed(call=call):
+                others = [name for name, seen in observed.calls.items() if not seen.answered and name != call]
+                if call in observed.calls and not others:
+                    self.added.append(f"results of {' '.join(observed.calls)}")
             case _:
                 return
 
-    def _add_joining(self, witness: Witness, run: RunId) -> None:
-        if run in witness.runs:
-            self._add_inputs(witness.runs[run].joining)
+    def _add_joining(self, observed: ObservedSession, run: RunId) -> None:
+        if run in observed.runs:
+            self._add_inputs(observed.runs[run].joining)
 
     def _add_inputs(self, contents: list[str]) -> None:
         self.added.extend(f"user says {content}" for content in contents)

@@ -1,8 +1,8 @@
-"""What a session's log says so far, kept apart from the fold, for checkers that must not trust it.
+"""What a session's log says so far, read without the fold, for checkers that must not trust it.
 
-A `Witness` knows the inputs, runs and calls that are not over, and of those that are over only the last one, which
-is enough to try what comes late. The rule: nothing here is taken from a `SessionState`, and what is over is
-forgotten, so that the witnesses of all lives in one scope are finitely many up to renumbering.
+`read` adds one event to an `ObservedSession`, which knows the inputs, runs and calls that are not over, and of those
+that are over the last one, which is enough to try what comes late. The rules: nothing here is taken from a
+`SessionState`; and what is over is forgotten, so that one scope has finitely many observed sessions up to renumbering.
 """
 
 from typing import Literal
@@ -12,34 +12,7 @@ import msgspec
 from refold.events.core.content import ErrorKind, TextBlock, ToolUseBlock, tool_uses
 from refold.events.core.ids import RunId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration, EffectClass, Tier, ToolPolicy
-from refold.events.session.events import (
-    CancelRequested,
-    ContextPrepared,
-    HistoryCleared,
-    HistoryImported,
-    InputQueued,
-    ModelFailed,
-    ModelRequested,
-    ModelResponded,
-    RetryScheduled,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunParked,
-    RunResumed,
-    RunStarted,
-    SessionEvent,
-    TimerFired,
-    TimerSet,
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-    ToolCallWaiting,
-    TurnAllowed,
-    Verdict,
-)
+from refold.events.session import events as ev
 from refold.events.session.state import CommandWord
 
 _REFUSED_AS: dict[str, ErrorKind] = {
@@ -50,7 +23,7 @@ _REFUSED_AS: dict[str, ErrorKind] = {
 }
 
 
-class SeenCall(msgspec.Struct, omit_defaults=True):
+class ObservedCall(msgspec.Struct, omit_defaults=True):
     """A call of the last answer, while not all of its calls are answered."""
 
     tool: str
@@ -80,7 +53,7 @@ class SeenCall(msgspec.Struct, omit_defaults=True):
     answered: bool = False
 
 
-class SeenRun(msgspec.Struct, omit_defaults=True):
+class ObservedRun(msgspec.Struct, omit_defaults=True):
     """A run that has not ended; its input may still be queued."""
 
     input: int = 0
@@ -129,7 +102,7 @@ class SeenRun(msgspec.Struct, omit_defaults=True):
     """Resumes of work in flight since the last progress."""
 
 
-class SeenSchedule(msgspec.Struct):
+class ObservedInput(msgspec.Struct):
     """An input that was accepted for a later time."""
 
     version: int
@@ -139,7 +112,7 @@ class SeenSchedule(msgspec.Struct):
     key: str | None
 
 
-class SeenKey(msgspec.Struct, frozen=True):
+class ObservedKey(msgspec.Struct, frozen=True):
     """The first command that came with a key."""
 
     command: CommandWord
@@ -149,7 +122,7 @@ class SeenKey(msgspec.Struct, frozen=True):
     """Of what it became."""
 
 
-class Witness(msgspec.Struct, omit_defaults=True):
+class ObservedSession(msgspec.Struct, omit_defaults=True):
     """What the log says; see the module."""
 
     version: int = 0
@@ -162,17 +135,17 @@ class Witness(msgspec.Struct, omit_defaults=True):
     """What somebody has allowed always."""
     summarised: int = 0
     """Version of the last summary; 0 = none."""
-    scheduled: dict[RunId, SeenSchedule] = {}
+    scheduled: dict[RunId, ObservedInput] = {}
     """Those whose time has not come, in the order in which they were accepted."""
-    due: SeenSchedule | None = None
+    due: ObservedInput | None = None
     """One whose time has come and that is not queued yet."""
     paused: bool = False
     """The last answer with any content was a pause."""
-    runs: dict[RunId, SeenRun] = {}
+    runs: dict[RunId, ObservedRun] = {}
     """Those that have not ended, in the order in which their inputs were accepted."""
-    calls: dict[ToolCallId, SeenCall] = {}
+    calls: dict[ToolCallId, ObservedCall] = {}
     """Those of the last answer, in order; empty once all are answered."""
-    keys: dict[str, SeenKey] = {}
+    keys: dict[str, ObservedKey] = {}
     ended_run: RunId | None = None
     """The last run that ended."""
     closed_call: ToolCallId | None = None
@@ -184,7 +157,7 @@ class Witness(msgspec.Struct, omit_defaults=True):
         return next((run for run, seen in self.runs.items() if seen.begun), None)
 
     @property
-    def first_scheduled(self) -> SeenSchedule | None:
+    def first_scheduled(self) -> ObservedInput | None:
         """The input whose time comes first; of those of one time the one that was accepted first."""
         return min(self.scheduled.values(), key=lambda seen: (seen.due_at, seen.version), default=None)
 
@@ -208,149 +181,151 @@ class Witness(msgspec.Struct, omit_defaults=True):
 
 
 def written(content: object) -> str:
-    """Return the JSON of `content`, as `SeenKey` keeps it."""
+    """Return the JSON of `content`, as `ObservedKey` keeps it."""
     return msgspec.json.encode(content).decode()
 
 
-def see(witness: Witness, event: SessionEvent, configuration: AgentConfiguration) -> None:
-    """Add `event`, the next one of the log, to `witness`.
+def read(observed: ObservedSession, event: ev.SessionEvent, configuration: AgentConfiguration) -> None:
+    """Add `event`, the next one of the log, to `observed`.
 
     It never fails: what makes no sense is left out, and is for the checkers to find.
     """
-    witness.version += 1
+    observed.version += 1
     match event:
-        case HistoryImported():
-            witness.imported = witness.has_history = True
-            _see_key(witness, event.key, "import", event.digest)
+        case ev.HistoryImported():
+            observed.imported = observed.has_history = True
+            _read_key(observed, event.key, "import", event.digest)
             last = event.messages[-1]
             uses = tool_uses(last.content) if last.role == "assistant" else []
-            _see_calls(witness, uses, (Verdict(),) * len(uses), configuration, "crashed")
-        case HistoryCleared():
-            witness.has_history = False
-            _see_key(witness, event.key, "clear", None)
-        case InputQueued():
-            _see_input(witness, event)
-        case TimerSet():
-            witness.inputs += 1
+            _read_calls(observed, uses, (ev.Verdict(),) * len(uses), configuration, "crashed")
+        case ev.HistoryCleared():
+            observed.has_history = False
+            _read_key(observed, event.key, "clear", None)
+        case ev.InputQueued():
+            _read_input(observed, event)
+        case ev.TimerSet():
+            observed.inputs += 1
             content = written(event.content)
-            witness.scheduled[RunId(f"run_{witness.version}")] = SeenSchedule(
-                witness.version, event.due_at, content, event.key
+            observed.scheduled[RunId(f"run_{observed.version}")] = ObservedInput(
+                observed.version, event.due_at, content, event.key
             )
-            _see_key(witness, event.key, "send", event.content)
-        case TimerFired():
-            _see_timer(witness, event.timer)
-        case CancelRequested():
-            witness.scheduled.pop(event.run, None)
-            if event.run in witness.runs:
-                witness.runs[event.run].cancelled = True
-            _see_key(witness, event.key, "cancel", event.run)
-        case RunCompleted() | RunFailed() | RunCancelled():
-            witness.runs.pop(event.run, None)
-            witness.ended_run = event.run
+            _read_key(observed, event.key, "send", event.content)
+        case ev.TimerFired():
+            _read_timer(observed, event.timer)
+        case ev.CancelRequested():
+            observed.scheduled.pop(event.run, None)
+            if event.run in observed.runs:
+                observed.runs[event.run].cancelled = True
+            _read_key(observed, event.key, "cancel", event.run)
+        case ev.RunCompleted() | ev.RunFailed() | ev.RunCancelled():
+            observed.runs.pop(event.run, None)
+            observed.ended_run = event.run
         case (
-            ToolApprovalRequested()
-            | ToolApprovalDecided()
-            | ToolCallStarted()
-            | ToolCallWaiting()
-            | ToolCallCompleted()
-            | ToolCallFailed()
+            ev.ToolApprovalRequested()
+            | ev.ToolApprovalDecided()
+            | ev.ToolCallStarted()
+            | ev.ToolCallWaiting()
+            | ev.ToolCallCompleted()
+            | ev.ToolCallFailed()
         ):
-            if (call := witness.calls.get(event.call)) is not None:
-                _see_call(witness, call, event)
+            if (call := observed.calls.get(event.call)) is not None:
+                _read_call(observed, call, event)
         case _:
-            _see_run(witness, event, configuration)
+            _read_run(observed, event, configuration)
 
 
-def _see_key(witness: Witness, key: str | None, command: CommandWord, content: object) -> None:
+def _read_key(observed: ObservedSession, key: str | None, command: CommandWord, content: object) -> None:
     if key is not None:
-        witness.keys.setdefault(key, SeenKey(command, written(content), witness.version))
+        observed.keys.setdefault(key, ObservedKey(command, written(content), observed.version))
 
 
-def _see_input(witness: Witness, event: InputQueued) -> None:
+def _read_input(observed: ObservedSession, event: ev.InputQueued) -> None:
     content = written(event.content)
     if event.joins is not None:
-        witness.inputs += 1
-        _see_key(witness, event.key, "send", event.content)
-        if event.joins in witness.runs:
-            witness.runs[event.joins].joining.append(content)
+        observed.inputs += 1
+        _read_key(observed, event.key, "send", event.content)
+        if event.joins in observed.runs:
+            observed.runs[event.joins].joining.append(content)
         return
     if event.scheduled:
-        witness.due = None
+        observed.due = None
     else:
-        witness.inputs += 1
-        _see_key(witness, event.key, "send", event.content)
-    witness.runs[RunId(f"run_{event.scheduled or witness.version}")] = SeenRun(
-        input=witness.version,
+        observed.inputs += 1
+        _read_key(observed, event.key, "send", event.content)
+    observed.runs[RunId(f"run_{event.scheduled or observed.version}")] = ObservedRun(
+        input=observed.version,
         content=content,
         cancelled=event.cancelled,
         allowed=1 if event.stepwise else None,
     )
 
 
-def _see_timer(witness: Witness, timer: str) -> None:
-    for name, scheduled in witness.scheduled.items():
+def _read_timer(observed: ObservedSession, timer: str) -> None:
+    for name, scheduled in observed.scheduled.items():
         if timer == f"input:{scheduled.version}":
-            witness.due = witness.scheduled.pop(name)
+            observed.due = observed.scheduled.pop(name)
             return
-    run = witness.runs[open_run] if (open_run := witness.open_run) is not None else None
+    run = observed.runs[open_run] if (open_run := observed.open_run) is not None else None
     if run is not None and run.retry_at is not None and timer == f"retry:{run.failed}":
-        run.asked, run.retry_at = witness.version, None
+        run.asked, run.retry_at = observed.version, None
         run.joining.clear()
 
 
-def _see_run(witness: Witness, event: SessionEvent, configuration: AgentConfiguration) -> None:
+def _read_run(observed: ObservedSession, event: ev.SessionEvent, configuration: AgentConfiguration) -> None:
     match event:
         case (
-            RunStarted()
-            | TurnAllowed()
-            | ContextPrepared()
-            | ModelRequested()
-            | ModelResponded()
-            | ModelFailed()
-            | RetryScheduled()
-            | RunResumed()
-            | RunParked()
+            ev.RunStarted()
+            | ev.TurnAllowed()
+            | ev.ContextPrepared()
+            | ev.ModelRequested()
+            | ev.ModelResponded()
+            | ev.ModelFailed()
+            | ev.RetryScheduled()
+            | ev.RunResumed()
+            | ev.RunParked()
         ):
-            run = witness.runs.get(event.run)
+            run = observed.runs.get(event.run)
         case _:
             return
     if run is None:
         return
     match event:
-        case RunStarted():
-            run.begun, run.started, witness.has_history = True, witness.version, True
-        case TurnAllowed():
+        case ev.RunStarted():
+            run.begun, run.started, observed.has_history = True, observed.version, True
+        case ev.TurnAllowed():
             run.allowed = event.turn
-        case ModelRequested():
-            run.turn, run.asked, run.concluded = event.turn, witness.version, False
+        case ev.ModelRequested():
+            run.turn, run.asked, run.concluded = event.turn, observed.version, False
             run.failed = run.attempts = 0
             run.joining.clear()
-        case ContextPrepared():
+        case ev.ContextPrepared():
             run.summaries += 1
             run.tokens += event.usage.output_tokens
-            witness.summarised = witness.version
-        case ModelResponded():
+            observed.summarised = observed.version
+        case ev.ModelResponded():
             run.asked, run.resumes = 0, 0
-            _see_answer(witness, run, event, configuration)
-        case ModelFailed():
+            _read_answer(observed, run, event, configuration)
+        case ev.ModelFailed():
             run.failed, run.asked = run.asked, 0
             run.attempts += 1
-        case RetryScheduled():
+        case ev.RetryScheduled():
             run.retry_at = event.due_at
-        case RunResumed():
-            _see_resume(witness, run, event)
-        case RunParked():
+        case ev.RunResumed():
+            _read_resume(observed, run, event)
+        case ev.RunParked():
             run.parked = True
 
 
-def _see_answer(witness: Witness, run: SeenRun, event: ModelResponded, configuration: AgentConfiguration) -> None:
+def _read_answer(
+    observed: ObservedSession, run: ObservedRun, event: ev.ModelResponded, configuration: AgentConfiguration
+) -> None:
     uses = tool_uses(event.content)
     cut = bool(uses) and event.stop_reason == "max_tokens"
     run.tokens += event.usage.output_tokens
     run.called += 0 if cut else len(uses)
     run.rejected = run.rejected + 1 if event.rejected else 0
     if event.rejected:
-        run.concluded, run.empty, run.broke, witness.paused = False, 0, False, False
+        run.concluded, run.empty, run.broke, observed.paused = False, 0, False, False
         return
     paused = event.stop_reason == "pause_turn" and not uses
     says = bool(uses) or paused or any(type(block) is TextBlock for block in event.content)
@@ -359,16 +334,16 @@ def _see_answer(witness: Witness, run: SeenRun, event: ModelResponded, configura
     run.cut = run.cut + 1 if cut else 0 if uses else run.cut
     run.broke = False
     if not cut and any(verdict.verdict == "broken" for verdict in event.verdicts):
-        _see_breakage(run)
+        _read_breakage(run)
     if event.content and says:
-        witness.paused = paused
-    _see_calls(witness, uses, event.verdicts, configuration, "truncated" if cut else None)
+        observed.paused = paused
+    _read_calls(observed, uses, event.verdicts, configuration, "truncated" if cut else None)
 
 
-def _see_calls(
-    witness: Witness,
+def _read_calls(
+    observed: ObservedSession,
     uses: list[ToolUseBlock],
-    verdicts: tuple[Verdict, ...],
+    verdicts: tuple[ev.Verdict, ...],
     configuration: AgentConfiguration,
     all_refused_as: ErrorKind | None,
 ) -> None:
@@ -378,25 +353,25 @@ def _see_calls(
         action = verdict.action or use.name
         asks = policy.tier == "confirm" or verdict.verdict == "ask"
         refused_as = all_refused_as or _REFUSED_AS.get(verdict.verdict)
-        witness.calls[use.id] = SeenCall(
+        observed.calls[use.id] = ObservedCall(
             tool=use.name,
             action=action,
             tier=policy.tier,
             effect=policy.effect,
             refused_as=refused_as,
             asks=asks,
-            approval="allowed" if asks and not refused_as and action in witness.allowed_actions else "",
+            approval="allowed" if asks and not refused_as and action in observed.allowed_actions else "",
         )
 
 
-def _see_breakage(run: SeenRun) -> None:
+def _read_breakage(run: ObservedRun) -> None:
     if not run.broke:
         run.broke = True
         run.breakages += 1
 
 
-def _see_resume(witness: Witness, run: SeenRun, event: RunResumed) -> None:
-    running = [call for call in witness.calls.values() if call.running]
+def _read_resume(observed: ObservedSession, run: ObservedRun, event: ev.RunResumed) -> None:
+    running = [call for call in observed.calls.values() if call.running]
     run.parked = False
     if event.asked:
         run.resumes, run.allowed = 0, None
@@ -406,47 +381,47 @@ def _see_resume(witness: Witness, run: SeenRun, event: RunResumed) -> None:
         call.survivor, call.tool_present = True, call.tool in event.tools
 
 
-def _see_call(
-    witness: Witness,
-    call: SeenCall,
-    event: ToolApprovalRequested
-    | ToolApprovalDecided
-    | ToolCallStarted
-    | ToolCallWaiting
-    | ToolCallCompleted
-    | ToolCallFailed,
+def _read_call(
+    observed: ObservedSession,
+    call: ObservedCall,
+    event: ev.ToolApprovalRequested
+    | ev.ToolApprovalDecided
+    | ev.ToolCallStarted
+    | ev.ToolCallWaiting
+    | ev.ToolCallCompleted
+    | ev.ToolCallFailed,
 ) -> None:
     match event:
-        case ToolApprovalRequested():
+        case ev.ToolApprovalRequested():
             call.approval, call.running, call.survivor, call.waiting = "waits", False, False, False
-            call.requested, call.expires_at = witness.version, event.expires_at
-        case ToolApprovalDecided():
+            call.requested, call.expires_at = observed.version, event.expires_at
+        case ev.ToolApprovalDecided():
             call.approval = "allowed" if event.allowed else "denied"
-            if event.always and call.action not in witness.allowed_actions:
-                witness.allowed_actions.append(call.action)
-            _see_key(witness, event.key, "decide", (event.call, event.allowed, event.always))
-        case ToolCallStarted():
-            call.started, call.running, call.survivor = witness.version, True, False
-        case ToolCallWaiting():
+            if event.always and call.action not in observed.allowed_actions:
+                observed.allowed_actions.append(call.action)
+            _read_key(observed, event.key, "decide", (event.call, event.allowed, event.always))
+        case ev.ToolCallStarted():
+            call.started, call.running, call.survivor = observed.version, True, False
+        case ev.ToolCallWaiting():
             call.waiting = event.waits
-        case ToolCallCompleted() | ToolCallFailed():
+        case ev.ToolCallCompleted() | ev.ToolCallFailed():
             call.answered, call.running, call.survivor, call.waiting = True, False, False, False
             call.approval, call.requested, call.expires_at = "", 0, None
-            if (name := witness.open_run) is not None:
-                _see_result(witness.runs[name], event)
-            if all(other.answered for other in witness.calls.values()):
-                witness.closed_call = event.call
-                witness.calls = {}
-                if name is not None and not witness.runs[name].broke:
-                    witness.runs[name].breakages = 0
+            if (name := observed.open_run) is not None:
+                _read_result(observed.runs[name], event)
+            if all(other.answered for other in observed.calls.values()):
+                observed.closed_call = event.call
+                observed.calls = {}
+                if name is not None and not observed.runs[name].broke:
+                    observed.runs[name].breakages = 0
 
 
-def _see_result(run: SeenRun, event: ToolCallCompleted | ToolCallFailed) -> None:
-    if isinstance(event, ToolCallCompleted):
+def _read_result(run: ObservedRun, event: ev.ToolCallCompleted | ev.ToolCallFailed) -> None:
+    if isinstance(event, ev.ToolCallCompleted):
         run.resumes = 0
         run.finishing = run.finishing or event.ends_run
         return
     if event.kind in ("transient", "permanent"):
         run.resumes = 0
     if event.broken:
-        _see_breakage(run)
+        _read_breakage(run)

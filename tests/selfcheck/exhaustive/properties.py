@@ -1,8 +1,8 @@
-"""What a session promises beyond the invariants of `refold.events.session.invariants`, judged from its log alone.
+"""The rules of a session beyond the invariants of `refold.events.session.invariants`, judged from its log alone.
 
-Read `tests.selfcheck.exhaustive.log_reader` first. `Properties` reads batch after batch and says which promise each one
-breaks; it also counts how often there was something to judge, because a promise that was never put to the test has
-not been kept. The rule: no decision and no state of `refold.events` is trusted here.
+Read `tests.selfcheck.exhaustive.log_reader` first. `Properties` reads batch after batch and returns the rules that each
+one breaks. It also counts how often there was something to judge: a rule that was never exercised does not hold. The
+rule of this module: it trusts no decision and no state of `refold.events`.
 """
 
 from collections import Counter
@@ -13,31 +13,9 @@ from refold.events.core.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, CRAS
 from refold.events.core.ids import RunId, ToolCallId
 from refold.events.core.pure_core import Effect, WaitUntil
 from refold.events.model.configuration import AgentConfiguration
-from refold.events.session.events import (
-    CancelRequested,
-    ContextPrepared,
-    HistoryCleared,
-    HistoryImported,
-    InputQueued,
-    ModelFailed,
-    ModelRequested,
-    RetryScheduled,
-    RunCancelled,
-    RunCompleted,
-    RunFailed,
-    RunParked,
-    RunResumed,
-    SessionEvent,
-    TimerFired,
-    TimerSet,
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolCallFailed,
-    ToolCallStarted,
-    TurnAllowed,
-)
-from tests.selfcheck.exhaustive.history_delta import Growth, told
-from tests.selfcheck.exhaustive.log_reader import SeenCall, SeenRun, Witness, see, written
+from refold.events.session import events as ev
+from tests.selfcheck.exhaustive.history_delta import HistoryDelta, told
+from tests.selfcheck.exhaustive.log_reader import ObservedCall, ObservedRun, ObservedSession, read, written
 from tests.selfcheck.exhaustive.rules import Finding, Rule
 
 Work: TypeAlias = tuple[int, int, int | None]
@@ -59,18 +37,18 @@ class Properties:
         """How often there was something to judge."""
         self._configuration = configuration
         self._findings: list[Finding] = []
-        self._growth = Growth()
+        self._delta = HistoryDelta()
 
-    def read(self, witness: Witness, batch: Sequence[SessionEvent]) -> list[Finding]:
-        """Return what the next `batch` of the log breaks; `witness` is brought to its end."""
+    def read(self, observed: ObservedSession, batch: Sequence[ev.SessionEvent]) -> list[Finding]:
+        """Return what the next `batch` of the log breaks; `observed` is brought to its end."""
         self._findings = []
-        self._growth = Growth()
-        open_run = witness.open_run
+        self._delta = HistoryDelta()
+        open_run = observed.open_run
         for place, event in enumerate(batch):
-            self._growth.see(witness, event)
-            self._judge(witness, event, batch[0], is_stimulus=place == 0)
-            see(witness, event, self._configuration)
-        self._judge_end(witness, batch, open_run)
+            self._delta.add(observed, event)
+            self._judge(observed, event, batch[0], is_stimulus=place == 0)
+            read(observed, event, self._configuration)
+        self._judge_end(observed, batch, open_run)
         return self._findings
 
     def judge_history(self, before: int, messages: Sequence[Message]) -> list[Finding]:
@@ -81,20 +59,20 @@ class Properties:
             messages: all that there are now, without the results of calls that are open.
         """
         self._findings = []
-        growth = self._growth
-        kept = 0 if growth.cleared else before - growth.replaced + len(growth.summary)
+        delta = self._delta
+        kept = 0 if delta.cleared else before - delta.replaced + len(delta.summary)
         added = [told(message) for message in messages[kept:]]
-        fits = len(messages) >= kept and added == growth.added
-        self._expect("HISTORY", fits, f"{growth.added} is to come behind {kept} messages, there is {added}")
-        if growth.replaced:
-            first = [told(message) for message in messages[: len(growth.summary)]]
-            self._expect("HISTORY", first == growth.summary, f"{growth.summary} is to come first, there is {first}")
+        fits = len(messages) >= kept and added == delta.added
+        self._expect("HISTORY", fits, f"{delta.added} is to come behind {kept} messages, there is {added}")
+        if delta.replaced:
+            first = [told(message) for message in messages[: len(delta.summary)]]
+            self._expect("HISTORY", first == delta.summary, f"{delta.summary} is to come first, there is {first}")
         return self._findings
 
-    def judge_work(self, witness: Witness, effects: Sequence[Effect]) -> list[Finding]:
+    def judge_work(self, observed: ObservedSession, effects: Sequence[Effect]) -> list[Finding]:
         """Return how `effects`, the pending ones, differ from the work that the log has begun and not ended."""
         self._findings = []
-        wanted = _work(witness)
+        wanted = _work(observed)
         found = {effect.key: (effect.causation, effect.correlation, _time_of(effect)) for effect in effects}
         self._expect("INV7", found == wanted, f"the log has work {wanted} in flight, pending names {found}")
         self._expect("INV7", len(found) == len(effects), "two pending effects share a key")
@@ -105,10 +83,12 @@ class Properties:
         if not kept:
             self._findings.append(Finding(rule, message))
 
-    def _judge(self, witness: Witness, event: SessionEvent, stimulus: SessionEvent, *, is_stimulus: bool) -> None:
+    def _judge(
+        self, observed: ObservedSession, event: ev.SessionEvent, stimulus: ev.SessionEvent, *, is_stimulus: bool
+    ) -> None:
         match event:
-            case InputQueued(scheduled=scheduled) if scheduled:
-                due = witness.due
+            case ev.InputQueued(scheduled=scheduled) if scheduled:
+                due = observed.due
                 fits = due is not None and (due.version, due.content, due.key) == (
                     scheduled,
                     written(event.content),
@@ -116,15 +96,15 @@ class Properties:
                 )
                 self._expect("SCHEDULE", fits, f"an input is queued as that of version {scheduled}, due is {due}")
             case (
-                InputQueued(key=str() as key)
-                | TimerSet(key=str() as key)
-                | HistoryCleared(key=str() as key)
-                | CancelRequested(key=str() as key)
-                | ToolApprovalDecided(key=str() as key)
+                ev.InputQueued(key=str() as key)
+                | ev.TimerSet(key=str() as key)
+                | ev.HistoryCleared(key=str() as key)
+                | ev.CancelRequested(key=str() as key)
+                | ev.ToolApprovalDecided(key=str() as key)
             ):
-                self._expect("KEYS", key not in witness.keys, f"key {key!r} is recorded again")
-            case ModelRequested(run=run, turn=turn):
-                seen = witness.runs.get(run, SeenRun())
+                self._expect("KEYS", key not in observed.keys, f"key {key!r} is recorded again")
+            case ev.ModelRequested(run=run, turn=turn):
+                seen = observed.runs.get(run, ObservedRun())
                 in_order = turn == seen.turn + 1 and turn <= self._configuration.max_turns
                 self._expect("TURNS", in_order, f"turn {turn} of {run} follows turn {seen.turn}")
                 self._expect_not_parked(seen, f"a model call of {run}")
@@ -135,74 +115,76 @@ class Properties:
                 if seen.allowed is not None:
                     said = f"turn {turn} of {run} begins, allowed are {seen.allowed}"
                     self._expect("STEPS", turn <= seen.allowed, said)
-            case TurnAllowed(run=run, turn=turn):
-                last = witness.runs.get(run, SeenRun()).turn
+            case ev.TurnAllowed(run=run, turn=turn):
+                last = observed.runs.get(run, ObservedRun()).turn
                 self._expect("STEPS", turn == last + 1, f"turn {turn} of {run} is allowed after turn {last}")
-            case RetryScheduled(run=run):
-                self._judge_retry(witness.runs.get(run, SeenRun()), event, stimulus)
-            case ToolApprovalRequested(call=call):
-                if (known := witness.calls.get(call)) is not None:
+            case ev.RetryScheduled(run=run):
+                self._judge_retry(observed.runs.get(run, ObservedRun()), event, stimulus)
+            case ev.ToolApprovalRequested(call=call):
+                if (known := observed.calls.get(call)) is not None:
                     same = event.tool == known.tool and known.refused_as is None
                     self._expect("APPROVAL", same, f"{call} of {known.tool} is put to approval as {event.tool}")
                     asks = known.approval == "" or known.survivor
                     self._expect("APPROVAL", asks, f"{call} is put to approval though it is {known.approval}")
-            case ToolApprovalDecided(call=call) if not is_stimulus:
-                self._judge_decided_as_well(witness, call, event, stimulus)
-            case ToolCallStarted(run=run, call=call):
-                finishing = witness.runs.get(run, SeenRun()).finishing
+            case ev.ToolApprovalDecided(call=call) if not is_stimulus:
+                self._judge_decided_as_well(observed, call, event, stimulus)
+            case ev.ToolCallStarted(run=run, call=call):
+                finishing = observed.runs.get(run, ObservedRun()).finishing
                 self._expect("FINISH", not finishing, f"{call} begins though a tool has ended {run}")
-                self._expect_not_parked(witness.runs.get(run, SeenRun()), call)
-                if (known := witness.calls.get(call)) is not None:
-                    self._judge_start(witness, call, known)
-            case ToolCallFailed() if not is_stimulus:
-                if (known := witness.calls.get(event.call)) is not None:
-                    self._judge_made_up(witness, event, known, stimulus)
-            case RunResumed(run=run, asked=asked):
-                if witness.runs.get(run, SeenRun()).parked:
+                self._expect_not_parked(observed.runs.get(run, ObservedRun()), call)
+                if (known := observed.calls.get(call)) is not None:
+                    self._judge_start(observed, call, known)
+            case ev.ToolCallFailed() if not is_stimulus:
+                if (known := observed.calls.get(event.call)) is not None:
+                    self._judge_made_up(observed, event, known, stimulus)
+            case ev.RunResumed(run=run, asked=asked):
+                if observed.runs.get(run, ObservedRun()).parked:
                     self._expect("PARKED", asked, f"{run} was parked and goes on though nobody asked for it")
-            case RunCompleted(run=run) | RunFailed(run=run) | RunCancelled(run=run):
-                if (ending := witness.runs.get(run)) is not None:
+            case ev.RunCompleted(run=run) | ev.RunFailed(run=run) | ev.RunCancelled(run=run):
+                if (ending := observed.runs.get(run)) is not None:
                     self._judge_outcome(ending, event, stimulus)
             case _:
                 return
 
-    def _expect_not_parked(self, run: SeenRun, what: str) -> None:
+    def _expect_not_parked(self, run: ObservedRun, what: str) -> None:
         self._expect("PARKED", not run.parked, f"{what} begins while its run is parked")
 
-    def _judge_retry(self, run: SeenRun, event: RetryScheduled, stimulus: SessionEvent) -> None:
+    def _judge_retry(self, run: ObservedRun, event: ev.RetryScheduled, stimulus: ev.SessionEvent) -> None:
         policy = self._configuration.retry
         most = policy.attempts_max if policy is not None else 1
-        may = type(stimulus) is ModelFailed and stimulus.retryable and event.attempt == run.attempts < most
+        may = type(stimulus) is ev.ModelFailed and stimulus.retryable and event.attempt == run.attempts < most
         fits = may and event.due_at > event.at
         self._expect("RETRY", fits, f"a retry after {run.attempts} of {most} attempts: {event}")
 
     def _judge_decided_as_well(
-        self, witness: Witness, name: ToolCallId, event: ToolApprovalDecided, stimulus: SessionEvent
+        self, observed: ObservedSession, name: ToolCallId, event: ev.ToolApprovalDecided, stimulus: ev.SessionEvent
     ) -> None:
-        always = type(stimulus) is ToolApprovalDecided and stimulus.always
-        call = witness.calls.get(name)
+        always = type(stimulus) is ev.ToolApprovalDecided and stimulus.always
+        call = observed.calls.get(name)
         fits = always and event.allowed and not event.always and event.key is None
-        fits = fits and call is not None and call.action in witness.allowed_actions
+        fits = fits and call is not None and call.action in observed.allowed_actions
         self._expect("APPROVAL", fits, f"{name} is decided about by {stimulus}")
         self._expect("ONCE", call is None or not call.started, f"{name} may run again and nobody was asked about it")
 
-    def _judge_start(self, witness: Witness, name: ToolCallId, call: SeenCall) -> None:
+    def _judge_start(self, observed: ObservedSession, name: ToolCallId, call: ObservedCall) -> None:
         approved = call.approval in (("allowed",) if call.asks else ("", "allowed"))
         self._expect("APPROVAL", approved and call.refused_as is None, f"{name} must not run and starts")
-        others = list(witness.calls.values())
-        before = others[: list(witness.calls).index(name)]
+        others = list(observed.calls.values())
+        before = others[: list(observed.calls).index(name)]
         in_order = all(other.running or other.answered for other in before)
         beside = [other.tier for other in others if other.running]
         alone = not beside or {call.tier, *beside} == {"observe"}
         self._expect("TIERS", in_order and alone, f"{name} ({call.tier}) starts out of order or beside {beside}")
-        if (run := witness.runs.get(witness.open_run or RunId(""))) is not None:
+        if (run := observed.runs.get(observed.open_run or RunId(""))) is not None:
             self._expect("BUDGET", not self._is_overspent(run), f"{name} starts though the budget is spent")
         if call.started:
             self._expect("ONCE", call.approval == "allowed", f"{name} starts again and nobody allowed it anew")
 
-    def _judge_made_up(self, witness: Witness, event: ToolCallFailed, call: SeenCall, stimulus: SessionEvent) -> None:
+    def _judge_made_up(
+        self, observed: ObservedSession, event: ev.ToolCallFailed, call: ObservedCall, stimulus: ev.SessionEvent
+    ) -> None:
         text = text_of(event.content)
-        run = witness.runs[name] if (name := witness.open_run) is not None else SeenRun()
+        run = observed.runs[name] if (name := observed.open_run) is not None else ObservedRun()
         match event.kind:
             case "crashed" if run.finishing and not call.running:
                 fits = text == CRASHED_TEXT
@@ -215,9 +197,9 @@ class Properties:
             case "crashed":
                 words = CRASHED_IMPORT_TEXT if call.refused_as == "crashed" else CRASHED_TEXT
                 denied_again = call.started > 0 and (call.approval == "denied" or _has_expired(call, stimulus))
-                fits = text == words and (isinstance(stimulus, RunResumed | HistoryImported) or denied_again)
+                fits = text == words and (isinstance(stimulus, ev.RunResumed | ev.HistoryImported) or denied_again)
             case "timeout":
-                fits = type(stimulus) is TimerFired and stimulus.timer == f"deadline:{witness.open_run}"
+                fits = type(stimulus) is ev.TimerFired and stimulus.timer == f"deadline:{observed.open_run}"
             case "denied" if call.approval == "denied":
                 fits = not call.started
             case "denied" if _has_expired(call, stimulus):
@@ -228,45 +210,45 @@ class Properties:
         self._expect("KINDS", fits, f"{event.call} is answered as {event.kind} ({text!r}) after {stimulus}")
 
     def _judge_outcome(
-        self, run: SeenRun, event: RunCompleted | RunFailed | RunCancelled, stimulus: SessionEvent
+        self, run: ObservedRun, event: ev.RunCompleted | ev.RunFailed | ev.RunCancelled, stimulus: ev.SessionEvent
     ) -> None:
         if run.finishing:
-            in_vain = isinstance(event, RunFailed) and event.kind not in ("run_timeout", "tool_execution")
+            in_vain = isinstance(event, ev.RunFailed) and event.kind not in ("run_timeout", "tool_execution")
             self._expect("FINISH", not in_vain, f"a tool has ended {event.run} and it ends with {event}")
         match event:
-            case RunCompleted():
+            case ev.RunCompleted():
                 another = run.turn < self._configuration.max_turns and not self._is_overspent(run)
                 answered = run.concluded and not (run.joining and another)
                 fits = (answered or run.finishing) and not run.cancelled
-            case RunCancelled():
+            case ev.RunCancelled():
                 fits = run.cancelled
-            case RunFailed(kind="provider"):
-                fits = type(stimulus) is ModelFailed
+            case ev.RunFailed(kind="provider"):
+                fits = type(stimulus) is ev.ModelFailed
                 policy = self._configuration.retry
                 spent = policy is None or run.attempts >= policy.attempts_max
-                fits = fits and (spent or not (type(stimulus) is ModelFailed and stimulus.retryable))
-            case RunFailed(kind="run_timeout"):
-                fits = type(stimulus) is TimerFired
-            case RunFailed(kind="tool_execution"):
+                fits = fits and (spent or not (type(stimulus) is ev.ModelFailed and stimulus.retryable))
+            case ev.RunFailed(kind="run_timeout"):
+                fits = type(stimulus) is ev.TimerFired
+            case ev.RunFailed(kind="tool_execution"):
                 fits = self._is_failing(run)
                 self._expect("RECOVERY", fits, f"{event.run} fails after {run.breakages} breakages in a row")
-            case RunFailed(kind="agent_loop"):
-                fits = run.rejected == self._configuration.rejections_max + 1 or type(stimulus) is ModelFailed
-            case RunFailed(kind="budget"):
+            case ev.RunFailed(kind="agent_loop"):
+                fits = run.rejected == self._configuration.rejections_max + 1 or type(stimulus) is ev.ModelFailed
+            case ev.RunFailed(kind="budget"):
                 fits = self._is_overspent(run) and not run.concluded
                 self._expect("BUDGET", fits, f"{event.run} fails after {run.tokens} tokens and {run.called} calls")
-            case RunFailed(kind="max_turns"):
+            case ev.RunFailed(kind="max_turns"):
                 fits = run.turn == self._configuration.max_turns
                 self._expect("TURNS", fits, f"{event.run} ends at turn {run.turn} for too many turns")
-            case RunFailed(kind="empty_answers"):
+            case ev.RunFailed(kind="empty_answers"):
                 fits = run.empty == USELESS_ANSWERS
-            case RunFailed(kind="truncated_answers"):
+            case ev.RunFailed(kind="truncated_answers"):
                 fits = run.cut == USELESS_ANSWERS
             case _:
                 fits = False
         self._expect("OUTCOME", fits, f"{event.run} ends with {event} after {stimulus}")
 
-    def _is_overspent(self, run: SeenRun) -> bool:
+    def _is_overspent(self, run: ObservedRun) -> bool:
         """Tell whether a run has spent its budget."""
         budget = self._configuration.budget
         if budget is None:
@@ -274,84 +256,84 @@ class Properties:
         too_many = budget.tool_calls is not None and run.called > budget.tool_calls
         return too_many or (budget.tokens is not None and run.tokens >= budget.tokens)
 
-    def _is_failing(self, run: SeenRun) -> bool:
+    def _is_failing(self, run: ObservedRun) -> bool:
         """Tell whether carrying out calls broke once too often."""
         stops = self._configuration.error_recovery == "stop" or run.breakages > self._configuration.recoveries_max
         return run.broke and stops
 
-    def _judge_end(self, witness: Witness, batch: Sequence[SessionEvent], open_run: RunId | None) -> None:
+    def _judge_end(self, observed: ObservedSession, batch: Sequence[ev.SessionEvent], open_run: RunId | None) -> None:
         """Judge what must be settled when a batch ends."""
         stimulus = batch[0]
         ends = {type(event) for event in batch}
         match stimulus:
-            case CancelRequested(run=run) if run == open_run:
-                self._expect("OUTCOME", RunCancelled in ends, f"{run} is cancelled and goes on")
-            case TimerFired(timer=timer) if timer == f"deadline:{open_run}":
-                self._expect("OUTCOME", RunFailed in ends, f"{open_run} is out of time and goes on")
-            case ToolApprovalDecided(always=True):
+            case ev.CancelRequested(run=run) if run == open_run:
+                self._expect("OUTCOME", ev.RunCancelled in ends, f"{run} is cancelled and goes on")
+            case ev.TimerFired(timer=timer) if timer == f"deadline:{open_run}":
+                self._expect("OUTCOME", ev.RunFailed in ends, f"{open_run} is out of time and goes on")
+            case ev.ToolApprovalDecided(always=True):
                 left = [
                     name
-                    for name, call in witness.calls.items()
-                    if call.approval == "waits" and not call.started and call.action in witness.allowed_actions
+                    for name, call in observed.calls.items()
+                    if call.approval == "waits" and not call.started and call.action in observed.allowed_actions
                 ]
                 self._expect("APPROVAL", not left, f"{left} wait though such calls are allowed always")
-            case RunResumed(run=run) if (seen := witness.runs.get(run)) is not None:
+            case ev.RunResumed(run=run) if (seen := observed.runs.get(run)) is not None:
                 fruitless = seen.resumes > self._configuration.resumes_max
-                self._expect("PARKED", (RunParked in ends) == fruitless, f"{run} was resumed {seen.resumes} times")
-            case ContextPrepared(run=run) if (seen := witness.runs.get(run)) is not None:
+                self._expect("PARKED", (ev.RunParked in ends) == fruitless, f"{run} was resumed {seen.resumes} times")
+            case ev.ContextPrepared(run=run) if (seen := observed.runs.get(run)) is not None:
                 said = f"{run} goes on after a summary, its budget is spent"
                 self._expect("BUDGET", not self._is_overspent(seen), said)
             case _:
-                self._expect("PARKED", RunParked not in ends, f"a run is parked after {stimulus}")
-        self._expect("SCHEDULE", witness.due is None, f"the time of {witness.due} has come and it is not queued")
-        if (now_open := witness.open_run) is not None:
-            self._judge_open_run(witness, now_open, witness.runs[now_open])
-        if any(run.parked for run in witness.runs.values()):
+                self._expect("PARKED", ev.RunParked not in ends, f"a run is parked after {stimulus}")
+        self._expect("SCHEDULE", observed.due is None, f"the time of {observed.due} has come and it is not queued")
+        if (now_open := observed.open_run) is not None:
+            self._judge_open_run(observed, now_open, observed.runs[now_open])
+        if any(run.parked for run in observed.runs.values()):
             return  # What it has left open is settled when it goes on.
-        for name, call in witness.calls.items():
+        for name, call in observed.calls.items():
             if call.approval == "denied" or call.refused_as is not None:
                 self._expect("APPROVAL", call.answered, f"{name} must not run and is left open")
             if call.survivor:
                 again = call.effect != "once" and call.tool_present
                 self._expect("ONCE", again, f"{name} ({call.effect}) of a process that is gone is run again")
 
-    def _judge_open_run(self, witness: Witness, name: RunId, run: SeenRun) -> None:
+    def _judge_open_run(self, observed: ObservedSession, name: RunId, run: ObservedRun) -> None:
         """Judge what a run that is under way must not have left open, parked or not."""
         self._expect("RECOVERY", not self._is_failing(run), f"{name} goes on after {run.breakages} breakages in a row")
         if run.finishing and not run.parked:
-            left = [call for call, seen in witness.calls.items() if not (seen.running or seen.answered)]
-            self._expect("FINISH", bool(witness.calls) and not left, f"{name} is ended by a tool and goes on: {left}")
+            left = [call for call, seen in observed.calls.items() if not (seen.running or seen.answered)]
+            self._expect("FINISH", bool(observed.calls) and not left, f"{name} is ended by a tool and goes on: {left}")
 
 
-def _has_expired(call: SeenCall, stimulus: SessionEvent) -> bool:
-    return type(stimulus) is TimerFired and call.approval == "waits" and stimulus.timer == f"expiry:{call.requested}"
+def _has_expired(call: ObservedCall, stimulus: ev.SessionEvent) -> bool:
+    return type(stimulus) is ev.TimerFired and call.approval == "waits" and stimulus.timer == f"expiry:{call.requested}"
 
 
 def _time_of(effect: Effect) -> int | None:
-    """Return until when an effect waits, but for a run's own time: a witness does not count how long it has waited."""
+    """Return until when an effect waits, but for a run's own time: a observed does not count how long it has waited."""
     return effect.due_at if isinstance(effect, WaitUntil) and not effect.key.startswith("deadline:") else None
 
 
-def _work(witness: Witness) -> dict[str, Work]:
+def _work(observed: ObservedSession) -> dict[str, Work]:
     """Return the keys of the work that the log has begun and not ended, with its cause, its input and its end."""
     work: dict[str, Work] = {}
-    if (first := witness.first_scheduled) is not None:
+    if (first := observed.first_scheduled) is not None:
         work[f"input:{first.version}"] = (first.version, first.version, first.due_at)
-    name = witness.open_run
+    name = observed.open_run
     if name is None:
         return work
-    run = witness.runs[name]
-    if run.parked or witness.awaits_step:
+    run = observed.runs[name]
+    if run.parked or observed.awaits_step:
         work[f"resume:{name}"] = (run.started, run.input, None)
     if run.parked:
         return work
-    if not witness.awaits_person:
+    if not observed.awaits_person:
         work[f"deadline:{name}"] = (run.started, run.input, None)
     if run.asked:
         work[f"model:{run.asked}"] = (run.asked, run.input, None)
     if run.retry_at is not None:
         work[f"retry:{run.failed}"] = (run.failed, run.input, run.retry_at)
-    for call, seen in witness.calls.items():
+    for call, seen in observed.calls.items():
         if seen.running:
             work[f"tool:{call}"] = (seen.started, run.input, None)
         if seen.approval == "waits":

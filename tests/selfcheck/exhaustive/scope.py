@@ -5,6 +5,8 @@ makes a life longer: inputs, turns, calls in one answer. Crashes, cancels, late 
 times that come have no bound, since after them a session is in one of finitely many states.
 """
 
+import tomllib
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -125,62 +127,12 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """How much one run may spend; an answer is counted with one token."""
 
 
-EVERYDAY = (
-    Scope(name="calls", inputs=1, turns=1, tools=("look", "write", "pay"), refusals=0, resumes_max=0),
-    Scope(
-        name="keys", inputs=1, turns=1, calls=1, tools=("pay",), refusals=1, keyed=("cancel", "decide"), interrupts=True
-    ),
-    Scope(name="queue", turns=1, calls=0, keyed=("send",)),
-    Scope(name="order", inputs=3, turns=1, calls=0, resumes_max=0),
-    Scope(name="import", inputs=1, turns=1, calls=1, tools=("look",), refusals=0, imports=True, clears=True),
-    Scope(name="stubborn model", inputs=1, turns=4, calls=1, tools=("put",), refusals=0, resumes_max=0),
-    Scope(name="people", inputs=1, turns=1, tools=("pay",), refusals=0, always=True, resumes_max=0),
-    Scope(
-        name="always", inputs=1, turns=2, calls=1, tools=("pay",), refusals=0, always=True, expires=True, resumes_max=0
-    ),
-    Scope(name="joining", turns=2, calls=0, now=True, resumes_max=0),
-    Scope(name="steps", inputs=1, turns=2, calls=1, tools=("put",), refusals=0, stepwise=True, resumes_max=0),
-    Scope(name="finishing", inputs=1, turns=1, tools=("look", "pay"), refusals=0, finishes=True, resumes_max=0),
-    Scope(name="retries", turns=1, calls=0, attempts_max=2, now=True, resumes_max=0),
-    Scope(name="breaking", inputs=1, turns=3, calls=1, tools=("put",), refusals=0, breaks="retry", resumes_max=0),
-    Scope(name="breaking stops", inputs=1, turns=1, tools=("look",), refusals=0, breaks="stop", resumes_max=0),
-    Scope(name="schedule", turns=1, calls=0, scheduled=True, resumes_max=0),
-    Scope(name="scheduled keys", inputs=1, turns=1, calls=0, scheduled=True, keyed=("send", "cancel")),
-    Scope(name="clearing", turns=1, calls=1, tools=("look",), refusals=0, clears=True, keyed=("clear",), resumes_max=0),
-    Scope(name="rejecting", turns=3, calls=0, rejects=True, inputs=1, resumes_max=0),
-    Scope(name="budget", inputs=1, tools=("look",), refusals=0, budget=Budget(tool_calls=2), resumes_max=0),
-    Scope(name="tokens", turns=3, calls=0, budget=Budget(tokens=2), now=True, resumes_max=0),
-    Scope(name="summaries", turns=2, calls=1, tools=("look",), refusals=0, summaries=2, resumes_max=0),
-    Scope(name="paid summaries", inputs=1, turns=2, calls=0, summaries=3, budget=Budget(tokens=3), resumes_max=1),
-    Scope(name="children", inputs=1, turns=1, tools=("look", "pay"), refusals=0, waits=True, resumes_max=0),
-)
+_SCOPES = tomllib.loads(Path(__file__).with_name("scopes.toml").read_text(encoding="utf-8"))
+
+EVERYDAY = msgspec.convert(_SCOPES["everyday"], tuple[Scope, ...])
 """Explored in seconds: with every test run, and against every planted fault."""
 
-FULL = (
-    Scope(name="calls", inputs=1, refusals=1, asks=True, resumes_max=0),
-    Scope(name="runs", tools=("write",), refusals=0, resumes_max=0),
-    Scope(name="keys", turns=1, calls=1, tools=("pay",), refusals=0, keyed=("send", "cancel", "decide")),
-    Scope(name="queue", inputs=4, turns=1, calls=1, tools=("write",), refusals=0, resumes_max=0),
-    Scope(name="import", calls=1, tools=("look", "fetch"), refusals=1, imports=True),
-    Scope(name="stubborn model", turns=4, calls=1, tools=("put", "pay"), refusals=1, resumes_max=0),
-    Scope(name="people", inputs=1, turns=1, tools=("fetch", "pay"), refusals=0, asks=True, always=True, expires=True),
-    Scope(name="joining", turns=3, calls=1, tools=("pay",), refusals=0, now=True, finishes=True, resumes_max=0),
-    Scope(name="steps", turns=2, calls=1, tools=("pay",), refusals=0, now=True, stepwise=True, resumes_max=0),
-    Scope(name="finishing", inputs=1, turns=1, tools=("look", "write", "pay"), refusals=0, finishes=True),
-    Scope(name="retries", turns=2, calls=0, attempts_max=3, now=True, stepwise=True, interrupts=True, resumes_max=0),
-    Scope(name="breaking", inputs=1, turns=3, calls=1, tools=("put", "pay"), breaks="retry", finishes=True),
-    Scope(name="breaking stops", inputs=1, turns=1, tools=("look", "pay"), refusals=1, breaks="stop", finishes=True),
-    Scope(name="schedule", turns=1, calls=0, scheduled=True, now=True, keyed=("send", "cancel"), resumes_max=0),
-    Scope(
-        name="clearing", turns=1, calls=1, tools=("look",), refusals=0, clears=True, scheduled=True, keyed=("clear",)
-    ),
-    Scope(name="rejecting", turns=3, calls=1, tools=("pay",), refusals=0, rejects=True, now=True, stepwise=True),
-    Scope(name="budget", inputs=1, turns=3, tools=("look", "pay"), refusals=0, budget=Budget(tool_calls=2)),
-    Scope(name="tokens", turns=3, calls=1, tools=("put",), refusals=0, budget=Budget(tokens=2), now=True, rejects=True),
-    Scope(name="summaries", turns=2, calls=1, tools=("put", "pay"), refusals=0, summaries=2, now=True, clears=True),
-    Scope(name="paid summaries", turns=2, calls=0, summaries=2, attempts_max=2, budget=Budget(tokens=3), now=True),
-    Scope(name="children", turns=2, tools=("look", "sign"), refusals=0, waits=True, expires=True, resumes_max=0),
-)
+FULL = msgspec.convert(_SCOPES["full"], tuple[Scope, ...])
 """Explored in minutes.
 
 What does not meet in any decision is not multiplied. A run reads nothing of the runs before it, so that every choice

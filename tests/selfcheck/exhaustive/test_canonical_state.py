@@ -6,8 +6,8 @@ import pytest
 
 from refold.events.session.state import SessionState
 from tests.selfcheck.exhaustive.canonical_state import canonical_key, renumbered
-from tests.selfcheck.exhaustive.enabled_commands import Move, Moves
-from tests.selfcheck.exhaustive.log_reader import Witness
+from tests.selfcheck.exhaustive.enabled_commands import EnabledCommands, Move
+from tests.selfcheck.exhaustive.log_reader import ObservedSession
 from tests.selfcheck.exhaustive.scope import Scope
 from tests.selfcheck.exhaustive.trial import NEWBORN, Life, Trials
 
@@ -27,9 +27,9 @@ SCOPES = (
 )
 
 
-def successors(trials: Trials, moves: Moves, life: Life) -> Iterator[tuple[Move, bytes | None, Life | None]]:
+def successors(trials: Trials, moves: EnabledCommands, life: Life) -> Iterator[tuple[Move, bytes | None, Life | None]]:
     """Yield what comes of each move: the key of the next state, or None where there is none."""
-    for move in moves.after(life.decoded_witness()):
+    for move in moves.after(life.decoded_observed()):
         findings, step = trials.attempt(life, move)
         assert findings == []
         yield move, step.key() if step is not None else None, step.life(life) if step is not None else None
@@ -39,7 +39,7 @@ LONG = {"steps", "schedule", "queue", "finishing", "pairs"}
 """Scopes that take seconds."""
 
 
-def opened(trials: Trials, moves: Moves) -> Life:
+def opened(trials: Trials, moves: EnabledCommands) -> Life:
     life = NEWBORN
     for command in moves.prelude:
         step = trials.attempt(life, Move(command)).step
@@ -54,10 +54,10 @@ def opened(trials: Trials, moves: Moves) -> Life:
 )
 def test_states_with_one_key_have_the_same_successors(scope: Scope) -> None:
     """For each state the first other way to it is followed too: not its key is compared, but what happens next."""
-    trials, moves = Trials(scope), Moves(scope)
+    trials, moves = Trials(scope), EnabledCommands(scope)
     first = opened(trials, moves)
     frontier = [first]
-    known: dict[bytes, Life] = {canonical_key(first.decoded_state(), first.decoded_witness()): first}
+    known: dict[bytes, Life] = {canonical_key(first.decoded_state(), first.decoded_observed()): first}
     twins: dict[bytes, Life] = {}
     while frontier:
         life = frontier.pop()
@@ -91,4 +91,4 @@ def test_states_whose_versions_stand_in_another_order_stay_two() -> None:
 def test_a_state_is_kept_apart_by_what_its_log_says() -> None:
     """A fault may make two states equal whose logs differ; the exploration must follow both."""
     state = SessionState()
-    assert canonical_key(state, Witness()) != canonical_key(state, Witness(inputs=1))
+    assert canonical_key(state, ObservedSession()) != canonical_key(state, ObservedSession(inputs=1))

@@ -6,7 +6,7 @@ from refold.events.session.commands import CancelRun, SendInput
 from refold.events.session.events import InputQueued, RunCancelled
 from refold.events.session.state import SessionState
 from tests.selfcheck.exhaustive.counterexample import as_code, as_lines, as_program
-from tests.selfcheck.exhaustive.enabled_commands import Moves, final_answer
+from tests.selfcheck.exhaustive.enabled_commands import EnabledCommands, final_answer
 from tests.selfcheck.exhaustive.scope import Scope
 
 SCOPE = Scope(name="tiny", inputs=1)
@@ -21,7 +21,7 @@ def test_code_leaves_out_what_is_the_default() -> None:
 
 
 def test_a_program_comes_to_the_state_that_its_commands_lead_to() -> None:
-    commands = (*Moves(SCOPE).prelude, HELLO, final_answer(RunId("run_3"), 1))
+    commands = (*EnabledCommands(SCOPE).prelude, HELLO, final_answer(RunId("run_3"), 1))
     names: dict[str, object] = {}
     exec(as_program(commands, SCOPE), names)
     state = names["state"]

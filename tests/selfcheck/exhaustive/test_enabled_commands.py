@@ -1,4 +1,4 @@
-"""Moves are all commands that a session knows, and what is certain about them is so."""
+"""EnabledCommands are all commands that a session knows, and what is certain about them is so."""
 
 from collections.abc import Iterator
 from typing import get_args
@@ -7,7 +7,7 @@ import msgspec
 
 from refold.events.core.content import TextBlock
 from refold.events.session.commands import SendInput, SessionCommand
-from tests.selfcheck.exhaustive.enabled_commands import FOREIGN_CALL, FOREIGN_RUN, Move, Moves
+from tests.selfcheck.exhaustive.enabled_commands import FOREIGN_CALL, FOREIGN_RUN, EnabledCommands, Move
 from tests.selfcheck.exhaustive.scope import Scope
 from tests.selfcheck.exhaustive.trial import NEWBORN, Life, Trials
 
@@ -34,7 +34,7 @@ SCOPE = Scope(
 
 def lives(count: int) -> Iterator[tuple[Life, list[Move]]]:
     """Yield the first lives of the scope, and the moves after each."""
-    moves, trials = Moves(SCOPE), Trials(SCOPE)
+    moves, trials = EnabledCommands(SCOPE), Trials(SCOPE)
     queue = [NEWBORN]
     for command in moves.prelude:
         step = trials.attempt(queue[0], Move(command)).step
@@ -42,7 +42,7 @@ def lives(count: int) -> Iterator[tuple[Life, list[Move]]]:
         queue = [step.life(queue[0])]
     for _ in range(count):
         life = queue.pop(0)
-        found = list(moves.after(life.decoded_witness()))
+        found = list(moves.after(life.decoded_observed()))
         yield life, found
         steps = (trials.attempt(life, move).step for move in found)
         queue.extend(step.life(life) for step in steps if step is not None)
@@ -68,11 +68,11 @@ def test_what_is_foreign_is_marked_and_nothing_else_is() -> None:
 
 
 def test_an_input_beyond_the_scope_is_not_sent() -> None:
-    moves, trials = Moves(Scope(name="one", inputs=1)), Trials(Scope(name="one", inputs=1))
+    moves, trials = EnabledCommands(Scope(name="one", inputs=1)), Trials(Scope(name="one", inputs=1))
     life = NEWBORN
     for command in (*moves.prelude, SendInput(content=HELLO)):
         step = trials.attempt(life, Move(command)).step
         assert step is not None
         life = step.life(life)
-    sent = [move.command for move in moves.after(life.decoded_witness()) if type(move.command) is SendInput]
+    sent = [move.command for move in moves.after(life.decoded_observed()) if type(move.command) is SendInput]
     assert [command.content for command in sent] == [BLANK]

@@ -1,4 +1,4 @@
-"""What a witness remembers of a log, and that promises are judged from the log alone."""
+"""What a observed remembers of a log, and that promises are judged from the log alone."""
 
 import pytest
 
@@ -6,34 +6,9 @@ from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT, ErrorKind, 
 from refold.events.core.ids import RunId, ToolCallId
 from refold.events.model.configuration import CodeIdentity
 from refold.events.model.messages import RequestReference
-from refold.events.session.events import (
-    AgentConfigured,
-    CancelRequested,
-    HistoryCleared,
-    InputQueued,
-    ModelFailed,
-    ModelRequested,
-    ModelResponded,
-    RetryScheduled,
-    RunCancelled,
-    RunCompleted,
-    RunParked,
-    RunResumed,
-    RunStarted,
-    SessionEvent,
-    SessionOpened,
-    TimerFired,
-    TimerSet,
-    ToolApprovalDecided,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallFailed,
-    ToolCallStarted,
-    TurnAllowed,
-    Verdict,
-)
+from refold.events.session import events as ev
 from refold.events.session.react import CallModel
-from tests.selfcheck.exhaustive.log_reader import Witness
+from tests.selfcheck.exhaustive.log_reader import ObservedSession
 from tests.selfcheck.exhaustive.properties import Properties
 from tests.selfcheck.exhaustive.rules import Rule
 from tests.selfcheck.exhaustive.scope import AGENT, SESSION, Scope, configuration
@@ -44,29 +19,29 @@ RUN = RunId("run_3")
 FIRST, SECOND = ToolCallId("call_6_0"), ToolCallId("call_6_1")
 DONE = (TextBlock(text="done"),)
 
-OPENED: list[tuple[SessionEvent, ...]] = [
-    (SessionOpened(session=SESSION, agent=AGENT),),
-    (AgentConfigured(configuration=CONFIGURATION),),
+OPENED: list[tuple[ev.SessionEvent, ...]] = [
+    (ev.SessionOpened(session=SESSION, agent=AGENT),),
+    (ev.AgentConfigured(configuration=CONFIGURATION),),
 ]
 BEGUN = [
     *OPENED,
     (
-        InputQueued(content=DONE, key="k"),
-        RunStarted(run=RUN, input=3, code=CODE, fingerprint=""),
-        ModelRequested(run=RUN, turn=1),
+        ev.InputQueued(content=DONE, key="k"),
+        ev.RunStarted(run=RUN, input=3, code=CODE, fingerprint=""),
+        ev.ModelRequested(run=RUN, turn=1),
     ),
 ]
-COMPLETED = RunCompleted(run=RUN)
-CANCELLED = RunCancelled(run=RUN)
-CANCEL = CancelRequested(run=RUN)
-RESUMED = RunResumed(run=RUN, code=CODE, fingerprint="")
-PARKED = RunParked(run=RUN, reason="")
+COMPLETED = ev.RunCompleted(run=RUN)
+CANCELLED = ev.RunCancelled(run=RUN)
+CANCEL = ev.CancelRequested(run=RUN)
+RESUMED = ev.RunResumed(run=RUN, code=CODE, fingerprint="")
+PARKED = ev.RunParked(run=RUN, reason="")
 
 
-def answered(*tools: str, verdict: Verdict = Verdict()) -> ModelResponded:  # noqa: B008 - frozen
+def answered(*tools: str, verdict: ev.Verdict = ev.Verdict()) -> ev.ModelResponded:  # noqa: B008 - frozen
     """Return the answer to the first model call, whose calls are FIRST and SECOND."""
     calls = (FIRST, SECOND)
-    return ModelResponded(
+    return ev.ModelResponded(
         run=RUN,
         turn=1,
         content=tuple(ToolUseBlock(id=call, name=tool, input={}) for call, tool in zip(calls, tools, strict=False)),
@@ -76,35 +51,35 @@ def answered(*tools: str, verdict: Verdict = Verdict()) -> ModelResponded:  # no
     )
 
 
-def started(call: ToolCallId) -> ToolCallStarted:
-    return ToolCallStarted(run=RUN, call=call)
+def started(call: ToolCallId) -> ev.ToolCallStarted:
+    return ev.ToolCallStarted(run=RUN, call=call)
 
 
-def failed(call: ToolCallId, kind: ErrorKind, text: str, *, was_started: bool) -> ToolCallFailed:
-    return ToolCallFailed(call=call, kind=kind, content=(TextBlock(text=text),), started=was_started)
+def failed(call: ToolCallId, kind: ErrorKind, text: str, *, was_started: bool) -> ev.ToolCallFailed:
+    return ev.ToolCallFailed(call=call, kind=kind, content=(TextBlock(text=text),), started=was_started)
 
 
-def asked(call: ToolCallId, tool: str = "pay") -> ToolApprovalRequested:
-    return ToolApprovalRequested(run=RUN, call=call, tool=tool, input={})
+def asked(call: ToolCallId, tool: str = "pay") -> ev.ToolApprovalRequested:
+    return ev.ToolApprovalRequested(run=RUN, call=call, tool=tool, input={})
 
 
-def ended(call: ToolCallId) -> ToolCallCompleted:
-    return ToolCallCompleted(call=call, content=DONE, ends_run=True)
+def ended(call: ToolCallId) -> ev.ToolCallCompleted:
+    return ev.ToolCallCompleted(call=call, content=DONE, ends_run=True)
 
 
-def refused(call: ToolCallId) -> ToolCallFailed:
-    return ToolCallFailed(call=call, kind="denied", content=DONE)
+def refused(call: ToolCallId) -> ev.ToolCallFailed:
+    return ev.ToolCallFailed(call=call, kind="denied", content=DONE)
 
 
-FINAL = ModelResponded(
+FINAL = ev.ModelResponded(
     run=RUN, turn=1, content=DONE, stop_reason="end_turn", request=RequestReference(configured=2, messages=1)
 )
-RETRYABLE = ModelFailed(run=RUN, turn=1, kind="server", message="", retryable=True)
+RETRYABLE = ev.ModelFailed(run=RUN, turn=1, kind="server", message="", retryable=True)
 
 
-def judged(*batches: tuple[SessionEvent, ...]) -> list[Rule]:
-    promises, witness = Properties(CONFIGURATION), Witness()
-    return [finding.rule for batch in batches for finding in promises.read(witness, batch)]
+def judged(*batches: tuple[ev.SessionEvent, ...]) -> list[Rule]:
+    promises, observed = Properties(CONFIGURATION), ObservedSession()
+    return [finding.rule for batch in batches for finding in promises.read(observed, batch)]
 
 
 def test_an_ordinary_run_breaks_nothing() -> None:
@@ -112,8 +87,8 @@ def test_an_ordinary_run_breaks_nothing() -> None:
         judged(
             *BEGUN,
             (answered("look", "look"), started(FIRST), started(SECOND)),
-            (ToolCallCompleted(call=SECOND, content=DONE),),
-            (ToolCallCompleted(call=FIRST, content=DONE), ModelRequested(run=RUN, turn=2)),
+            (ev.ToolCallCompleted(call=SECOND, content=DONE),),
+            (ev.ToolCallCompleted(call=FIRST, content=DONE), ev.ModelRequested(run=RUN, turn=2)),
             (CANCEL, CANCELLED),
         )
         == []
@@ -126,7 +101,7 @@ def test_an_ordinary_run_breaks_nothing() -> None:
         ("TIERS", [(answered("look", "write"), started(FIRST), started(SECOND))]),
         ("TIERS", [(answered("look", "look"), started(SECOND))]),
         ("APPROVAL", [(answered("pay"), started(FIRST))]),
-        ("APPROVAL", [(answered("look", verdict=Verdict(verdict="deny")),)]),
+        ("APPROVAL", [(answered("look", verdict=ev.Verdict(verdict="deny")),)]),
         ("ONCE", [(answered("write"), started(FIRST)), (RESUMED,)]),
         (
             "KINDS",
@@ -144,29 +119,29 @@ def test_an_ordinary_run_breaks_nothing() -> None:
         ),
         ("OUTCOME", [(COMPLETED,)]),
         ("OUTCOME", [(CANCEL,)]),
-        ("TURNS", [(answered(), ModelRequested(run=RUN, turn=3))]),
+        ("TURNS", [(answered(), ev.ModelRequested(run=RUN, turn=3))]),
         ("PARKED", [(RESUMED,), (RESUMED,)]),
         ("PARKED", [(RESUMED,), (RESUMED, PARKED), (RESUMED, PARKED)]),
-        ("KEYS", [(InputQueued(content=DONE, key="k"),)]),
-        ("SCHEDULE", [(TimerSet(timer="input:6", due_at=9, content=DONE),), (TimerFired(timer="input:6"),)]),
+        ("KEYS", [(ev.InputQueued(content=DONE, key="k"),)]),
+        ("SCHEDULE", [(ev.TimerSet(timer="input:6", due_at=9, content=DONE),), (ev.TimerFired(timer="input:6"),)]),
         (
             "SCHEDULE",
             [
-                (TimerSet(timer="input:6", due_at=9, content=DONE),),
-                (TimerFired(timer="input:6"), InputQueued(content=DONE, key="other", scheduled=6)),
+                (ev.TimerSet(timer="input:6", due_at=9, content=DONE),),
+                (ev.TimerFired(timer="input:6"), ev.InputQueued(content=DONE, key="other", scheduled=6)),
             ],
         ),
-        ("SCHEDULE", [(InputQueued(content=DONE, scheduled=2),)]),
-        ("STEPS", [(answered(), TurnAllowed(run=RUN, turn=3))]),
-        ("RETRY", [(RETRYABLE, RetryScheduled(run=RUN, turn=1, attempt=1, due_at=9))]),
-        ("RECOVERY", [(answered("look", verdict=Verdict(verdict="broken")), refused(FIRST))]),
+        ("SCHEDULE", [(ev.InputQueued(content=DONE, scheduled=2),)]),
+        ("STEPS", [(answered(), ev.TurnAllowed(run=RUN, turn=3))]),
+        ("RETRY", [(RETRYABLE, ev.RetryScheduled(run=RUN, turn=1, attempt=1, due_at=9))]),
+        ("RECOVERY", [(answered("look", verdict=ev.Verdict(verdict="broken")), refused(FIRST))]),
         ("FINISH", [(answered("look", "write"), started(FIRST)), (ended(FIRST),)]),
         ("FINISH", [(answered("look"), started(FIRST)), (ended(FIRST),)]),
         (
             "APPROVAL",
             [
                 (answered("pay", "pay"), asked(FIRST), asked(SECOND)),
-                (ToolApprovalDecided(call=FIRST, allowed=True, always=True), started(FIRST)),
+                (ev.ToolApprovalDecided(call=FIRST, allowed=True, always=True), started(FIRST)),
             ],
         ),
         (
@@ -174,43 +149,43 @@ def test_an_ordinary_run_breaks_nothing() -> None:
             [
                 (answered("pay", "sign"), asked(FIRST), asked(SECOND, "sign")),
                 (
-                    ToolApprovalDecided(call=FIRST, allowed=True, always=True),
-                    ToolApprovalDecided(call=SECOND, allowed=True),
+                    ev.ToolApprovalDecided(call=FIRST, allowed=True, always=True),
+                    ev.ToolApprovalDecided(call=SECOND, allowed=True),
                 ),
             ],
         ),
-        ("OUTCOME", [(InputQueued(content=DONE, joins=RUN),), (FINAL, COMPLETED)]),
+        ("OUTCOME", [(ev.InputQueued(content=DONE, joins=RUN),), (FINAL, COMPLETED)]),
     ],
 )
-def test_a_log_that_breaks_a_promise_is_found(rule: Rule, batches: list[tuple[SessionEvent, ...]]) -> None:
+def test_a_log_that_breaks_a_promise_is_found(rule: Rule, batches: list[tuple[ev.SessionEvent, ...]]) -> None:
     assert judged(*BEGUN, *batches) == [rule]
 
 
 def test_pending_work_is_compared_with_what_the_log_has_begun() -> None:
-    promises, witness = Properties(CONFIGURATION), Witness()
+    promises, observed = Properties(CONFIGURATION), ObservedSession()
     for batch in BEGUN:
-        promises.read(witness, batch)
+        promises.read(observed, batch)
     effect = CallModel(key="model:5", causation=5, correlation=3, turn=1)
-    assert [finding.rule for finding in promises.judge_work(witness, [effect])] == ["INV7"]  # The deadline is missing.
+    assert [finding.rule for finding in promises.judge_work(observed, [effect])] == ["INV7"]  # The deadline is missing.
 
 
 def test_a_history_is_compared_with_what_the_batch_adds_to_it() -> None:
-    promises, witness = Properties(CONFIGURATION), Witness()
+    promises, observed = Properties(CONFIGURATION), ObservedSession()
     for batch in BEGUN:
-        promises.read(witness, batch)
+        promises.read(observed, batch)
     shown = Message("user", DONE)
     assert promises.judge_history(0, [shown]) == []
     for messages in ([], [shown, shown], [Message("assistant", DONE)]):
         assert [finding.rule for finding in promises.judge_history(0, messages)] == ["HISTORY"]
-    promises.read(witness, (HistoryCleared(),))
+    promises.read(observed, (ev.HistoryCleared(),))
     assert promises.judge_history(1, []) == []
     assert [finding.rule for finding in promises.judge_history(1, [shown])] == ["HISTORY"]
 
 
 def test_a_witness_forgets_what_is_over_but_the_last_of_it() -> None:
-    promises, witness = Properties(CONFIGURATION), Witness()
-    for batch in (*BEGUN, (answered("look"), started(FIRST)), (ToolCallCompleted(call=FIRST, content=DONE),)):
-        promises.read(witness, batch)
-    assert (witness.open_run, witness.calls, witness.closed_call) == (RUN, {}, FIRST)
-    promises.read(witness, (CANCEL, CANCELLED))
-    assert (witness.open_run, witness.runs, witness.ended_run) == (None, {}, RUN)
+    promises, observed = Properties(CONFIGURATION), ObservedSession()
+    for batch in (*BEGUN, (answered("look"), started(FIRST)), (ev.ToolCallCompleted(call=FIRST, content=DONE),)):
+        promises.read(observed, batch)
+    assert (observed.open_run, observed.calls, observed.closed_call) == (RUN, {}, FIRST)
+    promises.read(observed, (CANCEL, CANCELLED))
+    assert (observed.open_run, observed.runs, observed.ended_run) == (None, {}, RUN)

@@ -15,6 +15,7 @@ import msgspec
 from refold.events.core.errors import CommandRejected, RefoldError
 from refold.events.core.pure_core import Recorded, WaitUntil, plan, replan
 from refold.events.core.records import StoredEvent
+from refold.events.session import events as ev
 from refold.events.session.commands import (
     AllowTurn,
     CancelRun,
@@ -28,13 +29,12 @@ from refold.events.session.commands import (
     SessionCommand,
 )
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, fold
-from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, RunStarted, SessionEvent
 from refold.events.session.invariants import SessionChecker, check_state
 from refold.events.session.react import AskPerson, CallModel, RunTool, pending
 from refold.events.session.state import SessionState, awaits_step, content_digest
 from tests.selfcheck.exhaustive.canonical_state import canonical_key
 from tests.selfcheck.exhaustive.enabled_commands import DONE, TOOL_NAMES, Move, final_answer
-from tests.selfcheck.exhaustive.log_reader import SeenKey, Witness, written
+from tests.selfcheck.exhaustive.log_reader import ObservedKey, ObservedSession, written
 from tests.selfcheck.exhaustive.properties import Properties
 from tests.selfcheck.exhaustive.rules import Finding, Rule
 from tests.selfcheck.exhaustive.scope import AT, STREAM, Scope, configuration
@@ -44,45 +44,45 @@ CORE_ERRORS = (AssertionError, LookupError, AttributeError, TypeError, ValueErro
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_state = msgspec.msgpack.Decoder(SessionState).decode
-_decode_witness = msgspec.msgpack.Decoder(Witness).decode
+_decode_observed = msgspec.msgpack.Decoder(ObservedSession).decode
 
 
 class Life(msgspec.Struct, frozen=True):
     """A session up to some moment; its parts are encoded, since each move needs copies of its own."""
 
     state: bytes
-    witness: bytes
+    observed: bytes
     checker: bytes
-    log: tuple[SessionEvent, ...]
+    log: tuple[ev.SessionEvent, ...]
     """Decoded."""
 
     def decoded_state(self) -> SessionState:
         """Return a copy of the state."""
         return _decode_state(self.state)
 
-    def decoded_witness(self) -> Witness:
-        """Return a copy of the witness."""
-        return _decode_witness(self.witness)
+    def decoded_observed(self) -> ObservedSession:
+        """Return a copy of the observed."""
+        return _decode_observed(self.observed)
 
 
 class Step(msgspec.Struct, frozen=True):
     """A batch that a move gave, and what is true after it."""
 
-    batch: tuple[SessionEvent, ...]
+    batch: tuple[ev.SessionEvent, ...]
     """Decoded."""
     state: SessionState
-    witness: Witness
+    observed: ObservedSession
     checker: SessionChecker
 
     def key(self) -> bytes:
         """Return the canonical key of the state after the batch."""
-        return canonical_key(self.state, self.witness)
+        return canonical_key(self.state, self.observed)
 
     def life(self, before: Life) -> Life:
         """Return the session after the batch."""
         return Life(
             state=_encode(self.state),
-            witness=_encode(self.witness),
+            observed=_encode(self.observed),
             checker=pickle.dumps(self.checker),
             log=before.log + self.batch,
         )
@@ -96,7 +96,7 @@ class Tried(NamedTuple):
     """None = it was refused, or recorded before, or failed: there is no batch."""
 
 
-NEWBORN = Life(_encode(SessionState()), _encode(Witness()), pickle.dumps(SessionChecker(STREAM)), ())
+NEWBORN = Life(_encode(SessionState()), _encode(ObservedSession()), pickle.dumps(SessionChecker(STREAM)), ())
 """A session before its first event."""
 
 
@@ -131,61 +131,63 @@ class Trials:
         """Return what comes of `move` after `life`, which stays as it is."""
         self._met["TOTAL"] += 1
         self._met["INV4"] += move.foreign
-        state, witness = life.decoded_state(), life.decoded_witness()
+        state, observed = life.decoded_state(), life.decoded_observed()
         shown = len(state.messages)
         try:
             planned = plan(SESSION_CORE, state, move.command, AT)
         except CommandRejected as refusal:
-            return Tried(list(self._judge_inert(life, move, state, witness, refusal)))
+            return Tried(list(self._judge_inert(life, move, state, observed, refusal)))
         except CORE_ERRORS as error:
             return Tried([Finding("TOTAL", f"the core raises {type(error).__name__}: {error}")])
         if isinstance(planned, Recorded):
-            return Tried(list(self._judge_inert(life, move, state, witness, planned)))
+            return Tried(list(self._judge_inert(life, move, state, observed, planned)))
         self.transitions += 1
-        findings = self._judge_key(move, witness, None)
+        findings = self._judge_key(move, observed, None)
         try:
-            batch = _through_the_log(planned.events, witness.version + 1)
+            batch = _through_the_log(planned.events, observed.version + 1)
             findings.extend(self._judge_replay(life, batch, planned.state))
         except CORE_ERRORS as error:
             return Tried([Finding("INV6", f"the batch cannot be read back: {type(error).__name__}: {error}")])
         checker = pickle.loads(life.checker)
-        findings.extend(self._judge_batch(checker, witness, batch, planned.state))
+        findings.extend(self._judge_batch(checker, observed, batch, planned.state))
         findings.extend(self._promises.judge_history(shown, planned.state.messages))
-        return Tried(findings, Step(batch, planned.state, witness, checker))
+        return Tried(findings, Step(batch, planned.state, observed, checker))
 
     def _judge_inert(
-        self, life: Life, move: Move, state: SessionState, witness: Witness, answer: CommandRejected | Recorded
+        self, life: Life, move: Move, state: SessionState, observed: ObservedSession, answer: CommandRejected | Recorded
     ) -> Iterator[Finding]:
         """Judge a command that was refused, or had been recorded before."""
         if _encode(state) != life.state:
             yield Finding("TOTAL", f"the state changed, though the core answers {answer!r}")
         if move.must_happen:
             yield Finding("TOTAL", f"what must happen does not: the core answers {answer!r}")
-        yield from self._judge_key(move, witness, answer)
+        yield from self._judge_key(move, observed, answer)
 
-    def _judge_key(self, move: Move, witness: Witness, answer: CommandRejected | Recorded | None) -> list[Finding]:
+    def _judge_key(
+        self, move: Move, observed: ObservedSession, answer: CommandRejected | Recorded | None
+    ) -> list[Finding]:
         """Judge a command whose key was recorded before: the same gets the first outcome, another is refused."""
         match move.command:
             case SendInput(key=str() as key, content=content):
-                repeated = SeenKey("send", written(content), 0)
+                repeated = ObservedKey("send", written(content), 0)
             case CancelRun(key=str() as key, run=run):
-                repeated = SeenKey("cancel", written(run), 0)
+                repeated = ObservedKey("cancel", written(run), 0)
             case DecideApproval(key=str() as key, call=call, allowed=allowed, always=always):
-                repeated = SeenKey("decide", written((call, allowed, always)), 0)
+                repeated = ObservedKey("decide", written((call, allowed, always)), 0)
             case ClearHistory(key=str() as key):
-                repeated = SeenKey("clear", written(None), 0)
+                repeated = ObservedKey("clear", written(None), 0)
             case ImportHistory(key=str() as key, messages=messages):
-                repeated = SeenKey("import", written(content_digest(messages)), 0)
+                repeated = ObservedKey("import", written(content_digest(messages)), 0)
             case _:
                 return []
-        if (first := witness.keys.get(key)) is None:
+        if (first := observed.keys.get(key)) is None:
             return []
         self._met["KEYS"] += 1
         same = (first.command, first.content) == (repeated.command, repeated.content)
         kept = answer == Recorded(first.version) if same else isinstance(answer, CommandRejected)
         return [] if kept else [Finding("KEYS", f"key {key!r} of version {first.version} comes again: {answer!r}")]
 
-    def _judge_replay(self, life: Life, batch: tuple[SessionEvent, ...], after: SessionState) -> Iterator[Finding]:
+    def _judge_replay(self, life: Life, batch: tuple[ev.SessionEvent, ...], after: SessionState) -> Iterator[Finding]:
         self._met["INV6"] += 1
         encoded = _encode(after)
         stimulus = msgspec.structs.replace(batch[0], at=0)
@@ -198,21 +200,25 @@ class Trials:
             yield Finding("INV6", "folding the decoded batch gives another state than the live one")
 
     def _judge_batch(
-        self, checker: SessionChecker, witness: Witness, batch: tuple[SessionEvent, ...], after: SessionState
+        self,
+        checker: SessionChecker,
+        observed: ObservedSession,
+        batch: tuple[ev.SessionEvent, ...],
+        after: SessionState,
     ) -> Iterator[Finding]:
-        """Judge by the invariants and promises; `checker` and `witness` are brought to the end of the batch."""
-        had_calls, had_ended = bool(witness.calls), witness.ended_run is not None
+        """Judge by the invariants and promises; `checker` and `observed` are brought to the end of the batch."""
+        had_calls, had_ended = bool(observed.calls), observed.ended_run is not None
         for event in batch:
             for violation in checker.observe(event):
                 yield Finding(violation.invariant, violation.message)
         for violation in check_state(after, STREAM):
             yield Finding(violation.invariant, violation.message)
-        yield from self._promises.read(witness, batch)
-        yield from self._promises.judge_work(witness, pending(after))
+        yield from self._promises.read(observed, batch)
+        yield from self._promises.judge_work(observed, pending(after))
         self._met["INV0"] += bool(after.messages)
-        self._met["INV1"] += had_calls or bool(witness.calls)
-        self._met["INV2"] += any(isinstance(event, RunCompleted | RunFailed | RunCancelled) for event in batch)
-        self._met["INV3"] += had_ended and any(type(event) is RunStarted for event in batch)
+        self._met["INV1"] += had_calls or bool(observed.calls)
+        self._met["INV2"] += any(isinstance(event, ev.RunCompleted | ev.RunFailed | ev.RunCancelled) for event in batch)
+        self._met["INV3"] += had_ended and any(type(event) is ev.RunStarted for event in batch)
 
 
 def ordinary_command(state: SessionState) -> SessionCommand | None:
@@ -237,7 +243,7 @@ def ordinary_command(state: SessionState) -> SessionCommand | None:
     return AllowTurn() if state.run is not None and awaits_step(state.run) else None
 
 
-def _through_the_log(events: Sequence[SessionEvent], first: int) -> tuple[SessionEvent, ...]:
+def _through_the_log(events: Sequence[ev.SessionEvent], first: int) -> tuple[ev.SessionEvent, ...]:
     """Return `events` as they come back from a log."""
     return tuple(
         SESSION_CODEC.decode(

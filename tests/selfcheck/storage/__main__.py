@@ -94,7 +94,7 @@ def rehearse_storage(
         jobs: worker processes; 1 = all of it in this process.
         clock: tells how long it took.
         progress: told a line now and then.
-        only: the piece to do, and nothing else (`reproduce`).
+        only: the piece to do, and nothing else (see `tally`).
 
     Raises:
         ConfigError: `only` names no piece.
@@ -128,7 +128,7 @@ def rehearse_storage(
         error_seconds=round(error_s, 2),
         kill_seconds=round(kill_s, 2),
         judgements=findings.judgements(),
-        problems=findings.problems(),
+        problems=findings.all_problems(),
         findings=findings,
         not_exercised_because=reason,
     )

@@ -20,9 +20,9 @@ from refold.scenarios.world.sqlite_shim import FileOperation, OperationKind, SQL
 from refold.stores.append_rules import FaultPoint, no_fault
 from refold.stores.sqlite.store import SQLiteStore
 from tests.selfcheck.storage.expected_log import ExpectedLog
-from tests.selfcheck.storage.power_loss import PROBLEMS_KEPT
 from tests.selfcheck.storage.recording import LOG_NAME
 from tests.selfcheck.storage.recovered_reader import RecoveredLogs
+from tests.selfcheck.storage.tally import Tally
 from tests.selfcheck.storage.workload import STREAMS, Marks, drawn_append
 
 FAILURES: Final[tuple[tuple[OperationKind, str, int], ...]] = (
@@ -63,8 +63,8 @@ class DiskError(NamedTuple):
         return f"{self.name} at {self.kind} {self.nth}{more}"
 
 
-class ErrorTally(msgspec.Struct, kw_only=True):
-    """What was found; those of several runs can be added."""
+class ErrorTally(Tally, kw_only=True):
+    """What was found."""
 
     runs: int = 0
     """Faults that were tried."""
@@ -82,28 +82,6 @@ class ErrorTally(msgspec.Struct, kw_only=True):
     """Appends that were acknowledged."""
     by_kind: Counter[str] = msgspec.field(default_factory=Counter[str])
     """Runs in which it failed, by what failed."""
-    broken: Counter[str] = msgspec.field(default_factory=Counter[str])
-    """How often each promise was broken."""
-    problems: list[str] = msgspec.field(default_factory=list[str])
-
-    def add(self, other: "ErrorTally") -> None:
-        """Add what was found elsewhere."""
-        self.runs += other.runs
-        self.met += other.met
-        self.met_once += other.met_once
-        self.told += other.told
-        self.unknown += other.unknown
-        self.unknown_in += other.unknown_in
-        self.acknowledged += other.acknowledged
-        self.by_kind.update(other.by_kind)
-        self.broken.update(other.broken)
-        self.problems = (self.problems + other.problems)[:PROBLEMS_KEPT]
-
-    def note(self, promise: str, problem: str) -> None:
-        """Count a broken promise."""
-        self.broken[promise] += 1
-        if len(self.problems) < PROBLEMS_KEPT:
-            self.problems.append(problem)
 
 
 class FailingDisk:

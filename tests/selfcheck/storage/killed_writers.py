@@ -38,8 +38,8 @@ from refold.stores.sample_batches import batch
 from refold.stores.sqlite.store import SQLiteStore
 from refold.tools.tool import tool
 from tests.selfcheck.storage.disk_errors import empty
-from tests.selfcheck.storage.power_loss import PROBLEMS_KEPT
 from tests.selfcheck.storage.recording import LOG_NAME
+from tests.selfcheck.storage.tally import Tally
 from tests.selfcheck.storage.workload import STREAMS, checkpoint_every
 
 KILLS_PER_LOG: Final = 10
@@ -69,8 +69,8 @@ class Writer(NamedTuple):
     """Returns how much of everything is there, and what is wrong with the log; empty if nothing is."""
 
 
-class KillTally(msgspec.Struct, kw_only=True):
-    """What was found; those of several runs can be added."""
+class KillTally(Tally, kw_only=True):
+    """What was found."""
 
     kills: int = 0
     by_writer: Counter[str] = msgspec.field(default_factory=Counter[str])
@@ -82,25 +82,6 @@ class KillTally(msgspec.Struct, kw_only=True):
     """How many of those were missing."""
     beyond: int = 0
     """Kills after which more was there than had been acknowledged, which is as it should be."""
-    broken: Counter[str] = msgspec.field(default_factory=Counter[str])
-    problems: list[str] = msgspec.field(default_factory=list[str])
-
-    def add(self, other: "KillTally") -> None:
-        """Add what was found elsewhere."""
-        self.kills += other.kills
-        self.by_writer.update(other.by_writer)
-        self.silent += other.silent
-        self.acknowledged += other.acknowledged
-        self.lost += other.lost
-        self.beyond += other.beyond
-        self.broken.update(other.broken)
-        self.problems = (self.problems + other.problems)[:PROBLEMS_KEPT]
-
-    def note(self, promise: str, problem: str) -> None:
-        """Count a broken promise."""
-        self.broken[promise] += 1
-        if len(self.problems) < PROBLEMS_KEPT:
-            self.problems.append(problem)
 
 
 def kill_writers(folder: Path, *, seed: int, kills: int, writer: Writer) -> KillTally:

@@ -16,7 +16,7 @@ from refold.scenarios.world.sqlite_shim import FileOperation
 from tests.selfcheck.storage.disk_errors import DiskError, DiskErrorRun, FailingDisk
 from tests.selfcheck.storage.power_loss import LossTally, PowerLosses, fast_folder
 from tests.selfcheck.storage.recording import NOTHING_YET, Recorder, Recording, recording
-from tests.selfcheck.storage.reproduce import again
+from tests.selfcheck.storage.tally import again
 
 TIMES: Final = (2, 1, 3, 5)
 """How many syncs in a row fail. Two hit both an append and the checkpoint when the log is closed after it."""

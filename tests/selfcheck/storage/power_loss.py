@@ -26,16 +26,15 @@ from refold.scenarios.world.disk_model import DAMAGES, Damage, DiskImage, DiskMo
 from tests.selfcheck.storage.recording import FILE_NAMES, LOG_NAME, NOTHING_YET, Mark, Recording, recording
 from tests.selfcheck.storage.recovered_reader import Recovered, RecoveredLogs
 from tests.selfcheck.storage.recovery_reader import RecoveryReader
+from tests.selfcheck.storage.tally import Tally
 from tests.selfcheck.storage.workload import StorageWorkload, WorkOnLog
-
-PROBLEMS_KEPT: Final = 5
 
 PLAIN_ONE_IN: Final = 64
 """Of so many images one is opened by itself although its content is known, to see that it is read the same."""
 
 
-class LossTally(msgspec.Struct, kw_only=True):
-    """What was found in images; those of several runs can be added."""
+class LossTally(Tally, kw_only=True):
+    """What was found in images."""
 
     cuts: int = 0
     """Moments and damages that were judged."""
@@ -52,20 +51,6 @@ class LossTally(msgspec.Struct, kw_only=True):
     not_acknowledged: int = 0
     """Judged moments at which something was in the log that had not been acknowledged, which is as it should be."""
     by_damage: Counter[str] = msgspec.field(default_factory=Counter[str])
-    problems: list[str] = msgspec.field(default_factory=list[str])
-    """The first few, with what makes them again."""
-
-    def add(self, other: "LossTally") -> None:
-        """Add what was found elsewhere."""
-        self.cuts += other.cuts
-        self.images += other.images
-        self.lost += other.lost
-        self.steps_lost_max = max(self.steps_lost_max, other.steps_lost_max)
-        self.unasked += other.unasked
-        self.damaged += other.damaged
-        self.not_acknowledged += other.not_acknowledged
-        self.by_damage.update(other.by_damage)
-        self.problems = (self.problems + other.problems)[:PROBLEMS_KEPT]
 
 
 class Cut(NamedTuple):
@@ -188,9 +173,8 @@ class PowerLosses:
             tally.not_acknowledged += 1
 
     def _note(self, at: int, damage: Damage, problem: str) -> None:
-        if len(self.tally.problems) < PROBLEMS_KEPT:
-            where = f"{self._name}, after operation {at}, damage {damage!r}"
-            self.tally.problems.append(f"{where}: {problem}{self._again(at)}")
+        where = f"{self._name}, after operation {at}, damage {damage!r}"
+        self.tally.report(f"{where}: {problem}{self._again(at)}")
 
 
 class ImageFolder:

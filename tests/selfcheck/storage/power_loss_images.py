@@ -12,18 +12,18 @@ from pathlib import Path
 import msgspec
 
 from refold.stores.sqlite.file import Durability
-from tests.selfcheck.storage.power_loss import PROBLEMS_KEPT, Cut, LossTally, PowerLosses, fast_folder, recorded_run
+from tests.selfcheck.storage.power_loss import Cut, LossTally, PowerLosses, fast_folder, recorded_run
 from tests.selfcheck.storage.recording import Recording
 from tests.selfcheck.storage.reopened_reader import reopened
-from tests.selfcheck.storage.reproduce import again
+from tests.selfcheck.storage.tally import Tally, again
 from tests.selfcheck.storage.workload import StorageWorkload
 
 REOPEN_ONE_IN = 300
 """Of so many images one is opened with the store, and cut again."""
 
 
-class PowerLossResult(msgspec.Struct, kw_only=True):
-    """What was found; those of several seeds can be added."""
+class PowerLossResult(Tally, kw_only=True):
+    """What was found; `problems` are of images that the store could not use."""
 
     runs: int = 0
     """Whole ones, and not only a moment of one."""
@@ -37,23 +37,11 @@ class PowerLossResult(msgspec.Struct, kw_only=True):
     """Of cuts while it recovered from a cut, or wrote on."""
     cpu_s: float = 0.0
     """Seconds of a processor, which on a busy machine say more than those of the clock."""
-    problems: list[str] = msgspec.field(default_factory=list[str])
-    """The first few of those that it could not use."""
 
     @property
     def images(self) -> int:
         """How many images were made and opened in all."""
         return self.first.images + self.recovering.images
-
-    def add(self, other: "PowerLossResult") -> None:
-        """Add what was found elsewhere."""
-        self.runs += other.runs
-        self.first.add(other.first)
-        self.reopened += other.reopened
-        self.not_usable += other.not_usable
-        self.recovering.add(other.recovering)
-        self.cpu_s += other.cpu_s
-        self.problems = (self.problems + other.problems)[:PROBLEMS_KEPT]
 
 
 def rehearse_power_loss(
@@ -111,7 +99,7 @@ async def _reopen(cut: Cut, run: Recording, folder: Path, seed: int, result: Pow
     result.reopened += 1
     if opened.problem:
         result.not_usable += 1
-        result.problems = [*result.problems, f"{where}: {opened.problem}{meet_again}"][:PROBLEMS_KEPT]
+        result.report(f"{where}: {opened.problem}{meet_again}")
     name = f"{where}, while it was opened again"
     second = PowerLosses(opened.run, images, seed=seed, name=name, again=lambda _: meet_again)
     for _ in second.cut_everywhere():

@@ -13,6 +13,7 @@ from tests.selfcheck.storage.disk_errors import ErrorTally
 from tests.selfcheck.storage.killed_writers import KillTally
 from tests.selfcheck.storage.power_loss import LossTally
 from tests.selfcheck.storage.power_loss_images import PowerLossResult
+from tests.selfcheck.storage.tally import Tally
 
 Verdict: TypeAlias = Literal["hold", "violated", "not exercised"]
 
@@ -46,7 +47,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     says: str
 
 
-class StorageFindings(msgspec.Struct, kw_only=True):
+class StorageFindings(Tally, kw_only=True):
     """Everything that was found."""
 
     power: PowerLossResult = msgspec.field(default_factory=PowerLossResult)
@@ -63,15 +64,6 @@ class StorageFindings(msgspec.Struct, kw_only=True):
     def images(self) -> int:
         """How many images were made and opened."""
         return self.power.images + self.normal.images + self.lying.images
-
-    def add(self, other: "StorageFindings") -> None:
-        """Add what was found elsewhere."""
-        self.power.add(other.power)
-        self.normal.add(other.normal)
-        self.lying.add(other.lying)
-        self.errors.add(other.errors)
-        self.forgotten.add(other.forgotten)
-        self.kills.add(other.kills)
 
     def judgements(self) -> list[Judgement]:
         """Return what is said of each promise."""
@@ -97,8 +89,8 @@ class StorageFindings(msgspec.Struct, kw_only=True):
         }
         return [_judgement(promise, *counts[promise]) for promise in PROMISES]
 
-    def problems(self) -> list[str]:
-        """Return the first few problems, with what makes them again."""
+    def all_problems(self) -> list[str]:
+        """Return the first few problems of each kind."""
         power = self.power
         normal = self.normal.first
         return [

@@ -19,7 +19,7 @@ from tests.selfcheck.storage.lost_fsync import SYNCS, TIMES, rehearse_lost_syncs
 from tests.selfcheck.storage.power_loss import fast_folder
 from tests.selfcheck.storage.power_loss_images import REOPEN_ONE_IN, PowerLossResult, rehearse_power_loss
 from tests.selfcheck.storage.properties import StorageFindings
-from tests.selfcheck.storage.reproduce import again
+from tests.selfcheck.storage.tally import again
 
 IMAGES_PER_RUN: Final = 3000
 """How many images a run of full durability gives, or some more, with those of its recoveries."""
@@ -152,7 +152,7 @@ def kill_tasks(kills: int, seed: int) -> Iterator[Task]:
 
 
 def task_again(words: str) -> Task:
-    """Return the piece that words name, as `reproduce` says.
+    """Return the piece that words name, as `tally` says.
 
     Raises:
         ConfigError: they name none.
