@@ -83,7 +83,6 @@ class StateWatch:
         return written
 
     def changed(self, state: State, before: bytes | None) -> bool:
-        """Tell whether a state is another one now."""
         return before is not None and self._written(state) != before
 
     def _written(self, state: State) -> bytes | None:
@@ -246,7 +245,6 @@ class CheckedCore(PureCore[S, C, E]):
         return None if command is None else self._command("failed", command)
 
     def takes(self, message: object) -> TypeGuard[C]:
-        """Tell whether a message is a command of this core."""
         return isinstance(message, self.command_types)
 
     def _shown(self, function: str, given: object, state: S, call: Callable[[], R]) -> R:
@@ -299,7 +297,7 @@ class CheckedCore(PureCore[S, C, E]):
             ) from error
 
     def _recorded(self, event: E) -> E:
-        """Return a decided event as the log gives it back, which shares nothing with anybody.
+        """Return a decided event as the log gives it back, which shares nothing with its maker.
 
         Raises:
             Unrecordable: it cannot be recorded; names the path.
@@ -349,7 +347,6 @@ def _checked_state(core: str, state: Any) -> Any:
 
 
 def _structs(core: str, what: str, types: Any, base: type) -> tuple[type, ...]:
-    """Return the classes of a union, each derived from `base`."""
     classes: tuple[Any, ...] = get_args(types) or (types,)
     for cls in classes:
         if not (isinstance(cls, type) and issubclass(cls, base)):

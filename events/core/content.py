@@ -20,12 +20,10 @@ JsonObject: TypeAlias = dict[str, Json]
 
 
 def is_json_object(value: object) -> TypeGuard[JsonObject]:
-    """Return whether a JSON value is an object."""
     return isinstance(value, dict)
 
 
 def is_json_array(value: object) -> TypeGuard[list[Json]]:
-    """Return whether a JSON value is an array."""
     return isinstance(value, list)
 
 
@@ -190,7 +188,6 @@ def without_blanks(content: Iterable[B]) -> tuple[B, ...]:
 
 
 def tool_uses(content: tuple[Block, ...]) -> list[ToolUseBlock]:
-    """Return the tool calls in `content`, in order."""
     return [block for block in content if type(block) is ToolUseBlock]
 
 

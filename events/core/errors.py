@@ -164,7 +164,7 @@ class PersistenceError(RefoldError):
 
 
 class WrongExpectedVersion(PersistenceError):
-    """Somebody else appended to the stream; nothing was written.
+    """Another writer appended to the stream; nothing was written.
 
     Attributes:
         stream: the stream's name.

@@ -5,8 +5,8 @@ the event's versioned tag (`session.run_started.v1`). `refold.events.core.codec`
 and back. Unsent batches (`EncodedBatch`) and stored events (`StoredEvent`) are different types on purpose.
 
 The chain: each batch's digest covers the digest before it, so that an edited, removed or reordered row of a
-stream is found by anybody who computes the digests again (`refold check`). It is evidence against accident and
-against editing of the middle, not against somebody who rewrites the whole tail.
+stream is found when the digests are computed again (`refold check`). It is evidence against accident and
+against editing of the middle, not against a person who rewrites the whole tail.
 """
 
 import hashlib

@@ -159,7 +159,6 @@ class BreakerCore(PureCore[BreakerState, BreakerCommand, BreakerEvent]):
     """The pure functions of a breaker."""
 
     def admit(self, state: BreakerState, command: BreakerCommand) -> BreakerEvent | Recorded:
-        """Return the transition, or that it is not newer than `state`."""
         match command:
             case ConfigureBreaker(threshold=threshold, recovery_us=recovery_us, probe_us=probe_us):
                 if (threshold, recovery_us, probe_us) == (state.threshold, state.recovery_us, state.probe_us):
@@ -185,7 +184,6 @@ class BreakerCore(PureCore[BreakerState, BreakerCommand, BreakerEvent]):
                 assert_never(command)
 
     def evolve(self, state: BreakerState, event: BreakerEvent) -> BreakerState:
-        """Fold `event` into `state`, which is changed and returned."""
         match event:
             case BreakerConfigured(threshold=threshold, recovery_us=recovery_us, probe_us=probe_us):
                 state.threshold, state.recovery_us, state.probe_us = threshold, recovery_us, probe_us

@@ -38,7 +38,7 @@ class WorkFinished(KeyedEvent, frozen=True, kw_only=True, tag="dedup.finished.v1
 
 
 class WorkReleased(KeyedEvent, frozen=True, kw_only=True, tag="dedup.released.v1"):
-    """The key is as good as new: the work failed or was cancelled, or somebody had it forgotten."""
+    """The key is as good as new: the work failed or was cancelled, or a person had it forgotten."""
 
     work_key: str
 
@@ -96,7 +96,6 @@ class DedupCore(PureCore[DedupState, DedupCommand, DedupEvent]):
     """The pure functions of a deduplicator."""
 
     def admit(self, state: DedupState, command: DedupCommand) -> DedupEvent | Recorded:
-        """Return what the command becomes, or that there is nothing to record."""
         entry = state.entries.get(command.work_key)
         match command:
             case ClaimWork(work_key=work_key, decided_at=decided_at, until=until):
@@ -113,7 +112,6 @@ class DedupCore(PureCore[DedupState, DedupCommand, DedupEvent]):
                 assert_never(command)
 
     def evolve(self, state: DedupState, event: DedupEvent) -> DedupState:
-        """Fold `event` into `state`, which is changed and returned."""
         entries = state.entries
         entries.pop(event.work_key, None)
         match event:

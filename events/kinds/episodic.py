@@ -209,7 +209,6 @@ class EpisodicCore(PureCore[Episodes, EpisodicCommand, EpisodicEvent]):
                 assert_never(command)
 
     def evolve(self, state: Episodes, event: EpisodicEvent) -> Episodes:
-        """Fold `event` into `state`, which is changed and returned."""
         match event:
             case EpisodeAdded():
                 _add(state, event)

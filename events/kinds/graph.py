@@ -202,7 +202,6 @@ class GraphCore(PureCore[GraphState, GraphCommand, GraphEvent]):
                 assert_never(command)
 
     def evolve(self, state: GraphState, event: GraphEvent) -> GraphState:
-        """Return the graph after `event`."""
         match event:
             case EntityAdded(entity=entity, kind=kind, properties=properties):
                 state.entities[entity] = Entity(entity, kind, properties)

@@ -1,12 +1,12 @@
 """A column of texts, and what is asked of one: how many, how long, which most often.
 
-Contents of a memory, thoughts of a session, descriptions of tools: whatever is a list of texts is given as a
+Contents of a memory, thoughts of a session, descriptions of tools: each list of texts is given as a
 `TextColumn`. The rules: it never changes, so it may be shared and kept; lengths are numbers of UTF-8 bytes, which are
 the same on every machine; and where several texts would do as an answer, the first of them is given.
 
 What has changed of late in a large state, so that what is derived from it can follow instead of being made anew.
 
-Arrays beside a state (for a search over a hundred thousand texts, say) are no part of it. Whoever keeps them remembers
+Arrays beside a state (for a search over a hundred thousand texts, say) are no part of it. Their owner remembers
 how many changes they have seen, and asks for those since. The rule: this is part of the folded state and depends on
 its events alone; one more change costs the same however many there were.
 

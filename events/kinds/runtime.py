@@ -69,7 +69,7 @@ class RuntimeState(msgspec.Struct):
     closed: bool = True
     """Whether the last runtime ended in order, or there was none."""
     recalls_noted: int = 0
-    """Recalls of answers before this place in the log are noted, whatever ended the runtimes that got them."""
+    """Recalls of answers before this place in the log are noted, however the runtimes ended that got them."""
     failures: dict[str, int] = {}
     """Failures of actors, by address."""
 
@@ -82,7 +82,6 @@ class RuntimeCore(PureCore[RuntimeState, RuntimeCommand, RuntimeEvent]):
         return command
 
     def evolve(self, state: RuntimeState, event: RuntimeEvent) -> RuntimeState:
-        """Fold `event` into `state`, which is changed and returned."""
         state.version += 1
         match event:
             case RuntimeStarted():

@@ -109,7 +109,7 @@ class Knowledge(State):
 
 
 def check_entry(command: PutEntry) -> None:
-    """Return where something can be known, whatever else is.
+    """Return where something can be known, beside all else.
 
     Raises:
         AgentMemoryError: the key or the value cannot be one, or the embedding has no direction.
@@ -186,7 +186,6 @@ class SemanticCore(PureCore[Knowledge, SemanticCommand, SemanticEvent]):
                 assert_never(command)
 
     def evolve(self, state: Knowledge, event: SemanticEvent) -> Knowledge:
-        """Fold `event` into `state`, which is changed and returned."""
         match event:
             case EntryPut(name=name):
                 before = state.entries.get(name)

@@ -69,7 +69,6 @@ class ToolCore(PureCore[ToolState, ToolCommand, ToolEvent]):
     """The four pure functions of a tool."""
 
     def admit(self, state: ToolState, command: ToolCommand) -> ToolEvent | Recorded:
-        """Return the stimulus that `command` becomes, or that there is nothing to record."""
         match command:
             case DefineTool(spec=spec):
                 return Recorded(0) if spec == state.spec else ToolDefined(spec=spec)
@@ -79,7 +78,6 @@ class ToolCore(PureCore[ToolState, ToolCommand, ToolEvent]):
                 assert_never(command)
 
     def evolve(self, state: ToolState, event: ToolEvent) -> ToolState:
-        """Fold `event` into `state`, which is changed and returned."""
         state.version += 1
         match event:
             case ToolDefined(spec=spec):

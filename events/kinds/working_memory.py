@@ -126,7 +126,6 @@ class WorkingCore(PureCore[Items, WorkingCommand, WorkingEvent]):
                 assert_never(command)
 
     def evolve(self, state: Items, event: WorkingEvent) -> Items:
-        """Fold `event` into `state`, which is changed and returned."""
         match event:
             case ItemSet(name=name, value=value):
                 state.items.pop(name, None)

@@ -178,7 +178,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model, and whoever reads a log, is told of a tool."""
+    """What a model, and a reader of the log, is told of a tool."""
 
     name: str
     """1 to 64 characters out of `a-z A-Z 0-9 _ -`, which every provider accepts."""

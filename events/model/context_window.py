@@ -72,7 +72,6 @@ class ContextWindow(Protocol):
 
 
 def about_tokens(text: str) -> int:
-    """Return about how many tokens a text has, rounded up."""
     return -(-len(text) // CHARACTERS_PER_TOKEN)
 
 
@@ -128,7 +127,7 @@ class TokenWindow:
 
     A group is an input and all that came of it. Where the last group alone is too long, its oldest answers are left
     out, each with its results. The system prompt, the latest input, and the last answer with calls and their results
-    stay, whatever they cost; so do a call that is open, or waits for approval, and all that follows it.
+    stay, at any cost; so do a call that is open, or waits for approval, and all that follows it.
 
     Args:
         max_tokens: most tokens of one request, counted about, >= 1: system prompt, tools and messages.
@@ -302,7 +301,7 @@ def summary_fault(
 
 
 def transcript_text(messages: Sequence[Message]) -> str:
-    """Return messages as one text, which any model can read, whatever tools it knows."""
+    """Return messages as one text, which any model can read, with any tools."""
     names: dict[str, str] = {}
     lines: list[str] = []
     for message in messages:

@@ -34,7 +34,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     attempts_by_kind: dict[str, int] = {}
     """Most attempts by kind of error, such as `{"overloaded": 20}`, >= 1: a kind named here is counted by itself."""
     attempts_total_max: int | None = None
-    """Most attempts whatever the errors are, >= 1; None = as many as all of the above together."""
+    """Most attempts with errors of any kind, >= 1; None = as many as all of the above together."""
     base_s: float = 1.0
     """Pause after the first attempt, in seconds, > 0."""
     max_s: float = 60.0

@@ -15,7 +15,7 @@ from refold.events.session.events import Verdict
 
 
 class OpenSession(msgspec.Struct, frozen=True, kw_only=True):
-    """Begin the session; an open one is left as it is."""
+    """Begin the session; an open one does not change."""
 
     session: SessionId
     agent: AgentId
@@ -67,7 +67,7 @@ class AllowTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CancelRun(msgspec.Struct, frozen=True, kw_only=True):
-    """End a run as cancelled. A run that has ended stays as it is."""
+    """End a run as cancelled. A run that has ended does not change."""
 
     run: RunId | None = None
     """The run under way, or that of a queued input; None = the run under way, if there is one."""
@@ -93,7 +93,7 @@ class ResumeRun(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] = ()
     """Names of the tools that exist here."""
     asked: bool = False
-    """Somebody asked for it, so that a parked run goes on too."""
+    """A person asked for it, so that a parked run goes on too."""
     in_order: bool = False
     """The runtime before had ended in order."""
     waited: bool = False

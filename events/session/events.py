@@ -81,7 +81,7 @@ class InputQueued(Event, frozen=True, kw_only=True, tag="session.input_queued.v1
     joins: RunId | None = None
     """The run under way, which it joins before the next model call; None = it has a run of its own."""
     stepwise: bool = False
-    """Its run takes one turn, and each further one only when somebody allows it."""
+    """Its run takes one turn, and each further one only when a person allows it."""
     original: tuple[UserContent, ...] = ()
     """What was given, where middleware changed it; the key is of that."""
 
@@ -137,7 +137,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
     """What the model is told where the call does not run."""
     action: str = ""
-    """What somebody allows who allows such calls always; empty = the tool's name."""
+    """The action that an allowance for always is about; empty = the tool's name."""
 
 
 class ModelResponded(Event, frozen=True, kw_only=True, tag="session.model_responded.v1"):
@@ -194,7 +194,7 @@ class RetryScheduled(Event, frozen=True, kw_only=True, tag="session.retry_schedu
 
 
 class ToolApprovalRequested(Event, frozen=True, kw_only=True, tag="session.tool_approval_requested.v1"):
-    """A call waits for somebody's decision. What is shown here is exactly what executes."""
+    """A call waits for a person's decision. What is shown here is exactly what executes."""
 
     run: RunId
     call: ToolCallId
@@ -202,13 +202,13 @@ class ToolApprovalRequested(Event, frozen=True, kw_only=True, tag="session.tool_
     input: JsonObject
     reason: str = ""
     action: str = ""
-    """What somebody allows who allows such calls always."""
+    """The action that an allowance for always is about."""
     expires_at: int | None = None
     """When it counts as denied, in microseconds since the epoch; None = never."""
 
 
 class ToolApprovalDecided(Event, frozen=True, kw_only=True, tag="session.tool_approval_decided.v1"):
-    """Somebody decided about a call."""
+    """A person decided about a call."""
 
     call: ToolCallId
     allowed: bool
@@ -283,7 +283,7 @@ class RunResumed(Event, frozen=True, kw_only=True, tag="session.run_resumed.v1")
     tools: tuple[str, ...] = ()
     """Names of the tools that exist now and that started, unanswered calls need."""
     asked: bool = False
-    """Somebody asked for it, so that earlier fruitless resumes are forgiven."""
+    """A person asked for it, so that earlier fruitless resumes are forgiven."""
     in_order: bool = False
     """The runtime before had ended in order, as in a deploy, so that this is not the trace of a crash."""
     waited: bool = False
@@ -291,7 +291,7 @@ class RunResumed(Event, frozen=True, kw_only=True, tag="session.run_resumed.v1")
 
 
 class RunParked(Event, frozen=True, kw_only=True, tag="session.run_parked.v1"):
-    """The run does nothing until somebody resumes or cancels it."""
+    """The run does nothing until a person resumes or cancels it."""
 
     run: RunId
     reason: str
@@ -333,7 +333,7 @@ class RunFailed(Event, frozen=True, kw_only=True, tag="session.run_failed.v1"):
 
 
 class RunCancelled(Event, frozen=True, kw_only=True, tag="session.run_cancelled.v1"):
-    """The run ended because somebody cancelled it."""
+    """The run ended because a person cancelled it."""
 
     run: RunId
 
@@ -393,14 +393,14 @@ class Deny(msgspec.Struct, frozen=True):
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Somebody has to allow the call first."""
+    """A person has to allow the call first."""
 
     reason: str = ""
     """What that person is told."""
 
 
 Judgement: TypeAlias = Allow | Deny | Ask
-"""What a policy says: `Allow` leaves it to the tool's tier whether somebody has to approve."""
+"""What a policy says: `Allow` leaves it to the tool's tier whether a person has to approve."""
 
 Decision: TypeAlias = Allow | Deny
 """What an approval handler says."""

@@ -403,7 +403,6 @@ def evolve(state: SessionState, event: ev.SessionEvent) -> SessionState:
 
 
 def _note_wait(run: Run, state: SessionState) -> None:
-    """Keep account of how long the run has waited for a person."""
     if awaits_person(run, state.turn):
         if run.waiting_since is None:
             run.waiting_since = state.at

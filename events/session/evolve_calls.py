@@ -32,7 +32,6 @@ from refold.events.session.state import (
 def turn_of(
     state: SessionState, uses: list[ToolUseBlock], verdicts: tuple[ev.Verdict, ...], truncated: bool = False
 ) -> Turn:
-    """Return the turn that an answer with calls begins."""
     calls = [
         Call(use.id, use.name, use.input, state.policies.get(use.name) or ToolPolicy(use.name), verdict)
         for use, verdict in zip(uses, verdicts, strict=True)
@@ -52,7 +51,6 @@ def turn_of(
 
 
 def approval_requested(state: SessionState, event: ev.ToolApprovalRequested) -> None:
-    """Note that a call waits for somebody."""
     turn = _turn(state)
     place = turn.index[event.call]
     call = turn.calls[place]
@@ -66,7 +64,6 @@ def approval_requested(state: SessionState, event: ev.ToolApprovalRequested) -> 
 
 
 def approval_decided(state: SessionState, event: ev.ToolApprovalDecided) -> None:
-    """Note what somebody decided, and whether it holds for later calls too."""
     turn = _turn(state)
     call = turn.calls[turn.index[event.call]]
     call.approval = "allowed" if event.allowed else "denied"
@@ -80,7 +77,6 @@ def approval_decided(state: SessionState, event: ev.ToolApprovalDecided) -> None
 
 
 def call_started(state: SessionState, event: ev.ToolCallStarted) -> None:
-    """Note that a body may be running."""
     turn = _turn(state)
     turn.calls[turn.index[event.call]].started = True
     turn.running[event.call] = state.version
@@ -88,7 +84,6 @@ def call_started(state: SessionState, event: ev.ToolCallStarted) -> None:
 
 
 def call_completed(state: SessionState, event: ev.ToolCallCompleted) -> None:
-    """Answer a call with what its tool returned."""
     run = state.run
     if run is not None:
         run.resumes = 0
@@ -98,7 +93,6 @@ def call_completed(state: SessionState, event: ev.ToolCallCompleted) -> None:
 
 
 def call_failed(state: SessionState, event: ev.ToolCallFailed) -> None:
-    """Answer a call with an error."""
     if event.kind in ("transient", "permanent") and state.run is not None:
         state.run.resumes = 0
     if event.broken:
@@ -108,7 +102,6 @@ def call_failed(state: SessionState, event: ev.ToolCallFailed) -> None:
 
 
 def call_waiting(state: SessionState, event: ev.ToolCallWaiting) -> None:
-    """Note whether a call's work waits for a person."""
     turn = _turn(state)
     if event.waits:
         turn.waiting[event.call] = None
@@ -172,7 +165,6 @@ def _advance_places(turn: Turn) -> None:
 
 
 def texts_of(content: tuple[Block, ...]) -> tuple[TextBlock | StoredBlock, ...]:
-    """Return the blocks of `content` that hold text."""
     return tuple(
         block for block in content if type(block) is TextBlock or (type(block) is StoredBlock and block.holds == "text")
     )

@@ -98,7 +98,7 @@ ABANDONED_TEXT = "The run failed before the call was answered."
 BROKEN_TEXT = "The call could not be carried out, so it was not run. Try again with fewer or simpler calls."
 
 CALLS_RUNNING_MAX = 100
-"""Most calls of one answer that run beside each other, or are put to somebody; the next follows when one has ended."""
+"""Most calls of one answer that run beside each other, or are put to a person; the next follows when one has ended."""
 
 
 class CallModel(Effect, frozen=True, kw_only=True):
@@ -108,7 +108,7 @@ class CallModel(Effect, frozen=True, kw_only=True):
 
 
 class AskPerson(Effect, frozen=True, kw_only=True):
-    """Have somebody allow or deny a call."""
+    """Have a person allow or deny a call."""
 
     idle: ClassVar[bool] = True
 
@@ -191,7 +191,6 @@ def _allowed_as_well(state: SessionState, event: ev.ToolApprovalDecided) -> list
 
 
 def _expired(state: SessionState, timer: str) -> ToolCallId | None:
-    """Return the call whose time for a decision is over."""
     awaiting = state.turn.awaiting if state.turn is not None else {}
     return next((call for call, requested in awaiting.items() if expiry_key(requested) == timer), None)
 
@@ -213,7 +212,6 @@ def _retry(state: SessionState, event: ev.ModelFailed) -> ev.SessionEvent | None
 
 
 def _close_lost(state: SessionState) -> list[ev.SessionEvent]:
-    """Return what becomes of the calls that a crash interrupted and that are not simply run again."""
     turn = state.turn
     if turn is None:
         return []
@@ -232,7 +230,6 @@ def _closed_lost(state: SessionState, call: Call) -> ev.SessionEvent:
 
 
 def _ask(state: SessionState, run: Run, call: Call, reason: str) -> ev.SessionEvent:
-    """Return that somebody is asked to allow a call."""
     configuration = state.configuration
     expiry_s = configuration.approval_expiry_s if configuration is not None else None
     return ev.ToolApprovalRequested(

@@ -105,7 +105,7 @@ class Turn(msgspec.Struct):
     running: dict[ToolCallId, int] = {}
     """The calls whose bodies may be running, in the order of their start, with the version of ToolCallStarted."""
     awaiting: dict[ToolCallId, int] = {}
-    """The calls that somebody has to allow or deny, oldest first, with the version of ToolApprovalRequested."""
+    """The calls that a person has to allow or deny, oldest first, with the version of ToolApprovalRequested."""
     waiting: dict[ToolCallId, None] = {}
     """Of those that run, the calls whose work does nothing but wait for a person."""
     broken: bool = False
@@ -143,7 +143,7 @@ class Run(msgspec.Struct):
     """Inputs that join it before its next model call."""
     turns: int = 0
     turns_allowed: int | None = None
-    """How many turns it may take until somebody allows more; None = as many as it wants."""
+    """How many turns it may take until a person allows more; None = as many as it wants."""
     asked: int = 0
     """Version of the event that wants the model call in flight."""
     failures: dict[str, int] = {}
@@ -162,7 +162,7 @@ class Run(msgspec.Struct):
     resumes: int = 0
     """How often work in flight was lost since the last progress."""
     parked: bool = False
-    """Nothing goes on until somebody resumes or cancels it."""
+    """Nothing goes on until a person resumes or cancels it."""
     breakages: int = 0
     """Turns in a row in which carrying out calls broke."""
     finishing: bool = False
@@ -242,7 +242,7 @@ class SessionState(msgspec.Struct):
     due: ScheduledInput | None = None
     """One whose time has come, until it is queued in the same batch."""
     allowed_actions: dict[str, int] = {}
-    """Actions that somebody allowed always, with the version of the decision."""
+    """Actions that a person allowed always, with the version of the decision."""
     cleared: int = 0
     """Version of the last HistoryCleared."""
     summarised: int = 0
@@ -272,7 +272,6 @@ def results_message(turn: Turn) -> Message:
 
 
 def find_call(state: SessionState, call: ToolCallId) -> Call | None:
-    """Return the call of the turn under way, or None if it has no such call."""
     turn = state.turn
     if turn is None or call not in turn.index:
         return None
@@ -280,7 +279,6 @@ def find_call(state: SessionState, call: ToolCallId) -> Call | None:
 
 
 def running_calls(turn: Turn | None) -> list[Call]:
-    """Return the calls whose bodies may be running, in the order of their start."""
     return [turn.calls[turn.index[call]] for call in turn.running] if turn is not None else []
 
 
@@ -295,12 +293,12 @@ def decision_digest(call: ToolCallId, allowed: bool, always: bool) -> str:
 
 
 def needs_approval(call: Call) -> bool:
-    """Tell whether somebody has to allow a call before it may run."""
+    """Tell whether a person has to allow a call before it may run."""
     return call.verdict.verdict == "ask" or (call.verdict.verdict == "allow" and call.policy.tier == "confirm")
 
 
 def needs_verdict(call: Call, turn: Turn) -> bool:
-    """Tell whether a call must still be refused, or put to somebody's approval, before any may start."""
+    """Tell whether a call must still be refused, or put to a person's approval, before any may start."""
     if call.result is not None:
         return False
     if turn.truncated or call.verdict.verdict not in ("allow", "ask"):
@@ -309,12 +307,12 @@ def needs_verdict(call: Call, turn: Turn) -> bool:
 
 
 def reason_to_ask(call: Call) -> str:
-    """Return what somebody is told who is to allow a call: what asked for that, or that a crash interrupted it."""
+    """Return what a person who is to allow a call is told: what asked for that, or that a crash interrupted it."""
     return CRASHED_TEXT if call.started else call.verdict.reason
 
 
 def action_of(call: Call) -> str:
-    """Return what somebody allows who allows such calls always."""
+    """Return which action an allowance for always is about."""
     return call.verdict.action or call.name
 
 
@@ -329,7 +327,7 @@ def retry_key(run: Run) -> str:
 
 
 def resume_key(run: Run) -> str:
-    """Return the effect key of the wait for somebody who lets a run go on."""
+    """Return the effect key of the wait for a person who lets a run go on."""
     return f"resume:{run.id}"
 
 
@@ -375,13 +373,13 @@ def says_something(content: tuple[Block, ...]) -> bool:
 
 
 def calls_awaiting_approval(state: SessionState) -> list[Call]:
-    """Return the calls that somebody has to allow or deny, in the order in which that was asked for."""
+    """Return the calls that a person has to allow or deny, in the order in which that was asked for."""
     turn = state.turn
     return [turn.calls[turn.index[call]] for call in turn.awaiting] if turn is not None else []
 
 
 def awaits_step(run: Run) -> bool:
-    """Tell whether a run, between two batches, waits for somebody who allows its next turn."""
+    """Tell whether a run, between two batches, waits for a person who allows its next turn."""
     return run.turns_allowed is not None and not run.parked and run.phase in ("ready", "answered")
 
 
@@ -392,7 +390,7 @@ def is_interrupted(state: SessionState) -> bool:
 
 
 def awaits_person(run: Run, turn: Turn | None) -> bool:
-    """Tell whether a run does nothing but wait for somebody: to resume it, to allow a turn, to decide about a call.
+    """Tell whether a run does nothing but wait for a person: to resume it, to allow a turn, to decide about a call.
 
     A call counts whose work waits so in another session.
     """
