@@ -98,13 +98,7 @@ LIVES_MAX = 200
 
 
 class Simulation:
-    """One scenario being played, life after life.
-
-    Args:
-        agent: see `Simulator`.
-        scenario: what is played.
-        beginning: the log that there is before; None = an empty one.
-    """
+    """One scenario being played, life after life."""
 
     def __init__(self, agent: AgentSource, scenario: Scenario, beginning: Beginning | None) -> None:
         self.scenario = scenario

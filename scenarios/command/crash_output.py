@@ -13,11 +13,7 @@ from refold.scenarios.monitors.monitor import PROMISES, SITUATIONS
 
 @contextmanager
 def crash_progress(wanted: int) -> Generator[Callable[[CrashSummary], None]]:
-    """Show on a terminal's stderr how far it is; what is given takes what there is so far.
-
-    Args:
-        wanted: how many boundaries there are to be.
-    """
+    """Show on a terminal's stderr how far it is; what is given takes what there is so far."""
     with live_line() as show:
         yield lambda summary: show(crash_words(summary, wanted))
 

@@ -83,12 +83,7 @@ async def read_recorded_log(path: Path) -> RecordedLog:
 
 
 class Prefix:
-    """A prefix of a recorded log, which grows batch by batch.
-
-    Args:
-        log: whose prefix it is; at first it is empty.
-        with_children: whether it has the sessions of subagents, too.
-    """
+    """A prefix of a recorded log, which grows batch by batch."""
 
     def __init__(self, log: RecordedLog, *, with_children: bool = True) -> None:
         self._log = log

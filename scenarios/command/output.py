@@ -38,11 +38,7 @@ SEEDS_NAMED = 8
 
 @contextmanager
 def progress(wanted: int | None) -> Generator[Callable[[SweepSummary, float], None]]:
-    """Show on a terminal's stderr how far a sweep is; what is given takes what there is so far, and seconds.
-
-    Args:
-        wanted: how many seeds there are to be; None = not known.
-    """
+    """Show on a terminal's stderr how far a sweep is; what is given takes what there is so far, and seconds."""
     with live_line() as show:
         yield lambda summary, seconds: show(progress_words(summary, seconds, wanted))
 

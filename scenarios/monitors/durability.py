@@ -29,11 +29,7 @@ class DurabilityCheck:
         self._told[stream] = max(version, self._told.get(stream, 0))
 
     def missing(self, events: Sequence[StoredEvent]) -> Iterator[tuple[str, str]]:
-        """Give each stream that is not what it has to be, and what is wrong with it.
-
-        Args:
-            events: the whole log.
-        """
+        """Give each stream that is not what it has to be, and what is wrong with it."""
         found: dict[str, list[StoredEvent]] = {stream: [] for stream in self._acknowledged}
         for event in events:
             found.setdefault(event.stream, []).append(event)

@@ -26,14 +26,7 @@ from refold.sessions.outcome import RunResult
 
 
 class EffectsMonitor:
-    """Watches one simulation.
-
-    Args:
-        world: whose time and bodies are looked at.
-        log: what the logs say.
-        note: takes what is wrong: the rule, the stream and a message.
-        exercised: takes the rules that something was checked for.
-    """
+    """Watches one simulation."""
 
     def __init__(
         self, world: World, log: SessionReader, note: Callable[[str, str, str], object], exercised: set[str]

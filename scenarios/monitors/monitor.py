@@ -82,12 +82,7 @@ class FaultCoverage:
 
 
 def situations_of(state: SessionState, *, recovering: bool) -> list[Situation]:
-    """Return what a session is doing: one thing or several.
-
-    Args:
-        state: what its log adds up to.
-        recovering: whether the process has begun anew since its last event.
-    """
+    """Return what a session is doing: one thing or several."""
     found: list[Situation] = []
     run, turn = state.run, state.turn
     if recovering and run is not None and not run.parked:
@@ -129,11 +124,7 @@ class Broken(msgspec.Struct, frozen=True):
 
 
 class Monitor:
-    """Observes one simulation.
-
-    Args:
-        world: whose disk and bodies are looked at.
-    """
+    """Observes one simulation."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -367,13 +358,7 @@ PROMISES: dict[str, str] = {
 
 
 def verdict_on(rule: str, *, broken: Collection[str], exercised: Collection[str]) -> Verdict:
-    """Return what is to be said about a promise.
-
-    Args:
-        rule: its name.
-        broken: the names of those that were broken.
-        exercised: the names of those that something was checked for.
-    """
+    """Return what is to be said about a promise."""
     if rule in broken:
         return "violated"
     return "hold" if rule in exercised else "not exercised"

@@ -38,11 +38,7 @@ class End(NamedTuple):
 
 
 class SessionReader:
-    """Reads all sessions of one simulation.
-
-    Args:
-        world: tells the time, and the life of the process.
-    """
+    """Reads all sessions of one simulation."""
 
     def __init__(self, world: World) -> None:
         self._world = world

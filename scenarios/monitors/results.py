@@ -37,14 +37,7 @@ _Answer = tuple[str, str, tuple[str, ...], Usage]
 
 
 class ResultsMonitor:
-    """Watches one simulation.
-
-    Args:
-        world: whose time is looked at.
-        log: what the logs say.
-        wrong: takes what is wrong: the rule, the session and a message.
-        exercised: takes the rules that something was checked for.
-    """
+    """Watches one simulation."""
 
     def __init__(
         self, world: World, log: SessionReader, wrong: Callable[[str, str, str], object], exercised: set[str]

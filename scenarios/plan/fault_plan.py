@@ -63,13 +63,7 @@ Timed: TypeAlias = faults.Crash | faults.Close | faults.ClockJumps | faults.Seco
 
 
 class FaultPlan:
-    """The faults of one simulation.
-
-    Args:
-        planned: in any order.
-        is_calm: tells whether no fault is to happen any more.
-        now_s: tells the virtual time.
-    """
+    """The faults of one simulation."""
 
     def __init__(
         self, planned: Sequence[AnyFault], is_calm: Callable[[], bool], now_s: Callable[[], float] = lambda: 0.0

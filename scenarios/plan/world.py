@@ -69,12 +69,7 @@ class Beginning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class World:
-    """The outside of one simulation.
-
-    Args:
-        scenario: what is played.
-        beginning: what there is before; None = nothing.
-    """
+    """The outside of one simulation."""
 
     def __init__(self, scenario: Scenario, beginning: Beginning | None = None) -> None:
         self.scenario = scenario
@@ -129,11 +124,7 @@ class World:
 
 
 class SimulatedClock:
-    """The clock of a simulated process: the loop's time, and a wall clock that faults may set.
-
-    Args:
-        world: whose time it is.
-    """
+    """The clock of a simulated process: the loop's time, and a wall clock that faults may set."""
 
     def __init__(self, world: World) -> None:
         self._world = world

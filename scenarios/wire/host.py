@@ -44,14 +44,7 @@ REFUSALS = {
 
 
 class SimulatedHost:
-    """Answers the requests of one agent.
-
-    Args:
-        world: where chance and faults come from.
-        model: says what is answered.
-        wire: whose API is spoken.
-        refused: told why the host refuses a request that it should not have been sent.
-    """
+    """Answers the requests of one agent."""
 
     def __init__(
         self,
@@ -234,14 +227,7 @@ def _changed(
 
 
 def _spoilt_events(events: list[bytes], end: int, marker: int, due: Sequence[AnyFault]) -> list[bytes]:
-    """Return the events of a stream as the host spoils them.
-
-    Args:
-        events: whole ones.
-        end: place of the first that says that the answer is complete.
-        marker: place of the last.
-        due: what goes wrong.
-    """
+    """Return the events of a stream as the host spoils them."""
     for fault in due:
         match fault:
             case faults.ResponseHasNoEnd(marker_only=marker_only):

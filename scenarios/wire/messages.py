@@ -180,13 +180,7 @@ class AnswerInEvents(msgspec.Struct, frozen=True):
 
 
 def whole(answer: ModelResponse, ids: Sequence[str], wire: Wire) -> bytes:
-    """Return an answer as the body of a response.
-
-    Args:
-        answer: what the model says.
-        ids: those of its calls.
-        wire: whose API is spoken.
-    """
+    """Return an answer as the body of a response."""
     return _json(_openai_whole(answer, ids) if wire == "openai" else _anthropic_whole(answer, ids))
 
 

@@ -36,11 +36,7 @@ class Host(Protocol):
 
 
 class SimulatedNetwork:
-    """The network between a simulated process and its hosts.
-
-    Args:
-        world: where chance, time and faults come from.
-    """
+    """The network between a simulated process and its hosts."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -77,12 +73,7 @@ class SimulatedNetwork:
 
 
 class _Backend(httpcore.AsyncNetworkBackend):
-    """Connects to one host.
-
-    Args:
-        network: the network.
-        host: who is there, at every address.
-    """
+    """Connects to one host."""
 
     def __init__(self, network: SimulatedNetwork, host: Host) -> None:
         self._network = network
@@ -136,12 +127,7 @@ async def _set_by(event: asyncio.Event, due_s: float) -> None:
 
 
 class Connection(httpcore.AsyncNetworkStream):
-    """The process's end of a connection.
-
-    Args:
-        network: the network.
-        host: who is at the other end.
-    """
+    """The process's end of a connection."""
 
     def __init__(self, network: SimulatedNetwork, host: Host) -> None:
         self._network = network

@@ -30,13 +30,7 @@ def wire_of(world: World, monitor: Monitor) -> "SimulatedWire | None":
 
 
 class SimulatedWire:
-    """The network of one simulation, and who speaks over it.
-
-    Args:
-        world: where chance, time and faults come from.
-        monitor: is told what breaks a promise.
-        wire: whose API is spoken.
-    """
+    """The network of one simulation, and who speaks over it."""
 
     def __init__(self, world: World, monitor: Monitor, wire: "Wire") -> None:
         from refold.scenarios.wire.network import SimulatedNetwork

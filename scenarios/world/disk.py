@@ -58,11 +58,7 @@ _Operation = tuple[asyncio.Future[Any] | None, Callable[[], Any]]
 
 
 class InlineWorker:
-    """The `refold.stores.sqlite.serial_worker.Worker` of one connection.
-
-    Args:
-        chance: how long each operation takes.
-    """
+    """The `refold.stores.sqlite.serial_worker.Worker` of one connection."""
 
     name = "a simulated connection"
 
@@ -160,9 +156,6 @@ DAMAGES: Final[dict[faults.Damage, tuple[Damage, ...]]] = {
 
 class SimulatedDisk:
     """The files of one simulation; `remove` them when it is over.
-
-    Args:
-        world: whose faults happen, and whose process dies in a power cut.
 
     Raises:
         ShimUnavailable: the SQLite of this Python cannot be reached.

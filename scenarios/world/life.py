@@ -47,15 +47,6 @@ async def carry_out(
 ) -> str:
     """Return what an act comes to: the name of its run's outcome, or `done`.
 
-    Args:
-        act: whose time has come.
-        key: of its commands, the same each time.
-        runtime: of the process that is asked.
-        world: tells the time.
-        monitor: sees what is told.
-        watching: of an act `Watch`, what was seen before.
-        life: of that process.
-
     Raises:
         RefoldError: it was refused, or nobody was told what came of it.
     """
@@ -158,12 +149,7 @@ class Progress:
 
 
 class Life:
-    """One life of the process, and those outside who speak to it.
-
-    Args:
-        progress: how far the scenario has been played; this life goes on from there.
-        beside: whether another process lives that had the log before.
-    """
+    """One life of the process, and those outside who speak to it."""
 
     def __init__(self, progress: Progress, *, beside: bool = False) -> None:
         self._progress = progress

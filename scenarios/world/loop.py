@@ -78,11 +78,7 @@ class FairSchedule:
 
 
 class SeededSchedule:
-    """Any order, drawn from a seed.
-
-    Args:
-        seed: the same one gives the same order.
-    """
+    """Any order, drawn from a seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(f"schedule {seed}")

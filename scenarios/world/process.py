@@ -42,12 +42,7 @@ class ProcessDied(BaseException):
 
 
 def tear_down(loop: SimulatedLoop, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> bool:
-    """End all tasks of a loop and close it; return whether they ended.
-
-    Args:
-        loop: of the life that is over.
-        last: what is done on it in the end.
-    """
+    """End all tasks of a loop and close it; return whether they ended."""
     left = loop.steps + TEARDOWN_STEPS_MAX
 
     def limit(step: int) -> None:
@@ -98,12 +93,7 @@ STARTS_MAX = 50
 
 
 class SimulatedProcess:
-    """One process after the other, on one disk.
-
-    Args:
-        agent: what runs in it.
-        scenario: its seed, faults, script and deviations hold.
-    """
+    """One process after the other, on one disk."""
 
     def __init__(self, agent: AgentSource, scenario: Scenario) -> None:
         self.world = World(scenario)

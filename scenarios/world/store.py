@@ -177,11 +177,7 @@ class _Letter(msgspec.Struct, frozen=True, eq=False):
 
 
 class SimulatedReplies:
-    """Takes the ends of effects to their sessions, over all lives of the process.
-
-    Args:
-        world: where faults come from.
-    """
+    """Takes the ends of effects to their sessions, over all lives of the process."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -26,13 +26,7 @@ _USAGE = "usage: python -m tests.selfcheck.exhaustive [--full] [--stop-at-first]
 
 
 def main(arguments: Sequence[str], out: TextIO, clock: Clock) -> int:
-    """Explore, print what was found, and return the exit code: 0, 1 if a rule is violated, 2 for wrong arguments.
-
-    Args:
-        arguments: those of the command line, without the program's name.
-        out: where to print.
-        clock: tells how long it took.
-    """
+    """Explore, print what was found, and return the exit code: 0, 1 if a rule is violated, 2 for wrong arguments."""
     named = {argument.removeprefix("--scope=") for argument in arguments if argument.startswith("--scope=")}
     scopes = FULL if "--full" in arguments else EVERYDAY
     flags = {argument for argument in arguments if not argument.startswith("--scope=")}

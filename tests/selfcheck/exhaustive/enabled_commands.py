@@ -79,11 +79,7 @@ class Move(msgspec.Struct, frozen=True):
 
 
 class EnabledCommands:
-    """Names the moves of one scope.
-
-    Args:
-        scope: what may happen.
-    """
+    """Names the moves of one scope."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope

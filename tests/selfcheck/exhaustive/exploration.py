@@ -61,11 +61,6 @@ OnBatch = Callable[[SessionState, tuple[SessionEvent, ...], SessionState], None]
 def explore(scope: Scope, *, stop_at_first: bool = False, on_batch: OnBatch | None = None) -> Exploration:
     """Return what is found in all states of `scope`.
 
-    Args:
-        scope: what may happen.
-        stop_at_first: end with the first violation.
-        on_batch: is told of every transition.
-
     Raises:
         RuntimeError: there are more than `STATES_MAX` states; make the scope smaller.
     """

@@ -26,11 +26,7 @@ USELESS_ANSWERS = 3
 
 
 class Properties:
-    """Judges the batches of sessions with one configuration.
-
-    Args:
-        configuration: what is in force from the beginning to the end.
-    """
+    """Judges the batches of sessions with one configuration."""
 
     def __init__(self, configuration: AgentConfiguration) -> None:
         self.met: Counter[Rule] = Counter()

@@ -101,11 +101,7 @@ NEWBORN = Life(_encode(SessionState()), _encode(ObservedSession()), pickle.dumps
 
 
 class Trials:
-    """Tries moves in one scope, and counts how often each rule had something to judge.
-
-    Args:
-        scope: what may happen.
-    """
+    """Tries moves in one scope, and counts how often each rule had something to judge."""
 
     def __init__(self, scope: Scope) -> None:
         self._met: Counter[Rule] = Counter()

@@ -230,11 +230,6 @@ def outcomes(samples: Sequence[Path], seed: int, count: int, processes: int) -> 
 def main(arguments: Sequence[str], out: TextIO, clock: Clock) -> int:
     """Use hostile logs, print what came of them, and return the exit code: 0, or 1 for faults.
 
-    Args:
-        arguments: those of the command line, without the program's name.
-        out: where to print.
-        clock: tells how long it took.
-
     Raises:
         SystemExit: the arguments are wrong.
     """

@@ -95,12 +95,7 @@ class TrialReport(msgspec.Struct, frozen=True):
 
 
 def try_log(log: Path, chance: random.Random) -> TrialReport:
-    """Use a log in many ways: those that tell its verdict, and some others by chance.
-
-    Args:
-        log: the file, which may be changed.
-        chance: chooses among the ways.
-    """
+    """Use a log in many ways: those that tell its verdict, and some others by chance."""
     trial = _Trial(log)
     trial.command("check", log)
     sessions = trial.sessions()

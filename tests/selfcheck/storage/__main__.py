@@ -86,16 +86,6 @@ def rehearse_storage(
 ) -> StorageReport:
     """Do everything and return what was found; not within a running event loop.
 
-    Args:
-        images: about how many images of power cuts to look at; somewhat more come.
-        errors: how many faults of a disk to try.
-        kills: how many processes to kill.
-        seed: what everything is drawn from.
-        jobs: worker processes; 1 = all of it in this process.
-        clock: tells how long it took.
-        progress: told a line now and then.
-        only: the piece to do, and nothing else (see `tally`).
-
     Raises:
         ConfigError: `only` names no piece.
     """

@@ -85,12 +85,7 @@ class ErrorTally(Tally, kw_only=True):
 
 
 class FailingDisk:
-    """A watcher of the shim that counts operations and makes one fail.
-
-    Args:
-        error: what fails; None = nothing.
-        then: told of what does not.
-    """
+    """A watcher of the shim that counts operations and makes one fail."""
 
     def __init__(self, error: DiskError | None, then: Watcher | None = None) -> None:
         self.seen: Counter[OperationKind] = Counter()
@@ -117,15 +112,7 @@ async def open_store(log: Path, fault: FaultPoint = no_fault) -> SQLiteStore:
 
 
 class DiskErrorRun:
-    """A caller of the store who meets one fault.
-
-    Args:
-        folder: an empty one.
-        seed: of what is appended.
-        error: the fault; None = none.
-        appends: how many appends the caller wants.
-        opens: opens the log for the caller.
-    """
+    """A caller of the store who meets one fault."""
 
     def __init__(
         self, folder: Path, *, seed: int, error: DiskError | None, appends: int = APPENDS, opens: Opens = open_store
@@ -157,12 +144,7 @@ class DiskErrorRun:
         return self.tally
 
     async def use(self, marks: Marks | None = None, fault: FaultPoint = no_fault) -> ExpectedLog:
-        """Be the caller, on a disk that somebody has attached, and return what the log must hold.
-
-        Args:
-            marks: told of each append.
-            fault: given to the store.
-        """
+        """Be the caller, on a disk that somebody has attached, and return what the log must hold."""
         self._marks, self._fault = marks, fault
         await self._use()
         return self._expected
@@ -260,13 +242,7 @@ class DiskErrorRun:
 
 
 async def disk_errors(folder: Path, seed: int, *, appends: int = APPENDS) -> list[DiskError]:
-    """Return every fault that a caller with this seed can meet, in an order drawn from it, the kinds taking turns.
-
-    Args:
-        folder: an empty one, in which the caller is once let alone.
-        seed: of what is appended.
-        appends: how many appends the caller wants.
-    """
+    """Return every fault that a caller with this seed can meet, in an order drawn from it, the kinds taking turns."""
     alone = DiskErrorRun(folder, seed=seed, error=None, appends=appends)
     await alone.run()
     chance = random.Random(f"order of disk errors {seed}")

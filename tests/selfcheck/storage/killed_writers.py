@@ -85,14 +85,7 @@ class KillTally(Tally, kw_only=True):
 
 
 def kill_writers(folder: Path, *, seed: int, kills: int, writer: Writer) -> KillTally:
-    """Kill so many writers of logs in a folder, and return what was found; not within a running event loop.
-
-    Args:
-        folder: an empty one.
-        seed: of how long each one lives.
-        kills: how many.
-        writer: which kind.
-    """
+    """Kill so many writers of logs in a folder, and return what was found; not within a running event loop."""
     tally = KillTally()
     chance = random.Random(f"kills {writer.name} {seed}")
     log = folder / LOG_NAME

@@ -178,11 +178,7 @@ class PowerLosses:
 
 
 class ImageFolder:
-    """A folder in which one image after another is put in place, as far as it differs from the one before.
-
-    Args:
-        folder: an empty one; nobody writes there but this.
-    """
+    """A folder in which one image after another is put in place, as far as it differs from the one before."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -55,12 +55,7 @@ class Recording(NamedTuple):
 
 
 class Recorder:
-    """Writes down what happens in a folder; also the marks of a workload.
-
-    Args:
-        folder: where the log is.
-        begin: what had been asked for and acknowledged before.
-    """
+    """Writes down what happens in a folder; also the marks of a workload."""
 
     def __init__(self, folder: Path, begin: Mark) -> None:
         self.entries: list[Entry] = []

@@ -38,12 +38,7 @@ class Recovered(NamedTuple):
 
 
 class RecoveredLogs:
-    """Reads one log after another, and remembers what those of each step look like.
-
-    Args:
-        expected: what the logs may be.
-        openings_count: whether each has to have been opened as often as is expected.
-    """
+    """Reads one log after another, and remembers what those of each step look like."""
 
     def __init__(self, expected: ExpectedLog, *, openings_count: bool = True) -> None:
         self._expected = expected

@@ -37,11 +37,7 @@ _WITH_WAL: Final = b"SQLite format 3\0", b"\2\2"
 
 
 class RecoveryReader:
-    """The connection and its files; use it as `with RecoveryReader(...)`.
-
-    Args:
-        folder: an empty one; nobody else uses it.
-    """
+    """The connection and its files; use it as `with RecoveryReader(...)`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -32,14 +32,7 @@ class Reopened(NamedTuple):
 async def reopened(
     files: Mapping[str, bytes | bytearray], expected: ExpectedLog, folder: Path, *, seed: str
 ) -> Reopened:
-    """Open a log, check it, append to it and close it.
-
-    Args:
-        files: what is left, by name.
-        expected: what was recovered from it already, which it must hold; it grows here.
-        folder: an empty one.
-        seed: of what is appended.
-    """
+    """Open a log, check it, append to it and close it."""
     put_files(folder, files)
     begin = Mark(expected.last, expected.last)
     copies = {name: bytes(content) for name, content in files.items()}

@@ -49,14 +49,7 @@ class StorageWorkload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkOnLog:
-    """Plays a workload on a log, and keeps account of what the log must hold.
-
-    Args:
-        log: the file.
-        workload: what is done.
-        marks: told of each step.
-        fault: given to the store.
-    """
+    """Plays a workload on a log, and keeps account of what the log must hold."""
 
     def __init__(self, log: Path, workload: StorageWorkload, marks: Marks, fault: FaultPoint = no_fault) -> None:
         self.expected = ExpectedLog()
