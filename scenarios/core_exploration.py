@@ -61,7 +61,7 @@ class _Life(msgspec.Struct, frozen=True):
     """An actor up to some moment."""
 
     state: Any
-    """Changed by nobody: each attempt has a copy of its own."""
+    """Never changed: each attempt has a copy of its own."""
     at: int = BEGIN_US
     commands: tuple[object, ...] = ()
     log: tuple[Any, ...] = ()

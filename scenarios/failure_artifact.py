@@ -79,7 +79,7 @@ def save_failure(
 
     try:
         smallest = shrunk(play, report, runs_max=tries_max)
-    except Interrupted:  # Nobody wants to wait for a smaller one.
+    except Interrupted:  # A smaller one is not waited for.
         smallest = best
     log = file = test = unsaved = None
     try:
@@ -129,7 +129,7 @@ def read_scenario(path: Path) -> Scenario:
 
 
 def reserved_stem(folder: Path, name: str, scenario: Scenario) -> str:
-    """Save a scenario as JSON, and return how the files beside it may be named; nobody else is given the same name.
+    """Save a scenario as JSON, and return how the files beside it may be named; no other caller gets the same name.
 
     Args:
         folder: made if it is not there.
@@ -145,7 +145,7 @@ def reserved_stem(folder: Path, name: str, scenario: Scenario) -> str:
         try:
             with (folder / f"{stem}.json").open("x", encoding="utf-8") as file:
                 file.write(text)
-        except FileExistsError:  # Somebody else has been quicker.
+        except FileExistsError:  # Another process has been quicker.
             stem = free_stem(folder, name)
         except OSError as error:
             raise PersistenceError(f"{folder / stem}.json cannot be written: {error.strerror}") from error

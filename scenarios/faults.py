@@ -46,7 +46,7 @@ def check_fields(struct: msgspec.Struct, *, backward: bool = False) -> None:
             continue
         if name.endswith("_s") or name == "seconds":
             least = -SECONDS_MAX if backward else 0.0
-            if name == "calm_s" and value == math.inf:  # Whoever plays it says when faults are over.
+            if name == "calm_s" and value == math.inf:  # The caller that plays it says when faults are over.
                 continue
             if not (math.isfinite(value) and least <= value <= SECONDS_MAX):
                 raise ConfigError(
@@ -149,7 +149,7 @@ class ToolIsSlow(CountedFault, frozen=True, kw_only=True, tag="tool_is_slow"):
 
 
 class ToolHangs(CountedFault, frozen=True, kw_only=True, tag="tool_hangs"):
-    """A tool's body goes on for an hour, whatever it is told: it ignores its cancellation too."""
+    """A tool's body goes on for an hour and ignores its cancellation."""
 
 
 class ToolReturnsGarbage(CountedFault, frozen=True, kw_only=True, tag="tool_returns_garbage"):
@@ -163,7 +163,7 @@ class AppendFails(CountedFault, frozen=True, kw_only=True, tag="append_fails"):
     """An append is reported as failed."""
 
     committed: bool = False
-    """Whether it is in the log all the same."""
+    """Whether it is in the log although it failed."""
     appends: int = 1
     """So many in a row, as on a disk that is full."""
 
@@ -185,7 +185,7 @@ class CrashAtAppend(CountedFault, frozen=True, kw_only=True, tag="crash_at_appen
     """The process is gone in the middle of an append."""
 
     committed: bool = False
-    """Whether the append is in the log all the same."""
+    """Whether the append is in the log although it failed."""
 
 
 class CrashAtStep(CountedFault, frozen=True, kw_only=True, tag="crash_at_step"):
@@ -193,7 +193,7 @@ class CrashAtStep(CountedFault, frozen=True, kw_only=True, tag="crash_at_step"):
 
 
 class CrashInTool(CountedFault, frozen=True, kw_only=True, tag="crash_in_tool"):
-    """The process is gone when a tool's body has done its work, and nobody knows of it yet."""
+    """The process is gone when a tool's body has done its work, and before its result is known."""
 
 
 class Crash(TimedFault, frozen=True, kw_only=True, tag="crash"):
@@ -255,9 +255,9 @@ class ToolReturnsOddText(CountedFault, frozen=True, kw_only=True, tag="tool_retu
 
 
 class SecondRuntime(TimedFault, frozen=True, kw_only=True, tag="second_runtime"):
-    """Another process takes the log over while the first one lives, as where somebody removed its lock file.
+    """Another process takes the log over while the first one lives, as where its lock file was removed.
 
-    Those outside ask again at the second one. The first goes on, and whatever it appends is refused.
+    Clients ask again at the second one. The first goes on, and its appends are refused.
     """
 
 
@@ -269,7 +269,7 @@ class HostRefuses(CountedFault, frozen=True, kw_only=True, tag="host_refuses"):
 
 
 class HostIsSilent(CountedFault, frozen=True, kw_only=True, tag="host_is_silent"):
-    """Nobody answers who wants to connect to the provider's host."""
+    """The provider's host does not answer connection attempts."""
 
 
 class HostIsFull(CountedFault, frozen=True, kw_only=True, tag="host_is_full"):
@@ -352,7 +352,7 @@ class ChunkIsLost(CountedFault, frozen=True, kw_only=True, tag="chunk_is_lost"):
 
 
 class NetworkSplit(TimedFault, frozen=True, kw_only=True, tag="network_split"):
-    """Nothing gets through for a while: who connects waits, and so does whoever is connected; then all goes on."""
+    """Nothing gets through for a while: new and open connections wait, then go on."""
 
     seconds: float = 60.0
 
@@ -361,7 +361,7 @@ class NetworkSplit(TimedFault, frozen=True, kw_only=True, tag="network_split"):
 
 
 class CancelAtStep(CountedFault, frozen=True, kw_only=True, tag="cancel_at_step"):
-    """Somebody cancels what a session does just before a step of the process's event loop."""
+    """A client cancels what a session does just before a step of the process's event loop."""
 
     session: str
 
@@ -380,7 +380,7 @@ class LateReply(CountedFault, frozen=True, kw_only=True, tag="late_reply"):
 
 
 class DuplicateInput(CountedFault, frozen=True, kw_only=True, tag="duplicate_input"):
-    """What somebody says or cancels reaches the session again under the same key."""
+    """An input or a cancellation reaches the session again under the same key."""
 
     after_s: float = 1.0
     """How much later, in virtual seconds."""

@@ -2,7 +2,7 @@
 
 The log of a simulation as a file, for `refold show`, `refold replay` and `refold check`.
 
-The rule: it is saved as it is. That its events break the rules of sessions is what makes it worth looking at.
+The rule: it is saved unchanged. That its events break the rules of sessions is what makes it worth looking at.
 """
 
 import os

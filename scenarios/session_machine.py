@@ -54,7 +54,7 @@ ROUNDS_MAX = 500
 """So often is it looked at the end whether all is over; a minute passes in between."""
 
 UNKNOWN = (PersistenceError, BackpressureShed, ActorStopped)
-"""Somebody was told no outcome, and may ask again."""
+"""A client was told no outcome, and may ask again."""
 
 
 class SessionMachine(RuleBasedStateMachine):
@@ -69,7 +69,7 @@ class SessionMachine(RuleBasedStateMachine):
         super().__init__()
         self.expected = Expectations()
         self.refusal: Exception | None = None
-        """The last one that somebody met."""
+        """The last one that a client met."""
         self._garbage = ExitStack()
         self._garbage.enter_context(manual_gc())
 
@@ -96,7 +96,7 @@ class SessionMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.expected.said)
     @rule(which=st.integers(0, 99))
     def send_again(self, which: int) -> None:
-        """Say something again under its key, as somebody does who was told nothing."""
+        """Say something again under its key, as a client does that was told nothing."""
         self._send(self.expected.said[which % len(self.expected.said)])
 
     @precondition(lambda self: self.expected.said)
@@ -255,7 +255,7 @@ class SessionMachine(RuleBasedStateMachine):
         else:
             raise AssertionError(f"LIVENESS: not over after {ROUNDS_MAX} minutes without faults: {open_now}")
         for said in self.expected.said:
-            assert said.told is not None or not said.acknowledged, f"nobody was told what came of {said.key}"
+            assert said.told is not None or not said.acknowledged, f"the outcome of {said.key} was not told"
             self._send(said)
         self.process.advance(3_600.0)
         assert all(said.told is not None for said in self.expected.said), "an input has no outcome after an hour"
@@ -295,7 +295,7 @@ class SessionMachine(RuleBasedStateMachine):
         return f"s{which % self.sessions}"
 
     def _attempt(self, work: Callable[[AgentRuntime], Coroutine[Any, Any, None]]) -> None:
-        """Do something that may be refused, or come to nothing where a fault meets it."""
+        """Do something that may be refused, or fail where a fault meets it."""
 
         async def attempt(runtime: AgentRuntime) -> None:
             try:
@@ -323,5 +323,5 @@ class SessionMachine(RuleBasedStateMachine):
                 said.acknowledged = True
 
         said.waiting += 1
-        self.process.begin(send, f"somebody who said {said.key}")
+        self.process.begin(send, f"client with {said.key}")
         self.process.advance(INSTANT_S)

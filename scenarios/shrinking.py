@@ -30,7 +30,7 @@ def shrunk(
 
     Args:
         play: plays a scenario, such as `Simulator(agent).run`.
-        report: of a scenario that breaks a promise; returned as it is where nothing smaller does.
+        report: of a scenario that breaks a promise; returned unchanged where nothing smaller does.
         runs_max: how many scenarios are tried at most, >= 0.
     """
     return _Shrinking(play, report, runs_max).smallest()

@@ -4,17 +4,12 @@
     report.raise_if_broken()
 
 One life of the process after the other runs on a loop of its own. A crash stops the loop between two steps and throws
-away everything but the disk; what is left of the old life then learns that it is gone, and nothing it does counts. The
-next life opens the same log, and those outside who were told nothing ask again under the same key. After the calm no
-fault happens, and everything that was accepted has to end within the scenario's patience.
+away everything but the disk; what is left of the old life is torn down, and nothing it does counts. The next life opens
+the same log, and clients that were told nothing ask again under the same key. After the calm no fault happens, and
+everything that was accepted has to end within the scenario's patience. In the end `final_check` looks at the log: is it
+whole, and does deciding it again give what it holds?
 
 The agent's provider and approval handler are replaced: answers and decisions come from the scenario's seed.
-
-A scenario that is being played: one life of the process after the other, and what comes of them.
-
-Read `refold.scenarios.simulator` first, which says what is played, and how.
-
-The last look at a simulation's log, once all is over: is it whole, and does deciding it again give what it holds?
 """
 
 import asyncio
@@ -47,7 +42,7 @@ from refold.scenarios.report import SimulationReport, save_log
 from refold.scenarios.wire.providers import SimulatedWire, wire_of
 from refold.scenarios.world.agent import simulated_agent
 from refold.scenarios.world.disk import SimulatedDisk
-from refold.scenarios.world.life import Life, Progress, no_network, nobody
+from refold.scenarios.world.life import Life, Progress, ignore_act, no_network
 from refold.scenarios.world.loop import Schedule, SeededSchedule, SimulatedLoop, SparseSchedule
 from refold.scenarios.world.model import SimulatedModel
 from refold.scenarios.world.process import ProcessDied, manual_gc, tear_down
@@ -156,7 +151,7 @@ class Simulation:
         loop.before_step = self._before_step
         loop.on_refused = self.refused.add
         self.world.loop, self.world.dying = loop, False
-        self.progress.on_act = nobody
+        self.progress.on_act = ignore_act
         asyncio.set_event_loop(loop)
         if self.files is not None:
             self.files.begin_life()
@@ -166,7 +161,7 @@ class Simulation:
             log.debug("life %d ended at %.3f s", self.world.life, loop.time())
         except ConfigError:
             raise  # It cannot be simulated, and has broken nothing.
-        except Exception as error:  # noqa: BLE001 - The border to the simulated process, whatever it lets out.
+        except Exception as error:  # noqa: BLE001 - The border of the simulated process, for every error it lets out.
             self.monitor.note("ERROR", "", f"{type(error).__name__}: {error}")
         finally:
             self.monitor.exercised.add("ERROR")
@@ -317,7 +312,7 @@ class Simulator:
         return self._played(scenario, beginning)[0]
 
     def save_log(self, scenario: Scenario, path: str | os.PathLike[str]) -> SimulationReport:
-        """Play one scenario and save the log that it leaves, whatever is wrong with it, as an SQLite file.
+        """Play one scenario and save the log that it leaves, right or wrong, as an SQLite file.
 
         `refold show`, `refold replay` and `refold check` open it.
 

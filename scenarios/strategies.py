@@ -55,7 +55,7 @@ def moments() -> st.SearchStrategy[float]:
 
 
 def acts(sessions: int = 3) -> st.SearchStrategy[AnyAct]:
-    """What somebody says or cancels in one of `sessions` sessions."""
+    """An input or a cancellation in one of `sessions` sessions."""
     names = st.integers(0, sessions - 1).map(lambda number: f"s{number}")
     return st.one_of(
         st.builds(Say, session=names, at_s=moments(), text=inputs(), times=st.sampled_from([1, 1, 1, 5_000])),

@@ -57,7 +57,7 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
         return drawn_scenario(seed, **self.drawing)
 
     def rehearsed(self) -> AgentSource:
-        """Return the agent as it is rehearsed, or what makes it so.
+        """Return the agent that is rehearsed, or what makes it.
 
         Raises:
             ConfigError: there is no such agent.

@@ -1,15 +1,13 @@
-"""Work that is done in several processes of this machine, in order, and never longer than somebody waits for it.
+"""Work in several processes of this machine, with outcomes in order, and the signals that end it.
 
     for outcome in done_in_processes(square, iter([1, 2, 3]), jobs=2):
         print(outcome)
 
-The rules: nothing is left behind. When the work is over, given up, interrupted or fails, its processes are gone before
-the caller goes on, whatever they do; and they end when the process ends that began them, even if it was killed. What a
-process dies of is told, and never waited for.
+The rules: no process is left behind. When the work is over, given up, interrupted or fails, its processes are gone
+before the caller goes on; and they end when the process ends that began them, even if it was killed. What a process
+dies of is told, and never waited for.
 
-Ctrl-C and SIGTERM while user code is played: both end what goes on, at once, and are not lost in it.
-
-The rule: both come as a KeyboardInterrupt, which neither a tool nor an actor contains. asyncio's own handling would
+Ctrl-C and SIGTERM come as a KeyboardInterrupt, which neither a tool nor an actor contains. asyncio's own handling would
 only ask a task to end, and forget it where the task is over first.
 """
 

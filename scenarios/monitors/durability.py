@@ -1,9 +1,9 @@
 """Was anything lost? Compares the log that a process finds with what earlier ones were told is in it.
 
-An append is acknowledged when it returns, or when somebody outside is told of what it holds. From then on the log must
-have it, whatever happens to the process, the disk
-and the power. What was not acknowledged may be there or not, but as whole batches, and with nothing missing before it.
-The chain of a stream makes both easy to see: the digest after a batch covers everything before it.
+An append is acknowledged when it returns, or when a client is told of what it holds. From then on the log must have it,
+through every failure of the process, the disk and the power. What was not acknowledged may be there or not, but as
+whole batches, and with nothing missing before it. The chain of a stream makes both easy to see: the digest after a
+batch covers everything before it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ class DurabilityCheck:
         self._acknowledged: dict[str, tuple[int, bytes]] = {}
         """Version and digest of the last acknowledged batch, by stream."""
         self._told: dict[str, int] = {}
-        """Version of the last event that somebody outside has heard of, by stream."""
+        """Version of the last event that a client was told of, by stream."""
 
     def acknowledged(self, appended: Sequence[Appended]) -> None:
         for place in appended:

@@ -3,12 +3,11 @@
 The rules: what was acknowledged is in the log, once, as it was said; who asks again under a key is told the same run
 with the same end; the log only grows, and so does each history; and a session looks, as of any version, as it did then.
 
-Somebody who follows a session slowly, and what is promised to such a reader.
-
-Beside the slow one a prompt one follows the same session from the same moment. The promises: both see every event once
-and in order, up to what was the last when they left; and of what passes by and is not logged, the slow one is told how
-much it missed: what it saw and what it missed are together what the prompt one saw. A process that ends takes what
-waited for a reader with it; at the next one the reader goes on after the last event that it has seen.
+`Watching` follows a session slowly. Beside the slow reader a prompt one follows the same session from the same moment.
+The promises: both see every event once and in order, up to what was the last when they left; and of what passes by and
+is not logged, the slow one is told how much it missed: what it saw and what it missed are together what the prompt one
+saw. A process that ends takes what waited for a reader with it; at the next one the reader goes on after the last event
+that it has seen.
 """
 
 import asyncio
@@ -31,13 +30,13 @@ from refold.sessions.session import Session
 
 
 class Said(msgspec.Struct, kw_only=True, eq=False):
-    """An input that somebody sent."""
+    """An input that a client sent."""
 
     session: str
     text: str
     key: str
     acknowledged: bool = False
-    """Whether somebody was told that it is in the log."""
+    """Whether a client was told that it is in the log."""
     waiting: int = 0
     """How many wait for what comes of it, in the present process."""
     told: RunResult | None = None
@@ -60,7 +59,7 @@ class Expectations:
         return said
 
     def tell(self, said: Said, result: RunResult) -> None:
-        """Check what somebody is told about an input.
+        """Check what a client is told about an input.
 
         Raises:
             AssertionError: they were told something else before.
@@ -88,7 +87,7 @@ class Expectations:
             assert found in ([], [said.text]), f"{said.key} of {said.session} was said as {said.text!r}, not as {found}"
         keys = {(said.session, said.key) for said in self.said}
         for session, key, text in queued:
-            assert (session, key) in keys, f"nobody said {text!r} in {session}"
+            assert (session, key) in keys, f"no client said {text!r} in {session}"
 
     def _inputs(self) -> Iterable[tuple[str, str | None, str]]:
         for stored in self._log:
@@ -129,7 +128,7 @@ class Expectations:
 
 
 class Watched(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody saw who followed a session slowly."""
+    """What a client saw that followed a session slowly."""
 
     session: str
     events: int

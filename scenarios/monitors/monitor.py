@@ -51,7 +51,7 @@ Situation: TypeAlias = Literal[
 """What a session is doing.
 
 `recovering`: work was in flight when the process was gone, and the next one has not recorded anything of the session
-yet. `otherwise`: between two of the others, such as a run that waits for somebody to allow its next turn.
+yet. `otherwise`: between two of the others, such as a run that waits until its next turn is allowed.
 """
 
 SITUATIONS: tuple[Situation, ...] = get_args(Situation)
@@ -173,7 +173,7 @@ class Monitor:
                 self._observe(new[0].stream, new)
 
     async def opened(self) -> None:
-        """Check the log that a process has just opened, and look at what nobody was told of.
+        """Check the log that a process has just opened, and read what no append has told of.
 
         Raises:
             PersistenceError: the log cannot be read.
@@ -216,7 +216,7 @@ class Monitor:
         return [stream.partition("/")[2] for stream in self._lives]
 
     async def cleared(self, session: str, key: str) -> None:
-        """Check that the log has what somebody outside is told, that a conversation begins anew."""
+        """Check that the log has what a client is told, that a conversation begins anew."""
         stream = stream_name(SESSION_KIND, session)
         self.exercised.add("INV5")
         place = (stream, ev.HistoryCleared.__name__, key)
@@ -233,13 +233,13 @@ class Monitor:
             await self._catch_up(stream_name(SESSION_KIND, session))
 
     def told(self, session: str, result: RunResult, life: int) -> None:
-        """Check an outcome that somebody outside is told by the process of some life."""
+        """Check an outcome that a client is told by the process of some life."""
         stream = stream_name(SESSION_KIND, session)
         self.exercised.update(("INV5", "INV7"))
         self.effects.told(session, result)
         end = self._log.ends.get((session, result.run))
         if end is None and (session, result.run) in self._log.cancelled and isinstance(result.outcome, Cancelled):
-            # Its turn is still to come, and whoever said it need not wait for that.
+            # Its turn is still to come, and the client need not wait for that.
             self._durability.told(stream, self._log.cancelled[session, result.run])
             return
         if end is None:
@@ -341,7 +341,7 @@ PROMISES: dict[str, str] = {
     "INV5": "what was acknowledged is in the log after any crash",
     "DURABLE": "a process that starts finds all that was acknowledged, and nothing missing before it",
     "INV6": "folding the log gives the live state, and deciding it again gives what it holds",
-    "INV7": "once somebody is told, nothing of that run goes on",
+    "INV7": "once an outcome is told, nothing of that run goes on",
     "EFFECTS": "nothing begins before the log has the decision, nor beside itself, nor goes on when it is cancelled",
     "EVIDENCE": "what models and tools brought is in the log, and nothing else",
     "APPROVAL": "what needs a person's word begins after that word",
@@ -350,7 +350,7 @@ PROMISES: dict[str, str] = {
     "FOLLOW": "who follows a session sees every event once and in order, and is told how much it missed",
     "LIVENESS": "all that was accepted comes to an end once faults are over",
     "SECRET": "no event holds the provider's key; where there is a wire",
-    "TYPED": "a failed model call is told by its kind, whatever came over the wire",
+    "TYPED": "a failed model call is told by its kind, whichever bytes came over the wire",
     "CHECK": "the whole log passes `refold check`",
     "ERROR": "the simulated process raises nothing that it should not",
 }

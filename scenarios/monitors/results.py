@@ -30,7 +30,7 @@ AT_ONCE_S = 0.5
 """Within so many virtual seconds ends what is cancelled."""
 
 CANCELLED_S = 30.0
-"""Within so many virtual seconds a run ends that nobody waits for any more."""
+"""Within so many virtual seconds a run ends without a caller."""
 
 _Answer = tuple[str, str, tuple[str, ...], Usage]
 """What is compared of an answer: whose it is, its text, the tools that it calls, and what it cost."""
@@ -80,7 +80,7 @@ class ResultsMonitor:
             return  # What was allowed before the simulation began is not known here.
         self._exercised.add("APPROVAL")
         if not self._log.allowed & {(body.session, body.call), (body.session, body.tool.name)}:
-            self._wrong("APPROVAL", body.session, f"{body.tool.name} of {body.call} begins, which nobody has allowed")
+            self._wrong("APPROVAL", body.session, f"{body.tool.name} of {body.call} begins, which was not allowed")
 
     def decided(self, session: str, call: str, *, allowed: bool) -> None:
         self._said[session, call] = allowed
@@ -149,7 +149,7 @@ class ResultsMonitor:
         return sum(fault.seconds for fault in happened if isinstance(fault, LateReply | AppendIsSlow))
 
     def _ended_at(self, session: str, at_s: float, *how: How) -> bool:
-        """Return whether a run's end may have met or overtaken what came at a time: nobody wants that any more."""
+        """Return whether a run's end may have met or overtaken what came at a time, which is then no longer wanted."""
         ends = (end for (of, _), end in self._log.ends.items() if of == session)
         recorded_s = max([at_s, *(failed_s + RECORDED_S for failed_s in self._world.plan.log_failed_s)])
         known_s = recorded_s + self._late_s() + AT_ONCE_S

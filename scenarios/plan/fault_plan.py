@@ -116,7 +116,7 @@ class FaultPlan:
         self.noticed(fault, sessions)
 
     def lasting(self, operation: Operation) -> list[AnyFault]:
-        """Return the faults that go on now, to operations of a kind; whoever lets one happen notes it."""
+        """Return the faults that go on now, to operations of a kind; the caller that lets one happen notes it."""
         now_s = self._now_s()
         if not self._lasting or self._is_calm():
             return []

@@ -29,7 +29,7 @@ def drawn_scenario(
     Args:
         seed: any integer.
         sessions: how many sessions are spoken to, >= 1.
-        acts: how many acts there are, >= 1; sometimes somebody watches a session or clears it, too.
+        acts: how many acts there are, >= 1; sometimes a session is watched or cleared, too.
         faults_max: most faults of those that any world knows, >= 0; a cancel, messages that come twice or late, what
             happens seldom, and what goes wrong with a network or a disk where there is one, come on top, up to about
             half as many of each.

@@ -24,7 +24,7 @@ WireName: TypeAlias = Literal["none", "openai", "anthropic"]
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What somebody outside does once, and again after a crash if nobody has acknowledged it.
+    """What a client does once, and again after a crash if it was not acknowledged.
 
     Raises:
         ConfigError: it cannot be done: a number is out of bounds.
@@ -58,7 +58,7 @@ class Abandon(Act, frozen=True, kw_only=True, tag="abandon"):
 
 
 class Decide(Act, frozen=True, kw_only=True, tag="decide"):
-    """Allow or deny what waits for approval in the session by then; in a scenario that has one, nobody else decides."""
+    """Allow or deny what waits for approval in the session by then; a scenario that has one draws no decisions."""
 
     allow: bool = True
 
@@ -126,7 +126,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         if not self.acts:
-            raise ConfigError("a scenario needs somebody who says something: acts=(Say(session='a', text='hello'),)")
+            raise ConfigError("a scenario needs an act that says something: acts=(Say(session='a', text='hello'),)")
         check_fields(self)
         check_choice("Scenario.store", self.store, get_args(StoreName))
         check_choice("Scenario.wire", self.wire, get_args(WireName))

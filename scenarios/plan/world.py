@@ -1,7 +1,7 @@
 """What is outside the simulated process and outlives it: the disk, time, what tools have done, and who waits for what.
 
-The rules: the world is told of everything that somebody outside could see, such as a tool's body that runs or a caller
-who is told an outcome, and it draws whatever chance decides from the scenario's seed under a name, so that one more
+The rules: the world is told of everything that can be seen from outside, such as a tool's body that runs or a caller
+who is told an outcome, and it draws what chance decides from the scenario's seed under a name, so that one more
 draw in one place changes nothing in another.
 """
 
@@ -85,7 +85,7 @@ class World:
         self.life = 0
         """Number of the process's present life, from 1."""
         self.calm = False
-        """Whether nothing goes wrong any more, whatever the scenario says."""
+        """Whether nothing goes wrong any more, also where the scenario has more faults."""
         self.dying = False
         """Whether the process is gone, and its loop is about to stop."""
         self.loop: asyncio.AbstractEventLoop | None = None

@@ -1,11 +1,11 @@
-"""Cancel storm: everybody cancels everything, several times over, and then goes on working.
+"""Cancel storm: every client cancels everything, several times over, and then goes on working.
 
 Twenty sessions are at work. Within six seconds each is cancelled three times, and half of the people who wait for an
-answer hang up as well. Then everybody sends something new.
+answer hang up as well. Then every client sends something new.
 
 Promised: a run that is cancelled ends as cancelled, once, and a second cancel changes nothing; every call that was open
 is answered with `Cancelled by user`, so that the provider accepts the next request; completed work is not discarded;
-once somebody is told, nothing of the run goes on. The next input runs as if nothing had been.
+once an outcome is told, nothing of the run goes on. The next input runs as if nothing had been.
 
 Look at `outcomes`: the storm's inputs are cancelled unless they were done before, and every input after it completes;
 and at `event_kinds["session.run_cancelled.v1"]`.

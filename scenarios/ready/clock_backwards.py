@@ -4,7 +4,7 @@ A model call fails, and the next attempt is due in some seconds. Meanwhile the c
 dies, and its successor reads due times that now lie a day ahead.
 
 Promised: order is by version and never by time, and the times of a session's events never go back. A pause takes as
-long as it was meant to: nobody waits for a day, not even after the restart.
+long as it was meant to: no caller waits for a day, not even after the restart.
 
 Look at `virtual_s`, which is minutes and not a day; at `outcomes`; and at `CHECK` in `exercised`: the whole log was
 read, and each event is at or after the time of the one before it.

@@ -1,6 +1,6 @@
 """Crash during approval: the process dies while a call waits for a person, and the person answers its successor.
 
-The agent asks for a payment, which needs somebody's consent. Before anybody has decided, the process is gone. It starts
+The agent asks for a payment, which needs a person's consent. Before it is decided, the process is gone. It starts
 again, and half a minute later the person consents.
 
 Promised: the wait is in the log, so it survives the crash: what is asked is asked once, the person need not be asked

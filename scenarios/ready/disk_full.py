@@ -2,8 +2,8 @@
 
 Two sessions are at work when the disk fills up; a third person speaks up while it is full.
 
-Promised: nothing that was acknowledged is lost. What cannot be recorded is not done: no tool begins, nobody is told an
-outcome, and a new input is refused with `PersistenceError`, to be sent again. The result of a tool or an answer that
+Promised: nothing that was acknowledged is lost. What cannot be recorded is not done: no tool begins, no caller is told
+an outcome, and a new input is refused with `PersistenceError`, to be sent again. The result of a tool or an answer that
 came meanwhile is kept and offered to the log again. Once there is space, every run goes on to its end, with no restart.
 
 Look at `times["DiskIsFull"]`, how many appends failed; at `lives`, which is 1; and at `operations["tool"]`, which says

@@ -3,7 +3,7 @@
 Three sessions are at work when the network goes. The models are asked with a real provider, over HTTP on a simulated
 network: who is connected hears nothing more, and who wants to connect waits.
 
-Promised: silence ends as a time-out, and nobody waits for ever. What had been streamed of an answer is void: it is
+Promised: silence ends as a time-out, and no caller waits for ever. What had been streamed of an answer is void: it is
 evidence in the log, and never history. A call that failed is made again after a pause that grows, as the agent's
 `RetryPolicy` says; so every run ends with an answer, and no tool is called again because of it.
 

@@ -3,9 +3,9 @@
 An agent has two providers, the first behind a circuit breaker. For 60 seconds every call of the first one fails,
 while people go on speaking to four sessions.
 
-Promised: a failed call is answered by the second provider, so nobody notices. After three failures in a row the circuit
-opens, and the first provider is not asked for 20 seconds; then one call is let through as a probe, again and again,
-until one succeeds and the circuit closes.
+Promised: a failed call is answered by the second provider, so callers do not notice. After three failures in a row the
+circuit opens, and the first provider is not asked for 20 seconds; then one call is let through as a probe, again and
+again, until one succeeds and the circuit closes.
 
 Look at `event_kinds`: `breaker.opened.v1`, `breaker.probe_begun.v1` and `breaker.closed.v1`; at
 `operations["model"]`, which counts both providers; and at `times`, how few of its failures anybody waited for.

@@ -1,8 +1,8 @@
-"""Slow subscriber: somebody follows a session and takes five seconds for each item, while answers are streamed.
+"""Slow subscriber: a client follows a session and takes five seconds for each item, while answers are streamed.
 
-Promised: a slow reader holds nobody up: what the others are told, when, and the whole log are the same as without it.
-It gets every event of the session once and in order, read from the log where it is too far behind; of the pieces of
-answers that found no room it is told how many it missed. What waits for it never exceeds its capacity.
+Promised: a slow reader delays no other client: what the others are told, when, and the whole log are the same as
+without it. It gets every event of the session once and in order, read from the log where it is too far behind; of the
+pieces of answers that found no room it is told how many it missed. What waits for it never exceeds its capacity.
 
 Look at `watched`: `events` is as many as the session has, and `missed` says what passed by unseen. (That `passing` and
 `missed` are together all that passed by is checked: `FOLLOW` in `exercised`.) And play it without the watcher, as

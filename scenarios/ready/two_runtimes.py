@@ -6,7 +6,7 @@ while the first has runs under way; people whose answers do not come ask again a
 the first knows nothing and goes on.
 
 Promised: each append compares the log's incarnation, so the first can record nothing more. Since a tool's body begins
-only after its beginning is recorded, the first begins no work either, and tells nobody an outcome that the log has not.
+only after its beginning is recorded, the first begins no work either, and tells no outcome that the log has not.
 The second goes on with every run as after a crash, and a tool that must not run twice does not.
 
 Look at `lives`, which is 2; at `times["SecondRuntime"]`; at `outcomes`; and at `ONCE` and `INV5` in `exercised`.

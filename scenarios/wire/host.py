@@ -138,7 +138,7 @@ class SimulatedHost:
             sent.append((0.0, "end"))
         else:
             sent.append((0.0, b"0\r\n\r\n"))
-            if chance.random() < 0.3:  # Nobody needs the connection, as far as the host knows.
+            if chance.random() < 0.3:  # As far as the host knows, the connection is not needed.
                 sent.append((chance.uniform(0.0, 90.0), "end"))
         return sent
 

@@ -3,7 +3,7 @@
 httpx, httpcore and h11 are as they are; what is replaced is the lowest thing that httpcore knows, a connected stream.
 A host has no task of its own: when a whole request has reached it, it says at once what it will send and when, and
 the pieces arrive as time passes. The rules: what had arrived before the network was split can be read in the split;
-whatever else is on its way arrives when the split is over; and the connections of a process end with it.
+everything else on its way arrives when the split is over; and the connections of a process end with it.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ class SimulatedNetwork:
         self._no_certificates = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
     def transport_to(self, host: Host) -> httpx.AsyncBaseTransport:
-        """Return what takes requests to a host, whatever address they name."""
+        """Return what takes requests to a host, under any address."""
         transport = httpx.AsyncHTTPTransport(verify=self._no_certificates, trust_env=False)
         # httpx makes the same pool, but takes no backend. A connection without a call would expire by the real clock.
         transport._pool = httpcore.AsyncConnectionPool(  # pyright: ignore[reportPrivateUsage]
@@ -157,7 +157,7 @@ class Connection(httpcore.AsyncNetworkStream):
     def _taken(self, max_bytes: int) -> bytes:
         sent_s, data = self._arriving[0]
         if data == "end":
-            return b""  # Whoever reads on finds the same.
+            return b""  # The next read finds the same.
         if data == "reset":
             raise httpcore.ReadError from ConnectionResetError(errno.ECONNRESET, "reset")
         self._arriving.popleft()
@@ -168,7 +168,7 @@ class Connection(httpcore.AsyncNetworkStream):
     async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as httpcore calls it
         if self._dropped:
             raise httpcore.WriteError from OSError(errno.EBADF, "closed")
-        if self._is_readable():  # Nobody sends before it is asked, so this is the end of the connection.
+        if self._is_readable():  # A host does not send unasked, so this is the end of the connection.
             raise httpcore.WriteError from BrokenPipeError(errno.EPIPE, "closed by the host")
         if buffer:  # Nothing at all would mean the end of the connection to h11.
             self._received.receive_data(buffer)

@@ -1,6 +1,6 @@
 """How the agents of a simulation reach their models over a network: the product's own providers, and what they promise.
 
-Beside what every simulation promises: no connection is left open where nobody uses it (INV7), no key gets into the log
+Beside what every simulation promises: no connection is left open that is not used (INV7), no key gets into the log
 (SECRET), and every failure is of a known kind (TYPED).
 """
 

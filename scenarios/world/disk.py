@@ -1,18 +1,14 @@
 """The disk of a simulated process whose log is a real SQLite file: what goes wrong there, and what outlives each life.
 
-The store is `SQLiteStore` as in production, with its real SQLite; only its connections run on the simulated loop
-(`refold.scenarios.world.disk`), and SQLite's files, random numbers and clock are reached through the shim
-(`refold.scenarios.world.sqlite_shim`), which counts each operation that changes a file and lets it fail as planned.
+The store is `SQLiteStore` as in production, with its real SQLite. Its files, random numbers and clock are reached
+through `refold.scenarios.world.sqlite_shim`, which counts each operation that changes a file and lets it fail as
+planned. `InlineWorker` takes the place of the thread of a connection: each function runs on the loop, whole, after a
+delay drawn from the seed, and its outcome is told one step later, so that a crash, a cancellation or another task can
+come between the two, as with a thread.
 
 The rule: nothing of a dead life reaches the next one but what was on the disk when it died. So from then on every
-operation of it fails, also what is closed late; and each life has a folder of its own, in which it finds a copy of what
-the life before has left, so that SQLite, which knows files by their inodes in the whole process, takes them for others.
-
-What runs the work of an SQLite connection in a simulation: the simulated loop itself, instead of a thread.
-
-In production a `SerialWorker` runs it. Here each function runs on the loop, whole, after a delay drawn from the seed;
-its outcome is told one step later, so that a crash, a cancellation or another task can come between the work and
-the word of it, as with a thread. Everything else of the connection and of the store is what runs in production.
+operation of it fails, also what is closed late; and each life has a folder of its own with a copy of what the life
+before has left, so that SQLite, which knows files by their inodes in the whole process, takes them for others.
 """
 
 import asyncio
@@ -75,7 +71,7 @@ class InlineWorker:
         return future
 
     def put(self, work: Callable[[], object]) -> None:
-        """Run `work` likewise, with nobody who waits; at once if the loop is closed."""
+        """Run `work` likewise, with no future; at once if the loop is closed."""
         if self._loop.is_closed():  # The connection is let go of after its life has died.
             work()
         else:
@@ -101,7 +97,7 @@ class InlineWorker:
         future, work = self._waiting.popleft()
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001 - whoever waits for the work gets it
+        except BaseException as error:  # noqa: BLE001 - the future gets it
             failure = error
             self._tell(future, lambda told: told.set_exception(failure))
         else:
@@ -395,4 +391,4 @@ def _inode(path: str | Path) -> int:
 
 
 def _no_time(microseconds: int) -> None:
-    """Wait for nothing: a simulation has nobody who would meanwhile release a lock."""
+    """Do not wait: no other process of a simulation could release a lock meanwhile."""

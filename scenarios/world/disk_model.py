@@ -6,7 +6,7 @@ power went off then. Its rules, which are those that SQLite counts on (https://w
 - What a sync has covered is there. Each write since may be there, or not, or in part, or as garbage or zeros within its
   own range; bytes beside a write do not change.
 - A sync that fails is the last that is heard of the writes before it: later syncs succeed and do not cover them, unless
-  they are written again, while everybody goes on reading them (https://lwn.net/Articles/752063/).
+  they are written again, while every reader still gets them (https://lwn.net/Articles/752063/).
 - A name that was made, removed or changed is so for certain once the folder was synced. SQLite does that at the first
   sync through each handle of a WAL or journal that it may create, even if the file was there already, and after a
   deletion where it says so. Until then each change of a name may have taken effect or not.
@@ -95,11 +95,11 @@ class WrittenAgain(NamedTuple):
 
 
 class FolderSynced(NamedTuple):
-    """Whoever uses the files has synced their folder by itself."""
+    """The program that uses the files has synced their folder by itself."""
 
 
 class _Content:
-    """A file whatever its name."""
+    """A file under any name."""
 
     __slots__ = ("cache", "durable", "durable_part", "forgotten", "generation", "number", "pending")
 
@@ -111,9 +111,9 @@ class _Content:
         """What `durable` is made of: the one before, and so many writes after that."""
         self.pending: list[_WriteOrSize] = []
         self.cache = bytearray()
-        """What whoever reads the file gets, once a sync has failed."""
+        """What a reader of the file gets, once a sync has failed."""
         self.forgotten: list[tuple[int, int]] = []
-        """Begin and end of what was written, is read by everybody, and is not going to the disk any more."""
+        """Begin and end of what was written, is what readers get, and is not going to the disk any more."""
 
     def write(self, offset: int, data: bytes | None) -> None:
         if self.forgotten:

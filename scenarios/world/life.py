@@ -2,9 +2,9 @@
 
 Read `refold.scenarios.simulator` first. A life ends in order, by a crash that stops its loop, or when all is over.
 
-What somebody outside does, once, and what it comes to; see `refold.scenarios.plan.scenario` for the acts.
+What a client does, once, and its outcome; see `refold.scenarios.plan.scenario` for the acts.
 
-The rule: whatever they are told is checked before anybody goes on.
+The rule: what a client is told is checked before anything else happens.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ async def carry_out(
     """Return what an act comes to: the name of its run's outcome, or `done`.
 
     Raises:
-        RefoldError: it was refused, or nobody was told what came of it.
+        RefoldError: it was refused, or its outcome was not told.
     """
     session = await runtime.session(act.session)
     match act:
@@ -102,7 +102,7 @@ def _said_of(task: asyncio.Task[Any]) -> str:
     return f"{task.get_name()} ({runs})" if runs else task.get_name()
 
 
-def nobody(index: int) -> None:
+def ignore_act(index: int) -> None:
     """Begin nothing: no process is open."""
 
 
@@ -138,7 +138,7 @@ class Progress:
     """Those of the scenario, and behind them those that faults have brought."""
     watching: dict[int, Watching]
     """What the acts that follow a session have seen, by their place."""
-    on_act: Callable[[int], object] = nobody
+    on_act: Callable[[int], object] = ignore_act
     """Has the present life, once it is open, begin an act that a fault has brought; the next ones know of it."""
     outcomes: dict[int, str] = field(default_factory=dict[int, str])
     """How acts have ended, by their place."""
@@ -195,7 +195,7 @@ class Life:
             if self._taken_over:
                 everything.cancel()
                 for task, act in zip(acts, waiting.values(), strict=True):
-                    if isinstance(act, Watch):  # Somebody follows the session on, where it goes on.
+                    if isinstance(act, Watch):  # The client goes on following the session.
                         task.cancel()
                 world.life += 1
                 if progress.files is None or await progress.files.taken_over(self._monitor):
@@ -204,7 +204,7 @@ class Life:
                 everything.result()
                 progress.over = True
         finally:
-            progress.on_act = nobody
+            progress.on_act = ignore_act
             await runtime.close()
         outside: tuple[asyncio.Task[Any], ...] = (*self._acts, everything, ending)
         for task in outside:
@@ -277,7 +277,7 @@ class Life:
                 return "refused"
 
     def _require_excuse(self, error: Exception) -> None:
-        """Raise an error that somebody was not answered in time, unless the log was slow."""
+        """Raise an error that a client was not answered in time, unless the log was slow."""
         slow = any(isinstance(fault, faults.AppendIsSlow) for fault in self._world.plan.happened())
         if isinstance(error, AskTimeout) and not slow:
             raise error
@@ -287,7 +287,7 @@ class Life:
         self._acts.append(asyncio.get_running_loop().create_task(self._repeat(runtime, repetition), name=name))
 
     async def _repeat(self, runtime: AgentRuntime, repetition: Repetition) -> None:
-        """Do again what somebody does, as a network does that delivers a message twice."""
+        """Repeat what a client does, as a network does that delivers a message twice."""
         await asyncio.sleep(max(0.0, repetition.due_s - self._world.now_s()))
         act = self._progress.acts[repetition.index]
         if isinstance(act, Abandon):
@@ -297,7 +297,7 @@ class Life:
             left.remove(repetition)
 
     async def _all_over(self, runtime: AgentRuntime, acts: Sequence[asyncio.Task[None]]) -> None:
-        """Return when nothing is open any more; somebody sees to runs that wait for a person."""
+        """Return when nothing is open any more; runs that wait for a person get a decision."""
         scenario = self._progress.scenario
         while True:
             for task in acts:

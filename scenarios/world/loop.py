@@ -1,4 +1,4 @@
-"""An event loop without a world: time is virtual, order comes from a seed, and whatever would reach outside raises.
+"""An event loop without a world: time is virtual, order comes from a seed, and an attempt to reach outside raises.
 
 Sleeping costs nothing: when nothing is ready, time jumps to the next timer. One step is one callback. Callbacks run in
 the order in which they were scheduled, as asyncio promises and its own parts rely on; but where a step of a task is
@@ -148,7 +148,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
         self.before_step: Callable[[int], object] | None = None
         """Called with the number of each step, from 1, before it is taken; what it raises ends the simulation."""
         self.on_refused: Callable[[str], object] | None = None
-        """Called with what was reached for outside, before it is refused: whoever reached may say nothing of it."""
+        """Called with what was reached for outside, before it is refused: the caller may swallow the error."""
         super().__init__()
         self.set_task_factory(_task)
         self.set_debug(False)  # It reads the machine's clock at each step.
@@ -167,7 +167,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
         return _Future(loop=self)
 
     def _run_once(self) -> None:
-        own: Any = self  # What the base class keeps is nobody's business but a loop's.
+        own: Any = self  # The base class keeps this for loops alone.
         ready, timers = own._ready, own._scheduled
         while timers and timers[0]._cancelled:
             heapq.heappop(timers)._scheduled = False
@@ -213,7 +213,7 @@ class SimulatedLoop(base_events.BaseEventLoop):
         raise OutsideWorld(f"{what}, which a simulation has not")
 
     def _write_to_self(self) -> None:
-        """Nobody waits in a selector to be woken."""
+        """There is no selector that would have to be woken."""
 
 
 def _task(loop: Any, coroutine: Any, **options: Any) -> asyncio.Task[Any]:

@@ -38,7 +38,7 @@ class SimulatedModel:
         asked: told of each request; returns the sessions whose it is, as far as it knows.
         place: in an agent's FallbackProvider, from 1.
         output: JSON schema that most of its final answers are to fit; None = they are any text.
-        steps: tools that it calls in ReAct text, whatever a request offers; None = it calls those that are offered.
+        steps: tools that it calls in ReAct text, also if a request lacks them; None = it calls those that are offered.
     """
 
     def __init__(

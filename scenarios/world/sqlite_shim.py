@@ -4,7 +4,7 @@
     with shim.attached(folder, watcher) as disk:
         async with await SQLiteStore.open(folder / "events.db") as store:
             ...                       # watcher(operation) is called before each one; 0 lets it go on
-            disk.power_off()          # from here on everything fails, whoever tries
+            disk.power_off()          # from here on every operation fails
 
 SQLite reaches files through a table of functions, its VFS (https://www.sqlite.org/vfs.html). The shim is a copy of the
 table that the very library behind Python's `sqlite3` has for Unix, with some functions replaced by ours, which ask the
@@ -398,7 +398,7 @@ class SQLiteShim:
             return int(close(file))
 
         def x_unmap(file: int, delete: int) -> int:
-            # Without power nobody deletes the shared memory of whoever uses the files next.
+            # Without power the shared memory stays, which the next user of the files may have by then.
             return int(unmap(file, 0 if files[file].folder.is_off else delete))
 
         def x_read(file: int, target: int, size: int, offset: int) -> int:
@@ -426,7 +426,7 @@ def library_of(module: str) -> Any:
         ShimUnavailable: its functions cannot be reached.
     """
     file = getattr(importlib.import_module(module), "__file__", None)
-    # A symbol is looked for in the module and then in what it is linked with, whatever else the process has loaded.
+    # A symbol is looked for in the module and then in what it is linked with, not in other libraries of the process.
     library = ctypes.CDLL(file)
     try:
         find, register, randomness = (

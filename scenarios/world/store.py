@@ -225,6 +225,6 @@ class SimulatedReplies:
     def _arrive(self, letter: _Letter, system: System) -> None:
         try:
             system.ref(letter.address).tell(letter.ended)
-        except ActorStopped:  # It comes once there is somebody again.
+        except ActorStopped:  # It comes once there is an actor again.
             return
         self._under_way.pop(letter, None)

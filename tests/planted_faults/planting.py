@@ -106,5 +106,5 @@ def _places(source: str, text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def _indented(text: str, indentation: str) -> str:
-    """Return a text, its first line as it is, its other lines moved to the right."""
+    """Return a text, its first line unchanged, its other lines moved to the right."""
     return "\n".join(indentation + line if index and line else line for index, line in enumerate(text.split("\n")))

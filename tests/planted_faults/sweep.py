@@ -143,7 +143,7 @@ def sweep(seeds: int, named: WorldName, first: int = 0) -> Found:
         played += 1
         try:
             rules, message = play(seed, world)
-        except Exception as error:  # noqa: BLE001 - whatever a fault makes of the package
+        except Exception as error:  # noqa: BLE001 - what a fault makes of the package
             traceback.print_exc()
             rules, message = ("ERROR",), f"{type(error).__name__}: {error}"
         if rules:

@@ -81,7 +81,7 @@ run_state_machine_as_test(OwnMachine, settings=settings(
 def test_what_is_acknowledged_before_its_commit_is_found_and_shrunk_to_a_few_calls(tmp_path: Path) -> None:
     done = search(tmp_path, SEARCH, faults=["what is not committed is acknowledged"])
     assert done.returncode != 0
-    assert re.search(r"AssertionError: (INV5 session/|nobody was told)", done.stderr), done.stderr
+    assert re.search(r"AssertionError: (INV5 session/|the outcome of)", done.stderr), done.stderr
     lines = [line.lstrip(" |") for line in done.stderr.splitlines()]
     calls = [line for line in lines if line.startswith("state.") and "every_promise_is_kept" not in line]
     assert len(calls) <= 6, done.stderr  # Begin, say something, and the end.

@@ -282,7 +282,7 @@ def test_an_option_that_changes_nothing_or_cannot_be_is_refused(arguments: tuple
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ('{"acts": []}', "a scenario needs somebody who says something"),
+        ('{"acts": []}', "a scenario needs an act that says something"),
         ('{"acts": [{"type": "say", "session": "a", "at_s": -1}]}', "Say.at_s is from 0 to 10,000,000 seconds"),
         ('{"acts": [{"type": "say", "session": "a"}], "fault": []}', "unknown field `fault`"),
         ('{"acts": [{"type": "say", "session": "a"}], "deviations": {"0": -1}}', "deviations count from 0"),

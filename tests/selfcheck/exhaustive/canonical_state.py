@@ -5,14 +5,14 @@ Three reductions, all sound because of what the four functions read:
 - *Renumbering.* The session makes every identifier from a version and afterwards only compares identifiers, so two
   states that differ by an order-preserving renumbering of versions behave alike up to that renumbering. Without it no
   exploration would end: each crash and each late result is one more event, which shifts all that comes later.
-- *The version itself* says only that whatever comes next is later than all there is.
+- *The version itself* says only that the next event is later than all there are.
 - *The closed past.* What was said before the turn under way is only appended to, never decided from, but for whether a
   summary may stand for it, which every move says of a history that it holds for; neither are results that are there,
   usage, and how the last run ended. Each is judged when it is written, and then left out.
-  Digests of keyed commands, which contain identifiers, are left out because the observed keeps the commands.
+  Digests of keyed commands, which contain identifiers, are left out because the observed session keeps the commands.
 
-The observed is part of the key: two states that a fault has made equal, though their logs say different things, must
-stay two. `tests/selfcheck/exhaustive/test_canonical_state.py` checks the claim itself: merged states have the same
+The observed session is part of the key: two states that a fault has made equal, though their logs say different things,
+must stay two. `tests/selfcheck/exhaustive/test_canonical_state.py` checks the claim itself: merged states have the same
 successors.
 """
 

@@ -249,7 +249,7 @@ class EnabledCommands:
         yield Move(CancelRun(run=FOREIGN_RUN), foreign=True)
 
     def _process(self, observed: ObservedSession) -> Iterator[Move]:
-        """What a fresh process does first, and timers, which may fire when nobody waits for them any more."""
+        """What a fresh process does first, and timers, which may fire when they are not waited for any more."""
         run = observed.open_run
         goes_on = run is not None and not observed.runs[run].parked
         yield Move(ResumeRun(tools=TOOL_NAMES), goes_on)

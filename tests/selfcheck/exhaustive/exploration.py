@@ -127,7 +127,7 @@ class _Search:
         state = life.decoded_state()
         ordinary = ordinary_command(state)
         if ordinary is None and (state.run or state.queue or state.turn or state.scheduled):
-            stuck = Finding("LIVE", "work is left, nothing is pending, and nobody is waited for")
+            stuck = Finding("LIVE", "work is left, nothing is pending, and no decision is awaited")
             self._report(stuck, index, None, life.log)
         accepted = ordinary is None
         for move in self._moves.after(life.decoded_observed()):

@@ -28,7 +28,7 @@ class ObservedCall(msgspec.Struct, omit_defaults=True):
 
     tool: str
     action: str
-    """What somebody allows who allows such calls always."""
+    """What an approval for always allows."""
     tier: Tier
     effect: EffectClass
     refused_as: ErrorKind | None = None
@@ -132,7 +132,7 @@ class ObservedSession(msgspec.Struct, omit_defaults=True):
     has_history: bool = False
     """There is a message that a model would be shown."""
     allowed_actions: list[str] = []
-    """What somebody has allowed always."""
+    """What was allowed for always."""
     summarised: int = 0
     """Version of the last summary; 0 = none."""
     scheduled: dict[RunId, ObservedInput] = {}
@@ -163,7 +163,7 @@ class ObservedSession(msgspec.Struct, omit_defaults=True):
 
     @property
     def awaits_step(self) -> bool:
-        """Whether the run under way waits for somebody who allows its next turn."""
+        """Whether the run under way waits until its next turn is allowed."""
         run = self.runs[name] if (name := self.open_run) is not None else None
         if run is None or run.allowed is None or run.parked or run.asked or run.retry_at is not None:
             return False
@@ -171,7 +171,7 @@ class ObservedSession(msgspec.Struct, omit_defaults=True):
 
     @property
     def awaits_person(self) -> bool:
-        """Whether the run under way waits for somebody and nothing else."""
+        """Whether the run under way waits for a person and nothing else."""
         name = self.open_run
         if name is None:
             return False

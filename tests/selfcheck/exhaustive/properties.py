@@ -135,7 +135,7 @@ class Properties:
                     self._judge_made_up(observed, event, known, stimulus)
             case ev.RunResumed(run=run, asked=asked):
                 if observed.runs.get(run, ObservedRun()).parked:
-                    self._expect("PARKED", asked, f"{run} was parked and goes on though nobody asked for it")
+                    self._expect("PARKED", asked, f"{run} was parked and goes on without being asked")
             case ev.RunCompleted(run=run) | ev.RunFailed(run=run) | ev.RunCancelled(run=run):
                 if (ending := observed.runs.get(run)) is not None:
                     self._judge_outcome(ending, event, stimulus)
@@ -160,7 +160,7 @@ class Properties:
         fits = always and event.allowed and not event.always and event.key is None
         fits = fits and call is not None and call.action in observed.allowed_actions
         self._expect("APPROVAL", fits, f"{name} is decided about by {stimulus}")
-        self._expect("ONCE", call is None or not call.started, f"{name} may run again and nobody was asked about it")
+        self._expect("ONCE", call is None or not call.started, f"{name} may run again without a new question")
 
     def _judge_start(self, observed: ObservedSession, name: ToolCallId, call: ObservedCall) -> None:
         approved = call.approval in (("allowed",) if call.asks else ("", "allowed"))
@@ -174,7 +174,7 @@ class Properties:
         if (run := observed.runs.get(observed.open_run or RunId(""))) is not None:
             self._expect("BUDGET", not self._is_overspent(run), f"{name} starts though the budget is spent")
         if call.started:
-            self._expect("ONCE", call.approval == "allowed", f"{name} starts again and nobody allowed it anew")
+            self._expect("ONCE", call.approval == "allowed", f"{name} starts again without a new approval")
 
     def _judge_made_up(
         self, observed: ObservedSession, event: ev.ToolCallFailed, call: ObservedCall, stimulus: ev.SessionEvent

@@ -35,7 +35,7 @@ RULES: dict[Rule, str] = {
     "RECOVERY": "a run fails when carrying out its calls breaks too often in a row, and not before",
     "BUDGET": "a run that has spent its budget asks no model, starts no call and fails for it; no other does",
     "TURNS": "turns count from 1 without gaps, up to max_turns",
-    "STEPS": "a run that goes step by step takes no turn that nobody allowed",
+    "STEPS": "a run that goes step by step takes no turn that was not allowed",
     "RETRY": "a failed model call is made again where the policy says so, and not more often",
     "PARKED": "a run parks after so many fruitless resumes, and then does nothing by itself",
     "SCHEDULE": "a scheduled input is queued when its time has come, once, as it was given",

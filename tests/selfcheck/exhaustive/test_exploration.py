@@ -67,10 +67,10 @@ def test_ordinary_work_that_goes_round_for_ever_is_found(monkeypatch: pytest.Mon
     assert [type(command) for command in example.commands] == [OpenSession, Configure, SendInput]
 
 
-def test_work_that_nobody_goes_on_with_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_that_nothing_goes_on_with_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exploration, "ordinary_command", forgotten)
     example = explore(TINY).counterexamples["LIVE"]
-    assert example.message == "work is left, nothing is pending, and nobody is waited for"
+    assert example.message == "work is left, nothing is pending, and no decision is awaited"
 
 
 def test_a_space_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

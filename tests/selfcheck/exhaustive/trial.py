@@ -124,7 +124,7 @@ class Trials:
         return []
 
     def attempt(self, life: Life, move: Move) -> Tried:
-        """Return what comes of `move` after `life`, which stays as it is."""
+        """Return what comes of `move` after `life`, which does not change."""
         self._met["TOTAL"] += 1
         self._met["INV4"] += move.foreign
         state, observed = life.decoded_state(), life.decoded_observed()
@@ -220,7 +220,7 @@ class Trials:
 def ordinary_command(state: SessionState) -> SessionCommand | None:
     """Return what ordinarily happens next, or None where nothing is to be expected.
 
-    Work that is pending ends well; where there is none, somebody resumes what is parked, denies what waits and allows
+    Work that is pending ends well; where there is none, a person resumes what is parked, denies what waits and allows
     the next turn. Times come last, since no run need get as far as its limit.
     """
     effects = pending(state)

@@ -26,7 +26,7 @@ TAGS = tuple(
 
 
 class Text(msgspec.Struct, frozen=True):
-    """A piece of JSON, or of what is none, as it is to be written."""
+    """A piece of JSON, or of what is none, in the form to write."""
 
     data: bytes
 

@@ -1,8 +1,8 @@
 """Ways in which the rows and tables of an SQLite log can be made to lie; for `tests.selfcheck.hostile`.
 
-Whoever has the file can write anything into it, also what the tables' own rules forbid. Half of the logs whose rows are
-changed get new digests behind the change, as somebody would who knows how a log is made: then nothing but the meaning
-of the events gives them away.
+A person who has the file can write anything into it, also what the tables' own rules forbid. Half of the logs whose
+rows are changed get new digests behind the change, as an expert would make them: then nothing but the meaning of the
+events gives them away.
 """
 
 import contextlib

@@ -252,7 +252,7 @@ class _Trial:
             self._refusals += 1
 
     async def _give_up(self, session: Session, sending: asyncio.Future[Any], clock: ManualClock) -> None:
-        """Cancel what does not end by itself; where a history contradicts itself, its session may wait all the same."""
+        """Cancel what does not end by itself; where a history contradicts itself, its session may still wait."""
         cancelling = asyncio.ensure_future(session.cancel())
         await _until(cancelling, clock, rounds=ROUNDS)
         await _until(sending, clock, rounds=ROUNDS)
@@ -273,7 +273,7 @@ class _Trial:
             run()
         except RefoldError:
             self._refusals += 1
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is what is looked for here
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - any error is what is looked for here
             self._note_error(use, error)
         finally:
             logging.getLogger("refold").removeHandler(heard)

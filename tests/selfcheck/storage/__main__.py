@@ -1,4 +1,4 @@
-"""The rehearsal of storage: power cuts, failing disks and killed processes, with the store that everybody uses.
+"""The rehearsal of storage: power cuts, failing disks and killed processes, with the store that runtimes use.
 
     python -m tests.selfcheck.storage                         a look, in about a minute
     python -m tests.selfcheck.storage --images 310000 --errors 1000 --kills 500 --seed 7

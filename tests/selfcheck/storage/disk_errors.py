@@ -107,7 +107,7 @@ class FailingDisk:
 
 
 async def open_store(log: Path, fault: FaultPoint = no_fault) -> SQLiteStore:
-    """Open a log for writing, as everybody does."""
+    """Open a log for writing, as a runtime does."""
     return await SQLiteStore.open(log, wait_for_log_s=0, fault=fault)
 
 
@@ -144,7 +144,7 @@ class DiskErrorRun:
         return self.tally
 
     async def use(self, marks: Marks | None = None, fault: FaultPoint = no_fault) -> ExpectedLog:
-        """Be the caller, on a disk that somebody has attached, and return what the log must hold."""
+        """Be the caller, on a disk that is attached already, and return what the log must hold."""
         self._marks, self._fault = marks, fault
         await self._use()
         return self._expected

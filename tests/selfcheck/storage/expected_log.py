@@ -1,6 +1,6 @@
 """What a log must hold after each step of a workload, computed beside the store and not by it.
 
-The rule that it judges by: whatever happened, a log is as it was after one of the steps, whole, and not before the last
+The rule that it judges by: after any failure a log is as it was after one of the steps, whole, and not before the last
 one that was acknowledged. A step is an opening for writing, an append or a snapshot; each is in the log or not.
 """
 

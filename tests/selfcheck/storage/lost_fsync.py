@@ -1,7 +1,7 @@
 """Syncs that fail for a while, a store that goes on, and then a power cut.
 
 A system that could not write something to the disk says so once, at the next sync, and from then on treats it as
-written. What a store then finds in its own file is not on the disk, and whatever it builds upon that is gone with it
+written. What a store then finds in its own file is not on the disk, and what it builds upon that is gone with it
 (see `refold.stores.sqlite.rewrite`). So one sync, or a few in a row, fail here at each place in turn; the caller goes
 on as callers do (`tests.selfcheck.storage.disk_errors`), and the power is cut at the operations of the whole run.
 """

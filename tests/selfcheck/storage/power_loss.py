@@ -8,7 +8,7 @@
 
 Read `refold.scenarios.world.disk_model` for what a power cut leaves, and `recovery_reader` for how it is read so fast.
 An image that is made of the same as one that was looked at is not looked at again; what had been acknowledged at that
-moment is judged all the same.
+moment is still judged.
 """
 
 import os
@@ -40,12 +40,12 @@ class LossTally(Tally, kw_only=True):
     """Moments and damages that were judged."""
     images: int = 0
     """Files after a power cut that were made and opened, no two made of the same in one run; about one in thirty is
-    equal to another all the same, byte for byte."""
+    still equal to another, byte for byte."""
     lost: int = 0
     """Judged moments at which an acknowledged step was missing."""
     steps_lost_max: int = 0
     unasked: int = 0
-    """Judged moments at which the log held what nobody had asked for."""
+    """Judged moments at which the log held what had not been asked for."""
     damaged: int = 0
     """Images that could not be opened, or held something else than some step's log."""
     not_acknowledged: int = 0

@@ -58,7 +58,7 @@ def rehearse_power_loss(
     Args:
         seed: of everything.
         share: of the moments in the first run, drawn; 1 = every operation.
-        only: after how many operations to cut the power, and nowhere else; whatever is drawn there is the same.
+        only: after how many operations to cut the power, and nowhere else; what is drawn there is the same.
         durability: of the store.
         syncs: False = the disk lies about syncs.
         reopen_one_in: of so many images one is opened with the store; only where nothing may be lost.

@@ -1,6 +1,6 @@
-"""Reads a log as it is found after a power cut, with plain SQLite and not with the store that wrote it.
+"""Reads a log that is found after a power cut, with plain SQLite and not with the store that wrote it.
 
-SQLite recovers the WAL as it does for everybody; only locks and shared memory are left out, since nobody else has the
+SQLite recovers the WAL as usual; only locks and shared memory are left out, since no other process has the
 file open. Nothing is written. To read every row of every image would take most of the time, so the content of the
 recovered database, byte for byte, is compared with what was looked through before: what is equal is equally right. The
 fast way to such a content is `tests.selfcheck.storage.recovery_reader`.
@@ -52,7 +52,7 @@ class RecoveredLogs:
         """Return what a log is; that it holds what it has to is for the caller to judge.
 
         Args:
-            log: the file, which nobody else uses.
+            log: the file, which no other process uses.
             asked: the last step that the store was asked for: the most likely one, where to look first.
         """
         uri = self._uris.get(log) or self._uris.setdefault(log, file_uri(log, _OPTIONS))

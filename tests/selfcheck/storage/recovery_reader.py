@@ -2,7 +2,7 @@
 
 To open a database, look through its schema and close it takes three times as long as to recover its WAL and read all
 its pages. So the files of each image are written over those of the one before, and the index of the WAL, which lies in
-shared memory, is wiped: that is what everybody finds who opens a log after all who had it open are gone. SQLite then
+shared memory, is wiped: that is what the first process finds that opens a log after all others are gone. SQLite then
 recovers the WAL from its first frame, and trusts nothing that it has read of the files before
 (https://www.sqlite.org/walformat.html, "Recovery").
 

@@ -1,4 +1,4 @@
-"""Syncs that fail and are forgotten: what is acknowledged afterwards survives a power cut all the same."""
+"""Syncs that fail and are forgotten: what is acknowledged afterwards survives a power cut."""
 
 import asyncio
 from pathlib import Path
