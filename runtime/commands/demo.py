@@ -4,9 +4,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, command
+from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, command, option
 from refold.commands.output import cell, console, table, tell_error, write_json, write_paragraph, write_table
 
 if TYPE_CHECKING:
@@ -22,11 +20,8 @@ WORDS_CHARACTERS = 64
 async def demo(
     log: Annotated[
         Path | None,
-        typer.Option(
-            "--log",
-            metavar="PATH",
-            help="Where the log goes; it must not be there yet. Default: a new folder for temporary files.",
-            show_default=False,
+        option(
+            "--log", "PATH", "Where the log goes; it must not be there yet. Default: a new folder for temporary files."
         ),
     ] = None,
     as_json: JsonOption = False,

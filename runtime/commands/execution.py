@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, ParamSpec, TextIO
 
 import typer
+from typer.models import ArgumentInfo, OptionInfo
 
 from refold.commands.output import console, one_line, tell_error, write_json, write_paragraph
 
@@ -30,6 +31,20 @@ EXIT_BROKEN_PIPE: Final = 141
 """The reader of the output went away, as `head` does."""
 EXIT_TERMINATED: Final = 143
 """SIGTERM ended it, in order."""
+
+
+def argument(metavar: str, words: str) -> ArgumentInfo:
+    """Return an argument whose help shows no default."""
+    made: ArgumentInfo = typer.Argument(metavar=metavar, help=words, show_default=False)
+    return made
+
+
+def option(name: str, metavar: str, words: str, *, short: str | None = None, min: int | None = None) -> OptionInfo:
+    """Return an option with a value, whose help shows no default."""
+    names = [name] if short is None else [name, short]
+    made: OptionInfo = typer.Option(*names, metavar=metavar, help=words, show_default=False, min=min)
+    return made
+
 
 ERROR_CHARACTERS: Final = 1_000
 """After so many characters the message of an error is cut; it may quote what a hostile log says."""
@@ -64,11 +79,10 @@ LogArgument = Annotated[
 ]
 KindOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
         "--kind",
-        metavar="KIND=MODULE:CORE",
-        help="The core of a kind of actors of your own, such as book=app.books:OrderBook. May be given again.",
-        show_default=False,
+        "KIND=MODULE:CORE",
+        "The core of a kind of actors of your own, such as book=app.books:OrderBook. May be given again.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Write one JSON document instead of text.")]

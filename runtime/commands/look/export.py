@@ -5,27 +5,20 @@ from typing import Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, LogArgument, command
+from refold.commands.execution import EXIT_OK, LogArgument, command, option
 
 
 @command
 async def export(
     log: LogArgument,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write this new file, not stdout.", show_default=False),
-    ] = None,
-    session: Annotated[
-        list[str] | None,
-        typer.Option("--session", metavar="SESSION", help="Only this session; may be repeated.", show_default=False),
-    ] = None,
+    output: Annotated[Path | None, option("--output", "FILE", "Write this new file, not stdout.", short="-o")] = None,
+    session: Annotated[list[str] | None, option("--session", "SESSION", "Only this session; may be repeated.")] = None,
     stream: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
             "--stream",
-            metavar="STREAM",
-            help="Only this stream, of any kind, such as book/ACME; may be repeated, and given beside --session.",
-            show_default=False,
+            "STREAM",
+            "Only this stream, of any kind, such as book/ACME; may be repeated, and given beside --session.",
         ),
     ] = None,
 ) -> int:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, argument, command
 from refold.commands.output import console, counted, one_line, write_json, write_paragraph
 
 if TYPE_CHECKING:
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 async def import_log(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE", help="What `refold export` wrote, or an older text log; - is stdin.", show_default=False
-        ),
+        argument("FILE", "What `refold export` wrote, or an older text log; - is stdin."),
     ],
     log: LogArgument,
     as_json: JsonOption = False,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command, option
 from refold.commands.output import cell, console, counted, safe_lines, table, write_json, write_paragraph, write_table
 from refold.inspection.times import time_words
 
@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 @command
 async def metrics(
     log: LogArgument,
-    at: Annotated[
-        int | None,
-        typer.Option("--at", metavar="POSITION", help="As it was after that event of the log.", show_default=False),
-    ] = None,
+    at: Annotated[int | None, option("--at", "POSITION", "As it was after that event of the log.")] = None,
     as_json: JsonOption = False,
     prometheus: Annotated[bool, typer.Option("--prometheus", help="Write Prometheus's text format.")] = False,
 ) -> int:

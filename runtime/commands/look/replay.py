@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, KindOption, LogArgument, command
+from refold.commands.execution import (
+    EXIT_FOUND,
+    EXIT_OK,
+    JsonOption,
+    KindOption,
+    LogArgument,
+    argument,
+    command,
+    option,
+)
 from refold.commands.output import console, counted, one_line, write_json, write_paragraph
 
 if TYPE_CHECKING:
@@ -41,9 +50,7 @@ _LEVELS: "dict[LevelName, Level]" = {
 @command
 async def replay(
     log: LogArgument,
-    session: Annotated[
-        str | None, typer.Argument(metavar="SESSION", help="Only this session.", show_default=False)
-    ] = None,
+    session: Annotated[str | None, argument("SESSION", "Only this session.")] = None,
     level: Annotated[
         LevelName | None,
         typer.Option(
@@ -60,10 +67,7 @@ async def replay(
     stream: Annotated[
         str | None, typer.Option(metavar="STREAM", help="Only this stream, such as book/ACME.", show_default=False)
     ] = None,
-    at: Annotated[
-        int | None,
-        typer.Option("--at", metavar="N", help="Show the state of --stream after version N.", show_default=False),
-    ] = None,
+    at: Annotated[int | None, option("--at", "N", "Show the state of --stream after version N.")] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Replay a log with today's code.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, argument, command, option
 from refold.commands.output import cell, console, table, write_json, write_table
 from refold.inspection.times import time_words
 
@@ -25,22 +25,12 @@ async def show(
     log: LogArgument,
     session: Annotated[
         str,
-        typer.Argument(metavar="SESSION", help="The session's name, or that of another stream.", show_default=False),
+        argument("SESSION", "The session's name, or that of another stream."),
     ],
     events: Annotated[bool, typer.Option("--events", help="Show its events instead of the conversation.")] = False,
-    at: Annotated[
-        int | None, typer.Option("--at", metavar="N", help="As it was after version N.", show_default=False)
-    ] = None,
-    request: Annotated[
-        int | None,
-        typer.Option("--request", metavar="N", help="Show the exact request behind version N.", show_default=False),
-    ] = None,
-    payload: Annotated[
-        str | None,
-        typer.Option(
-            "--payload", metavar="HASH", help="Write content that the log keeps by its hash.", show_default=False
-        ),
-    ] = None,
+    at: Annotated[int | None, option("--at", "N", "As it was after version N.")] = None,
+    request: Annotated[int | None, option("--request", "N", "Show the exact request behind version N.")] = None,
+    payload: Annotated[str | None, option("--payload", "HASH", "Write content that the log keeps by its hash.")] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Show one session as a conversation, or what happened to something else, such as breaker/NAME.

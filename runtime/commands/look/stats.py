@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, argument, command, option
 from refold.commands.look.metrics import cost_words, models_table
 from refold.commands.output import cell, console, counted, one_line, table, write_json, write_paragraph, write_table
 from refold.inspection.times import duration_words
@@ -25,13 +25,8 @@ DERIVED = ("thoughts", "actions", "observations")
 @command
 async def stats(
     log: LogArgument,
-    session: Annotated[
-        str | None, typer.Argument(metavar="SESSION", help="One session; without, all.", show_default=False)
-    ] = None,
-    at: Annotated[
-        int | None,
-        typer.Option("--at", metavar="N", help="As it was after version N of the session.", show_default=False),
-    ] = None,
+    session: Annotated[str | None, argument("SESSION", "One session; without, all.")] = None,
+    at: Annotated[int | None, option("--at", "N", "As it was after version N of the session.")] = None,
     as_json: JsonOption = False,
 ) -> int:
     """Show the steps of a session: what was thought, done and seen; or how all sessions of a log went.

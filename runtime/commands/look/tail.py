@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, LogArgument, command
+from refold.commands.execution import EXIT_OK, LogArgument, argument, command, option
 from refold.commands.output import one_line, write_json
 
 if TYPE_CHECKING:
@@ -23,24 +23,13 @@ SUMMARY_CHARACTERS = 100
 @command
 async def tail(
     log: LogArgument,
-    session: Annotated[
-        str | None, typer.Argument(metavar="SESSION", help="Only this session.", show_default=False)
-    ] = None,
+    session: Annotated[str | None, argument("SESSION", "Only this session.")] = None,
     follow: Annotated[bool, typer.Option("--follow/--no-follow", "-f", help="Wait for events to come.")] = True,
     stream: Annotated[
-        str | None,
-        typer.Option(
-            "--stream", metavar="STREAM", help="Only this stream, of any kind, such as book/ACME.", show_default=False
-        ),
+        str | None, option("--stream", "STREAM", "Only this stream, of any kind, such as book/ACME.")
     ] = None,
-    number: Annotated[
-        int | None,
-        typer.Option("-n", metavar="N", min=0, help="Begin with the last N events; default: 10.", show_default=False),
-    ] = None,
-    after: Annotated[
-        int | None,
-        typer.Option("--after", metavar="POSITION", min=0, help="Begin after this position.", show_default=False),
-    ] = None,
+    number: Annotated[int | None, option("-n", "N", "Begin with the last N events; default: 10.", min=0)] = None,
+    after: Annotated[int | None, option("--after", "POSITION", "Begin after this position.", min=0)] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Write one JSON object per line instead of text.")] = False,
 ) -> int:
     """Show the last events of a log, and those to come.

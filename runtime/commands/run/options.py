@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 import msgspec
 import typer
 
+from refold.commands.execution import argument, option
+
 if TYPE_CHECKING:
     from refold.agents.agent import Agent
     from refold.events.model.configuration import AgentConfig
@@ -30,16 +32,12 @@ class ProviderName(StrEnum):
 
 AgentArgument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="AGENT",
-        help="module:attribute of an Agent or of a function that makes one; with a --provider it may be left out.",
-        show_default=False,
+    argument(
+        "AGENT", "module:attribute of an Agent or of a function that makes one; with a --provider it may be left out."
     ),
 ]
 LogOption = Annotated[Path, typer.Option("--log", metavar="PATH", help="The log; made where there is none.")]
-SessionOption = Annotated[
-    str | None, typer.Option("--session", metavar="ID", help="The session; default: a new one.", show_default=False)
-]
+SessionOption = Annotated[str | None, option("--session", "ID", "The session; default: a new one.")]
 DEFAULT_LOG: Final = Path("refold.db")
 
 _KEY_VARIABLES: Final = {
@@ -61,20 +59,11 @@ class ModelChoice(msgspec.Struct, frozen=True, kw_only=True):
             show_default=False,
         ),
     ] = None
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", metavar="NAME", help="The model; with an AGENT alone, instead of its own.", show_default=False
-        ),
-    ] = None
+    model: Annotated[str | None, option("--model", "NAME", "The model; with an AGENT alone, instead of its own.")] = (
+        None
+    )
     base_url: Annotated[
-        str | None,
-        typer.Option(
-            "--base-url",
-            metavar="URL",
-            help="Where a compatible server is, such as http://localhost:11434/v1.",
-            show_default=False,
-        ),
+        str | None, option("--base-url", "URL", "Where a compatible server is, such as http://localhost:11434/v1.")
     ] = None
     allow_http: Annotated[
         bool,
@@ -83,17 +72,11 @@ class ModelChoice(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = False
     system: Annotated[
-        str | None,
-        typer.Option(
-            "--system", metavar="TEXT", help="The system prompt; with an AGENT, instead of its own.", show_default=False
-        ),
+        str | None, option("--system", "TEXT", "The system prompt; with an AGENT, instead of its own.")
     ] = None
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-tokens", metavar="N", min=1, help="Most tokens of one answer of the model.", show_default=False
-        ),
-    ] = None
+    max_tokens: Annotated[int | None, option("--max-tokens", "N", "Most tokens of one answer of the model.", min=1)] = (
+        None
+    )
     react: Annotated[
         bool, typer.Option("--react", help="Ask for tools in text (ReAct), for models without tool calls.")
     ] = False
@@ -108,7 +91,7 @@ class ModelChoice(msgspec.Struct, frozen=True, kw_only=True):
             "--max-tokens": self.max_tokens,
         }
         words = [] if name is None else [name]
-        words += [f"{option}={value}" for option, value in options.items() if value is not None]
+        words += [f"{named}={value}" for named, value in options.items() if value is not None]
         return words + ["--allow-http"] * self.allow_http + ["--react"] * self.react
 
 
@@ -124,8 +107,8 @@ def with_model_options(command: Callable[..., None]) -> Callable[..., None]:
         if parameter.name != "choice":
             parameters.append(parameter)
             continue
-        for name, option in options.items():
-            parameters.append(parameter.replace(name=name, default=defaults[name], annotation=option))
+        for name, annotation in options.items():
+            parameters.append(parameter.replace(name=name, default=defaults[name], annotation=annotation))
 
     @wraps(command)
     def chosen(**given: Any) -> None:
@@ -167,9 +150,9 @@ def _check(name: str | None, choice: ModelChoice) -> None:
     if choice.provider is not None and choice.model is None:
         raise ConfigError(f"--provider {choice.provider} needs a --model, such as its documentation names")
     if choice.provider is None:
-        for option, given in (("--base-url", choice.base_url is not None), ("--allow-http", choice.allow_http)):
+        for named, given in (("--base-url", choice.base_url is not None), ("--allow-http", choice.allow_http)):
             if given:
-                raise ConfigError(f"{option} needs a --provider: anthropic or openai, whichever API the server speaks")
+                raise ConfigError(f"{named} needs a --provider: anthropic or openai, whichever API the server speaks")
         if name is None:
             what = "--model alone names no provider: " if choice.model is not None else "there is no agent: "
             raise ConfigError(f"{what}name an AGENT (module:attribute), or a --provider with a --model")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK, JsonOption, command, result_members
+from refold.commands.execution import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK, JsonOption, command, option, result_members
 from refold.commands.output import tell, write_json
 from refold.commands.run.options import (
     DEFAULT_LOG,
@@ -35,10 +35,7 @@ async def resume(
     agent: AgentArgument = None,
     log: Annotated[Path, typer.Option("--log", metavar="PATH", help="The log.")] = DEFAULT_LOG,
     session: Annotated[
-        str | None,
-        typer.Option(
-            "--session", metavar="ID", help="The session; default: the only one with an open run.", show_default=False
-        ),
+        str | None, option("--session", "ID", "The session; default: the only one with an open run.")
     ] = None,
     choice: ModelChoice = NO_CHOICE,
     as_json: JsonOption = False,

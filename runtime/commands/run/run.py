@@ -2,9 +2,7 @@
 
 from typing import Annotated
 
-import typer
-
-from refold.commands.execution import EXIT_OK, JsonOption, command, tell_result, write_result
+from refold.commands.execution import EXIT_OK, JsonOption, argument, command, option, tell_result, write_result
 from refold.commands.run.options import (
     DEFAULT_LOG,
     NO_CHOICE,
@@ -21,13 +19,10 @@ from refold.commands.run.options import (
 @command
 async def run(
     agent: AgentArgument = None,
-    text: Annotated[str | None, typer.Argument(metavar="INPUT", help="What to send to it.", show_default=False)] = None,
+    text: Annotated[str | None, argument("INPUT", "What to send to it.")] = None,
     log: LogOption = DEFAULT_LOG,
     session: SessionOption = None,
-    key: Annotated[
-        str | None,
-        typer.Option("--key", metavar="KEY", help="The same key in a session is the same run.", show_default=False),
-    ] = None,
+    key: Annotated[str | None, option("--key", "KEY", "The same key in a session is the same run.")] = None,
     choice: ModelChoice = NO_CHOICE,
     as_json: JsonOption = False,
 ) -> int:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, command
+from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, argument, command
 from refold.commands.output import cell, console, write_json, write_paragraph
 from refold.commands.steer.delivery import KeyOption, TimeoutOption, approve_line, given, tell_given
 
@@ -19,12 +19,8 @@ CALL_CHARACTERS = 200
 @command
 async def approve(
     log: LogArgument,
-    session: Annotated[
-        str | None, typer.Argument(metavar="SESSION", help="The session's name.", show_default=False)
-    ] = None,
-    call: Annotated[
-        str | None, typer.Argument(metavar="CALL", help="The call's id, as the list shows it.", show_default=False)
-    ] = None,
+    session: Annotated[str | None, argument("SESSION", "The session's name.")] = None,
+    call: Annotated[str | None, argument("CALL", "The call's id, as the list shows it.")] = None,
     deny: Annotated[bool, typer.Option("--deny", help="Deny the call instead.")] = False,
     always: Annotated[
         bool, typer.Option("--always", help="Allow later calls of the same action in the session too.")

@@ -2,9 +2,7 @@
 
 from typing import Annotated
 
-import typer
-
-from refold.commands.execution import JsonOption, LogArgument, command
+from refold.commands.execution import JsonOption, LogArgument, command, option
 from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOption, given, tell_given
 
 
@@ -13,17 +11,9 @@ async def cancel(
     log: LogArgument,
     session: SessionArgument,
     run: Annotated[
-        str | None,
-        typer.Option(
-            "--run",
-            metavar="RUN",
-            help="This run, also one that waits; default: the one under way.",
-            show_default=False,
-        ),
+        str | None, option("--run", "RUN", "This run, also one that waits; default: the one under way.")
     ] = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.", show_default=False)
-    ] = None,
+    reason: Annotated[str | None, option("--reason", "TEXT", "Why; it is recorded.")] = None,
     key: KeyOption = None,
     timeout_s: TimeoutOption = 10.0,
     as_json: JsonOption = False,

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from refold.commands.execution import EXIT_FOUND, EXIT_LOG_IN_USE, EXIT_OK
+from refold.commands.execution import EXIT_FOUND, EXIT_LOG_IN_USE, EXIT_OK, argument, option
 from refold.commands.output import console, tell_error, write_json, write_paragraph
 
 if TYPE_CHECKING:
     from refold.remote.client import Given
     from refold.remote.protocol import InboxCommand
 
-SessionArgument = Annotated[str, typer.Argument(metavar="SESSION", help="The session's name.", show_default=False)]
-KeyOption = Annotated[
-    str | None,
-    typer.Option("--key", metavar="KEY", help="The same key in a session is the same command.", show_default=False),
-]
+SessionArgument = Annotated[str, argument("SESSION", "The session's name.")]
+KeyOption = Annotated[str | None, option("--key", "KEY", "The same key in a session is the same command.")]
 TimeoutOption = Annotated[
     float,
     typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait for the runtime that owns the log."),

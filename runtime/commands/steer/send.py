@@ -11,6 +11,7 @@ from refold.commands.execution import (
     EXIT_OK,
     JsonOption,
     LogArgument,
+    argument,
     command,
     tell_result,
     write_result,
@@ -23,9 +24,7 @@ from refold.commands.steer.delivery import KeyOption, SessionArgument, TimeoutOp
 async def send(
     log: LogArgument,
     session: SessionArgument,
-    text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="What to send; - reads it from stdin.", show_default=False)
-    ],
+    text: Annotated[str, argument("TEXT", "What to send; - reads it from stdin.")],
     new: Annotated[bool, typer.Option("--new", help="Begin the session if the log has none of that name.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end of the run, and write its answer.")] = False,
     key: KeyOption = None,
