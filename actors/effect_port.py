@@ -27,7 +27,7 @@ class Recovery(msgspec.Struct, frozen=True):
 
     commands: Sequence[Any] = ()
     """Recorded first."""
-    held: frozenset[str] = frozenset()
+    blocked: frozenset[str] = frozenset()
     """Keys of the work that waits for a command of `EffectPort.resumed_by`; all other begins at once."""
 
 
@@ -47,7 +47,7 @@ class EffectPort(Generic[S, C, E]):
     """Has the actor handle an envelope within the handling of another one."""
 
     resumed_by: ClassVar[tuple[type, ...]] = ()
-    """Commands after which held work begins; see `Recovery`."""
+    """Commands after which blocked work begins; see `Recovery`."""
     pauses: ClassVar[RestartPolicy | None] = None
     """How long work rests that has ended and is still wanted; None = it begins again at once."""
     cancel_grace_s: float = CANCEL_GRACE_S

@@ -1,12 +1,9 @@
-"""The effects that run in this process, beside the actors that asked for them.
+"""What an event-sourced actor is told and replies, and the effects that run in this process beside such actors.
 
-Read `refold.events.core.pure_core` for what an effect is. This outlives an actor's instance. The rule it protects: an
-actor that is restarted in the middle of an effect neither begins it a second time nor loses what it brought.
-
-What an event-sourced actor is told, and what it replies.
-
-A sender needs an `Envelope` only where there is something to say beside the command, and a `Query` to look at the
-state; the rest are what the actor and those who work for it tell it.
+Read `refold.events.core.pure_core` for what an effect is. A sender needs an `Envelope` only where there is something
+to say beside the command, and a `Query` to look at the state; the other messages are between the actor and those who
+work for it. `EffectsInFlight` outlives an actor's instance. The rule it protects: an actor that is restarted in the
+middle of an effect neither begins it a second time nor loses what it brought.
 """
 
 import asyncio
@@ -209,9 +206,9 @@ def teller(ref: ActorRef, message: object) -> Callable[[], None]:
 class StreamEffects(msgspec.Struct, eq=False):
     """The effects of one stream, by key: its actor changes them, and each instance finds what the last one left."""
 
-    taken_up: bool = False
+    recovered: bool = False
     """Whether the work that an earlier process left was seen to, so that an actor that was let go goes on."""
-    held: set[str] = set()
+    blocked: set[str] = set()
     """Those that begin only once a command lets the work of an earlier process go on."""
     running: dict[str, Effect] = {}
     """Those that the state wants, results that are not recorded yet included."""
@@ -221,7 +218,7 @@ class StreamEffects(msgspec.Struct, eq=False):
     """What ended effects brought and the log has refused so far."""
     ends: dict[str, int] = {}
     """How often in a row work that is still wanted has ended without a recorded result."""
-    resting: set[str] = set()
+    backing_off: set[str] = set()
     """Work that has ended, is still wanted, and begins again after a pause."""
     timers: dict[str, Timer] = {}
     """Of waits, of pauses and of results that are offered again, by the key of what they are for."""
@@ -231,6 +228,10 @@ class StreamEffects(msgspec.Struct, eq=False):
     """Of the grace period of `cancelled`."""
     grace_number: int = 0
     """Of the grace period that runs or comes next; a timer of an earlier one means nothing any more."""
+
+    def has(self, key: str) -> bool:
+        """Return whether work runs, is blocked, or backs off."""
+        return key in self.running or key in self.blocked or key in self.backing_off
 
     def ended(self, key: str, *, recorded: bool) -> None:
         self.unrecorded.pop(key, None)
@@ -243,10 +244,10 @@ class StreamEffects(msgspec.Struct, eq=False):
         """Forget what is wanted no more, and return the work among it that runs, which counts as cancelled now."""
         for key in [key for key in self.ends if key not in wanted]:
             del self.ends[key]
-            if key in self.resting:
-                self.resting.remove(key)
+            if key in self.backing_off:
+                self.backing_off.remove(key)
                 self.forget_timer(key)
-        self.held.intersection_update(wanted)
+        self.blocked.intersection_update(wanted)
         stopping: list[Effect] = []
         for key in [key for key in self.running if key not in wanted]:
             effect = self.running.pop(key)
@@ -265,20 +266,20 @@ class StreamEffects(msgspec.Struct, eq=False):
 
     def at_rest(self) -> bool:
         """Return whether a new instance would know all that this one does, and nothing goes on but waits."""
-        if self.grace is not None or self.resting or self.ends or self.cancelled or self.unrecorded:
+        if self.grace is not None or self.backing_off or self.ends or self.cancelled or self.unrecorded:
             return False
         return all(effect.idle for effect in self.running.values())
 
     def let_go(self) -> None:
-        """Let go of what belongs to an instance that is over: the next one sets its own timers and takes work up."""
+        """Let go of what belongs to an instance that is over: the next one sets its own timers and recovers."""
         self.end_grace()
         for key, timer in self.timers.items():
             timer.cancel()
             if isinstance(self.running.get(key), WaitUntil):
                 del self.running[key]
-        for own in (self.timers, self.ends_of_pauses, self.held, self.ends, self.resting):
+        for own in (self.timers, self.ends_of_pauses, self.blocked, self.ends, self.backing_off):
             own.clear()
-        self.taken_up = False
+        self.recovered = False
 
     def set_timer(self, wait: WaitUntil, clock: Clock, time_us: int, due: Callable[[], object]) -> None:
         """Have `due` called when the time of a wait may have come; `time_us` is the stream's, which never goes back."""
@@ -342,7 +343,7 @@ class EffectsInFlight:
     def forget(self, stream: str) -> None:
         """Drop a stream that has no effects."""
         effects = self._by_stream.get(stream)
-        if effects is None or effects.running or effects.cancelled or effects.unrecorded or effects.held:
+        if effects is None or effects.running or effects.cancelled or effects.unrecorded or effects.blocked:
             return
         del self._by_stream[stream]
 

@@ -1,13 +1,14 @@
-"""The event-sourced shell: a pure core on the outside world.
+"""The event-sourced shell: it keeps the state of one actor, which a pure core decides about.
 
-Read `refold.events.core.pure_core` first, then this file from top to bottom, which is the order in which a message is
-handled: admit it, evolve and react until nothing more follows, append the batch and wait until it is durable, publish,
-reply, and reconcile the work that runs with the work that `pending(state)` names. Its parts in `refold.actors`:
-`folded_stream` (the state and its log), `effects` (the work that runs), `effect_port` (what a kind plugs in).
+Read `refold.events.core.pure_core` first, then this file from top to bottom, which is the order in which `receive`
+handles a message. It has the core admit the message, and evolve and react until nothing more follows; appends the
+batch and publishes it once it is durable (all three in `FoldedStream.perform`); replies; and reconciles the work that
+runs with the work that `pending(state)` names. Its parts in `refold.actors`: `folded_stream` (the state and its log),
+`effects` (the work that runs), `effect_port` (what a kind plugs in).
 
-The rules: a state that is not durable is seen by nobody, since one message is handled at a time and a failed append has
-the state folded anew; and no work of a state begins before the work that was cancelled has ended, or the grace period
-is over.
+The rules: nothing outside sees a state that is not durable, since the actor handles one message at a time and folds its
+state anew after a failed append; and new work begins only when the work that was cancelled has ended, or when the
+grace period is over.
 """
 
 import logging
@@ -45,9 +46,7 @@ log = logging.getLogger("refold.actors")
 
 @final
 class EventSourcedActor(Actor, Generic[S, C, E]):
-    """An actor whose state is folded from the stream of its address; `EventSourcedSystem.host` makes one for each.
-
-    Send it commands of its core; the reply is `Performed`, or the refusal.
+    """An actor whose state is folded from the stream of its address; send it commands, the reply is `Performed`.
 
     Args:
         port: does the work that the core asks for; None = it asks for none.
@@ -65,14 +64,11 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         self._port = port if port is not None else EffectPort[S, C, E]()
         self._log = FoldedStream(core, codec, journal, self._port)
         self._in_flight = in_flight if in_flight is not None else EffectsInFlight()
-        self._taken_up = False  # Whether the log has been read, and the work that it asks for goes on.
-        self._will_take_up = False
+        self._recovered = False  # Whether the log has been read, and the work that it asks for was begun again.
+        self._will_recover = False
 
     def current_state(self) -> S | None:
-        """Return the state, whose last events may be on their way to the log; None while it has to be folded anew.
-
-        It is the actor's own: look, and hold nothing of it.
-        """
+        """Return the state, whose last events may not be durable yet, to look at only; None while it is stale."""
         return None if self._log.stale else self._log.state
 
     def _handle_receive(self, message: Any) -> Any:
@@ -92,7 +88,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
                     await getattr(self, message.do)(*message.given)
                 except PersistenceError:
                     self._later(RECORD_RETRY_S, message.do, *message.given)
-            case Wake():  # Its work was taken up by `on_start`.
+            case Wake():  # `on_start` has begun its work again.
                 pass
             case Query():
                 return await self._answer(message)
@@ -103,9 +99,9 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         return None
 
     async def receive(self, envelope: Envelope) -> Any:
-        """Perform the command of an envelope, see to the work that is wanted then, and return the reply."""
+        """Handle one message: record what came before it, perform it, reconcile, and return the reply."""
         # What happened before this message came goes into the log before it: results that the log has refused so far,
-        # and times that have come and that no timer has noticed, as where the machine was asleep.
+        # and times that have come and that no timer has noticed, for instance because the machine was asleep.
         for ended in list(self._effects.unrecorded.values()):
             await self._effect_ended(ended)
         await self._require_durable_state()
@@ -115,15 +111,15 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         if not commands:
             return Performed(0, False)
         try:
-            performed = await self._log.perform(commands, envelope)  # Admit, evolve, react, append; and publish.
+            performed = await self._log.perform(commands, envelope)  # Admit, evolve, react; append; publish.
         except PersistenceError:
             if self._log.stale:
-                self._take_up_later(0)
+                self._recover_later(0)
             else:
                 self._reconcile()  # The append may have taken effect before it failed, and what it wrote goes on.
             raise
         if isinstance(commands[-1], self._port.resumed_by):
-            self._effects.held.clear()
+            self._effects.blocked.clear()
         self._reconcile()
         return performed if isinstance(envelope.command, tuple) else await self._port.reply(envelope, performed[-1])
 
@@ -143,31 +139,31 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
 
     # The work outside
 
-    def _reconcile(self, rested: str = "") -> None:
-        """Cancel work that is not wanted any more, and begin what is wanted, first of all what has had its pause."""
+    def _reconcile(self, backed_off: str = "") -> None:
+        """Cancel work that is not wanted any more, and begin what is wanted; `backed_off` has had its pause."""
         effects = self._effects
         try:
             wanted = {effect.key: effect for effect in self._log.wanted()}
         except CoreFailed:  # The log may ask for work that nobody begins: it is read again, message or not.
             self._log.stale = True
-            self._take_up_later(0)
+            self._recover_later(0)
             raise
         for effect in effects.no_longer_wanted(wanted):
             self._port.cancel(effect)
         # Work that was cancelled may still act on the world. Until all of it has told its end, or the grace period is
-        # over, nothing begins beside it, and nobody is told that the state has settled.
+        # over, nothing begins beside it, and the port does not learn that the state has settled.
         if effects.cancelled and effects.grace is None:
             effects.grace = self._later(self._port.cancel_grace_s, self._end_grace.__name__, effects.grace_number)
         if effects.cancelled:
             return
         effects.end_grace()
         for key, effect in wanted.items():
-            if key in effects.running or key in effects.held or key in effects.resting or self._in_flight.draining:
+            if self._in_flight.draining or effects.has(key):
                 continue
-            if self._port.pauses is not None and key in effects.ends and key != rested:
+            if self._port.pauses is not None and key in effects.ends and key != backed_off:
                 # It has ended and is wanted still: without a pause it might begin and end again for ever.
                 pause_s = self._port.pauses.pause_s(effects.ends[key] + 1)
-                effects.resting.add(key)
+                effects.backing_off.add(key)
                 effects.timers[key] = self._later(pause_s, self._end_pause.__name__, key)
                 continue
             # It counts as running before it is begun, since it may tell its end at once.
@@ -176,11 +172,10 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
                 self._set_timer(effect)
             elif not isinstance(effect, Wait) and not self._port.begin(effect):
                 del effects.running[key]
-                effects.held.add(key)
+                effects.blocked.add(key)
         self._port.settled()
 
     async def _effect_ended(self, ended: EffectEnded) -> None:
-        """Record what an effect brought, and begin what is wanted next."""
         effects, key, recorded, version = self._effects, ended.key, False, self._log.version
         if ended.attempt and effects.unrecorded.get(key) is not ended:
             return  # It was offered again meanwhile.
@@ -203,16 +198,15 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
     # From one life to the next
 
     async def on_start(self) -> None:
-        """Fold the state from the log, and let work go on that an earlier process left."""
         self._log.open(StreamName(self.address), self.system.clock, self._in_flight)
         self._effects = self._in_flight.of(self.address)
         self._port.actor, self._port.effects, self._port.receive = self, self._effects, self.receive
-        await self._try_to_take_up(0)
+        await self._try_to_recover(0)
 
-    async def _try_to_take_up(self, attempt: int) -> None:
-        self._will_take_up = False
+    async def _try_to_recover(self, attempt: int) -> None:
+        self._will_recover = False
         try:
-            if self._taken_up and self._log.stale:
+            if self._recovered and self._log.stale:
                 await self._log.rebuild()
                 self._reconcile()
             await self._require_durable_state()
@@ -220,34 +214,32 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
             log.error("%s cannot be read: %s", self.address, error)
         except PersistenceError as error:
             log.warning("%s waits, since its log fails: %s", self.address, error)
-            self._take_up_later(attempt)
+            self._recover_later(attempt)
 
     async def _require_durable_state(self) -> None:
-        if not self._taken_up:
-            await self._take_up()
+        if not self._recovered:
+            await self._recover()
         elif self._log.stale:
             await self._log.rebuild()
 
-    async def _take_up(self) -> None:
-        """Fold, recover, reconcile: there is no other recovery.
-
-        What an earlier instance of this process has begun is in `_effects` and goes on. Where there is none of that,
-        and the state wants work, a process has ended or died in between; the port says whether the work goes on.
-        """
+    async def _recover(self) -> None:
+        # Fold, recover, reconcile: there is no other recovery. What an earlier instance of this process has begun is in
+        # `_effects` and goes on. Where there is none of that, and the state wants work, a process has ended or died in
+        # between; the port says whether the work goes on.
         await self._log.fold()
         effects, wanted = self._effects, self._log.wanted()
-        if wanted and not effects.taken_up and not effects.carried_out():
+        if wanted and not effects.recovered and not effects.carried_out():
             recovery = self._port.recovery(wanted)
-            effects.held.update(recovery.held)
+            effects.blocked.update(recovery.blocked)
             if recovery.commands:  # Nothing else is admitted before they are recorded.
                 await self._log.perform(recovery.commands)
-        self._taken_up = effects.taken_up = True
+        self._recovered = effects.recovered = True
         for ended in effects.unrecorded.values():
             self._offer_later(ended)
         self._reconcile()
 
     def may_passivate(self) -> bool:
-        return self._taken_up and not self._port.lasting and not self._log.stale and self._effects.at_rest()
+        return self._recovered and not self._port.lasting and not self._log.stale and self._effects.at_rest()
 
     def on_passivate(self) -> None:  # What it waits for stays: a time that comes, or a message, makes a new instance.
         self._in_flight.forget(self.address)
@@ -264,11 +256,10 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
     def _later(self, delay_s: float, do: str, *given: Any) -> Timer:
         return self.system.clock.call_later(delay_s, teller(self.actor_ref, Later(do, given)))
 
-    def _take_up_later(self, attempt: int) -> None:
-        """Have the log read after a pause, whether or not a message comes."""
-        if not self._will_take_up:
-            self._will_take_up = True
-            self._later(retry_pause_s(attempt), self._try_to_take_up.__name__, attempt + 1)
+    def _recover_later(self, attempt: int) -> None:
+        if not self._will_recover:
+            self._will_recover = True
+            self._later(retry_pause_s(attempt), self._try_to_recover.__name__, attempt + 1)
 
     def _offer_later(self, ended: EffectEnded) -> None:
         key, effects = ended.key, self._effects
@@ -293,13 +284,13 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
 
     async def _end_pause(self, key: str) -> None:
         await self._require_durable_state()
-        if key in self._effects.resting:
-            self._effects.resting.remove(key)
+        if key in self._effects.backing_off:
+            self._effects.backing_off.remove(key)
             self._effects.forget_timer(key)
-            self._reconcile(rested=key)
+            self._reconcile(backed_off=key)
 
     async def _end_grace(self, number: int) -> None:
-        if number != self._effects.grace_number:  # What it was for has ended meanwhile, and another one may run.
+        if number != self._effects.grace_number:  # The work it was for has ended, and a later period may run.
             return
         await self._require_durable_state()
         for effect in self._effects.cancelled.values():

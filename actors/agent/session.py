@@ -234,7 +234,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         match envelope.command:
             case SendInput() as command:
                 performed = PerformedInRun(version, new, self._run_of(command, version))
-                if isinstance(envelope, ChildInput) and self.effects.held:  # The call wants its run to go on.
+                if isinstance(envelope, ChildInput) and self.effects.blocked:  # The call wants its run to go on.
                     await self.receive(Envelope(ResumeRun(tools=self._setting.tools)))
             case AllowTurn():
                 assert self._allowed is not None
@@ -272,7 +272,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
                 return Recovery(cancel)
         going_on = self._going_on()
         if going_on is None:
-            return Recovery(held=frozenset(effect.key for effect in wanted if self._waits_for_recovery(effect)))
+            return Recovery(blocked=frozenset(effect.key for effect in wanted if self._waits_for_recovery(effect)))
         return Recovery((*cancel, *going_on))
 
     def _going_on(self) -> Sequence[SessionCommand] | None:

@@ -17,12 +17,12 @@ from refold.events.core.content import ToolUseBlock, tool_uses
 from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import RunId, SessionId
 from refold.events.model.configuration import ToolSpec
-from refold.events.session.events import Allow, Ask, Deny, Judgement, ProposedCall, Verdict, recorded_reason
+from refold.events.session.events import Allow, Ask, Deny, PolicyDecision, ProposedCall, Verdict, recorded_reason
 from refold.events.session.normalise import Answer
 
 log = logging.getLogger("refold.model")
 
-Policy = Callable[[ProposedCall], Judgement | Awaitable[Judgement | None] | None]
+Policy = Callable[[ProposedCall], PolicyDecision | Awaitable[PolicyDecision | None] | None]
 """Says what is to become of a call that a model asks for; None = as `Allow`.
 
 Plain functions run on the loop and must return quickly.
@@ -55,7 +55,7 @@ def _is_offered(offer: Offer, session: SessionId, spec: ToolSpec) -> bool:
     return said
 
 
-async def judged(
+async def policy_verdicts(
     answer: Answer,
     policy: Policy | None,
     *,
@@ -99,16 +99,16 @@ async def judged(
                 tier=spec.tier,
                 effect=spec.effect,
             )
-            verdicts.append(await _judged(policy, call, use, verdict))
+            verdicts.append(await _policy_verdict(policy, call, use, verdict))
     return msgspec.structs.replace(answer, verdicts=tuple(verdicts))
 
 
-async def _judged(policy: Policy, call: ProposedCall, use: ToolUseBlock, verdict: Verdict) -> Verdict:
+async def _policy_verdict(policy: Policy, call: ProposedCall, use: ToolUseBlock, verdict: Verdict) -> Verdict:
     try:
-        judgement = policy(call)
-        if inspect.isawaitable(judgement):
-            judgement = await judgement
-        return _verdict(judgement, use, verdict)
+        decision = policy(call)
+        if inspect.isawaitable(decision):
+            decision = await decision
+        return _verdict(decision, use, verdict)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # The border to user code: nothing is known of the call, so it must not run.
@@ -116,11 +116,11 @@ async def _judged(policy: Policy, call: ProposedCall, use: ToolUseBlock, verdict
         if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
             raise
         log.exception("the policy failed on a call of %s in session %s", use.name, call.session)
-        return _broken(f"The policy failed: {text_of_error(error) or type(error).__name__}")
+        return _check_failed(f"The policy failed: {text_of_error(error) or type(error).__name__}")
 
 
-def _verdict(judgement: Judgement | None, use: ToolUseBlock, verdict: Verdict) -> Verdict:
-    match judgement:
+def _verdict(decision: PolicyDecision | None, use: ToolUseBlock, verdict: Verdict) -> Verdict:
+    match decision:
         case None | Allow():
             return verdict
         case Deny(reason=reason):
@@ -128,10 +128,10 @@ def _verdict(judgement: Judgement | None, use: ToolUseBlock, verdict: Verdict) -
         case Ask(reason=reason):
             return Verdict(verdict="ask", reason=recorded_reason(reason), action=verdict.action)
         case _:
-            said = type(judgement).__name__
+            said = type(decision).__name__
             log.error("the policy said %s of a call of %s instead of Allow, Deny, Ask or None", said, use.name)
-            return _broken(f"The policy gave {said} instead of Allow, Deny or Ask.")
+            return _check_failed(f"The policy gave {said} instead of Allow, Deny or Ask.")
 
 
-def _broken(reason: str) -> Verdict:
+def _check_failed(reason: str) -> Verdict:
     return Verdict(verdict="broken", reason=recorded_reason(reason))

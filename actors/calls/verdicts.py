@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from refold.actors.calls.middleware import HookContext
-from refold.actors.calls.policy import Policy, judged
+from refold.actors.calls.policy import Policy, policy_verdicts
 from refold.actors.calls.protocols import ToolRunner
 from refold.actors.calls.results import text_of_error
 from refold.events.core.cleaning import clean_text
@@ -54,7 +54,7 @@ class AnswerRules:
             offered: those of them that the model was offered.
         """
         assert where.run is not None
-        return await judged(
+        return await policy_verdicts(
             recorded_answer(response, self._check),
             self._policy,
             session=where.session,

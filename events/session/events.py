@@ -399,7 +399,7 @@ class Ask(msgspec.Struct, frozen=True):
     """What that person is told."""
 
 
-Judgement: TypeAlias = Allow | Deny | Ask
+PolicyDecision: TypeAlias = Allow | Deny | Ask
 """What a policy says: `Allow` leaves it to the tool's tier whether a person has to approve."""
 
 Decision: TypeAlias = Allow | Deny

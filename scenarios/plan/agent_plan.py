@@ -151,7 +151,7 @@ def _result(behaviour: Behaviour, ctx: ToolContext[object], arguments: dict[str,
 
 
 def _policy(kind: PolicyKind) -> Policy | None:
-    def judge(call: ev.ProposedCall) -> ev.Judgement | None:
+    def judge(call: ev.ProposedCall) -> ev.PolicyDecision | None:
         match kind:
             case "denies":
                 return ev.Deny(reason="nobody may")

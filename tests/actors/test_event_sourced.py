@@ -153,7 +153,7 @@ class WorksPort(EffectPort[State, Command, WorkEvent]):
         self.world.settled += 1
 
     def recovery(self, wanted: Sequence[Effect]) -> Recovery:
-        return Recovery(held=frozenset(effect.key for effect in wanted if self.world.holds))
+        return Recovery(blocked=frozenset(effect.key for effect in wanted if self.world.holds))
 
     def failed(self, effect: Effect | None, command: Command, error: Exception) -> Command | None:
         return Finish(command.name, f"unrecordable: {error}")
@@ -500,7 +500,7 @@ async def test_held_work_that_is_no_longer_wanted_is_not_remembered(setup: Setup
     setup.world.holds = True
     await setup.ask(Drop("a"))
     before = setup.in_flight.of(STREAM)
-    assert before.held == set()
+    assert before.blocked == set()
     setup.in_flight.forget(STREAM)
     assert setup.in_flight.of(STREAM) is not before
 

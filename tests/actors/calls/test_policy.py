@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from refold.actors.calls.policy import judged, offered_tools
+from refold.actors.calls.policy import offered_tools, policy_verdicts
 from refold.events.core.content import AnswerContent, ToolUseBlock
 from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import RunId, SessionId, ToolCallId
@@ -31,7 +31,7 @@ async def verdicts(
 ) -> list[Verdict]:
     calls = sum(isinstance(block, ToolUseBlock) for block in content)
     answer = Answer(content=content, verdicts=given if given is not None else (ALLOWED,) * calls, payloads={})
-    found = await judged(
+    found = await policy_verdicts(
         answer, policy, session=SessionId("s"), run=RunId("run_3"), turn=2, tools=TOOLS, offered=offered
     )
     assert found.content == content
