@@ -144,8 +144,18 @@ def _by_name(names: str) -> Callable[[MetricsSnapshot], Samples]:
     return lambda snapshot: (((name,), figure) for name, figure in getattr(snapshot, names).items())
 
 
-def _tools(field: str) -> Callable[[MetricsSnapshot], Samples]:
-    return lambda snapshot: (((name,), getattr(counts, field)) for name, counts in snapshot.tools.items())
+def _each(group: str, field: str) -> Callable[[MetricsSnapshot], Samples]:
+    """Return what gives one field of each tool, model or agent."""
+    return lambda snapshot: (((name,), getattr(counts, field)) for name, counts in getattr(snapshot, group).items())
+
+
+def _each_several(group: str, **fields: str) -> Callable[[MetricsSnapshot], Samples]:
+    """Return what gives several fields of each model or agent, under a second label, by its values."""
+    return lambda snapshot: (
+        ((name, value), getattr(counts, field))
+        for name, counts in getattr(snapshot, group).items()
+        for value, field in fields.items()
+    )
 
 
 def _tool_failures(snapshot: MetricsSnapshot) -> Samples:
@@ -154,36 +164,9 @@ def _tool_failures(snapshot: MetricsSnapshot) -> Samples:
             yield (name, kind), figure
 
 
-def _cost(snapshot: MetricsSnapshot) -> Samples:
-    yield (), snapshot.cost
-
-
-def _models(field: str) -> Callable[[MetricsSnapshot], Samples]:
-    return lambda snapshot: (((name,), getattr(counts, field)) for name, counts in snapshot.models.items())
-
-
-def _model_calls(snapshot: MetricsSnapshot) -> Samples:
-    for name, counts in snapshot.models.items():
-        yield (name, "answered"), counts.answers
-        yield (name, "summarised"), counts.summaries
-        yield (name, "failed"), counts.failures
-
-
-def _model_tokens(snapshot: MetricsSnapshot) -> Samples:
-    for name, counts in snapshot.models.items():
-        for kind in ("input", "output", "cache_read", "cache_creation"):
-            yield (name, kind), getattr(counts, f"{kind}_tokens")
-
-
-def _agents(field: str) -> Callable[[MetricsSnapshot], Samples]:
-    return lambda snapshot: (((name,), getattr(counts, field)) for name, counts in snapshot.agents.items())
-
-
-def _agent_runs(snapshot: MetricsSnapshot) -> Samples:
-    for name, counts in snapshot.agents.items():
-        for outcome in ("completed", "failed", "cancelled"):
-            yield (name, outcome), getattr(counts, f"runs_{outcome}")
-
+RUNS_ENDED = {"completed": "runs_completed", "failed": "runs_failed", "cancelled": "runs_cancelled"}
+TOKENS = {kind: f"{kind}_tokens" for kind in ("input", "output", "cache_read", "cache_creation")}
+MODEL_CALLS = {"answered": "answers", "summarised": "summaries", "failed": "failures"}
 
 GAUGES: tuple[tuple[str, str, Callable[[MetricsSnapshot], float]], ...] = (
     ("refold_active_sessions", "Sessions with an open run.", lambda snapshot: snapshot.active_sessions),
@@ -195,12 +178,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[MetricsSnapshot], Sam
     ("refold_sessions", "Sessions that were opened.", (), _one("sessions")),
     ("refold_inputs", "Inputs that were accepted.", (), _one("inputs")),
     ("refold_runs_started", "Runs that began.", (), _one("runs_started")),
-    (
-        "refold_runs_ended",
-        "Runs that ended, by outcome.",
-        ("outcome",),
-        _several(completed="runs_completed", failed="runs_failed", cancelled="runs_cancelled"),
-    ),
+    ("refold_runs_ended", "Runs that ended, by outcome.", ("outcome",), _several(**RUNS_ENDED)),
     ("refold_run_failures", "Runs that failed, by kind.", ("kind",), _by_name("run_failure_kinds")),
     ("refold_runs_resumed", "Open runs that went on in another process.", (), _one("runs_resumed")),
     ("refold_runs_parked", "Runs that were parked.", (), _one("runs_parked")),
@@ -212,36 +190,46 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[MetricsSnapshot], Sam
         _several(answered="steps", failed="model_failures"),
     ),
     ("refold_model_retries", "Model calls that were scheduled again.", (), _one("model_retries")),
+    ("refold_tokens", "Tokens of model calls, by kind.", ("kind",), _several(**TOKENS)),
+    ("refold_cost", "What the tokens cost, in the currency of the prices.", (), _one("cost")),
     (
-        "refold_tokens",
-        "Tokens of model calls, by kind.",
-        ("kind",),
-        _several(
-            input="input_tokens",
-            output="output_tokens",
-            cache_read="cache_read_tokens",
-            cache_creation="cache_creation_tokens",
-        ),
+        "refold_calls_of_model",
+        "Model calls that ended, by model and outcome.",
+        ("model", "outcome"),
+        _each_several("models", **MODEL_CALLS),
     ),
-    ("refold_cost", "What the tokens cost, in the currency of the prices.", (), _cost),
-    ("refold_calls_of_model", "Model calls that ended, by model and outcome.", ("model", "outcome"), _model_calls),
-    ("refold_retries_of_model", "Model calls that were scheduled again, by model.", ("model",), _models("retries")),
-    ("refold_tokens_of_model", "Tokens of model calls, by model and kind.", ("model", "kind"), _model_tokens),
+    (
+        "refold_retries_of_model",
+        "Model calls that were scheduled again, by model.",
+        ("model",),
+        _each("models", "retries"),
+    ),
+    (
+        "refold_tokens_of_model",
+        "Tokens of model calls, by model and kind.",
+        ("model", "kind"),
+        _each_several("models", **TOKENS),
+    ),
     (
         "refold_cost_of_model",
         "What the tokens cost, by model, in the currency of the prices.",
         ("model",),
-        _models("cost"),
+        _each("models", "cost"),
     ),
-    ("refold_tool_calls", "Tool calls that a model asked for.", ("tool",), _tools("calls")),
-    ("refold_tool_successes", "Tool calls that the tool answered.", ("tool",), _tools("successes")),
+    ("refold_tool_calls", "Tool calls that a model asked for.", ("tool",), _each("tools", "calls")),
+    ("refold_tool_successes", "Tool calls that the tool answered.", ("tool",), _each("tools", "successes")),
     ("refold_tool_failures", "Tool calls that were answered with an error.", ("tool", "kind"), _tool_failures),
     ("refold_recalls", "Memories that entered a model's context.", (), _one("recalls")),
     ("refold_sheds", "Tool calls that were turned away.", (), _one("sheds")),
-    ("refold_agent_sessions", "Sessions, by agent.", ("agent",), _agents("sessions")),
-    ("refold_agent_runs_ended", "Runs that ended, by agent and outcome.", ("agent", "outcome"), _agent_runs),
-    ("refold_agent_steps", "Answers of models, by agent.", ("agent",), _agents("steps")),
-    ("refold_agent_tool_calls", "Tool calls, by agent.", ("agent",), _agents("tool_calls")),
+    ("refold_agent_sessions", "Sessions, by agent.", ("agent",), _each("agents", "sessions")),
+    (
+        "refold_agent_runs_ended",
+        "Runs that ended, by agent and outcome.",
+        ("agent", "outcome"),
+        _each_several("agents", **RUNS_ENDED),
+    ),
+    ("refold_agent_steps", "Answers of models, by agent.", ("agent",), _each("agents", "steps")),
+    ("refold_agent_tool_calls", "Tool calls, by agent.", ("agent",), _each("agents", "tool_calls")),
     ("refold_actor_failures", "Failures of actors.", (), _one("actor_failures")),
     ("refold_events", "Events of all streams, by type.", ("type",), _by_name("events")),
     ("refold_commits", "Transactions of this runtime.", (), _live("commits")),
