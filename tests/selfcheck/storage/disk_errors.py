@@ -21,7 +21,7 @@ from refold.stores.append_rules import FaultPoint, no_fault
 from refold.stores.sqlite.store import SQLiteStore
 from tests.selfcheck.storage.expected_log import ExpectedLog
 from tests.selfcheck.storage.recording import LOG_NAME
-from tests.selfcheck.storage.recovered_reader import RecoveredLogs
+from tests.selfcheck.storage.recovery_reader import RecoveredLogs
 from tests.selfcheck.storage.tally import Tally
 from tests.selfcheck.storage.workload import STREAMS, Marks, drawn_append
 

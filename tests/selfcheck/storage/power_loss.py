@@ -6,7 +6,7 @@
         ...
     print(losses.tally)
 
-Read `refold.scenarios.world.disk_model` for what a power cut leaves, and `recovery_reader` for how it is read so fast.
+Read `refold.scenarios.world.disk_model` for what a power cut leaves, and `recovery_reader` for how it is read.
 An image that is made of the same as one that was looked at is not looked at again; what had been acknowledged at that
 moment is still judged.
 """
@@ -18,19 +18,15 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from refold.scenarios.world.disk_model import DAMAGES, Damage, DiskImage, DiskModel
 from tests.selfcheck.storage.recording import FILE_NAMES, LOG_NAME, NOTHING_YET, Mark, Recording, recording
-from tests.selfcheck.storage.recovered_reader import Recovered, RecoveredLogs
-from tests.selfcheck.storage.recovery_reader import RecoveryReader
+from tests.selfcheck.storage.recovery_reader import Recovered, RecoveredLogs
 from tests.selfcheck.storage.tally import Tally
 from tests.selfcheck.storage.workload import StorageWorkload, WorkOnLog
-
-PLAIN_ONE_IN: Final = 64
-"""Of so many images one is opened by itself although its content is known, to see that it is read the same."""
 
 
 class LossTally(Tally, kw_only=True):
@@ -90,8 +86,7 @@ class PowerLosses:
     ) -> None:
         self.tally = LossTally()
         self._run = run
-        self._folder = ImageFolder(_made(folder / "plain"))
-        self._standing = RecoveryReader(_made(folder / "standing"))
+        self._folder = ImageFolder(folder)
         self._name = name or f"seed {seed}"
         self._again = again
         self._seed = seed
@@ -110,15 +105,14 @@ class PowerLosses:
         """
         model, mark = DiskModel(self._run.files, syncs=self._syncs), self._run.begin
         drawn = random.Random(f"share {self._seed}")
-        with self._standing:
-            for at, entry in enumerate(self._run.entries, 1):
-                if isinstance(entry, Mark):
-                    mark = entry
-                else:
-                    model.apply(entry)
-                if (share < 1 and drawn.random() >= share) or only not in (None, at):
-                    continue
-                yield from self._cut_at(at, model, mark)
+        for at, entry in enumerate(self._run.entries, 1):
+            if isinstance(entry, Mark):
+                mark = entry
+            else:
+                model.apply(entry)
+            if (share < 1 and drawn.random() >= share) or only not in (None, at):
+                continue
+            yield from self._cut_at(at, model, mark)
 
     def _cut_at(self, at: int, model: DiskModel, mark: Mark) -> Iterator[Cut]:
         chance = random.Random(f"power loss {self._seed} {at}")
@@ -148,13 +142,7 @@ class PowerLosses:
             return (
                 Recovered(None, f"{left[0]} is there without its log, which no store opens") if left else Recovered(0)
             )
-        content = self._standing.content(image)
-        known = self._logs.known(content, asked=mark.asked) if content is not None else None
-        if known is not None and self.tally.images % PLAIN_ONE_IN:
-            return known
-        recovered = self._logs.read(self._folder.put(image), asked=mark.asked)
-        assert known in (None, recovered), f"an image is read as {known}, and by itself as {recovered}"
-        return recovered
+        return self._logs.read(self._folder.put(image), asked=mark.asked)
 
     def _judge(self, recovered: Recovered, mark: Mark, at: int, damage: Damage) -> None:
         tally = self.tally
@@ -218,11 +206,6 @@ def put_files(folder: Path, files: Mapping[str, bytes | bytearray]) -> None:
     """Write files into a folder under their names."""
     for name, content in files.items():
         write_file(os.fspath(folder / name), content)
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 async def recorded_run(folder: Path, workload: StorageWorkload) -> Recording:
