@@ -59,21 +59,22 @@ def _assignment(scenario: Scenario, *, margin: str) -> str:
     for name, value in given_fields(scenario):
         if name in ("acts", "faults", "script"):
             lines.append(f"    {name}=(")
-            lines.extend(f"        {_expression(item)}," for item in cast("tuple[object, ...]", value))
+            lines.extend(f"        {expression(item)}," for item in cast("tuple[object, ...]", value))
             lines.append("    ),")
         else:
-            lines.append(f"    {name}={_expression(value)},")
+            lines.append(f"    {name}={expression(value)},")
     lines.append(")")
     return f"\n{margin}".join(lines)
 
 
-def _expression(value: object) -> str:
+def expression(value: object) -> str:
+    """Return an expression for a struct, a tuple or a plain value, without the fields that have their default."""
     if isinstance(value, msgspec.Struct):
-        fields = ", ".join(f"{name}={_expression(field)}" for name, field in given_fields(value))
+        fields = ", ".join(f"{name}={expression(field)}" for name, field in given_fields(value))
         home = "faults." if type(value).__module__ == faults.__name__ else ""
         return f"{home}{type(value).__name__}({fields})"
     if isinstance(value, tuple):
-        items = [_expression(item) for item in cast("tuple[object, ...]", value)]
+        items = [expression(item) for item in cast("tuple[object, ...]", value)]
         return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
     if isinstance(value, str) and value.isprintable() and not {'"', "\\"} & set(value):
         return f'"{value}"'

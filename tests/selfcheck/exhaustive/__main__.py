@@ -11,6 +11,7 @@ why so few states are enough. It prints the size of each scope and a verdict for
 with 1 if a rule is violated, and shows the shortest commands that violate it.
 """
 
+import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -22,25 +23,20 @@ from tests.selfcheck.exhaustive.exploration import Exploration, explore
 from tests.selfcheck.exhaustive.rules import RULES, Rule
 from tests.selfcheck.exhaustive.scope import EVERYDAY, FULL, Scope
 
-_USAGE = "usage: python -m tests.selfcheck.exhaustive [--full] [--stop-at-first] [--scope=NAME]\n"
-
 
 def main(arguments: Sequence[str], out: TextIO, clock: Clock) -> int:
-    """Explore, print what was found, and return the exit code: 0, 1 if a rule is violated, 2 for wrong arguments."""
-    named = {argument.removeprefix("--scope=") for argument in arguments if argument.startswith("--scope=")}
-    scopes = FULL if "--full" in arguments else EVERYDAY
-    flags = {argument for argument in arguments if not argument.startswith("--scope=")}
-    if not flags <= {"--full", "--stop-at-first"} or not named <= {scope.name for scope in scopes}:
-        out.write(_USAGE)
-        return 2
-    stop_at_first = "--stop-at-first" in arguments
+    """Explore, print what was found, and return the exit code: 0, or 1 if a rule is violated."""
+    parser = argparse.ArgumentParser("tests.selfcheck.exhaustive")
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--stop-at-first", action="store_true")
+    parser.add_argument("--scope", action="append", choices=sorted({scope.name for scope in (*EVERYDAY, *FULL)}))
+    options = parser.parse_args(arguments)
+    scopes = [scope for scope in (FULL if options.full else EVERYDAY) if scope.name in (options.scope or [scope.name])]
     out.write(f"{'scope':<16}{'states':>10}{'moves':>12}{'transitions':>13}{'depth':>7}{'seconds':>9}\n")
     found: list[tuple[Scope, Exploration]] = []
     for scope in scopes:
-        if named and scope.name not in named:
-            continue
         began = clock.monotonic_s()
-        result = explore(scope, stop_at_first=stop_at_first)
+        result = explore(scope, stop_at_first=options.stop_at_first)
         seconds = clock.monotonic_s() - began
         out.write(
             f"{scope.name:<16}{result.states:>10,}{result.moves:>12,}{result.transitions:>13,}"
@@ -48,7 +44,7 @@ def main(arguments: Sequence[str], out: TextIO, clock: Clock) -> int:
         )
         out.flush()
         found.append((scope, result))
-        if stop_at_first and result.counterexamples:
+        if options.stop_at_first and result.counterexamples:
             break
     _print_verdicts([result for _, result in found], out)
     for scope, result in found:

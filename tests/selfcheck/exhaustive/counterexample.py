@@ -10,7 +10,7 @@ import msgspec
 
 from refold.events.session.commands import Configure, SessionCommand
 from refold.events.session.events import SessionEvent
-from refold.scenarios.as_code import given_fields
+from refold.scenarios.as_code import expression, given_fields
 from tests.selfcheck.exhaustive.scope import Scope
 
 _PROGRAM = """\
@@ -36,22 +36,12 @@ def as_program(commands: Sequence[SessionCommand], scope: Scope) -> str:
     for command in commands:
         if type(command) is Configure:
             names |= {_home(command), _home(scope), (Scope.__module__, "configuration")}
-            lines.append(f"    Configure(configuration=configuration({as_code(scope)})),")
+            lines.append(f"    Configure(configuration=configuration({expression(scope)})),")
         else:
             names |= {_home(struct) for struct in _structs(command)}
-            lines.append(f"    {as_code(command)},")
+            lines.append(f"    {expression(command)},")
     imports = "\n".join(f"from {module} import {name}" for module, name in sorted(names))
     return _PROGRAM.format(imports=imports, commands="\n".join(lines))
-
-
-def as_code(value: object) -> str:
-    """Return an expression for a Struct, or a tuple of them, without the fields that have their default."""
-    if isinstance(value, msgspec.Struct):
-        fields = (f"{name}={as_code(field)}" for name, field in given_fields(value))
-        return f"{type(value).__name__}({', '.join(fields)})"
-    if _is_tuple(value):
-        return f"({''.join(f'{as_code(item)}, ' for item in value).rstrip(' ')})"
-    return repr(value)
 
 
 def as_lines(log: Sequence[SessionEvent]) -> str:
@@ -60,11 +50,11 @@ def as_lines(log: Sequence[SessionEvent]) -> str:
 
 
 def _without_time(event: SessionEvent) -> str:
-    return as_code(msgspec.structs.replace(event, at=0))
+    return expression(msgspec.structs.replace(event, at=0))
 
 
 def _structs(value: object) -> Iterator[msgspec.Struct]:
-    """Yield every Struct that `as_code` names."""
+    """Yield every Struct that `expression` names."""
     if isinstance(value, msgspec.Struct):
         yield value
         for _, field in given_fields(value):

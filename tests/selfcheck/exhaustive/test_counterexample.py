@@ -5,7 +5,8 @@ from refold.events.core.ids import RunId
 from refold.events.session.commands import CancelRun, SendInput
 from refold.events.session.events import InputQueued, RunCancelled
 from refold.events.session.state import SessionState
-from tests.selfcheck.exhaustive.counterexample import as_code, as_lines, as_program
+from refold.scenarios.as_code import expression
+from tests.selfcheck.exhaustive.counterexample import as_lines, as_program
 from tests.selfcheck.exhaustive.enabled_commands import EnabledCommands, final_answer
 from tests.selfcheck.exhaustive.scope import Scope
 
@@ -14,10 +15,10 @@ HELLO = SendInput(content=(TextBlock(text="Hello"),))
 
 
 def test_code_leaves_out_what_is_the_default() -> None:
-    assert as_code(HELLO) == "SendInput(content=(TextBlock(text='Hello'),))"
-    assert as_code(CancelRun()) == "CancelRun()"
-    assert as_code(()) == "()"
-    assert as_code((1, "a")) == "(1, 'a',)"
+    assert expression(HELLO) == 'SendInput(content=(TextBlock(text="Hello"),))'
+    assert expression(CancelRun()) == "CancelRun()"
+    assert expression(()) == "()"
+    assert expression((1, "a")) == '(1, "a")'
 
 
 def test_a_program_comes_to_the_state_that_its_commands_lead_to() -> None:
@@ -33,6 +34,6 @@ def test_a_program_comes_to_the_state_that_its_commands_lead_to() -> None:
 def test_a_log_is_one_line_for_each_event_with_its_version_and_without_its_time() -> None:
     log = (InputQueued(at=5, content=(TextBlock(text="Hello"),)), RunCancelled(at=5, run=RunId("run_1")))
     assert as_lines(log).splitlines() == [
-        "   1  InputQueued(content=(TextBlock(text='Hello'),))",
-        "   2  RunCancelled(run='run_1')",
+        '   1  InputQueued(content=(TextBlock(text="Hello"),))',
+        '   2  RunCancelled(run="run_1")',
     ]
