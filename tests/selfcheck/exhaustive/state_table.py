@@ -8,8 +8,11 @@ that the document cannot fall behind `events/session/react.py`.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from itertools import product
+from typing import NamedTuple, get_args
 
+from refold.events.session.events import SessionEvent
 from refold.events.session.state import SessionState
 from tests.selfcheck.exhaustive.exploration import explore
 from tests.selfcheck.exhaustive.scope import EVERYDAY, Scope
@@ -24,8 +27,19 @@ PHASES = {
 }
 """In the order in which a run goes through them."""
 
-Decision = tuple[str, str, tuple[str, ...], str]
-"""Phase before, name of the stimulus, names of its consequences in order and without repeats, phase after."""
+EVENTS = [event.__name__ for event in get_args(SessionEvent)]
+"""In the order in which the module of the events has them."""
+
+
+class Decision(NamedTuple):
+    """What a session decided once."""
+
+    before: str
+    """Its phase before the stimulus."""
+    stimulus: str
+    consequences: frozenset[str]
+    after: str
+    """Its phase after the batch."""
 
 
 def phase_of(state: SessionState) -> str:
@@ -42,29 +56,36 @@ def phase_of(state: SessionState) -> str:
 def decisions_in(scopes: Iterable[Scope]) -> set[Decision]:
     """Return every decision that a session takes anywhere in `scopes`."""
     found: set[Decision] = set()
+
+    def note(before: SessionState, batch: tuple[object, ...], after: SessionState) -> None:
+        stimulus, *consequences = (type(event).__name__ for event in batch)
+        found.add(Decision(phase_of(before), stimulus, frozenset(consequences), phase_of(after)))
+
     for scope in scopes:
-
-        def note(before: SessionState, batch: tuple[object, ...], after: SessionState) -> None:
-            stimulus, *consequences = (type(event).__name__ for event in batch)
-            found.add((phase_of(before), stimulus, tuple(dict.fromkeys(consequences)), phase_of(after)))
-
         explore(scope, on_batch=note)
     return found
 
 
-def as_table(decisions: set[Decision]) -> str:
-    """Return the decisions as a Markdown table, in the order of the phases and, within one, of the stimuli's names."""
-    order = list(PHASES)
-    rows: dict[tuple[str, str], dict[str, list[tuple[str, ...]]]] = {}
-    for before, stimulus, consequences, after in sorted(
-        decisions, key=lambda d: (order.index(d[0]), d[1], order.index(d[3]), d[2])
-    ):
-        rows.setdefault((before, stimulus), {}).setdefault(after, []).append(consequences)
+def as_table(decisions: Collection[Decision]) -> str:
+    """Return the decisions as a Markdown table, a row for each phase and stimulus."""
     lines = ["| phase | stimulus | what may be decided from it | phase after it |", "|---|---|---|---|"]
-    for (before, stimulus), by_phase in rows.items():
-        names = dict.fromkeys(name for ways in by_phase.values() for way in ways for name in way)
-        lines.append(f"| {before} | {stimulus} | {', '.join(names) or 'nothing'} | {', '.join(by_phase)} |")
+    for phase, stimulus in product(PHASES, EVENTS):
+        ways = [way for way in decisions if (way.before, way.stimulus) == (phase, stimulus)]
+        if ways:
+            names = [name for name in EVENTS if any(name in way.consequences for way in ways)]
+            phases = [after for after in PHASES if any(after == way.after for way in ways)]
+            lines.append(f"| {phase} | {stimulus} | {', '.join(names) or 'nothing'} | {', '.join(phases)} |")
     return "\n".join(lines) + "\n"
+
+
+def is_in_table(decision: Decision, table: str) -> bool:
+    """Tell whether a table has the row of a decision, with its consequences and its phase afterwards."""
+    begin = f"| {decision.before} | {decision.stimulus} | "
+    row = next((line for line in table.splitlines() if line.startswith(begin)), None)
+    if row is None:
+        return False
+    names, phases = (cell.split(", ") for cell in row.removeprefix(begin).removesuffix(" |").split(" | "))
+    return decision.consequences <= set(names) and decision.after in phases
 
 
 if __name__ == "__main__":
