@@ -86,7 +86,6 @@ class Answer(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
     def get(self) -> Any:
-        """Return what was found, or raise."""
         if self.error is not None:
             raise self.error
         return self.value
@@ -321,7 +320,6 @@ class StreamEffects(msgspec.Struct, eq=False):
             timer.cancel()
 
     def carried_out(self) -> bool:
-        """Return whether this process works on any of them, waits not counted."""
         return any(not effect.idle for effect in self.running.values())
 
 
@@ -341,7 +339,6 @@ class EffectsInFlight:
         return self._by_stream.setdefault(stream, StreamEffects())
 
     def forget(self, stream: str) -> None:
-        """Drop a stream that has no effects."""
         effects = self._by_stream.get(stream)
         if effects is None or effects.running or effects.cancelled or effects.unrecorded or effects.blocked:
             return
@@ -384,7 +381,6 @@ class EffectsInFlight:
             timer.cancel()
 
     def end(self) -> None:
-        """Let go of the timers of actors that were let go themselves."""
         self.draining = True
         for effects in self._by_stream.values():
             for timer in effects.timers.values():

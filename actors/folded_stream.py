@@ -67,7 +67,6 @@ class FoldedStream(Generic[S, C, E]):
 
     @property
     def version(self) -> int:
-        """How many events the state has evolved through."""
         return self._core.version(self.state)
 
     def wanted(self) -> list[Effect]:
@@ -221,7 +220,6 @@ class FoldedStream(Generic[S, C, E]):
             log.warning("%s cannot be read again after %s: %s", self.name, type(error).__name__, unreadable)
 
     async def _has_result(self, effect: Effect) -> bool:
-        """Tell whether the log has what an effect brought: a batch that was caused by the event that asked for it."""
         caused = event_ref(self.name, effect.causation)
         stored = await self._journal.store.read_stream(self.name, after_version=effect.causation)
         if not any(item.causation == caused for item in stored if item.version == item.batch):

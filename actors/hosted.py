@@ -34,15 +34,7 @@ Failed = Callable[[Effect, Exception], object | None]
 
 
 class HostedPort(EffectPort[S, C, E]):
-    """Has the work done that a user's core asks for, and contains the faults of that core.
-
-    Args:
-        core: the user's core.
-        worker: an `EffectWorker`; None = nobody does such work.
-        on_event: called with each event once it is durable, in order.
-        cancel_grace_s: seconds that cancelled work may take to end.
-        lasting: whether the actor stays in memory however long it is idle.
-    """
+    """Has the work done that a user's core asks for, and contains the faults of that core."""
 
     pauses: ClassVar[RestartPolicy | None] = RestartPolicy()  # They grow as before an actor's restarts.
 
@@ -118,8 +110,6 @@ class BeginWork(Vital, frozen=True):
 
 
 class _Piece:
-    """One piece of work under way."""
-
     def __init__(self, message: BeginWork) -> None:
         self.asker = message.asker
         self.effect = message.effect
@@ -133,10 +123,6 @@ class EffectWorker(Actor):
 
     It is an actor beside those that ask, so that work outlives the restart of its asker, which then neither loses what
     the work brings nor begins it again.
-
-    Args:
-        perform: does the work.
-        failed: says what its failure means.
     """
 
     def __init__(self, perform: Perform, failed: Failed) -> None:
@@ -186,7 +172,6 @@ class EffectWorker(Actor):
         tell_end(piece.asker, EffectEnded(key=piece.effect.key, command=command))
 
     def _failure(self, piece: _Piece, error: Exception) -> object | None:
-        """Return what the failure of work means; where that is nothing to record, it is reported."""
         try:
             command = self._failed(piece.effect, error)
         except Exception as second_error:  # noqa: BLE001 - the border to the user's code

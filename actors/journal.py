@@ -50,7 +50,6 @@ class _Waiting:
         return self.appended is not None or self.failure is not None
 
     def settle(self, appended: list[Appended] | None, failure: PersistenceError | None = None) -> None:
-        """Set the outcome, unless there is one already, and wake the caller."""
         if self.settled():
             return
         self.appended, self.failure = appended, failure

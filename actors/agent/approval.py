@@ -36,11 +36,7 @@ class StartApproval(Vital, frozen=True, kw_only=True):
 
 
 class ApprovalActor(Actor):
-    """Passes waiting calls on to a handler.
-
-    Args:
-        ask: the handler; None = calls wait for a later decision.
-    """
+    """Passes waiting calls on to a handler."""
 
     def __init__(self, ask: AskHandler | None) -> None:
         self._ask = ask
@@ -62,7 +58,6 @@ class ApprovalActor(Actor):
                     tell_end(waiting.reply_to, EffectEnded(key=key))
 
     def on_failure(self, *_error: object, **_error_by_name: object) -> None:
-        """Let the sessions have their calls asked about anew."""
         for waiting, _ in self._waiting.values():
             tell_end(waiting.reply_to, EffectEnded(key=waiting.key))
 

@@ -100,7 +100,6 @@ class Summarising:
         return summary_plan(context, self.max_tokens, self.keep_tokens, self._window.count)
 
     def request(self, plain: ModelRequest, plan: SummaryPlan) -> ModelRequest:
-        """Return the request for a summary of the beginning of a history."""
         text = transcript_text(plain.messages[: plan.replaced])
         return msgspec.structs.replace(
             plain,
@@ -201,7 +200,6 @@ async def _summary(provider: Provider, request: ModelRequest, plan: SummaryPlan)
 
 
 def _without(wanted: WantedRequest, error: BaseException) -> WantedRequest:
-    """Return what is wanted where there is no summary, with why, and what was paid for none."""
     said = text_of_error(error) or type(error).__name__
     expected = isinstance(error, ProviderError | Unusable)
     said = said if expected else f"{type(error).__name__}: {said}"

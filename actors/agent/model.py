@@ -65,8 +65,6 @@ class StartModelCall(Vital, frozen=True, kw_only=True):
 
 
 class _Calling:
-    """One call under way."""
-
     def __init__(self, message: StartModelCall) -> None:
         self.message = message
         self.task: asyncio.Task[None] | None = None
@@ -78,19 +76,7 @@ class _Calling:
 
 
 class ModelActor(Actor):
-    """Carries out model calls.
-
-    Args:
-        store: where prompts and schemas are.
-        observer: is told of pieces of answers.
-        policy: judges the calls of an answer; None = the tools alone say which may run.
-        offer: says which tools a model is offered; None = all.
-        output_check: says of a final answer's text why it cannot be used, or None; None = any can.
-        recalling: asks the agent's memories; None = it has none.
-        window: says which messages of a history a model is shown; None = all.
-        hooks: may change requests and answers; None = there is no middleware.
-        summariser: answers requests for summaries, where `window` has them made and names none; None = `provider`.
-    """
+    """Carries out model calls."""
 
     def __init__(
         self,
@@ -204,7 +190,6 @@ class ModelActor(Actor):
         return changed, outgoing.answered_with(cast("tuple[AnswerContent, ...]", whole))
 
     async def _compacted(self, message: StartModelCall) -> WantedRequest:
-        """Return what is wanted once the history is no longer than it should be."""
         if not isinstance(self._window, Summarising):
             return message.wanted
         clock = self.system.clock
@@ -294,7 +279,6 @@ class ModelActor(Actor):
 
 
 def _with_paid(ended: EffectEnded, message: StartModelCall, paid: Usage) -> EffectEnded:
-    """Add to the evidence what was paid beside the answer."""
     evidence = ended.evidence
     if not isinstance(evidence, RecordModelInterruption):
         evidence = RecordModelInterruption(turn=message.wanted.turn, asked=message.wanted.asked)
@@ -302,7 +286,6 @@ def _with_paid(ended: EffectEnded, message: StartModelCall, paid: Usage) -> Effe
 
 
 def _finite(seconds: object) -> float | None:
-    """Return a pause that a provider asks for, if it is one."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
         return None
     return float(seconds)

@@ -140,7 +140,6 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
 
     @property
     def _setting(self) -> SessionSetting:
-        """The setting of the session's agent; of the main one where that is not one of the runtime's."""
         return self._setting_of(self.state.agent)
 
     def _setting_of(self, agent: AgentId | None) -> SessionSetting:
@@ -229,7 +228,6 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         return () if self.state.configuration is setting.configuration else (configure,)
 
     async def reply(self, envelope: Envelope, performed: Performed) -> Performed | WantedRequest | None:
-        """Say which run an input or a turn is of; to a summary, which request is wanted now, or None."""
         version, new = performed.version, performed.new
         match envelope.command:
             case SendInput() as command:
@@ -250,7 +248,6 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         return run is not None and (run.parked or awaits_step(run))
 
     def _run_of(self, command: SendInput, version: int) -> RunId:
-        """Return the run of an input that was accepted at `version`."""
         record = self.state.keys.get(command.key) if command.key is not None else None
         if record is not None and record.run is not None:
             return record.run
@@ -276,7 +273,6 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         return Recovery((*cancel, *going_on))
 
     def _going_on(self) -> Sequence[SessionCommand] | None:
-        """Return what lets the open run go on; None = it waits for a command that asks for it."""
         setting, interrupted = self._setting, is_interrupted(self.state)
         if not setting.auto_resume and (interrupted or calls_awaiting_approval(self.state)):
             return None
@@ -293,7 +289,6 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         return (*self._preparation(resume, setting), resume)
 
     def _waits_for_children(self) -> bool:
-        """Tell whether the run does nothing but wait for runs of child sessions."""
         running = running_calls(self.state.turn)
         return bool(running) and all(call.name in self._setting.subagents for call in running)
 
@@ -348,7 +343,6 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
         return True
 
     def _wanted_still(self, command: RecordContext) -> WantedRequest | None:
-        """Return the request that is wanted after a summary; None = none is any more."""
         run, configuration = self.state.run, self.state.configuration
         if run is None or configuration is None or (run.id, run.asked) != (command.run, command.asked):
             return None

@@ -67,8 +67,6 @@ class RecordFact(Vital, frozen=True):
 
 
 class _Running:
-    """One body under way."""
-
     def __init__(self, message: StartToolCall) -> None:
         self.message = message
         self.token = CancellationToken()
@@ -190,7 +188,6 @@ class ToolActor(Actor):
             self.actor_ref.tell(RecordFact(DefineTool(spec)))
 
     async def _note(self, command: ToolCommand) -> None:
-        """Record a fact about the tool that is evidence only: no call depends on it."""
         try:
             await self._facts.perform([command])
         except (PersistenceError, CommandRejected) as error:
@@ -244,7 +241,6 @@ class ToolActor(Actor):
                 del self._calls[place]
 
     async def _carried_out(self, running: _Running) -> object:
-        """Return what the body returned in the end, or raise what the last attempt did."""
         rules = self._runner.rules(self.tool)
         await self._enter(running, rules)
         failed: Exception | None = None
@@ -267,7 +263,6 @@ class ToolActor(Actor):
             await self._pause(running, rules, failed)
 
     async def _enter(self, running: _Running, rules: ToolRules) -> None:
-        """Wait until one body more may run."""
         if rules.concurrency is None:
             return
         if self._slots is None or self._slots[0] != rules.concurrency:

@@ -56,7 +56,6 @@ class HistoryView(Sequence[Message]):
     @overload
     def __getitem__(self, place: slice) -> list[Message]: ...
     def __getitem__(self, place: int | slice) -> Message | list[Message]:
-        """Return one message, or a list of some."""
         if isinstance(place, slice):
             return [self._messages[index] for index in range(*place.indices(self._length))]
         index = place + self._length if place < 0 else place
@@ -65,7 +64,6 @@ class HistoryView(Sequence[Message]):
         return self._messages[index]
 
     def __eq__(self, other: object) -> bool:
-        """Compare with any sequence of messages."""
         if isinstance(other, HistoryView) and other._messages is self._messages:
             return other._length == self._length
         if not isinstance(other, Sequence):
@@ -80,11 +78,7 @@ class HistoryView(Sequence[Message]):
 
 
 class Conversation:
-    """The restored history of one session.
-
-    Args:
-        read_payloads: reads payloads from the log.
-    """
+    """The restored history of one session."""
 
     def __init__(self, read_payloads: ReadPayloads) -> None:
         self._read_payloads = read_payloads
@@ -94,10 +88,6 @@ class Conversation:
 
     async def upto(self, source: list[Message], length: int) -> tuple[Sequence[Message], str]:
         """Return the first `length` messages of `source`, restored, and the SHA-256 over their stored form.
-
-        Args:
-            source: the folded history: the list of an earlier call that has grown, or another list.
-            length: how many of its messages are meant.
 
         Raises:
             LogFormatError: a payload is missing or damaged.

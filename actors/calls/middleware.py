@@ -76,12 +76,7 @@ class Middleware:
 
 
 class CallRefused(Exception):
-    """A tool call whose body did not run, since middleware refused it or failed on it.
-
-    Args:
-        reason: what the model is told.
-        broken: whether it failed on it.
-    """
+    """A tool call whose body did not run, since middleware refused it or failed on it."""
 
     def __init__(self, reason: str, *, broken: bool) -> None:
         super().__init__(reason)
@@ -89,11 +84,7 @@ class CallRefused(Exception):
 
 
 class Hooks:
-    """The middleware of one agent, in order of registration.
-
-    Args:
-        middleware: at least one.
-    """
+    """The middleware of one agent, in order of registration."""
 
     def __init__(self, middleware: Sequence[Middleware]) -> None:
         self._middleware = tuple(middleware)
@@ -102,11 +93,6 @@ class Hooks:
         self, session: SessionId, content: UserBlocks, blocks_of: Callable[[Any], Sequence[TextBlock | ImageBlock]]
     ) -> UserBlocks:
         """Return an input as it is sent.
-
-        Args:
-            session: to which.
-            content: as it was given.
-            blocks_of: checks what a hook gave; what it raises is raised.
 
         Raises:
             AgentLoopError: a hook failed.
@@ -187,7 +173,6 @@ class Hooks:
         return result
 
     def _overriding(self, hook: str) -> list[Middleware]:
-        """Return those that do something in a hook, since the others need no copy of anything."""
         return [each for each in self._middleware if getattr(type(each), hook) is not getattr(Middleware, hook)]
 
 

@@ -65,17 +65,7 @@ async def policy_verdicts(
     tools: Sequence[ToolSpec],
     offered: Sequence[ToolSpec],
 ) -> Answer:
-    """Return `answer` with the verdicts that its calls get from the policy.
-
-    Args:
-        answer: with a verdict for each call from the tools themselves.
-        policy: asked about each call that may run so far, one after another; None = there is none.
-        session: whose answer it is.
-        run: likewise.
-        turn: likewise.
-        tools: that exist.
-        offered: those of them that the model was offered; a call of another one is denied.
-    """
+    """Return `answer` with the verdicts that its calls get from the policy."""
     if not answer.verdicts:
         return answer
     specs = {spec.name: spec for spec in tools}

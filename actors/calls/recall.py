@@ -64,24 +64,14 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recalling:
-    """Asks an agent's memories.
-
-    Args:
-        memory: of episodes; None = there is none.
-        working_memory: likewise.
-    """
+    """Asks an agent's memories."""
 
     def __init__(self, memory: Recall | None, working_memory: PromptText | None) -> None:
         self._memory = memory
         self._working_memory = working_memory
 
     async def remembered(self, configuration: AgentConfiguration, query: str) -> Remembered:
-        """Return what enters a request.
-
-        Args:
-            configuration: says how much may.
-            query: text of the latest input.
-        """
+        """Return what enters a request."""
         added: list[SystemAddition] = []
         recalled: tuple[str, ...] = ()
         notes: list[str] = []

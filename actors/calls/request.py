@@ -94,15 +94,7 @@ class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestMaker:
-    """Makes the requests of one agent ready.
-
-    Args:
-        store: where prompts and schemas are.
-        offer: says which tools a model is offered; None = all.
-        recalling: asks the agent's memories; None = it has none.
-        window: says which messages a model is shown; None = all.
-        hooks: may change the request last of all; None = there is no middleware.
-    """
+    """Makes the requests of one agent ready."""
 
     def __init__(
         self,
@@ -165,7 +157,6 @@ class RequestMaker:
     async def _rewritten(
         self, hooks: Hooks, wanted: WantedRequest, request: ModelRequest, prepared: Prepared
     ) -> Prepared:
-        """Return what is done to a request, with what middleware changes in it."""
         context = HookContext(session=wanted.session, run=wanted.run, turn=wanted.turn)
         changed = await hooks.pre_llm(context, request)
         if changed is request:
@@ -182,7 +173,6 @@ class RequestMaker:
         return again
 
     def _trimmed(self, plain: ModelRequest, latest_input: int, prepared: Prepared) -> Prepared:
-        """Return what is done to a request, with what the window leaves out of its history."""
         if self._window is None:
             return prepared
         request = applied(plain, prepared)

@@ -113,7 +113,6 @@ class PartialAnswer:
         self._room = CHARACTERS_MAX
 
     def add(self, delta: Delta) -> None:
-        """Take note of the next delta."""
         match delta:
             case TextDelta(text=text):
                 self._continue(TextDelta, text)
@@ -125,12 +124,7 @@ class PartialAnswer:
                 self.usage = usage
 
     def interruption(self, turn: int, asked: int) -> tuple[RecordModelInterruption | None, dict[PayloadHash, bytes]]:
-        """Return what to record of it, large blocks spilled to payloads; None where nothing has come.
-
-        Args:
-            turn: the model call's turn.
-            asked: version of the event that wanted the call.
-        """
+        """Return what to record of it, large blocks spilled to payloads; None where nothing has come."""
         blocks: list[AnswerContent] = []
         for part in self._parts:
             text = clean_text("".join(part.pieces))

@@ -22,9 +22,7 @@ class CallGuard(Protocol):
         """
         ...
 
-    async def end(self, error: BaseException | None) -> None:
-        """Say how the call ended."""
-        ...
+    async def end(self, error: BaseException | None) -> None: ...
 
     def lose(self, error: BaseException) -> None:
         """Say that the call is given up, without waiting; what is said of its end later changes nothing."""
@@ -34,9 +32,7 @@ class CallGuard(Protocol):
 class CallBreaker(Protocol):
     """What keeps calls from a tool that failed too often; a `refold.resilience.CircuitBreaker` is one."""
 
-    def guard(self) -> CallGuard:
-        """Return what one call is told to."""
-        ...
+    def guard(self) -> CallGuard: ...
 
 
 @dataclass(frozen=True)
@@ -80,13 +76,7 @@ def silence_text(timeout_s: float) -> str:
 
 
 def may_run_again(spec: ToolSpec | None, rules: ToolRules, attempts: int) -> bool:
-    """Tell whether a body that may be run again has attempts left; one whose effect is `once` never has.
-
-    Args:
-        spec: of the tool.
-        rules: of the tool.
-        attempts: how many were made.
-    """
+    """Tell whether a body that may be run again has attempts left; one whose effect is `once` never has."""
     if spec is None or spec.effect == "once" or rules.retries is None:
         return False
     return attempts < rules.retries.attempts_max

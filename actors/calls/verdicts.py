@@ -29,13 +29,7 @@ MESSAGE_CHARACTERS_MAX = 2_000
 
 
 class AnswerRules:
-    """What one agent's answers must be.
-
-    Args:
-        tools: of this process.
-        policy: judges the calls of an answer; None = the tools alone say which may run.
-        output_check: says of a final answer's text why it cannot be used, or None; None = any can.
-    """
+    """What one agent's answers must be."""
 
     def __init__(self, tools: ToolRunner, policy: Policy | None, output_check: OutputCheck | None) -> None:
         self._tools = tools
@@ -45,14 +39,7 @@ class AnswerRules:
     async def answer(
         self, response: ModelResponse, where: HookContext, tools: Sequence[ToolSpec], offered: Sequence[ToolSpec]
     ) -> Answer:
-        """Return what is recorded of a response, large blocks spilled to payloads.
-
-        Args:
-            response: checked.
-            where: whose answer it is; its run is known.
-            tools: that are configured.
-            offered: those of them that the model was offered.
-        """
+        """Return what is recorded of a response, large blocks spilled to payloads."""
         assert where.run is not None
         return await policy_verdicts(
             recorded_answer(response, self._check),

@@ -206,17 +206,11 @@ class ActorCell(Mailbox[CellSystem]):
         self._schedule()
 
     def _continue_in_task(self, first: Work | None = None, reply: Reply | None = None) -> None:
-        """Let a task do what comes first and has to wait, and go on with the mailbox from there."""
         system = self.system
         self._task = system.loop.create_task(self._run(first, reply), name=self.address, context=system.context.copy())
 
     async def _run(self, first: Work | None, reply: Reply | None) -> None:
-        """Handle messages until none is left; what has to wait does so here.
-
-        Args:
-            first: what is left to do for a message that was already taken.
-            reply: where the answer to that message goes.
-        """
+        """Handle messages until none is left; what has to wait does so here."""
         try:
             if first is not None:
                 await first
@@ -246,7 +240,6 @@ class ActorCell(Mailbox[CellSystem]):
         self._rest()
 
     async def _take_special(self, message: object, reply: Reply | None) -> None:
-        """Take a message that does not simply go to `on_receive`."""
         if reply is not None and reply.withdrawn:
             return
         if message is STOP:
@@ -276,7 +269,6 @@ class ActorCell(Mailbox[CellSystem]):
         return await result if isinstance(result, CoroutineType) else result
 
     def _handled(self, handler: Coroutine[Any, Any, object], actor: Actor) -> Coroutine[Any, Any, object]:
-        """Return what awaits a message's handler, for as long as it may take."""
         limit_s = actor.handler_timeout_s
         return self._wait(handler) if limit_s is None else self._wait_for(handler, limit_s)
 
@@ -414,7 +406,6 @@ class ActorCell(Mailbox[CellSystem]):
         self.abandon(reason)
 
     def abandon(self, reason: str) -> None:
-        """Give this life of the address up, whatever it is doing."""
         if self._dependents is not None:
             self._dependents.cancel_tasks()
         if self._task is not None and self._task is not asyncio.current_task():
@@ -440,7 +431,6 @@ class ActorCell(Mailbox[CellSystem]):
             self.actor = actor
 
     async def _start_for(self, reply: Reply | None) -> None:
-        """Start for a caller who waits, and who gets the error if it fails."""
         try:
             await self._begin()
         except BaseException as raised:
@@ -484,7 +474,6 @@ class ActorCell(Mailbox[CellSystem]):
             reply.settle(True)
 
     def _close(self, reason: str) -> None:
-        """End this life of the address: what is queued goes to the next life, or is answered."""
         if self.closed:
             return
         self.open = False
@@ -513,11 +502,9 @@ class ActorCell(Mailbox[CellSystem]):
     async def start_child(
         self, factory: Callable[..., Actor], args: tuple[Any, ...], kwargs: dict[str, Any], address: str | None
     ) -> ActorRef:
-        """Start an actor that stops before this one does; for `Actor.start_child`."""
         return await self.system.start_under(self, factory, args, kwargs, address)
 
     async def _end_dependents(self, *, now: bool) -> None:
-        """Stop the children, then cancel the background work; return when all of it has ended."""
         if self._dependents is not None:
             if self._dependents.children:
                 await self._wait(self._dependents.stop_children(now=now), interruptible=False)

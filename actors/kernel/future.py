@@ -246,7 +246,6 @@ class _Derived(ActorFuture[T]):
     __iter__ = __await__
 
     def _fill(self, values: list[Any]) -> None:
-        """Compute the outcome, unless another thread does so already."""
         with _settling:
             begun, self._begun = self._begun, True
         if begun:

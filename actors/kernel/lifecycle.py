@@ -53,7 +53,6 @@ class Dependents:
         self._tasks: dict[asyncio.Task[Any], None] = {}
 
     def spawn(self, work: Coroutine[Any, Any, R], name: str) -> asyncio.Task[R]:
-        """Run `work` as a task; its error, if any, is reported."""
         system = self._system
         task = system.loop.create_task(_contained(work), name=f"{self._address} {name}", context=system.context.copy())
         self._tasks[task] = None
@@ -62,16 +61,13 @@ class Dependents:
         return task
 
     def busy(self) -> bool:
-        """Return whether there are children or background work now."""
         return bool(self.children or self._tasks)
 
     def cancel_tasks(self) -> None:
-        """Cancel the background work without waiting for its end."""
         for task in self._tasks:
             task.cancel()
 
     async def end_tasks(self) -> None:
-        """Cancel the background work, and return when all of it has ended."""
         while self._tasks:
             self.cancel_tasks()
             for task in list(self._tasks):
@@ -103,13 +99,7 @@ async def _contained(work: Coroutine[Any, Any, R]) -> R:
 
 
 class Passivation:
-    """The idle actors of one system that may be let go, longest idle first.
-
-    Args:
-        clock: what idle time is measured on.
-        after_s: seconds at rest after which an actor is let go; None = never for that reason.
-        live_max: most actors that live before idle ones are let go; None = any number.
-    """
+    """The idle actors of one system that may be let go, longest idle first."""
 
     def __init__(self, clock: Clock, after_s: float | None, live_max: int | None) -> None:
         self._clock = clock
@@ -130,7 +120,6 @@ class Passivation:
             self._timer = self._clock.call_later(self._after_s, self._look)
 
     def woken(self, cell: Child) -> None:
-        """Note that an actor, at rest or not, has something to do, or is over."""
         self._idle.pop(cell, None)
 
     def make_room(self, live: int) -> None:
@@ -139,7 +128,6 @@ class Passivation:
             self._let_go(next(iter(self._idle)))
 
     def end(self) -> None:
-        """Let nobody go any more."""
         self._idle.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -152,7 +140,6 @@ class Passivation:
         cell.passivate()
 
     def _look(self) -> None:
-        """Let those go whose time is over, and look again when that of the next one is."""
         self._timer = None
         if self._after_s is None:
             return

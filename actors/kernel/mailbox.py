@@ -103,7 +103,6 @@ class Mailbox(Generic[S]):
         return len(queue) if queue is not None else 0
 
     def has_messages(self) -> bool:
-        """Return whether messages of users wait."""
         return any(type(message) is not Signal for message, _ in self._queue or ())
 
     def _schedule(self) -> None:
@@ -121,7 +120,6 @@ class Mailbox(Generic[S]):
         heir.capacity = capacity
 
     def _refuse_messages(self, reason: str) -> None:
-        """Answer users' messages with ActorStopped; signals stay."""
         for _ in range(len(self._queue or ())):
             assert self._queue is not None
             message, reply = self._queue.popleft()
@@ -150,7 +148,6 @@ class LoopDoor:
     """The way into one event loop, for any thread."""
 
     def __init__(self, loop: AbstractEventLoop, context: Context) -> None:
-        """Lead into `loop`; what enters runs with `context`."""
         self._loop = loop
         self._context = context
         self._entered: deque[Callable[[], None]] = deque()

@@ -194,7 +194,6 @@ class _ThreadReply(Reply):
             super().set_exception(exc_info)
 
     def settle_stopped(self) -> None:
-        """Say that the actor stopped and will not answer, if it has not."""
         reason = "this thread actor stopped before it answered; whether the message had an effect is unknown"
         self.settle(error=ActorStopped(self.address, reason))
 
@@ -241,8 +240,6 @@ class _Overtaken(pykka.Future[None]):
 
 
 class _BridgedRef(pykka.ActorRef[Any]):
-    """What a proxy on the loop sends its messages through."""
-
     def __init__(self, bridge: ThreadActorBridge, thread_actor: pykka.ActorRef[Any]) -> None:
         self._bridge = bridge
         self._actor_weakref = thread_actor._actor_weakref  # pyright: ignore[reportPrivateUsage]

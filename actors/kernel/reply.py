@@ -44,7 +44,6 @@ class Handling:
         self.cell = cell
 
     def active(self) -> bool:
-        """Return whether the handler has not returned yet."""
         return self.cell.handling is self
 
     def wait_for(self, reply: "Reply") -> None:
@@ -65,7 +64,6 @@ class Handling:
         self.awaited[reply] = None
 
     def stop_waiting(self, reply: "Reply") -> None:
-        """Note that the handler no longer waits for `reply`."""
         if self.awaited is not None:
             self.awaited.pop(reply, None)
 
@@ -104,7 +102,6 @@ class Reply(ActorFuture[Any]):
     deadline_s = math.inf
 
     def __init__(self, loop: AbstractEventLoop, address: str) -> None:
-        """Make a reply that is still to come from `address`."""
         self._loop = loop
         self.address = address
 
@@ -116,11 +113,9 @@ class Reply(ActorFuture[Any]):
         return super().settle(value, error)
 
     def set(self, value: Any = None) -> None:
-        """Set the value; one that comes too late is dropped, as nobody waits for it any more."""
         self.settle(value)
 
     def set_exception(self, exc_info: ExcInfo | None = None) -> None:
-        """Set an error; one that comes too late is dropped."""
         if not self._ready:
             with contextlib.suppress(queue.Full):  # settled in another thread meanwhile
                 super().set_exception(exc_info)

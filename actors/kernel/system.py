@@ -53,11 +53,7 @@ async def ended_without_fail(end: "asyncio.Task[R]", hurry: Callable[[], object]
 
 
 async def stop_all(cells: Mapping[str, ActorCell], clock: Clock, grace_s: float) -> None:
-    """Stop the actors of a system; return when all have stopped, or `STOP_NOW_WAIT_S` after the grace period.
-
-    Args:
-        cells: the live ones, by address; those that stop leave it.
-    """
+    """Stop the actors of a system; return when all have stopped, or `STOP_NOW_WAIT_S` after the grace period."""
     if not await _ends_within(grace_s, clock, _stop_in_order(cells)):
         await _ends_within(STOP_NOW_WAIT_S, clock, _stop_now(cells))
 
@@ -78,7 +74,6 @@ async def _stop_now(cells: Mapping[str, ActorCell]) -> None:
 
 
 async def _ends_within(seconds: float, clock: Clock, work: Coroutine[Any, Any, None]) -> bool:
-    """Run `work`, and return whether it ended within so many seconds; otherwise it is cancelled."""
     task = asyncio.get_running_loop().create_task(work, name="closing actors")
     over = asyncio.Event()
     timer = clock.call_later(seconds, over.set)
