@@ -118,9 +118,9 @@ if TYPE_CHECKING:
     from refold.sessions.outcome import RunError as RunError
     from refold.sessions.outcome import RunResult as RunResult
     from refold.sessions.outcome import Spent as Spent
+    from refold.sessions.outcome import TurnResult as TurnResult
     from refold.sessions.reads import AwaitedApproval as AwaitedApproval
     from refold.sessions.reads import SessionMetadata as SessionMetadata
-    from refold.sessions.run_handle import TurnResult as TurnResult
     from refold.sessions.session import Session as Session
     from refold.sessions.stream import RunStream as RunStream
     from refold.sessions.turn_checkpoints import step_key as step_key
@@ -183,9 +183,8 @@ else:
                 "connect ConnectedSession Connection SyncConnectedSession SyncConnection Unfinished"
             ),
             "refold.sessions.checkpoint": "Checkpoint load_checkpoint",
-            "refold.sessions.outcome": "Cancelled Completed Failed Outcome RunError RunResult Spent",
+            "refold.sessions.outcome": "Cancelled Completed Failed Outcome RunError RunResult Spent TurnResult",
             "refold.sessions.reads": "AwaitedApproval SessionMetadata",
-            "refold.sessions.run_handle": "TurnResult",
             "refold.sessions.session": "Session",
             "refold.sessions.stream": "RunStream",
             "refold.sessions.turn_checkpoints": "step_key step_versions",

@@ -24,7 +24,7 @@ from refold.events.session.commands import CancelRun, RecordCallWaiting, SendInp
 from refold.events.session.core import SESSION_KIND
 from refold.sessions.access import SessionAccess, input_content
 from refold.sessions.outcome import Cancelled, Failed, RunResult
-from refold.sessions.run_handle import Sent
+from refold.sessions.run_handle import RunHandle
 
 log = logging.getLogger("refold.subagent")
 
@@ -151,9 +151,9 @@ class SubagentRuns:
             # The input may be in the log though that was not told; its key will tell.
             command = SendInput(content=content, key=calling.call, cancelled=cancel.cancelled)
             try:
-                sent = Sent(access, command, payloads, cancel)
-                await sent.over()
-                return sent.result()
+                handle = RunHandle(access, command, payloads, cancel)
+                await handle.done()
+                return handle.result()
             except ActorStopped as error:
                 if not shared.is_closing():
                     text = f"The session {access.session} of the agent {agent} has failed for good: {error}"

@@ -19,7 +19,8 @@ from refold.events.session.state import SessionState, calls_awaiting_approval, r
 from refold.inspection.log_reading import EVENTS_PER_PAGE, opened
 from refold.inspection.session_view import status_of
 from refold.publishing.event_bus import cancelled_in_queue
-from refold.sessions.outcome import RunResult, result_of
+from refold.sessions.outcome import RunResult
+from refold.sessions.run_handle import result_of
 from refold.stores.sqlite.ownership import log_owner
 
 POLL_S: Final = 0.1

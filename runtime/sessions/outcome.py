@@ -1,17 +1,16 @@
-"""How a run ended, as its caller sees it."""
+"""What a caller is told of a run: how it ended, what one turn did, and what model calls took."""
 
 from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from refold.events.core.content import StoredBlock, TextBlock
+from refold.events.core.content import ToolResultBlock, ToolUseBlock, text_of, tool_uses
 from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import RunId
 from refold.events.model.messages import StopReason, Usage
-from refold.events.model.payloads import restore
-from refold.events.session.state import FinishedRun
+from refold.events.session.events import ModelInterrupted, ModelResponded, ToolCallCompleted, ToolCallFailed
+from refold.publishing.notifications import Recorded
 from refold.sessions.structured_output import parsed_output
-from refold.stores.event_store import EventStore
 
 T = TypeVar("T")
 
@@ -38,7 +37,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """Somebody cancelled the run."""
+    """The run was cancelled."""
 
 
 Outcome: TypeAlias = Completed | Failed | Cancelled
@@ -80,36 +79,37 @@ class Spent(msgspec.Struct, frozen=True, kw_only=True):
     """As far as `AgentConfig.prices` says; 0 where it says nothing."""
 
 
-async def result_of(finished: FinishedRun, store: EventStore) -> RunResult:
-    """Return what a caller is told of a finished run; large text is read from the payloads.
+class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What one turn came to."""
 
-    Raises:
-        LogFormatError: a payload is missing or damaged.
-        PersistenceError: the log cannot be read.
-    """
-    stored = [block.hash for block in finished.final if isinstance(block, StoredBlock)]
-    payloads = await store.read_payloads(stored) if stored else {}
-    blocks = [restore(block, payloads) if isinstance(block, StoredBlock) else block for block in finished.final]
-    outcome: Outcome
-    match finished.outcome:
-        case "completed":
-            outcome = Completed()
-        case "cancelled":
-            outcome = Cancelled()
-        case "failed":
-            outcome = Failed(error=RunError(kind=finished.kind or "agent_loop", message=finished.message))
-    return RunResult(
-        run=finished.run,
-        outcome=outcome,
-        text="".join(block.text for block in blocks if isinstance(block, TextBlock)),
-        usage=finished.usage,
-        cost=finished.cost,
-        turns=finished.turns,
-        stop_reason=_stop_reason(finished),
-    )
+    run: RunId
+    events: tuple[Recorded, ...]
+    """What happened in it, oldest first."""
+    result: RunResult | None
+    """How the run ended, if it has; None = its next turn waits for `Session.next_turn`."""
 
+    @property
+    def text(self) -> str:
+        """What the model said in the turn; a text of more than 64 KiB is in `Session.history` only."""
+        return "".join(text_of(item.event.content) for item in self.events if isinstance(item.event, ModelResponded))
 
-def _stop_reason(finished: FinishedRun) -> StopReason | None:
-    """Return why the last answer of a run stopped; the state says `end_turn`, too, where there was no answer."""
-    has_answered = finished.outcome == "completed" or finished.kind == "empty_answers"
-    return finished.stop_reason if has_answered or finished.stop_reason != "end_turn" else None
+    @property
+    def usage(self) -> Usage:
+        """The tokens of the turn's model call, interrupted attempts of it included."""
+        answers = (item.event for item in self.events if isinstance(item.event, ModelResponded | ModelInterrupted))
+        return sum((answer.usage for answer in answers), Usage())
+
+    @property
+    def calls(self) -> list[tuple[ToolUseBlock, ToolResultBlock]]:
+        """The tool calls that were answered in the turn, with their results, in the order of the calls."""
+        results: dict[str, ToolResultBlock] = {}
+        for item in self.events:
+            event = item.event
+            if isinstance(event, ToolCallCompleted):
+                results[event.call] = ToolResultBlock(tool_use_id=event.call, content=event.content)
+            elif isinstance(event, ToolCallFailed):
+                results[event.call] = ToolResultBlock(
+                    tool_use_id=event.call, content=event.content, is_error=True, kind=event.kind
+                )
+        answers = (item.event for item in self.events if isinstance(item.event, ModelResponded))
+        return [(use, results[use.id]) for answer in answers for use in tool_uses(answer.content) if use.id in results]

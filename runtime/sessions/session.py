@@ -3,24 +3,31 @@
 A `Session` is a light handle on an address: make as many as you like. What is known lies in the log.
 """
 
+import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import datetime
 
+from refold.actors.agent.session import PerformedInRun
 from refold.actors.agent.subsession import children_prefix, parent_of
 from refold.actors.calls.conversation import own_copy
+from refold.actors.calls.tool_context import require_other_session
 from refold.actors.calls.validation import checked_messages
 from refold.actors.cancellation import CancellationToken
+from refold.actors.effects import Performed
 from refold.context import RuntimeContext
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Message
+from refold.events.core.errors import ConfigError
 from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, kind_and_identifier, stream_name
 from refold.events.model.payloads import all_restored, spill, stored_hashes
 from refold.events.session.commands import (
+    AllowTurn,
     CancelRun,
     ClearHistory,
     DecideApproval,
     ImportHistory,
     ResumeRun,
+    SendInput,
 )
 from refold.events.session.core import SESSION_KIND
 from refold.events.session.events import SessionEvent, recorded_reason
@@ -30,11 +37,19 @@ from refold.events.views.steps import Step
 from refold.metrics.reading import read_steps, read_stream_statistics
 from refold.publishing.notifications import Recorded
 from refold.publishing.subscription import CAPACITY, Subscription
-from refold.sessions.access import Input, SessionAccess, checked_flag, checked_key, checked_name
+from refold.sessions.access import (
+    Input,
+    SessionAccess,
+    checked_flag,
+    checked_key,
+    checked_name,
+    checked_time,
+    input_content,
+)
 from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
-from refold.sessions.outcome import RunResult, Spent
+from refold.sessions.outcome import RunResult, Spent, TurnResult
 from refold.sessions.reads import AwaitedApproval, SessionMetadata, approvals_in, metadata_in, waiting_below
-from refold.sessions.run_handle import TurnResult, remind, send, step
+from refold.sessions.run_handle import RunHandle, RunWatcher, begin
 from refold.sessions.stream import RunStream
 from refold.stores.values.backend import PersistenceBackend
 
@@ -84,7 +99,28 @@ class Session:
             ActorStopped: the runtime closed before the run ended; it goes on at the next start.
             AskCycle: a tool of this session sends to it, and would wait for itself.
         """
-        return await send(self._access, content, cancel=cancel, key=key, on_event=on_event, at=at, now=now)
+        access = self._access
+        if on_event is None:
+            handle = begin(access, content, cancel=cancel, key=key, at=at, now=now)
+            await handle.done()
+            return handle.result()
+        if inspect.iscoroutinefunction(on_event):
+            raise ConfigError("on_event must be a plain function that returns quickly, not an async one")
+        watcher = RunWatcher(on_event)
+
+        def watch(run: RunId, performed: Performed) -> None:
+            watcher.watch(run, lambda: access.cancel_surely(CancelRun(run=run, reason="on_event raised")))
+
+        handle = begin(access, content, cancel=cancel, key=key, on_performed=watch, at=at, now=now)
+        unsubscribe = self._context.event_bus.subscribe(watcher.see, self.id)
+        try:
+            await handle.done()
+        finally:
+            unsubscribe()
+        result = handle.result()
+        if watcher.failure is not None:
+            raise watcher.failure
+        return result
 
     async def remind(self, content: Input, *, at: datetime, key: str | None = None) -> RunId:
         """Accept an input for a later time and return its run as soon as that is durable.
@@ -102,13 +138,17 @@ class Session:
             CommandRejected: the input is empty or cannot be recorded, or the key was used for something else.
             PersistenceError: the input could not be recorded.
         """
-        return await remind(self._access, content, at=at, key=key)
+        blocks, payloads = input_content(content)
+        command = SendInput(content=blocks, key=checked_key(key), due_at=checked_time(at))
+        performed = await self._access.ask(command, payloads)
+        assert isinstance(performed, PerformedInRun)
+        return performed.run
 
-    async def step(self, content: Input | None = None, *, key: str | None = None) -> TurnResult:
+    async def next_turn(self, content: Input | None = None, *, key: str | None = None) -> TurnResult:
         """Take one turn, a model call and the tool calls that it asks for, and return.
 
         With an input, the first turn of its run; without, the next one of the run under way, which was begun by
-        `step`. `resume` lets such a run go on to its end. Cancelling the task that awaits this cancels the run.
+        this method. `resume` lets such a run go on to its end. Cancelling the task that awaits this cancels the run.
 
         Args:
             content: text or blocks; None = go on with the run under way.
@@ -119,7 +159,31 @@ class Session:
             CommandRejected: as `send`; or no run waits for its next turn.
             PersistenceError: it could not be recorded.
         """
-        return await step(self._access, content, key)
+        access = self._access
+        if content is None and key is not None:
+            raise ConfigError("a key of step is that of its input; give an input too, or no key")
+        seen: list[Recorded] = []
+        watcher = RunWatcher(seen.append)
+
+        def watch(run: RunId, performed: Performed) -> None:
+            watcher.watch(run, lambda: access.cancel_surely(CancelRun(run=run)))
+
+        unsubscribe = self._context.event_bus.subscribe(watcher.see, self.id)
+        try:
+            if content is not None:
+                handle = begin(access, content, cancel=None, key=key, on_performed=watch, stepwise=True)
+            else:
+                require_other_session(self._context.system, self.id)
+                self._context.require_open()
+                handle = RunHandle(access, AllowTurn(), {}, None, watch, stepwise=True)
+            await handle.done()
+        finally:
+            unsubscribe()
+        ended = handle.turn_result()
+        assert handle.run is not None
+        return TurnResult(run=handle.run, events=tuple(seen), result=ended if isinstance(ended, RunResult) else None)
+
+    step = next_turn
 
     def stream(self, content: Input, *, cancel: CancellationToken | None = None, key: str | None = None) -> RunStream:
         """Send an input and return an async iterator of what happens in its run, as it happens.
@@ -192,7 +256,7 @@ class Session:
         )
 
     async def approvals(self, *, below: bool = True) -> list[AwaitedApproval]:
-        """Return the calls that wait for somebody's decision now, in order; also after a restart.
+        """Return the calls that wait for a person's decision now, in order; also after a restart.
 
         Args:
             below: also those that its children wait for, and theirs, behind its own; each says whose it is.

@@ -20,7 +20,7 @@ from refold.publishing.notifications import Missed, Progressed, Published, Recor
 from refold.publishing.subscription import Subscription
 from refold.sessions.access import Input, SessionAccess
 from refold.sessions.outcome import RunResult
-from refold.sessions.run_handle import RunEvents, Sent, begin
+from refold.sessions.run_handle import RunEvents, RunHandle, begin
 
 
 class RunStream:
@@ -38,7 +38,7 @@ class RunStream:
         self._key = key
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscription: Subscription | None = None
-        self._sent: Sent | None = None
+        self._handle: RunHandle | None = None
         self._events: RunEvents | None = None
         self._seen = 0
         """Version of the last event that was looked at."""
@@ -49,7 +49,7 @@ class RunStream:
     @property
     def run(self) -> RunId | None:
         """The run, once its input is durable; None before."""
-        return self._sent.run if self._sent is not None else None
+        return self._handle.run if self._handle is not None else None
 
     @property
     def result(self) -> RunResult:
@@ -58,12 +58,12 @@ class RunStream:
         Raises:
             ConfigError: the run has not ended, or how it ended is not known here.
         """
-        if not self._over or self._sent is None or not self._sent.done:
+        if not self._over or self._handle is None or not self._handle.is_done:
             raise ConfigError("the run has not ended yet; read its stream to the end first, then its result")
-        failure = self._sent.failure()
+        failure = self._handle.exception()
         if failure is not None:
             raise ConfigError(f"the stream ended without a result: {failure!r}") from failure
-        return self._sent.result()
+        return self._handle.result()
 
     def __aiter__(self) -> Self:
         return self
@@ -77,9 +77,9 @@ class RunStream:
         if self._over:
             raise StopAsyncIteration
         try:
-            subscription, sent = self._begin()
-            if sent.run is None:
-                await sent.begun()
+            subscription, handle = self._begin()
+            if handle.run is None:
+                await handle.accepted()
             while not self._has_seen_the_end():
                 item = await subscription.take(self._has_all)
                 if item is None:
@@ -93,7 +93,7 @@ class RunStream:
             raise StopAsyncIteration
         self._over = True
         subscription.close()
-        sent.result()
+        handle.result()
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
@@ -102,10 +102,10 @@ class RunStream:
         Another caller with the same key keeps the run going. A log that refuses holds nobody longer than twice the
         cancel grace.
         """
-        sent = self._leave()
-        if sent is not None:
-            sent.give_up()
-            await sent.over()
+        handle = self._leave()
+        if handle is not None:
+            handle.abandon()
+            await handle.done()
 
     async def __aenter__(self) -> Self:
         if not self._over:
@@ -118,22 +118,22 @@ class RunStream:
         await self.aclose()
 
     def __del__(self) -> None:
-        sent = self._leave()
-        if sent is None or self._loop is None:
+        handle = self._leave()
+        if handle is None or self._loop is None:
             return
         with suppress(RuntimeError):  # The loop is closed: nothing goes on there.
-            self._loop.call_soon_threadsafe(sent.give_up)
+            self._loop.call_soon_threadsafe(handle.abandon)
 
-    def _leave(self) -> Sent | None:
+    def _leave(self) -> RunHandle | None:
         """Let go of everything, and return what is still under way."""
         over, self._over = self._over, True
         if self._subscription is not None:
             self._subscription.close()
-        return self._sent if not over and self._sent is not None and not self._sent.done else None
+        return self._handle if not over and self._handle is not None and not self._handle.is_done else None
 
-    def _begin(self) -> tuple[Subscription, Sent]:
-        if self._subscription is not None and self._sent is not None:
-            return self._subscription, self._sent
+    def _begin(self) -> tuple[Subscription, RunHandle]:
+        if self._subscription is not None and self._handle is not None:
+            return self._subscription, self._handle
         context = self._access.context
         context.require_open()
         self._loop = asyncio.get_running_loop()
@@ -143,24 +143,24 @@ class RunStream:
             subscription.wants = lambda item: not isinstance(item, Streamed) or item.run == run
             subscription.go_back(done.version - 1)
 
-        sent = begin(self._access, self._content, cancel=self._cancel, key=self._key, on_performed=performed)
-        sent.call_when_done(lambda: subscription.expect(sent.ended_at or 0))
-        self._subscription, self._sent = subscription, sent
-        return subscription, sent
+        handle = begin(self._access, self._content, cancel=self._cancel, key=self._key, on_performed=performed)
+        handle.call_when_done(lambda: subscription.expect(handle.ended_at or 0))
+        self._subscription, self._handle = subscription, handle
+        return subscription, handle
 
     def _has_seen_the_end(self) -> bool:
-        sent = self._sent
-        return sent is not None and sent.done and sent.ended_at is not None and self._seen >= sent.ended_at
+        handle = self._handle
+        return handle is not None and handle.is_done and handle.ended_at is not None and self._seen >= handle.ended_at
 
     def _has_all(self) -> bool:
         """Tell whether nothing more will come: the run's last event was seen, or how it goes on is lost to us."""
-        assert self._sent is not None
-        return self._has_seen_the_end() or (self._sent.done and self._sent.ended_at is None)
+        assert self._handle is not None
+        return self._has_seen_the_end() or (self._handle.is_done and self._handle.ended_at is None)
 
     def _shows(self, item: Published) -> bool:
         """Tell whether an item is about the run, and not about what comes before or after it."""
-        assert self._sent is not None
-        run = self._sent.run
+        assert self._handle is not None
+        run = self._handle.run
         if run is None or self._ended:
             return False
         match item:

@@ -195,7 +195,8 @@ class SyncSession:
 
     send = blocking(Session.send)
     remind = blocking(Session.remind)
-    step = blocking(Session.step)
+    next_turn = blocking(Session.next_turn)
+    step = next_turn
     cancel = blocking(Session.cancel)
     decide = blocking(Session.decide)
     approvals = blocking(Session.approvals)

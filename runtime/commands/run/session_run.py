@@ -36,7 +36,8 @@ from refold.publishing.event_bus import Follower
 from refold.publishing.notifications import Recorded
 from refold.publishing.subscription import Subscription
 from refold.remote.owner import InboxReader
-from refold.sessions.outcome import Cancelled, RunResult, result_of
+from refold.sessions.outcome import Cancelled, RunResult
+from refold.sessions.run_handle import result_of
 from refold.sessions.session import Session
 from refold.stores.sqlite.file import absolute
 
