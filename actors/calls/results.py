@@ -1,12 +1,10 @@
-"""What a tool returned or raised, as the content of a result.
-
-How much of a tool's result a model is shown: the rule for results that are too long for it.
+"""What a tool returned or raised, as the content of a result, and how much of it a model is shown.
 
 The texts of a result may have `limit` UTF-8 bytes together. If they have more, each gets an equal share, and one that
 is longer than its share is cut: the model sees the first two thirds of the share and the last third, whole characters
 only, and between them a line that says how many bytes are left out and under which hash the log keeps the whole text.
-So what was cut is text, whatever it was before; half a JSON value never looks like one. An image is never cut; one of
-more than `IMAGE_BYTES_MAX` bytes is refused, and the model is told so.
+So what was cut is text; half a JSON value never looks like one. An image is never cut; one of more than
+`IMAGE_BYTES_MAX` bytes is refused, and the model is told so.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,9 @@
-"""An answer as a stream, whatever the provider: one that cannot stream gives its whole answer as the only item.
+"""The answer of a provider as a stream, and the evidence of what came of it, should the whole answer never come.
 
-The rule protected here: who consumes a stream closes it, also one that was left early, and a provider that gives
-something else than a stream fails the call in words and leaves no coroutine behind.
-
-What has come of an answer that is streamed: the evidence of it, should the whole answer never come.
-
-The rules: text, reasoning and calls are kept in the order in which they began; what is kept is bounded, whatever a
-provider sends; and nothing here can be mistaken for a call that was made.
+A provider that cannot stream gives its whole answer as the only item. The rules: the consumer of a stream closes it,
+also one that it left early; a provider that gives no stream fails the call in words and leaves no coroutine behind.
+Evidence keeps text, reasoning and calls in the order in which they began; it is bounded, and nothing in it can be
+mistaken for a call that was made.
 """
 
 import inspect

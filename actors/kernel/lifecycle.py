@@ -1,14 +1,10 @@
-"""What lives and ends with an instance of an actor: its children, and the work it runs beside its mailbox.
+"""What lives and ends with an instance of an actor (children, background work), and when idle actors are let go.
 
-The rules protected here: everything is held strongly, in the order it was started; no error of background work is
-lost; when the instance stops or restarts, all of it has ended before anything else happens.
-
-Letting idle actors go, so that what lies in memory is what is busy and not what exists.
-
-Read `refold.actors.kernel.cell` first. An actor that `may_passivate` is stopped when it has been idle for a while, or
-when more actors live than may and it has been idle longest; its address stays, and the next message there makes a new
-instance. The rules protected here: only an actor at rest is let go, in the order in which they came to rest; and while
-nothing is idle there is no timer.
+Read `refold.actors.kernel.cell` first. The rules: everything is held strongly, in the order it was started; no error of
+background work is lost; and when the instance stops or restarts, all of it has ended before anything else happens.
+An actor that `may_passivate` is stopped when it has been idle for a while, or when more actors live than may and it has
+been idle longest. Its address stays, and the next message there makes a new instance. Only an actor at rest is let
+go, and while nothing is idle there is no timer.
 """
 
 import asyncio

@@ -1,13 +1,9 @@
-"""The queue of one address: what waits for its actor, in order of arrival.
+"""The queue of one address, which holds what waits for its actor, and the queue by which other threads reach a loop.
 
-Read by `refold.actors.kernel.cell`, which handles what lies here. The rules protected here: an idle mailbox has no
-queue and nothing scheduled; a full one refuses what comes last, and its sender is told; whatever else leaves
-unhandled is answered, or set aside if nobody asked.
-
-How other threads reach a loop: one queue, and one wake-up per burst.
-
-Waking a loop from outside costs a system call. Whoever finds the loop not yet woken wakes it; everybody else only
-adds to the queue. The rule protected here: what entered before a wake-up is run by it, in order of entering.
+`refold.actors.kernel.cell` handles what lies in a mailbox. The rules: an idle mailbox has no queue and nothing
+scheduled; a full one refuses what comes last, and its sender is told; what leaves a mailbox unhandled is answered, or
+parked if nobody asked. To wake a loop from outside costs a system call, so the first thread to enter something wakes
+the loop, and the others only add to the queue; a wake-up runs what entered before it, in order of entering.
 """
 
 from asyncio import AbstractEventLoop
@@ -144,8 +140,8 @@ class Mailbox(Generic[S]):
             self.system.set_aside(self.address, message, reason)
 
 
-class LoopDoor:
-    """The way into one event loop, for any thread."""
+class CrossThreadQueue:
+    """What any thread enters, for one event loop to run."""
 
     def __init__(self, loop: AbstractEventLoop, context: Context) -> None:
         self._loop = loop

@@ -1,13 +1,10 @@
-"""The actor system: the directory of addresses, and the door through which other threads come in.
+"""The actor system: the directory of addresses, the way in for other threads, and the end of all actors, in order.
 
 Read `refold.actors.kernel.actor` first, and `refold.actors.kernel.cell` for what happens to a message after delivery.
 One system runs on one event loop, that in which it was made; any number of systems live side by side, and nothing is
-global. The rules protected here: the system holds every live actor strongly; cells are touched on the loop's thread
-only, other threads' messages come through one queue that wakes the loop once per burst.
-
-The end of an actor system: in order, within a time, whatever the actors do.
-
-The rule protected here: closing never hangs. What does not end is named, and nobody who waits for it waits on.
+global. The rules: the system holds every live actor strongly; only the loop's thread touches cells, and messages of
+other threads come through one queue that wakes the loop once per burst; and closing never hangs: it names what does
+not end, and nobody who waits for that waits on.
 """
 
 import asyncio
@@ -25,7 +22,7 @@ from refold.actors.kernel.cell import ActorCell
 from refold.actors.kernel.clock import Clock, SystemClock
 from refold.actors.kernel.errors import ActorStopped, WouldDeadlock
 from refold.actors.kernel.lifecycle import Passivation
-from refold.actors.kernel.mailbox import START, LoopDoor, is_vital
+from refold.actors.kernel.mailbox import START, CrossThreadQueue, is_vital
 from refold.actors.kernel.pykka_bridge import ThreadActorBridge
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.reply import OpenAsks, Reply, current_handling
@@ -152,7 +149,7 @@ class ActorSystem:
         self.context.run(current_handling.set, None)
         self.mailbox_capacity = mailbox_capacity
         self.passivation = Passivation(self.clock, passivate_after_s, live_max)
-        self._door = LoopDoor(self.loop, self.context)
+        self._from_threads = CrossThreadQueue(self.loop, self.context)
         self._ask_timeout_s = ask_timeout_s
         self._close_grace_s = close_grace_s
         self._open_asks = OpenAsks(self.clock)
@@ -360,7 +357,7 @@ class ActorSystem:
         address = ref.address
         reason = self.unreachable_because(address)
         error = ActorStopped(address, reason) if reason is not None else self._count_posted(address, message)
-        if error is None and not self._door.enter(lambda: self._deliver_posted(ref, message, reply, timeout_s)):
+        if error is None and not self._from_threads.enter(lambda: self._deliver_posted(ref, message, reply, timeout_s)):
             error = ActorStopped(address, "its event loop is closed")
         if error is not None:
             if reply is None:
@@ -369,7 +366,7 @@ class ActorSystem:
 
     def post_stop(self, address: str, reply: Reply, *, now: bool) -> None:
         """For refs and cells: stop an address from a thread that is not the loop's."""
-        if not self._door.enter(lambda: self.stop_address(address, reply, now=now)):
+        if not self._from_threads.enter(lambda: self.stop_address(address, reply, now=now)):
             reply.settle(False)
 
     def _count_posted(self, address: str, message: object) -> BackpressureShed | None:
