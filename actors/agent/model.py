@@ -20,7 +20,7 @@ from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider, SessionObserver, ToolRunner
 from refold.actors.calls.recall import Recalling
 from refold.actors.calls.request import OutgoingRequest, RequestMaker, WantedRequest
-from refold.actors.calls.streaming import PartialAnswer, answer_stream, can_stream, close_stream
+from refold.actors.calls.streaming import PartialResponse, answer_stream, can_stream, close_stream
 from refold.actors.calls.validation import checked_delta, checked_response
 from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, AnswerRules, OutputCheck, error_words
 from refold.actors.effects import CANCEL_GRACE_S, CancelEffect, EffectEnded, once_log_allows, tell_end
@@ -70,7 +70,7 @@ class _Calling:
         self.task: asyncio.Task[None] | None = None
         self.begun = False
         self.cancelled = False
-        self.partial = PartialAnswer()
+        self.partial = PartialResponse()
         self.paid = Usage()
         """Tokens of a summary that cannot be used."""
 

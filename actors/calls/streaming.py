@@ -99,7 +99,7 @@ class _Part:
         self.pieces: list[str] = []
 
 
-class PartialAnswer:
+class PartialResponse:
     """Gathers the deltas of one answer."""
 
     def __init__(self) -> None:

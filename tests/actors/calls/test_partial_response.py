@@ -2,7 +2,7 @@
 
 import pytest
 
-from refold.actors.calls.streaming import CHARACTERS_MAX, PartialAnswer
+from refold.actors.calls.streaming import CHARACTERS_MAX, PartialResponse
 from refold.events.core.codec import EVENT_BYTES_MAX
 from refold.events.core.content import StoredBlock, TextBlock, ThinkingBlock, ToolUseBlock
 from refold.events.core.ids import ToolCallId
@@ -14,7 +14,7 @@ from refold.events.session.normalise import MALFORMED_SHOWN, NAME_CHARACTERS_MAX
 
 
 def interruption(*deltas: Delta) -> RecordModelInterruption | None:
-    partial = PartialAnswer()
+    partial = PartialResponse()
     for delta in deltas:
         partial.add(delta)
     return partial.interruption(3, 17)[0]
@@ -78,7 +78,7 @@ def test_text_is_cleaned_once_it_is_whole() -> None:
 
 
 def test_large_text_is_a_payload() -> None:
-    partial = PartialAnswer()
+    partial = PartialResponse()
     partial.add(TextDelta("x" * 100_000))
     told, payloads = partial.interruption(1, 5)
     assert told is not None
@@ -90,7 +90,7 @@ def test_large_text_is_a_payload() -> None:
 @pytest.mark.parametrize("text", ["\x00", "\u20ac", '"', "\U0001f600"])
 @pytest.mark.parametrize("blocks", ["one", "many", "calls"])
 def test_whatever_comes_the_evidence_fits_into_one_event(text: str, blocks: str) -> None:
-    partial = PartialAnswer()
+    partial = PartialResponse()
     for place in range(30_000):
         match blocks:
             case "one":
