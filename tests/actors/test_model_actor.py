@@ -194,13 +194,23 @@ def said(text: str) -> ModelResponse:
     return ModelResponse(content=(TextBlock(text=text),))
 
 
+async def greet(request: ModelRequest) -> ModelResponse:
+    return said("hi")
+
+
+async def never(request: ModelRequest) -> ModelResponse:
+    await asyncio.Event().wait()
+    return said("unreachable")
+
+
+async def unasked(request: ModelRequest) -> ModelResponse:
+    raise AssertionError("asked")
+
+
 async def test_a_request_holds_prompt_and_history_and_its_answer_names_the_request(
     setups: Callable[..., Setup],
 ) -> None:
-    async def answer(request: ModelRequest) -> ModelResponse:
-        return said("hi")
-
-    provider = Answering(answer)
+    provider = Answering(greet)
     setup = setups(provider)
     await setup.start()
     (request,) = provider.requests
@@ -232,10 +242,6 @@ async def test_a_call_begun_twice_under_one_key_is_made_once_and_others_run_besi
 
 
 async def test_a_cancelled_call_ends_without_a_result(setups: Callable[..., Setup]) -> None:
-    async def never(request: ModelRequest) -> ModelResponse:
-        await asyncio.Event().wait()
-        return said("unreachable")
-
     setup = setups(Answering(never))
     await setup.start()
     await setup.cancel()
@@ -244,10 +250,7 @@ async def test_a_cancelled_call_ends_without_a_result(setups: Callable[..., Setu
 
 
 async def test_a_call_that_is_cancelled_before_it_begins_asks_nobody(setups: Callable[..., Setup]) -> None:
-    async def answer(request: ModelRequest) -> ModelResponse:
-        raise AssertionError("asked")
-
-    setup = setups(Answering(answer))
+    setup = setups(Answering(unasked))
     starting = asyncio.create_task(setup.start())
     await asyncio.sleep(0)
     await setup.cancel()
@@ -366,17 +369,14 @@ async def test_what_came_before_a_cancellation_is_evidence_and_large_text_a_payl
     assert (call.name, call.input, call.malformed_input) == ("pay", {}, '{"am')
 
 
-async def test_a_call_of_which_nothing_came_leaves_no_evidence(setups: Callable[..., Setup]) -> None:
-    setup = setups(Stalling(), streaming=True)
-    await setup.start()
-    await setup.cancel()
-    assert (setup.commands(), setup.evidence()) == ([None], [None])
-
-
-async def test_a_whole_answer_leaves_no_evidence(setups: Callable[..., Setup]) -> None:
-    setup = setups(Streaming(TextDelta("hi"), said("hi")), streaming=True)
-    await setup.start()
-    assert setup.evidence() == [None]
+async def test_neither_a_call_of_which_nothing_came_nor_a_whole_answer_leaves_evidence(
+    setups: Callable[..., Setup],
+) -> None:
+    nothing, whole = setups(Stalling(), streaming=True), setups(Streaming(TextDelta("hi"), said("hi")), streaming=True)
+    await nothing.start()
+    await nothing.cancel()
+    await whole.start()
+    assert (nothing.commands(), nothing.evidence(), whole.evidence()) == ([None], [None], [None])
 
 
 async def test_a_provider_that_streams_on_after_its_cancellation_is_read_no_further(
@@ -526,10 +526,7 @@ async def test_an_observer_that_fails_on_a_piece_disturbs_no_answer(
 
 
 async def test_a_prompt_that_is_missing_from_the_log_is_a_failure_that_names_it(setups: Callable[..., Setup]) -> None:
-    async def answer(request: ModelRequest) -> ModelResponse:
-        return said("hi")
-
-    setup = setups(Answering(answer))
+    setup = setups(Answering(greet))
     await setup.start(payloads=False)
     (command,) = setup.commands()
     assert "is missing from :memory:" in command.message
@@ -546,11 +543,8 @@ async def test_a_log_that_cannot_be_read_for_a_while_fails_no_call(setups: Calla
                 raise PersistenceError("payloads cannot be read")
             return await super().read_payloads(hashes)
 
-    async def answer(request: ModelRequest) -> ModelResponse:
-        return said("hi")
-
     store = Unreadable()
-    setup = setups(Answering(answer), store=store)
+    setup = setups(Answering(greet), store=store)
     await setup.start()
     await setup.clock.advance(60)
     assert setup.told == []
@@ -565,10 +559,7 @@ async def test_a_stream_that_never_waits_lets_others_have_their_turn(setups: Cal
             while True:
                 yield TextDelta("x")
 
-    async def never(request: ModelRequest) -> ModelResponse:
-        raise AssertionError("it is streamed")
-
-    setup = setups(Endless(never), streaming=True)
+    setup = setups(Endless(unasked), streaming=True)
     await setup.store.append([], setup.payloads)
     setup.tell_start()
     for _ in range(10_000):
@@ -588,10 +579,7 @@ async def test_a_stream_that_does_not_close_costs_its_answer_nothing(setups: Cal
             finally:
                 await asyncio.Event().wait()
 
-    async def never(request: ModelRequest) -> ModelResponse:
-        raise AssertionError("it is streamed")
-
-    setup = setups(Clinging(never), streaming=True)
+    setup = setups(Clinging(unasked), streaming=True)
     await setup.start()
     assert setup.told == []
     await setup.clock.advance(5)
@@ -601,10 +589,6 @@ async def test_a_stream_that_does_not_close_costs_its_answer_nothing(setups: Cal
 async def test_a_stop_leaves_calls_open_as_after_a_crash(
     setups: Callable[..., Setup], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def never(request: ModelRequest) -> ModelResponse:
-        await asyncio.Event().wait()
-        return said("unreachable")
-
     setup = setups(Answering(never))
     await setup.start()
     with caplog.at_level(logging.WARNING):

@@ -139,6 +139,15 @@ async def setups() -> AsyncIterator[Callable[..., Setup]]:
         await closing
 
 
+async def done(context: ToolContext[object]) -> str:
+    return "done"
+
+
+async def endless(context: ToolContext[object]) -> str:
+    await asyncio.Event().wait()
+    return "unreachable"
+
+
 async def test_a_call_begun_twice_under_one_key_runs_once(setups: Callable[..., Setup]) -> None:
     ran, gate = list[int](), asyncio.Event()
 
@@ -165,11 +174,8 @@ async def test_calls_run_beside_each_other_and_none_waits_for_the_tools_own_stre
             await self.gate.wait()
             return await super().append(batches, payloads)
 
-    async def body(context: ToolContext[object]) -> str:
-        return "done"
-
     store = Halting()
-    setup = setups(body, store=store)
+    setup = setups(done, store=store)
     await setup.start("tool:call_1_0")
     await setup.start("tool:call_1_1")
     assert setup.ends()[0] == (None, "done")
@@ -180,12 +186,9 @@ async def test_calls_run_beside_each_other_and_none_waits_for_the_tools_own_stre
 
 
 async def test_a_tool_is_defined_once_and_again_where_it_differs(setups: Callable[..., Setup]) -> None:
-    async def body(context: ToolContext[object]) -> str:
-        return "done"
-
     store = InMemoryStore()
     for schema in ({"type": "object"}, {"type": "object"}, {"type": "object", "properties": {}}):
-        setup = setups(body, store=store, schema=schema)
+        setup = setups(done, store=store, schema=schema)
         await setup.start()
         await setup.start()
     assert await setup.recorded() == [ToolDefined, ToolDefined]
@@ -193,10 +196,7 @@ async def test_a_tool_is_defined_once_and_again_where_it_differs(setups: Callabl
 
 @pytest.mark.parametrize("schema", [{"type": "object", "default": float("nan")}, {"x": {1, 2}}])
 async def test_a_definition_that_cannot_be_recorded_costs_no_call(setups: Callable[..., Setup], schema: Any) -> None:
-    async def body(context: ToolContext[object]) -> str:
-        return "done"
-
-    setup = setups(body, schema=schema)
+    setup = setups(done, schema=schema)
     await setup.start()
     assert setup.ends() == [(None, "done")]
 
@@ -209,10 +209,7 @@ async def test_a_tool_whose_stream_cannot_be_read_or_written_runs_all_the_same(s
         async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> Any:
             raise PersistenceError("unreadable")
 
-    async def body(context: ToolContext[object]) -> str:
-        return "done"
-
-    setup = setups(body, store=Broken())
+    setup = setups(done, store=Broken())
     await setup.start()
     assert setup.ends() == [(None, "done")]
     await setup.start("tool:call_1_1")
@@ -220,10 +217,7 @@ async def test_a_tool_whose_stream_cannot_be_read_or_written_runs_all_the_same(s
 
 
 async def test_a_tool_that_is_gone_is_told_as_not_found(setups: Callable[..., Setup]) -> None:
-    async def body(context: ToolContext[object]) -> str:
-        return "done"
-
-    setup = setups(body)
+    setup = setups(done)
     setup.runner.known = None
     await setup.start()
     assert setup.ends() == [("not_found", "There is no tool 'work' in this process.")]
@@ -288,11 +282,7 @@ async def test_progress_is_published_and_counts_as_a_sign_of_life_from_any_threa
 
 
 async def test_a_cancelled_call_ends_without_a_result(setups: Callable[..., Setup]) -> None:
-    async def body(context: ToolContext[object]) -> str:
-        await asyncio.Event().wait()
-        return "unreachable"
-
-    setup = setups(body)
+    setup = setups(endless)
     await setup.start()
     await setup.cancel()
     await setup.cancel()
@@ -362,11 +352,7 @@ async def test_a_body_that_swallows_its_cancellation_tells_what_it_returned_and_
 async def test_an_actor_that_fails_tells_that_the_outcome_of_its_calls_is_unknown(
     setups: Callable[..., Setup], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def body(context: ToolContext[object]) -> str:
-        await asyncio.Event().wait()
-        return "unreachable"
-
-    setup = setups(body)
+    setup = setups(endless)
     await setup.start()
     with caplog.at_level(logging.CRITICAL):
         setup.tool.tell(object())
@@ -375,11 +361,7 @@ async def test_an_actor_that_fails_tells_that_the_outcome_of_its_calls_is_unknow
 
 
 async def test_a_stop_leaves_calls_open_as_after_a_crash(setups: Callable[..., Setup]) -> None:
-    async def body(context: ToolContext[object]) -> str:
-        await asyncio.Event().wait()
-        return "unreachable"
-
-    setup = setups(body)
+    setup = setups(endless)
     await setup.start()
     assert await setup.system.close() == ()
     assert setup.ends() == []

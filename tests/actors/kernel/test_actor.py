@@ -4,7 +4,6 @@ import asyncio
 import logging
 from typing import Any
 
-import pykka
 import pytest
 
 from refold.actors.kernel.actor import Actor
@@ -59,18 +58,6 @@ async def test_a_busy_actor_lets_others_have_their_turn(system: ActorSystem) -> 
         await other.ask("my turn", block=False)
         assert not answers[-1].ready()
         await answers[-1]
-
-
-async def test_an_actor_knows_its_address_its_system_and_its_ref(system: ActorSystem) -> None:
-    class Introspective(Actor):
-        def on_receive(self, message: Any) -> Any:
-            return self.address, self.actor_urn, self.system, self.actor_ref, str(self), self.actor_stopped.is_set()
-
-    ref = await system.start(Introspective, address="mirror/1")
-    known = await ref.ask("who?", block=False)
-    assert known == ("mirror/1", "mirror/1", system, ref, "Introspective (mirror/1)", False)
-    assert isinstance(ref, pykka.ActorRef)
-    assert issubclass(Introspective, pykka.Actor)
 
 
 async def test_the_hooks_of_a_life_may_wait_and_run_in_order() -> None:

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from refold.actors.kernel.errors import ActorStopped, WouldDeadlock
+from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.future import ActorFuture
 
 
@@ -60,14 +60,6 @@ def test_settling_says_whether_it_was_the_first() -> None:
 def test_set_exception_needs_an_error() -> None:
     with pytest.raises(ValueError, match="needs an error"):
         ActorFuture[int]().set_exception()
-
-
-async def test_get_on_the_loop_that_must_answer_is_refused_with_the_spelling_to_use() -> None:
-    future: ActorFuture[int] = ActorFuture(asyncio.get_running_loop())
-    with pytest.raises(WouldDeadlock, match="await"):
-        future.get()
-    future.set(1)
-    assert future.get() == 1
 
 
 async def test_an_awaiter_that_is_cancelled_leaves_the_others_waiting() -> None:

@@ -7,7 +7,7 @@ import pykka
 import pytest
 
 from refold.actors.kernel.actor import Actor
-from refold.actors.kernel.errors import ActorStopped, WouldDeadlock
+from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.system import ActorSystem
 
@@ -39,35 +39,11 @@ class Counter(Actor):
         return self.total
 
 
-async def test_refs_to_one_address_are_equal_and_survive_a_restart(system: ActorSystem) -> None:
-    ref = await system.start(Counter, address="counter/1")
-    assert ref == system.ref("counter/1")
-    assert len({ref, system.ref("counter/1"), system.ref("counter/2")}) == 2
-    assert (str(ref), repr(ref), ref.actor_urn) == ("counter/1", "<ActorRef counter/1>", "counter/1")
-    assert ref.actor_class is Counter
-    assert await ref.ask(5, block=False) == 5
-    with pytest.raises(ValueError, match="boom"):
-        await ref.ask(ValueError("boom"), block=False)
-    assert await ref.ask(1, block=False) == 1
-
-
 async def test_one_future_serves_threads_and_coroutines(system: ActorSystem) -> None:
     ref = await system.start(Counter)
     future = await asyncio.to_thread(lambda: ref.ask(4, block=False))
     assert await future == 4
     assert await asyncio.to_thread(future.get) == 4
-
-
-async def test_blocking_calls_on_the_loops_thread_are_refused_before_anything_is_sent(system: ActorSystem) -> None:
-    ref = await system.start(Counter)
-    with pytest.raises(WouldDeadlock, match="block=False"):
-        ref.ask(1)
-    with pytest.raises(WouldDeadlock, match="block=False"):
-        ref.stop()
-    future = ref.ask(2, block=False)
-    with pytest.raises(WouldDeadlock, match="await"):
-        future.get()
-    assert await future == 2
 
 
 async def test_stop_now_answers_what_is_queued_and_cancels_the_handler_that_waits(system: ActorSystem) -> None:
