@@ -43,8 +43,6 @@ def check_append(batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash,
 
     Raises:
         TypeError: a value has a type that a store cannot keep.
-        ValueError: a batch has no events, a text is not valid Unicode, a number has more than 64 bits, something
-            is too large, or a payload does not hash to its key. The message names the stream or the payload.
     """
     for batch in batches:
         _check_batch(batch)
@@ -69,11 +67,7 @@ def check_snapshot(snapshot: Snapshot) -> None:
 
 
 def check_limit(limit: int | None) -> None:
-    """Refuse a negative limit, which stores would understand in different ways.
-
-    Raises:
-        ValueError: the limit is negative.
-    """
+    """Refuse a negative limit, which stores would understand in different ways."""
     if limit is not None and limit < 0:
         raise ValueError(f"a limit must be 0 or more, not {limit}")
 

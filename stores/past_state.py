@@ -52,8 +52,6 @@ async def past_state(
         version: a place in the stream; None = its end. 0 in either case is before the first event.
 
     Raises:
-        ConfigError: a place is negative, or the stream has no such version.
-        LogFormatError: an event cannot be read or folded.
         PersistenceError: the log cannot be read.
     """
     for name, place in (("position", position), ("version", version)):
@@ -83,7 +81,6 @@ async def past_state(
 
 
 async def _time_at(store: EventStore, position: int) -> int:
-    """Return the time of the event at a position; 0 where there is none."""
     found = await store.read_all(after_position=position - 1, limit=1)
     return found[0].at if found and found[0].position == position else 0
 

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 import refold
 from refold.agents.agent import AgentParts
 from refold.options import Settings
+from refold.stores.event_store import WholeLog
 from refold.tools.definition import OfferOptions, ToolOptions
 from tests.test_public_names import PACKAGES
 
@@ -52,6 +53,16 @@ def is_made_by_python(made: object) -> bool:
 @pytest.mark.parametrize("path", [path for path in NAMES if not isinstance(named(path), str | int)])
 def test_help_describes_a_public_name(path: str) -> None:
     assert len(pydoc.render_doc(named(path))) > 100
+
+
+@pytest.mark.parametrize("path", FUNCTIONS_AND_CLASSES)
+def test_a_public_function_or_class_and_each_method_of_it_has_a_docstring(path: str) -> None:
+    made = named(path)
+    assert inspect.getdoc(made)
+    own = vars(made).items() if isinstance(made, type) else ()
+    methods = [name for name, value in own if inspect.isroutine(value) or isinstance(value, property | classmethod)]
+    described = [name for name in methods if inspect.getdoc(getattr(made, name)) or name in dir(WholeLog)]
+    assert [name for name in methods if not name.startswith(("_", "test_")) and name not in described] == []
 
 
 @pytest.mark.parametrize("path", [path for path in FUNCTIONS_AND_CLASSES if not is_made_by_python(named(path))])

@@ -34,19 +34,13 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 class RelationStore(Protocol):
     """What `relate` needs of a graph; a `GraphStore` is one."""
 
-    def get(self, entity: str, /) -> Awaitable[object | None]:
-        """Return an entity, or None."""
-        ...
+    def get(self, entity: str, /) -> Awaitable[object | None]: ...
 
-    def add_entity(self, entity: str, /, *, key: str | None = None) -> Awaitable[object]:
-        """Add an entity."""
-        ...
+    def add_entity(self, entity: str, /, *, key: str | None = None) -> Awaitable[object]: ...
 
     def add_relationship(
         self, source: str, kind: str, target: str, /, weight: float = 1.0, *, key: str | None = None
-    ) -> Awaitable[object]:
-        """Add a relationship between entities that are there."""
-        ...
+    ) -> Awaitable[object]: ...
 
 
 def memory_tools(

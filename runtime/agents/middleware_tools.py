@@ -66,11 +66,7 @@ class HookedTools(ToolRegistry):
         return await super().run(name, arguments, context)
 
     async def _after_failure(self, where: HookContext, context: ToolContext[object], error: Exception) -> None:
-        """Show middleware the failure of a body.
-
-        Raises:
-            ToolError: it is told in other words.
-        """
+        """Show middleware the failure of a body."""
         content, kind = failure(error)
         result = ToolResultBlock(tool_use_id=context.call, content=content, is_error=True, kind=kind)
         changed = await self._hooks.tool_result(where, result)

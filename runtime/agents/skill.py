@@ -161,11 +161,7 @@ def load_skills(folder: str | os.PathLike[str]) -> list[Skill]:
 
 
 def checked_skills(skills: Iterable[Skill]) -> tuple[Skill, ...]:
-    """Return skills in name order.
-
-    Raises:
-        ConfigError: something in them is no Skill, or two have one name.
-    """
+    """Return skills in name order."""
     given = tuple(skills)
     for skill in given:
         if not isinstance(skill, Skill):
@@ -188,11 +184,7 @@ def list_skills(skills: Sequence[Skill]) -> str:
 
 
 def with_skills(config: AgentConfig, skills: Sequence[Skill], prompter: SkillPrompter | None) -> AgentConfig:
-    """Return `config` with a system prompt that says which skills there are.
-
-    Raises:
-        ConfigError: the prompter failed, or gave no text.
-    """
+    """Return `config` with a system prompt that says which skills there are."""
     if not skills:
         return config
     try:
@@ -228,11 +220,7 @@ def skill_tool(skills: Sequence[Skill]) -> Tool[..., object]:
 
 
 def _front_matter(text: str, origin: str) -> JsonObject:
-    """Return the fields of YAML front matter.
-
-    Raises:
-        ConfigError: it is no YAML, no mapping, or says a field twice.
-    """
+    """Return the fields of YAML front matter."""
     import yaml
 
     if len(text.encode(errors="replace")) > FRONT_MATTER_BYTES_MAX:
@@ -259,11 +247,7 @@ def _front_matter(text: str, origin: str) -> JsonObject:
 
 
 def _check_events(events: "Iterable[yaml.Event]", origin: str) -> None:
-    """Refuse YAML of which a few lines would take for ever to read, or stand for any amount of data.
-
-    Raises:
-        ConfigError: it has an alias, or is nested too deep.
-    """
+    """Refuse YAML of which a few lines would take for ever to read, or stand for any amount of data."""
     import yaml
 
     depth = 0

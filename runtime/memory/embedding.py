@@ -21,13 +21,9 @@ class Array(Protocol):
     """What a NumPy array of numbers has; so the type is known where NumPy is not loaded yet."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Its size along each axis."""
-        ...
+    def shape(self) -> tuple[int, ...]: ...
 
-    def tolist(self) -> Any:
-        """Return its numbers."""
-        ...
+    def tolist(self) -> Any: ...
 
 
 Vector: TypeAlias = Sequence[float] | Array
@@ -54,9 +50,6 @@ def float32_bytes(vector: Vector, what: str) -> bytes:
     Args:
         vector: one-dimensional.
         what: what errors call it.
-
-    Raises:
-        AgentMemoryError: it is no vector of numbers, or has no direction: see `check_embedding`.
     """
     import numpy as np
 

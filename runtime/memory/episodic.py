@@ -297,33 +297,19 @@ def _ids_of(state: Episodes, agent: str) -> dict[MemoryId, None]:
 
 
 def checked_capacity(capacity: object) -> int:
-    """Return `capacity` where it can be one.
-
-    Raises:
-        ConfigError: it is no whole number of at least 1.
-    """
     if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 1:
         raise ConfigError(f"the capacity of a memory must be a whole number of at least 1, not {capacity!r:.80}")
     return capacity
 
 
 def checked_limit(limit: object, name: str = "limit") -> int:
-    """Return `limit` where it can be one.
-
-    Raises:
-        AgentMemoryError: it is no whole number of at least 0.
-    """
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 0:
         raise AgentMemoryError(f"{name} must be a whole number of at least 0, not {limit!r:.80}")
     return limit
 
 
 def checked_threshold(threshold: object, what: str) -> float:
-    """Return `threshold` where it can be one; a number beyond all others stands for one that is too large for a float.
-
-    Raises:
-        AgentMemoryError: it is NaN or no number.
-    """
+    """Return `threshold` where it can be one; an integer too large for a float counts as infinite."""
     if not isinstance(threshold, int | float) or threshold != threshold:
         raise AgentMemoryError(f"{what} cannot be compared to {threshold!r:.80}")
     try:

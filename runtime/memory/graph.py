@@ -373,11 +373,7 @@ class GraphStore(StreamObject[GraphState, GraphCommand, GraphEvent]):
 
 
 def _added(item: object, key: str | None) -> GraphCommand:
-    """Return the command that adds an entity or a relationship.
-
-    Raises:
-        GraphError: it is neither, or cannot be recorded.
-    """
+    """Return the command that adds an entity or a relationship."""
     if isinstance(item, Entity):
         return AddEntity(entity=item.id, kind=item.kind, properties=item.properties, key=key)
     if isinstance(item, Relationship):

@@ -49,9 +49,6 @@ def commands_of(items: Iterable[G], kind: type[G], command: Callable[[G, int], C
         kind: what each of them must be.
         command: makes one of an item and its place.
         called: what the items are to the caller.
-
-    Raises:
-        AgentMemoryError: one of them cannot be one; as whatever `command` raised that is a CommandRejected. Names it.
     """
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
         raise AgentMemoryError(f"{called} must be several {kind.__name__}, not {items!r:.80}")
@@ -123,9 +120,6 @@ def given_text(text: object, what: str) -> str:
     Args:
         text: what a caller gave.
         what: what errors call it, such as `the name of an agent`.
-
-    Raises:
-        AgentMemoryError: it is no text.
     """
     if not isinstance(text, str):
         raise AgentMemoryError(f"{what} must be a text, not {text!r:.80}")

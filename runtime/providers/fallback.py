@@ -215,7 +215,6 @@ def _named(response: ModelResponse, model: str | None) -> ModelResponse:
 
 
 def _none_answered(failures: Sequence[ProviderError]) -> ProviderError:
-    """Return the error of a call that no provider answered."""
     if len(failures) == 1:
         return failures[0]
     waits = [failure.retry_after_s for failure in failures if failure.retryable and failure.retry_after_s is not None]

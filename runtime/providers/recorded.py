@@ -77,11 +77,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def read_cassette(path: str | os.PathLike[str]) -> list[Exchange]:
-    """Return the recorded calls in the order in which they began.
-
-    Raises:
-        ConfigError: there is no such file, or a line of it is no call.
-    """
+    """Return the recorded calls in the order in which they began."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:

@@ -108,11 +108,6 @@ class _Reader:
         self.at = at
 
     def value(self, depth: int) -> Json:
-        """Read one value.
-
-        Raises:
-            _NotJson: there is none.
-        """
         if depth > DEPTH_MAX:
             raise _NotJson
         self.at = _after_blanks(self.text, self.at)
@@ -135,11 +130,7 @@ class _Reader:
         return int(digits) if digits.lstrip("-").isdigit() else float(digits)
 
     def arguments(self) -> tuple[JsonObject, list[Json]]:
-        """Read what stands between the parentheses of a call, as far as it goes.
-
-        Raises:
-            _NotJson: a value is none, or a name is given twice.
-        """
+        """Read what stands between the parentheses of a call, as far as it goes."""
         named: JsonObject = {}
         positional: list[Json] = []
         self.at = _after_blanks(self.text, self.at)
@@ -158,11 +149,7 @@ class _Reader:
         return named, positional
 
     def expect(self, character: str) -> None:
-        """Pass over `character`, which has to be the next one that is not blank.
-
-        Raises:
-            _NotJson: it is not.
-        """
+        """Pass over `character`, which has to be the next one that is not blank."""
         if not self._takes(character):
             raise _NotJson
 

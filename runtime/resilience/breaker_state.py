@@ -133,7 +133,6 @@ class BreakerMemory:
                 self._decide(failed(self.state, ticket, self.failures, error, now_us), now_us)
 
     def known(self, name: str, settings: BreakerSettings) -> KnownState:
-        """Return what is known."""
         with self._lock:
             return KnownState(msgspec.structs.replace(self.state), self.failures)
 

@@ -73,11 +73,7 @@ def docstring_of(function: AnyFunction) -> str | None:
 
 
 def check_function(function: object, name: str) -> None:
-    """Refuse what cannot be the body of a tool.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+    """Refuse what cannot be the body of a tool."""
     if not callable(function):
         raise ConfigError(f"a tool is made of a function, not of {function!r:.100}; options go by name: @tool(name=…)")
     if inspect.isclass(function):
@@ -91,11 +87,7 @@ def check_function(function: object, name: str) -> None:
 
 
 def check_options(tool: str, options: OfferOptions, known: type[OfferOptions]) -> None:
-    """Refuse options that are not `known`, as Python does with keyword arguments.
-
-    Raises:
-        TypeError: there is no such option; names the tool.
-    """
+    """Refuse options that are not `known`, as Python does with keyword arguments."""
     for option in options:
         if option not in known.__annotations__:
             names = ", ".join(sorted(known.__annotations__))
@@ -111,11 +103,6 @@ def checked_spec(
     effect: EffectClass,
     silence_s: float = DEFAULT_TOOL_SILENCE_S,
 ) -> ToolSpec:
-    """Return what a model is told of a tool, and how the tool runs; its texts are made clean.
-
-    Raises:
-        ConfigError: a value is outside its bounds; names the tool.
-    """
     spec = ToolSpec(
         name=name,
         description=description,
@@ -157,11 +144,7 @@ def checked_spec(
 
 
 def checked_rules(spec: ToolSpec, options: ToolOptions) -> ToolRules:
-    """Return how the calls of a tool are carried out.
-
-    Raises:
-        ConfigError: one of it cannot be, or does not go with the tool's effect; names the tool.
-    """
+    """Return how the calls of a tool are carried out."""
     rules = ToolRules(options.get("breaker"), options.get("retries"), options.get("concurrency"))
     breaker, retries, concurrency = rules.breaker, rules.retries, rules.concurrency
     problem = None
@@ -186,11 +169,6 @@ def checked_rules(spec: ToolSpec, options: ToolOptions) -> ToolRules:
 def checked_validator(
     validate: V | None, tool_name: str, names: tuple[str, ...] | None = None, *, role: str = "validator"
 ) -> V | None:
-    """Return `validate`.
-
-    Raises:
-        ConfigError: it is async, or cannot be called with the arguments `names` (None = not known beforehand).
-    """
     if validate is None:
         return None
     if not callable(validate) or inspect.iscoroutinefunction(entry_of(validate)):
@@ -208,11 +186,7 @@ def checked_validator(
 
 
 def checked_result_limit(name: str, options: OfferOptions) -> int | None:
-    """Return how much of a tool's results a model may be shown.
-
-    Raises:
-        ConfigError: it is no number of bytes that can be.
-    """
+    """Return how much of a tool's results a model may be shown."""
     limit = options.get("result_limit", DEFAULT_RESULT_LIMIT)
     if limit is None:
         return None

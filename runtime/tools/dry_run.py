@@ -55,9 +55,6 @@ def require_outside(what: str) -> None:
 
     Args:
         what: is called, such as `the tool weather`.
-
-    Raises:
-        OutsideInDryRun: this code makes a dry run.
     """
     reached = _reached.get()
     if reached is not None:
@@ -84,7 +81,6 @@ class DryRun:
             work: made and run.
 
         Raises:
-            NotComparable: it failed, needed something outside, or gave no answer in time.
             PersistenceError: the log cannot be read.
         """
         if place in self._silent:

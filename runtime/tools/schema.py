@@ -27,11 +27,7 @@ class InputSchema:
     """
 
     def __init__(self, schema: JsonObject, *, tool: str) -> None:
-        """Keep a copy of `schema`.
-
-        Raises:
-            ConfigError: it does not describe an object, or is no JSON; names the tool.
-        """
+        """Keep a copy of `schema`."""
         try:
             copy = clean_json(schema)
         except Unrecordable as error:
@@ -154,11 +150,7 @@ class DescribedArguments:
         self.input = schema
 
     def read(self, arguments: JsonObject) -> dict[str, object]:
-        """Return a copy of `arguments`.
-
-        Raises:
-            ToolError: they do not fit; says where and what was expected.
-        """
+        """Return a copy of `arguments`."""
         problem = self.input.problem(arguments)
         if problem is not None:
             raise ToolError(problem)

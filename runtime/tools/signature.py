@@ -126,11 +126,7 @@ class Signature:
         self.input = InputSchema(self._schema(struct, annotations, function), tool=tool)
 
     def read(self, arguments: JsonObject) -> dict[str, object]:
-        """Return the value for each of `names`, defaults included; nothing in them is shared with `arguments`.
-
-        Raises:
-            ToolError: they do not fit; says where and what was expected.
-        """
+        """Return the value for each of `names`, defaults included; nothing in them is shared with `arguments`."""
         problem = names_problem(arguments, known=list(self.names), required=self._required)
         if problem is not None:
             raise ToolError(problem)
@@ -217,11 +213,7 @@ def _parameters(function: AnyFunction, tool: str) -> dict[str, inspect.Parameter
 
 
 def _annotation(function: AnyFunction, parameter: inspect.Parameter, tool: str) -> object:
-    """Return the type of a parameter, names in text resolved where it was defined.
-
-    Raises:
-        ConfigError: there is none, or a name in it cannot be found.
-    """
+    """Return the type of a parameter, names in text resolved where it was defined."""
     if parameter.annotation is inspect.Parameter.empty:
         method = parameter.name in ("self", "cls")
         todo = "make a tool of the bound method: tool(instance.method)" if method else "give it a type"
@@ -267,11 +259,7 @@ def _is_context(annotation: object) -> bool:
 
 
 def _check_supported(annotation: object, name: str, tool: str) -> None:
-    """Make sure that msgspec can describe and read the type.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+    """Make sure that msgspec can describe and read the type."""
     try:
         msgspec.json.Decoder(typing.cast("type[object]", annotation))
         msgspec.json.schema(annotation, schema_hook=_schema_of_object)

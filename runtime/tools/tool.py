@@ -177,7 +177,6 @@ class Tool(Generic[P, R_co]):
         return replace(cast("Tool[..., object]", self), function=body, _body=body)
 
     def _permitted(self, arguments: JsonObject) -> Verdict:
-        """Return the verdict on arguments that fit."""
         if self._action is None:
             return Verdict()
         try:
@@ -360,7 +359,6 @@ async def run_in_thread(call: Callable[[], R], *, name: str, context: ToolContex
     begun. Cancelled without the token, or once more, it raises at once and leaves the thread to itself.
 
     Raises:
-        AgentLoopError: no thread could be started.
         ConfigError: the pool is closed.
         asyncio.CancelledError: the task was cancelled, or the body raised it.
         RuntimeError: the body raised SystemExit or the like.

@@ -190,11 +190,7 @@ class LinesCheck:
         )
 
     def finish(self) -> None:
-        """Return if the lines may end here.
-
-        Raises:
-            LogFormatError: something is missing.
-        """
+        """Return if the lines may end here."""
         if self._place.header is None:
             raise LogFormatError(f"{self._name} is empty, so it is no log")
         if self.in_append or (self._place.header.export and not self._place.ended):
@@ -285,11 +281,7 @@ class LinesCheck:
 
 
 def _check_tombstone(tombstone: Tombstone) -> None:
-    """Refuse what no stream can have been; return if it can.
-
-    Raises:
-        ValueError: a number or the name cannot be.
-    """
+    """Refuse what no stream can have been; return if it can."""
     # A stream that ended so could have gone on: with this batch.
     going_on = EncodedBatch(
         stream=tombstone.stream, expected_version=tombstone.version, at=tombstone.at, events=(b"{}",)
@@ -382,7 +374,6 @@ def find_damage(path: Path) -> tuple[LinesFound, list[DamagedLine]]:
 
     Raises:
         LogFormatError: the file is no log in this form, or comes from a newer Refold.
-        PersistenceError: it cannot be read.
     """
     try:
         with path.open("rb") as file:

@@ -77,7 +77,6 @@ async def stored_batches(store: WholeLog, *, until_position: int) -> AsyncGenera
     """Give the batches of all streams that begin at a position up to the given one, in order of position.
 
     Raises:
-        LogFormatError: a batch is not whole.
         PersistenceError: the log cannot be read.
     """
     batch: list[StoredEvent] = []

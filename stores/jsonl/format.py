@@ -97,11 +97,6 @@ class PayloadLine(_Line, frozen=True, kw_only=True, tag="payload"):
     more: bool = False
 
     def payload(self) -> bytes:
-        """Return the payload's bytes.
-
-        Raises:
-            ValueError: there is not exactly one of text and base64, or the base64 is none.
-        """
         if self.text is not None and self.base64 is None:
             return self.text.encode()
         if self.base64 is not None and self.text is None:
@@ -183,16 +178,11 @@ _raw_decoder = msgspec.json.Decoder(msgspec.Raw)
 
 
 def encoded(line: Line) -> bytes:
-    """Return a line with its end."""
     return _encoder.encode(line) + b"\n"
 
 
 def decoded(data: bytes) -> Line:
-    """Return the line in `data`, which ends with its line end.
-
-    Raises:
-        ValueError: it is none; the message says why.
-    """
+    """Return the line in `data`, which ends with its line end."""
     if not data.endswith(b"\n"):
         raise ValueError("it is not complete: the file was cut short")
     if len(data) > LINE_BYTES_MAX:
@@ -215,9 +205,6 @@ def decoded_header(data: bytes, name: str) -> HeaderLine:
     Args:
         data: the line, with its end.
         name: what errors call the file.
-
-    Raises:
-        LogFormatError: the file is no log in this form, or comes from a newer Refold.
     """
     if data.startswith(b"\xef\xbb\xbf"):
         raise LogFormatError(f"{name}, line 1: it begins with a byte order mark; save the file without one")
@@ -273,7 +260,6 @@ def payload_line(payload_hash: PayloadHash, payload: bytes) -> bytes:
 
 
 def tombstone_line(tombstone: Tombstone) -> bytes:
-    """Return the line of a tombstone."""
     return encoded(
         TombstoneLine(
             position=tombstone.position,
@@ -286,11 +272,6 @@ def tombstone_line(tombstone: Tombstone) -> bytes:
 
 
 def digest_of(text: str) -> bytes:
-    """Return the digest in a text.
-
-    Raises:
-        ValueError: there is none.
-    """
     digest = bytes.fromhex(text)
     if len(digest) != 32 or digest.hex() != text:
         raise ValueError(f"{text[:80]!r} is no digest of 32 bytes in lower-case hexadecimal")
@@ -298,11 +279,7 @@ def digest_of(text: str) -> bytes:
 
 
 def event_of(written: msgspec.Raw) -> bytes:
-    """Return an event as it was appended.
-
-    Raises:
-        ValueError: what is written is neither an object nor a string.
-    """
+    """Return an event as it was appended."""
     data = bytes(written)
     if data[:1] == b"{":
         return data

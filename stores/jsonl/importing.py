@@ -79,8 +79,6 @@ async def import_log(source: BinaryIO, name: str, log: str | os.PathLike[str]) -
 
     Raises:
         LogFormatError: a line is not what has to be there; the message names it, and nothing was made.
-        ConfigError: the path names no file that an SQLite log could be made of, or one that is there already.
-        PersistenceError: the file cannot be made, or `source` cannot be read; nothing was made.
         LogInUse: a runtime is about to make a log of the same name; nothing was made.
     """
     sqlite_file.require_path(log)
@@ -116,7 +114,6 @@ async def open_to_read(path: str | os.PathLike[str]) -> AsyncGenerator[SQLiteSto
 
     Raises:
         LogFormatError: the file is not a log, is damaged, or comes from a newer Refold.
-        PersistenceError: the file is missing or cannot be read, or the copy cannot be made.
     """
     if not is_text_log(path):
         async with await SQLiteStore.open(path, read_only=True) as store:
@@ -139,7 +136,6 @@ def _require_nothing(log: Path) -> None:
     """Raise unless a new log can get this name.
 
     Raises:
-        ConfigError: something is there.
         LogFormatError: something else than a file is there.
     """
     if sqlite_file.look_at(log) == "file":
@@ -193,7 +189,6 @@ class _Filling:
         self._payloads = 0
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """Prepare the connection."""
         self._connection = connection
         for pragma in _PRAGMAS:
             connection.execute(pragma)
@@ -203,7 +198,6 @@ class _Filling:
 
         Raises:
             LogFormatError: a line is damaged.
-            PersistenceError: the source cannot be read.
         """
         goes_on = False
         enough = self._check.size_bytes + _BYTES_PER_STEP

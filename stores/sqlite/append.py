@@ -288,7 +288,6 @@ class LogWriter:
 def add_rows(
     rows: list[EventRow], batch: EncodedBatch, stream_id: int, position: int, chain: bytes, pending: str
 ) -> None:
-    """Add a batch's events to the rows that are to be inserted."""
     own = batch.stream + "@"
     correlation, causation = _shortened(batch.correlation, own), _shortened(batch.causation, own)
     first, at, events = batch.expected_version + 1, batch.at, batch.events

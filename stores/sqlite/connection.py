@@ -66,11 +66,7 @@ class SQLiteConnection:
         return connection
 
     def submit(self, work: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        """Queue `work` for the thread; the future gets its result, and cancelling the future does not stop it.
-
-        Raises:
-            PersistenceError: the connection is closed.
-        """
+        """Queue `work` for the thread; the future gets its result, and cancelling the future does not stop it."""
         if self._closing:
             raise PersistenceError(f"{self.uri} is closed; open it again")
         connection = self._opened

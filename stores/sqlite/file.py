@@ -71,22 +71,14 @@ _PRAGMAS_WRITING: Final = (
 
 
 def require_sqlite() -> None:
-    """Raise if the SQLite that Python brings is too old.
-
-    Raises:
-        ConfigError: it is older than `SQLITE_VERSION_MIN`.
-    """
+    """Raise if the SQLite that Python brings is too old."""
     if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
         wanted = ".".join(map(str, SQLITE_VERSION_MIN))
         raise ConfigError(f"a log needs SQLite {wanted} or newer, and this Python has {sqlite3.sqlite_version}")
 
 
 def require_path(path: str | os.PathLike[str]) -> None:
-    """Raise if no file can have the path.
-
-    Raises:
-        ConfigError: it is empty, or holds what no path can hold, or means a database in memory.
-    """
+    """Raise if no file can have the path."""
     text = os.fspath(path)
     if text in ("", ":memory:"):
         raise ConfigError(f"{text!r} names no file; use InMemoryStore for a log in memory")
@@ -104,11 +96,7 @@ def is_text_log(path: str | os.PathLike[str]) -> bool:
 
 
 def require_no_text_log(path: str | os.PathLike[str]) -> None:
-    """Raise if a log at the path would be a text log by its name.
-
-    Raises:
-        ConfigError: it would; the message says how to make a log of it.
-    """
+    """Raise if a log at the path would be a text log by its name."""
     if is_text_log(path):
         name = os.fspath(path)
         log = f"{name[: -len(TEXT_LOG_SUFFIX)]}.db"
@@ -129,12 +117,7 @@ def resolved(path: str | os.PathLike[str]) -> Path:
 
 
 def look_at(log: Path) -> FileKind:
-    """Return what is at the path, without opening it.
-
-    Raises:
-        PersistenceError: the folder is missing, or the path is a symbolic link.
-        LogFormatError: it is a folder, or anything else but a regular file.
-    """
+    """Return what is at the path, without opening it."""
     status = _status(log)
     if status is None:
         return "missing"
@@ -160,12 +143,7 @@ def _status(log: Path) -> os.stat_result | None:
 
 
 def require_readable(log: Path) -> None:
-    """Raise unless there is something to read at the path that this user may read.
-
-    Raises:
-        PersistenceError: it is missing, or may not be read.
-        LogFormatError: it is empty, or no file.
-    """
+    """Raise unless there is something to read at the path that this user may read."""
     match look_at(log):
         case "missing":
             raise PersistenceError(f"the log {log} does not exist")
@@ -176,11 +154,7 @@ def require_readable(log: Path) -> None:
 
 
 def require_access(log: Path, *, writing: bool) -> None:
-    """Raise if we may not read, or write, the file and its folder.
-
-    Raises:
-        PersistenceError: it says which of them, and for what; or the file is to be written and has several names.
-    """
+    """Raise if we may not read, or write, the file and its folder."""
     kind = look_at(log)
     if kind != "missing" and not os.access(log, os.R_OK):
         raise PersistenceError(f"the log {log} cannot be read by this user; change its permissions")
@@ -248,7 +222,6 @@ def check_format(connection: sqlite3.Connection, log: Path) -> None:
     """Return if the connection's file is a log that this Refold reads.
 
     Raises:
-        LogFormatError: it is not; the message says why.
         PersistenceError: it cannot be read.
     """
     try:
@@ -328,10 +301,6 @@ async def create(log: Path, connect: Connect = SQLiteConnection.open) -> None:
     Args:
         log: the file.
         connect: opens the connection to it.
-
-    Raises:
-        LogFormatError: the WAL or journal of a log that was here before still lies beside; SQLite would mix it in.
-        PersistenceError: the file cannot be written.
     """
     for suffix in ("-wal", "-journal"):
         if _is_beside(log, suffix):
@@ -367,11 +336,7 @@ def _create_tables(connection: sqlite3.Connection, log: Path) -> None:
 
 
 def _switch_to_wal(connection: sqlite3.Connection, log: Path) -> None:
-    """Let the file have a WAL.
-
-    Raises:
-        PersistenceError: it cannot have one.
-    """
+    """Let the file have a WAL."""
     # Read to its end: only there does SQLite say that the change could not be written.
     ((mode,),) = connection.execute("PRAGMA journal_mode = WAL").fetchall()
     if mode != "wal":
@@ -402,8 +367,6 @@ def prepare_for_writing(
 
     Raises:
         LogFormatError: as `check_format`.
-        LogInUse: another runtime has taken the log over from us.
-        PersistenceError: the file cannot be written, or cannot have a WAL.
     """
     try:
         # Who made, moved or restored the file may have died before its name was on the disk.

@@ -167,9 +167,6 @@ class InboxFile:
         """Add a row and return it, once it is durable, or the row that the session has under the key already.
 
         The second value says whether the row is new.
-
-        Raises:
-            CommandRejected: the command is too long, or the key was used for another one.
         """
         if len(command) > COMMAND_BYTES_MAX:
             raise CommandRejected(f"the command has {len(command):,} bytes; an inbox takes {COMMAND_BYTES_MAX:,}")
@@ -392,11 +389,7 @@ class InboxFile:
         return result
 
     def _is_prepared(self, connection: sqlite3.Connection, writing: bool) -> bool:
-        """Tell whether the table is there; where that is wanted, make it.
-
-        Raises:
-            LogFormatError: there are other tables, or another form of it.
-        """
+        """Tell whether the table is there; where that is wanted, make it."""
         found = dict(connection.execute("SELECT name, sql FROM sqlite_schema WHERE name NOT GLOB 'sqlite_*'"))
         (application_id,) = connection.execute("PRAGMA application_id").fetchone()
         if not found and application_id == 0:

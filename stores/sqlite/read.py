@@ -54,13 +54,11 @@ _EventRow = tuple[int, int, int, int, bytes, bytes | None, bytes | None, bytes |
 def read_stream(
     connection: sqlite3.Connection, stream: str, after_version: int, limit: int | None
 ) -> list[StoredEvent]:
-    """Return the events of one stream after a version, oldest first."""
     rows = connection.execute(READ_STREAM, (_text(stream), _bounded(after_version), _limit(limit))).fetchall()
     return _stored_events(StreamName(stream), rows)
 
 
 def read_all(connection: sqlite3.Connection, after_position: int, limit: int) -> list[StoredEvent]:
-    """Return the events of all streams after a position, in order of position."""
     rows = connection.execute(READ_ALL, (_bounded(after_position), _limit(limit))).fetchall()
     events: list[StoredEvent] = []
     for name, of_one_stream in groupby(rows, key=itemgetter(9)):
@@ -72,7 +70,6 @@ def read_all(connection: sqlite3.Connection, after_position: int, limit: int) ->
 
 
 def head(connection: sqlite3.Connection, stream: str) -> StreamHead | None:
-    """Return the end of one stream, or None if there is no such stream."""
     row = connection.execute(_HEAD, (_text(stream),)).fetchone()
     return _stream_head(*row) if row is not None else None
 
@@ -80,7 +77,6 @@ def head(connection: sqlite3.Connection, stream: str) -> StreamHead | None:
 def list_streams(
     connection: sqlite3.Connection, prefix: str, after: str, limit: int | None, with_pending: bool
 ) -> list[StreamHead]:
-    """Return the ends of streams in order of name."""
     statement = LIST_STREAMS_WITH_PENDING if with_pending else LIST_STREAMS
     first = _text(prefix)
     rows = connection.execute(statement, (_text(after), first, first + b"\xff", _limit(limit))).fetchall()
@@ -88,7 +84,6 @@ def list_streams(
 
 
 def read_payloads(connection: sqlite3.Connection, hashes: Sequence[PayloadHash]) -> dict[PayloadHash, bytes]:
-    """Return the payloads that are stored, of those asked for."""
     found: dict[PayloadHash, bytes] = {}
     for wanted in hashes:
         row = connection.execute(_READ_PAYLOAD, (_text(wanted),)).fetchone()
@@ -99,7 +94,6 @@ def read_payloads(connection: sqlite3.Connection, hashes: Sequence[PayloadHash])
 
 
 def load_snapshot(connection: sqlite3.Connection, stream: str) -> Snapshot | None:
-    """Return the stream's snapshot, or None."""
     row = connection.execute(_LOAD_SNAPSHOT, (_text(stream),)).fetchone()
     if row is None:
         return None
@@ -109,7 +103,6 @@ def load_snapshot(connection: sqlite3.Connection, stream: str) -> Snapshot | Non
 
 
 def list_payloads(connection: sqlite3.Connection, after: str, limit: int) -> list[ListedPayload]:
-    """Return payloads in order of their hashes."""
     rows = connection.execute(_LIST_PAYLOADS, (_text(after), _limit(limit))).fetchall()
     for row in rows:
         _require_types(row, (bytes, int), "the hash of a payload")
@@ -117,7 +110,6 @@ def list_payloads(connection: sqlite3.Connection, after: str, limit: int) -> lis
 
 
 def removed_position(connection: sqlite3.Connection) -> int:
-    """Return the highest position that was ever removed."""
     row = connection.execute(_REMOVED_POSITION).fetchone()
     if row is None:
         raise MalformedRow("the table `log`: it is empty")
@@ -127,7 +119,6 @@ def removed_position(connection: sqlite3.Connection) -> int:
 
 
 def list_tombstones(connection: sqlite3.Connection, after_position: int, limit: int) -> list[Tombstone]:
-    """Return tombstones, in order of position."""
     rows = connection.execute(_LIST_TOMBSTONES, (_bounded(after_position), _limit(limit))).fetchall()
     tombstones: list[Tombstone] = []
     for row in rows:

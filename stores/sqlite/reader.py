@@ -41,11 +41,7 @@ def source_of_owner(place: LogPlace, log: Path) -> LogSource:
 
 
 def source_of_reader(log: Path) -> LogSource:
-    """Return how a process that does not own the log reads it.
-
-    Raises:
-        PersistenceError: the log is not there any more.
-    """
+    """Return how a process that does not own the log reads it."""
     try:
         status = log.stat()
         if log.with_name(log.name + "-wal").exists():
@@ -91,10 +87,6 @@ class ReadingSide:
         Args:
             work: one short read.
             failed: what failed if it fails, as the beginning of a sentence.
-
-        Raises:
-            PersistenceError: the log cannot be read.
-            LogFormatError: the log is damaged.
         """
         for _ in range(READ_TRIES_MAX):
             source = self._source(self._log)

@@ -76,7 +76,6 @@ class WritingSide:
             failed: what failed if it fails, as the beginning of a sentence.
 
         Raises:
-            PersistenceError: the write failed or hangs; `outcome_unknown` says whether it may be in all the same.
             CancelledError: the caller was cancelled, and the outcome is settled.
         """
         async with self._turn:
@@ -158,11 +157,7 @@ class WritingSide:
         return self._connection.submit(lambda _: work(writer))
 
     async def _rescue_wal(self) -> None:
-        """Bring what only a nameless WAL holds into the log before the connection to it is closed.
-
-        Raises:
-            PersistenceError: that cannot be done now; the connection stays open, and the next write tries again.
-        """
+        """Bring what only a nameless WAL holds into the log before the connection to it is closed."""
         if self._writer is None or not self._place.wal_is_lost():
             return
         failed = f"the WAL of {self._log} was deleted or replaced, and its events cannot be copied into the log"

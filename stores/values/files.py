@@ -229,7 +229,6 @@ class _Folder:
             synchronise(folder.parent)
 
     def _unfinished(self) -> tuple[FileIO, Path]:
-        """Return a new file that is locked, and its path."""
         while True:
             descriptor, path = tempfile.mkstemp(prefix=UNFINISHED, dir=self._path)
             file = FileIO(descriptor, "wb")
@@ -256,11 +255,7 @@ class _Folder:
                 _logger.debug("%s is left where it is: %s", left, error)
 
     def _synchronised(self) -> None:
-        """Make names that were given or taken survive power loss.
-
-        Raises:
-            PersistenceError: that is not known; the change has taken place as far as anybody can see.
-        """
+        """Make names that were given or taken survive power loss."""
         try:
             synchronise(self._path)
         except OSError as error:

@@ -136,11 +136,6 @@ class SQLiteBackend(PersistenceBackend):
 
 
 def _has_table(connection: sqlite3.Connection) -> bool:
-    """Return whether the table is there.
-
-    Raises:
-        LogFormatError: something else has its name.
-    """
     row = connection.execute(_FIND_TABLE).fetchone()
     if row is None:
         return False

@@ -47,7 +47,6 @@ class VectorIndex:
 
     @classmethod
     def made(cls, state: Knowledge) -> "Steps[VectorIndex]":
-        """Return all embeddings that are known."""
         index = cls(state)
         embedded = ((name, known) for name, known in state.entries.items() if known.embedding is not None)
         while part := list(islice(embedded, ROWS_PER_STEP)):

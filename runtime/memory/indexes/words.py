@@ -113,7 +113,6 @@ class EntryWords:
 
     @classmethod
     def made(cls, state: Knowledge) -> "Steps[EntryWords]":
-        """Return the words of all that is known."""
         words = cls(state)
         for place, (name, known) in enumerate(state.entries.items(), 1):
             words._add(name, known)

@@ -66,11 +66,6 @@ class AnthropicFormat:
         self._our_names: dict[str, str] = {}
 
     def request(self, request: ModelRequest, *, stream: bool) -> WireRequest:
-        """Return the HTTP request for a model call.
-
-        Raises:
-            ProviderError: the request cannot be expressed; of kind `invalid_request`, and nothing was sent.
-        """
         body = encoded_request(request, self.options, stream=stream)
         for tool in request.tools:
             if (sent := wire_name(tool.name)) != tool.name:
@@ -78,19 +73,12 @@ class AnthropicFormat:
         return WireRequest(path=PATH, headers=self._headers, body=body)
 
     def answer(self, body: bytes) -> ModelResponse:
-        """Return the answer in the body of a complete response.
-
-        Raises:
-            ProviderError: it cannot be understood, or says that the call failed.
-        """
         return answer_in(body, self._our_name)
 
     def reader(self) -> AnthropicReader:
-        """Return what puts a streamed answer together."""
         return AnthropicReader(self._our_name)
 
     def failure(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-        """Return what an HTTP status other than 2xx says, classified."""
         return failure_of(status, headers, body)
 
     def _our_name(self, sent: str) -> str:

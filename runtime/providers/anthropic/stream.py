@@ -121,11 +121,6 @@ class AnthropicReader:
         self._finished = False
 
     def read(self, event: WireEvent) -> Sequence[Delta]:
-        """Take the next event, and return the pieces of the answer in it.
-
-        Raises:
-            ProviderError: the event says that the call failed, or cannot be understood.
-        """
         if self._finished or not event.data.strip():
             return ()
         self._characters += len(event.data)
@@ -149,15 +144,9 @@ class AnthropicReader:
         return ()
 
     def finished(self) -> bool:
-        """Return whether `message_stop` has come."""
         return self._finished
 
     def answer(self) -> ModelResponse:
-        """Return the complete answer, the stream having ended.
-
-        Raises:
-            ProviderError: the answer is not complete; of kind `malformed`, and may be repeated.
-        """
         if self._message is None:
             raise malformed("the stream ended before the answer began" if self._characters else "the stream was empty")
         if not self._finished:

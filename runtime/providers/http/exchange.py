@@ -121,11 +121,7 @@ class HttpExchange:
             raise
 
     async def piece(self) -> bytes | None:
-        """Return the next bytes of the body as they come; None = it has ended.
-
-        Raises:
-            ProviderError: of kind `connection`, `timeout` or `malformed`.
-        """
+        """Return the next bytes of the body as they come; None = it has ended."""
         if self._over:
             return None
         assert self._pieces is not None

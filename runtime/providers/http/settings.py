@@ -79,12 +79,6 @@ class HttpOptions(TypedDict, total=False):
 
 
 def checked_base_url(base_url: str, *, allow_http: bool) -> httpx.URL:
-    """Return a provider's base URL.
-
-    Raises:
-        ConfigError: it is none, carries credentials, or would send the key in clear text. What stands behind its `?`
-            may be a key, and is not shown.
-    """
     if not isinstance(base_url, str):
         raise ConfigError(f"the base URL is a text, not {type(base_url).__name__}")
     url: httpx.URL | None = None
@@ -118,11 +112,7 @@ def _may_hold_a_password(base_url: str) -> bool:
 
 
 def checked_options(options: HttpOptions) -> tuple[HttpTimeouts, HttpLimits]:
-    """Return the times and sizes that options name, or the usual ones.
-
-    Raises:
-        ConfigError: they are something else.
-    """
+    """Return the times and sizes that options name, or the usual ones."""
     timeouts, limits = options.get("timeouts", HttpTimeouts()), options.get("limits", HttpLimits())
     if not isinstance(timeouts, HttpTimeouts):
         raise ConfigError(f"timeouts are HttpTimeouts(…), not {timeouts!r:.80}")
@@ -144,11 +134,7 @@ def secrets_in_query(url: httpx.URL) -> list[Secret]:
 
 
 def checked_headers(headers: Mapping[str, str | Secret]) -> tuple[dict[str, str], dict[str, str], list[Secret]]:
-    """Return headers that may be seen, headers that may not, both by lower-case name, and the secrets in these.
-
-    Raises:
-        ConfigError: a name or value cannot be sent; values are not shown, since they may be secret.
-    """
+    """Return headers that may be seen, headers that may not, both by lower-case name, and the secrets in these."""
     open_ones: dict[str, str] = {}
     hidden: dict[str, str] = {}
     secrets: list[Secret] = []
@@ -167,11 +153,7 @@ def checked_headers(headers: Mapping[str, str | Secret]) -> tuple[dict[str, str]
 
 
 def checked_mapping(headers: Mapping[str, str | Secret]) -> Mapping[str, str | Secret]:
-    """Return what is given as headers.
-
-    Raises:
-        ConfigError: it is no mapping.
-    """
+    """Return what is given as headers."""
     if not isinstance(headers, Mapping):
         raise ConfigError(f"headers are values by their names, not {type(headers).__name__}")
     return headers

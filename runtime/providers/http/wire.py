@@ -117,11 +117,7 @@ def _decoded_leniently(data: str | bytes) -> Json:
 
 
 def encoded(value: Json) -> bytes:
-    """Return the JSON of a request or of a part of it; what is not Unicode in it is replaced.
-
-    Raises:
-        ProviderError: it has no form in JSON; of kind `invalid_request`.
-    """
+    """Return the JSON of a request or of a part of it; what is not Unicode in it is replaced."""
     try:
         try:
             return msgspec.json.encode(value)

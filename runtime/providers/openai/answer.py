@@ -96,7 +96,6 @@ class AnswerAssembly:
 
     @property
     def has_calls(self) -> bool:
-        """Whether a call has begun."""
         return self._calls.have_begun
 
     @property

@@ -316,11 +316,7 @@ class _ObjectEnd:
 
 
 def kept(value: JsonObject) -> JsonObject:
-    """Return what has to go back to the provider, fit for the log.
-
-    Raises:
-        ProviderError: it is not; of kind `malformed`.
-    """
+    """Return what has to go back to the provider, fit for the log."""
     try:
         cleaned = clean_json(value)
     except Unrecordable as error:

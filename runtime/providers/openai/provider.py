@@ -56,11 +56,6 @@ class OpenAIFormat:
         self._names = ToolNames()
 
     def request(self, request: ModelRequest, *, stream: bool) -> WireRequest:
-        """Return the HTTP request for a model call.
-
-        Raises:
-            ProviderError: the request cannot be expressed; of kind `invalid_request`, and nothing was sent.
-        """
         forms = tool_forms(request)
         body = encoded(request_body(request, self.settings, forms, stream=stream))
         self._names.remember({spec.name: forms[spec.name] for spec in request.tools})
@@ -68,19 +63,12 @@ class OpenAIFormat:
         return WireRequest(path=PATH, headers={"content-type": "application/json", "accept": accept}, body=body)
 
     def answer(self, body: bytes) -> ModelResponse:
-        """Return the answer in the body of a complete response.
-
-        Raises:
-            ProviderError: it cannot be understood, or says that the call failed.
-        """
         return complete_answer(body, self.name, self._names)
 
     def reader(self) -> OpenAIReader:
-        """Return what puts a streamed answer together."""
         return OpenAIReader(self.name, self._names)
 
     def failure(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
-        """Return what an HTTP status other than 2xx says, classified."""
         return failure_of_status(self.name, status, headers, body)
 
 

@@ -203,11 +203,7 @@ def chat_messages(request: ModelRequest, settings: OpenAISettings, forms: Mappin
 
 
 def refuse(reason: str) -> NoReturn:
-    """Say that a request cannot be expressed.
-
-    Raises:
-        ProviderError: always; of kind `invalid_request`.
-    """
+    """Say that a request cannot be expressed."""
     raise ProviderError(f"the request cannot be sent to the Chat Completions API: {reason}", kind="invalid_request")
 
 

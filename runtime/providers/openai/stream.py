@@ -33,11 +33,6 @@ class OpenAIReader:
         self._done = False
 
     def read(self, event: WireEvent) -> Sequence[Delta]:
-        """Take the next event, and return the pieces of the answer in it.
-
-        Raises:
-            ProviderError: the event says that the call failed, or cannot be understood.
-        """
         data = event.data.strip()
         if self._done or not data:
             return ()
@@ -71,16 +66,9 @@ class OpenAIReader:
         return deltas
 
     def finished(self) -> bool:
-        """Return whether `[DONE]` has come."""
         return self._done
 
     def answer(self) -> ModelResponse:
-        """Return the complete answer, the stream having ended.
-
-        Raises:
-            ProviderError: the answer is not complete, or empty without a reason; of kind `malformed`, and may be
-                repeated.
-        """
         assembly = self._assembly
         if assembly.finish_reason is None:
             if not self._done:
