@@ -44,10 +44,6 @@ async def past_state(
     """Return the state of a stream after the events up to a place, that one included.
 
     Args:
-        store: the log.
-        stream: whose state.
-        core: evolves it.
-        codec: reads its events.
         position: a place in the log, of whichever stream's event; None = its end.
         version: a place in the stream; None = its end. 0 in either case is before the first event.
 

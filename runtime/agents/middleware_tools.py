@@ -19,13 +19,7 @@ def tools_of(agent: Agent, hooks: Hooks | None, pool: ThreadPool) -> ToolRegistr
 
 
 class HookedTools(ToolRegistry):
-    """A registry that asks middleware before each body, and shows it what comes of it.
-
-    Args:
-        agent: whose tools they are.
-        hooks: its middleware.
-        pool: where plain functions run.
-    """
+    """A registry that asks middleware before each body, and shows it what comes of it."""
 
     def __init__(self, agent: Agent, hooks: Hooks, pool: ThreadPool) -> None:
         super().__init__(agent.all_tools(), pool=pool)

@@ -45,12 +45,7 @@ class Wanted(NamedTuple):
 
 
 def float32_bytes(vector: Vector, what: str) -> bytes:
-    """Return the numbers of a vector as float32, little-endian.
-
-    Args:
-        vector: one-dimensional.
-        what: what errors call it.
-    """
+    """Return the numbers of a vector as float32, little-endian."""
     import numpy as np
 
     try:
@@ -67,9 +62,6 @@ def float32_bytes(vector: Vector, what: str) -> bytes:
 
 class Embedder:
     """Calls an application's function.
-
-    Args:
-        embed: plain or async.
 
     Raises:
         ConfigError: it is no function.
@@ -95,8 +87,6 @@ class Embedder:
         On a loop, this goes on in a task; in a thread without one, the function is called before this returns.
 
         Args:
-            wanted: what is to be embedded.
-            use: what follows.
             loop: where the store lives, on which an async function is awaited; None = nowhere yet.
             unless: where its outcome is true, nothing is embedded and `use` gets None.
         """

@@ -45,8 +45,6 @@ def commands_of(items: Iterable[G], kind: type[G], command: Callable[[G, int], C
     """Return the command for each item.
 
     Args:
-        items: what a caller gave.
-        kind: what each of them must be.
         command: makes one of an item and its place.
         called: what the items are to the caller.
     """
@@ -118,7 +116,6 @@ def given_text(text: object, what: str) -> str:
     """Return `text` as it is recorded: see `clean_text`.
 
     Args:
-        text: what a caller gave.
         what: what errors call it, such as `the name of an agent`.
     """
     if not isinstance(text, str):

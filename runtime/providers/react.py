@@ -94,18 +94,12 @@ def in_protocol(provider: Provider, protocol: Protocol) -> Provider:
 
     Args:
         provider: the agent's; one that is for ReAct text already stays as it is.
-        protocol: the agent's.
     """
     return ReActProvider(provider) if protocol == "react" and not isinstance(provider, ReActProvider) else provider
 
 
 def step_response(response: ModelResponse, tools: Sequence[ToolSpec]) -> ModelResponse:
-    """Return a text model's answer as the step that it takes, or as rejected where it takes none.
-
-    Args:
-        response: the answer.
-        tools: that the model was offered.
-    """
+    """Return a text model's answer as the step that it takes, or as rejected where it takes none."""
     content = response.content
     called = any(isinstance(block, ToolUse | ToolUseBlock) for block in content)
     text = clean_text("".join(block.text for block in content if isinstance(block, TextBlock)))

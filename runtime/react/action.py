@@ -60,7 +60,6 @@ def action_at(text: str, labels: Sequence[Label]) -> Action | None:
     """Return the action that a label begins, or None where no name stands there.
 
     Args:
-        text: the whole answer.
         labels: the action's label, and those that follow it.
     """
     label, following = labels[0], labels[1:3]

@@ -42,11 +42,7 @@ def labels_in(text: str, start: int = 0) -> Iterator[Label]:
 
 
 def may_become_label(line: str) -> bool:
-    """Return whether a line that is not complete may begin with a label that is not complete yet.
-
-    Args:
-        line: what has come of it.
-    """
+    """Return whether a line that is not complete may begin with a label that is not complete yet."""
     if len(line) > LABEL_CHARACTERS_MAX:
         return False
     words = line.lstrip(_DECORATION)
@@ -68,7 +64,6 @@ def label_inside(text: str, start: int) -> Label | None:
 
     Args:
         text: the answer, in which no action and no answer begins a line.
-        start: where to begin.
     """
     found = list(islice(_INSIDE.finditer(text, start), 2))
     if len(found) != 1:

@@ -34,12 +34,7 @@ class CallArguments(NamedTuple):
 
 
 def read_json(text: str, at: int = 0) -> tuple[Json, int] | None:
-    """Return the JSON value that begins at the first character at or after `at` that is not blank, and its end.
-
-    Args:
-        text: any text.
-        at: where to begin.
-    """
+    """Return the JSON value that begins at the first character at or after `at` that is not blank, and its end."""
     start = _after_blanks(text, at)
     return _read_strictly(text, start) or _read_loosely(text, start)
 

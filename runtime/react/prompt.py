@@ -121,11 +121,7 @@ def instructions(tools: Sequence[ToolSpec]) -> str:
 
 
 def text_messages(messages: Sequence[Message]) -> list[Message]:
-    """Return a history as messages of text and images, the roles alternating.
-
-    Args:
-        messages: a balanced history, oldest first.
-    """
+    """Return a history as messages of text and images, the roles alternating."""
     dialogue = _Dialogue()
     place = 0
     while place < len(messages):

@@ -105,10 +105,6 @@ def call_of(step: ReActStep, tools: Sequence[ToolSpec]) -> tuple[str, JsonObject
 
     A name that is no tool's becomes that of the only tool whose name differs in case, blanks, underscores, hyphens and
     dots alone. A text becomes the argument of a tool that has exactly one parameter, which takes text.
-
-    Args:
-        step: with an action.
-        tools: that the model was offered.
     """
     name = step.action or ""
     if all(spec.name != name for spec in tools):

@@ -87,7 +87,6 @@ class SharedBreakerBackend(BreakerBackend, Protocol):
         """Have `seen` called, from any thread, with the state of a breaker and when it was so, whenever it is used.
 
         Args:
-            name: of the breaker.
             seen: must return at once; the time is that of whoever keeps the state, microseconds since the epoch, UTC.
         """
         ...
@@ -97,7 +96,6 @@ class BreakerMemory:
     """The state of one breaker in this process.
 
     Args:
-        settings: see there.
         record: is given each transition, in order; from any thread, and it must return at once.
     """
 

@@ -47,7 +47,6 @@ class LearnedTransitions:
         """Have recorded what the log lacks.
 
         Args:
-            shared: the state that all share.
             at: when it was so, by the clock of whoever keeps it, microseconds since the epoch, UTC.
         """
         with self._lock:
@@ -70,8 +69,6 @@ def _lacking(known: BreakerState, shared: BreakerState, generation: int) -> list
     """Return the transitions from one state to the other, as far as they are known.
 
     Args:
-        known: what the log says.
-        shared: what is so now.
         generation: of the shared state, as the log counts.
     """
     lacking: list[BreakerCommand] = []

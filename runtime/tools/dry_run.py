@@ -43,11 +43,7 @@ class OutsideInDryRun(AgentLoopError):
 
 
 class NotComparable(Exception):
-    """Something could not be done again.
-
-    Args:
-        why: in words.
-    """
+    """Something could not be done again."""
 
 
 def require_outside(what: str) -> None:
@@ -78,7 +74,6 @@ class DryRun:
 
         Args:
             place: which code it is; where it once gave no answer, it is not asked again.
-            work: made and run.
 
         Raises:
             PersistenceError: the log cannot be read.

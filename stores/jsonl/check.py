@@ -91,9 +91,7 @@ class LinesCheck:
     """Checks the lines of one log, from the header on.
 
     Args:
-        name: what errors call the file.
         find_head: the ends of streams, as the caller has them from the lines that were taken.
-        find_payload: the payloads, likewise.
     """
 
     def __init__(self, name: str, find_head: FindHead, find_payload: FindPayload) -> None:
@@ -299,7 +297,6 @@ def complete_appends(check: LinesCheck, source: BinaryIO) -> Iterator[list[Check
 
     Args:
         check: takes the lines; the caller keeps what is given, so that the check finds it again.
-        source: an open file at its beginning.
 
     Raises:
         LogFormatError: a line is not what has to be there, or one is missing at the end.

@@ -204,7 +204,6 @@ def decoded_header(data: bytes, name: str) -> HeaderLine:
 
     Args:
         data: the line, with its end.
-        name: what errors call the file.
     """
     if data.startswith(b"\xef\xbb\xbf"):
         raise LogFormatError(f"{name}, line 1: it begins with a byte order mark; save the file without one")

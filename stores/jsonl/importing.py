@@ -74,7 +74,6 @@ async def import_log(source: BinaryIO, name: str, log: str | os.PathLike[str]) -
 
     Args:
         source: an open binary file; read in another thread, and left open.
-        name: what errors call it.
         log: path of the new log. Nothing may be there, or an empty file.
 
     Raises:

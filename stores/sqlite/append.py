@@ -241,7 +241,6 @@ class LogWriter:
         """Return if the append is in the log in spite of the error, else raise what is known about it.
 
         Args:
-            error: what SQLite said.
             batches: what was to be appended.
             appended: where the batches are if the COMMIT that failed took effect; None before the COMMIT.
         """

@@ -45,7 +45,6 @@ class SQLiteConnection:
         """Connect to a `file:` URI, in autocommit: transactions are begun and ended by name.
 
         Args:
-            uri: of the file.
             worker: runs what is done with the connection, and ends with it; None = a thread of its own.
 
         Raises:
@@ -176,7 +175,6 @@ def persistence_error(error: sqlite3.Error, failed: str, *, outcome_unknown: boo
     """Return the error of ours that stands for one of SQLite's.
 
     Args:
-        error: what SQLite said.
         failed: what failed, on what, as the beginning of a sentence.
         outcome_unknown: whether a write may be in the log all the same.
     """

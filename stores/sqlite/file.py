@@ -188,10 +188,6 @@ _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 async def examine(log: Path, connect: Connect = SQLiteConnection.open) -> None:
     """Return if the file is a log that this Refold reads; leave no trace either way.
 
-    Args:
-        log: the file.
-        connect: opens the connections to it.
-
     Raises:
         LogFormatError: it is not ours, is damaged, or comes from a newer Refold.
         PersistenceError: it cannot be read.
@@ -297,10 +293,6 @@ async def create(log: Path, connect: Connect = SQLiteConnection.open) -> None:
     """Make an empty log; the caller owns it (`refold.stores.sqlite.ownership`) and saw that there is none.
 
     Its name survives power loss once it was prepared for writing.
-
-    Args:
-        log: the file.
-        connect: opens the connection to it.
     """
     for suffix in ("-wal", "-journal"):
         if _is_beside(log, suffix):
@@ -357,8 +349,6 @@ def prepare_for_writing(
     is left of a log that was deleted. What the WAL holds is on the disk afterwards, so that it can be built upon.
 
     Args:
-        connection: in autocommit, not used yet.
-        log: the file, for errors.
         durability: what an acknowledged append survives.
         ours: incarnations of which the log may have one, if we have owned it all the time: the last one, and those of
             openings that failed. The new one is added before it is written.

@@ -65,10 +65,8 @@ class ReadingSide:
         """Make a side that connects at its first read, or at `connect`.
 
         Args:
-            log: the file.
             source: how the file is to be read at the moment of a read.
             timeout_s: longest wait for the connection to close.
-            connect: opens the connections to the file.
         """
         self._log = log
         self._source = source
@@ -85,7 +83,6 @@ class ReadingSide:
         """Run `work` on a consistent state of the log and return its result.
 
         Args:
-            work: one short read.
             failed: what failed if it fails, as the beginning of a sentence.
         """
         for _ in range(READ_TRIES_MAX):

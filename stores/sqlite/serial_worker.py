@@ -128,7 +128,6 @@ async def close_worker(worker: Worker, last: Callable[[], None] = _nothing, *, t
 
     Args:
         worker: one that was not ended.
-        last: what it does last.
         timeout_s: longest wait; then the worker ends by itself whenever it gets that far.
     """
     closed = worker.submit(last)
@@ -151,7 +150,6 @@ async def settled(future: asyncio.Future[T], *, timeout_s: float | None = None) 
     """Return the result of `future`; a caller who is cancelled meanwhile gets CancelledError once it is there.
 
     Args:
-        future: what must not be left half-done.
         timeout_s: longest wait; begins anew when the caller is cancelled.
 
     Raises:

@@ -44,14 +44,11 @@ class WritingSide:
         """Make a side that opens the file at its first write, or at `open_anew`.
 
         Args:
-            log: the file.
             place: where it has to stay while it is open.
             ownership: the right to write it; given up at `close`.
-            durability: what an acknowledged write survives.
             timeout_s: longest wait for one write, and for opening and closing the file.
             fault: called at the named points of each append.
             close_reader: closes the connection of the same store that reads, so that opening anew is opening anew.
-            connect: opens the connections to the file.
         """
         self._log = log
         self._place = place
@@ -72,7 +69,6 @@ class WritingSide:
         """Run `work` in the writing thread and return its result once it is certain.
 
         Args:
-            work: one whole write.
             failed: what failed if it fails, as the beginning of a sentence.
 
         Raises:

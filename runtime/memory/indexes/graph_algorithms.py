@@ -22,11 +22,7 @@ COMMUNITIES_SEED = 0
 
 
 class Mathematics:
-    """A graph as networkx sees it; any number of threads may ask it, and nobody changes it.
-
-    Args:
-        copy: of the graph.
-    """
+    """A graph as networkx sees it; any number of threads may ask it, and nobody changes it."""
 
     def __init__(self, copy: GraphCopy) -> None:
         self.ids = sorted(copy.entities)

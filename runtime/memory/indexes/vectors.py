@@ -27,11 +27,7 @@ ROWS_AT_ONCE = 4_096
 
 
 class VectorIndex:
-    """The embeddings of one store by row; a row that goes is filled with the last one. `made` makes it.
-
-    Args:
-        state: whose embeddings they will be.
-    """
+    """The embeddings of one store by row; a row that goes is filled with the last one. `made` makes it."""
 
     def __init__(self, state: Knowledge) -> None:
         self._changes = state.changes

@@ -35,12 +35,7 @@ class WordIndex:
                 rows.append(row)
 
     def shared(self, words: Iterable[str], rows: int) -> NDArray[np.int64]:
-        """Return how many of `words`, each given once, the text of each row has.
-
-        Args:
-            words: of the query.
-            rows: how many rows there are.
-        """
+        """Return how many of `words`, each given once, the text of each row has."""
         counts = np.zeros(rows, dtype=np.int64)
         for word in words:
             found = self._rows.get(word)
@@ -67,8 +62,6 @@ def best(primary: NDArray[np.int64], score: NDArray[np.float64], count: int) -> 
 
     Args:
         primary: small numbers, >= 0.
-        score: as many, none of them NaN.
-        count: at most so many.
     """
     places: Rows = np.arange(0, dtype=np.int64)
     if count > 0 and len(primary) <= count:
@@ -97,11 +90,7 @@ GONE_MIN = 1_024
 
 
 class EntryWords:
-    """The entries by row; one whose value is replaced gets a new row. `made` makes it.
-
-    Args:
-        state: whose entries they will be.
-    """
+    """The entries by row; one whose value is replaced gets a new row. `made` makes it."""
 
     def __init__(self, state: Knowledge) -> None:
         self._changes = state.changes

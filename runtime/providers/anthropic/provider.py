@@ -51,9 +51,6 @@ class AnthropicFormat:
 
     A tool whose name the API does not accept is given another one on the wire, and calls of it come back under its own
     name. That name is learned from the requests, so the format that sent a request also reads the answer.
-
-    Args:
-        options: what shapes the requests.
     """
 
     name = NAME

@@ -37,7 +37,6 @@ class LoopConnections:
     One client with all connections would look at each of them, several times, at the begin and end of every call.
 
     Args:
-        new_client: makes a client.
         shared: whether one client does for all calls, since what it sends with is not ours to multiply.
     """
 
@@ -75,7 +74,6 @@ class LoopConnections:
         """Keep a client for the next call.
 
         Args:
-            client: a borrowed one.
             answered: whether a response has begun. If not it is closed: httpcore 1.0 neither closes nor uses again a
                 connection that is made just when a call is cancelled, or its time is up.
         """
@@ -123,7 +121,6 @@ def encryption(*, needed: bool, trust_env: bool) -> ssl.SSLContext:
 
     Args:
         needed: whether anything is encrypted; if not, no certificate is read, and none trusted.
-        trust_env: whether the environment names certificates.
     """
     return httpx.create_ssl_context(trust_env=trust_env) if needed else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 

@@ -20,10 +20,6 @@ class EventStreamReader:
     Lines may end in LF, CR or CRLF, and a piece may end anywhere, in the middle of a character too. Comments are left
     out, and so are events without data, as the standard says. An event that only lacks the blank line behind it is
     given at the end of the stream, since some servers forget that line.
-
-    Args:
-        event_characters_max: most characters of one event.
-        events_max: most events of the stream.
     """
 
     def __init__(self, *, event_characters_max: int, events_max: int) -> None:

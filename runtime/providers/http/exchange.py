@@ -48,10 +48,6 @@ class HttpExchange:
     Args:
         client: sends it.
         request: what to send, without the key.
-        authentication: adds the key.
-        timeouts: how long each part may take.
-        limits: how much may come.
-        redactor: knows what must not be logged.
 
     Attributes:
         headers: of the response, by lower-case name, without secrets.

@@ -105,7 +105,6 @@ class Redactor:
 
     Args:
         secrets: what to take out; values shorter than `SECRET_CHARACTERS_MIN` are left.
-        others: whose secrets are taken out too.
     """
 
     def __init__(self, secrets: Iterable[Secret], others: "Iterable[Redactor]" = ()) -> None:

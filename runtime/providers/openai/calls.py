@@ -228,7 +228,6 @@ class CallAssembly:
         """Return the call that a fragment belongs to, or None where it begins one.
 
         Args:
-            fragment: a fragment.
             place: its place among several of one chunk; None = it is the only one.
         """
         if fragment.index is not None:

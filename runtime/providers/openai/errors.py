@@ -116,10 +116,7 @@ def failure_of_status(provider: str, status: int, headers: Mapping[str, str], bo
     The header `x-should-retry` has the last word on retrying, as for the official client.
 
     Args:
-        provider: the provider's name, for the message.
-        status: the HTTP status.
         headers: the response's, in any case.
-        body: the response's body, JSON or not.
     """
     try:
         value: Json = decoded(body)
@@ -139,7 +136,6 @@ def failure_inside(provider: str, value: Json) -> ProviderError:
     One that does not say what it is counts as the server's own and may be repeated: the request had been accepted.
 
     Args:
-        provider: the provider's name, for the message.
         value: the whole object that holds the error, or the error itself.
     """
     said = _said(value)

@@ -25,7 +25,6 @@ def fitted(names: Iterable[str], characters_max: int) -> dict[str, str]:
     The same names always give the same forms, and different names different ones.
 
     Args:
-        names: any texts, also empty ones.
         characters_max: how long a form may be, more than 20.
     """
     wanted = dict.fromkeys(names)

@@ -134,7 +134,6 @@ def request_body(
     """Return the body of a request.
 
     Args:
-        request: what is asked.
         settings: how the server wants to be asked.
         forms: names of tools on the wire, by their own names.
         stream: whether the answer is to be streamed.

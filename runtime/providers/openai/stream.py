@@ -23,7 +23,6 @@ class OpenAIReader:
     """Puts one streamed answer together.
 
     Args:
-        provider: the provider's name.
         names: the names under which tools were offered.
     """
 
