@@ -3,11 +3,8 @@
 Read `refold.events.core.records` first for the shapes. The docstrings below are the contract; the shipped suite in
 `refold.stores.conformance` checks them, on our stores and on yours. A store knows no event classes, takes no
 decisions and reads no clock. One store object has one writer: the journal calls `append` one at a time; reads
-may run at any time, beside an append too, and see only whole, committed batches.
-
-What a store gives beyond the contract so that its whole log can be copied: `refold.stores.jsonl.export` reads it.
-
-Read `refold.stores.event_store` first. All stores that Refold brings give it; one of yours may.
+may run at any time, beside an append too, and see only whole, committed batches. `WholeLog` adds what a store gives so
+that its whole log can be exported: all stores that Refold brings give it, yours may.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -111,7 +111,7 @@ class StreamObject(Generic[S, C, E]):
         """
         with self._before_runtime() as ref:
             if ref is None:
-                return _outcome_of(lambda: self._perform_before(command), RefoldError)
+                return outcome_of(lambda: self._perform_before(command), RefoldError)
         return ref.ask(command, block=False)
 
     def perform_each(
@@ -129,7 +129,7 @@ class StreamObject(Generic[S, C, E]):
         """
         with self._before_runtime() as ref:
             if ref is None or not commands:
-                return _outcome_of(lambda: self._perform_each_before(commands, called, outcome), RefoldError)
+                return outcome_of(lambda: self._perform_each_before(commands, called, outcome), RefoldError)
         asked: ActorFuture[list[Performed]] = ref.ask(Envelope(tuple(commands), called=called), block=False)
         return asked.map(lambda performed: list(map(outcome, commands, performed)))
 
@@ -140,7 +140,7 @@ class StreamObject(Generic[S, C, E]):
         """
         with self._before_runtime() as ref:
             if ref is None:
-                return _outcome_of(lambda: copy.deepcopy(question(self._state_before())), Exception)
+                return outcome_of(lambda: copy.deepcopy(question(self._state_before())), Exception)
         return ref.ask(Query(question), block=False).map(Answer.get)
 
     def read_in_steps(
@@ -164,7 +164,7 @@ class StreamObject(Generic[S, C, E]):
 
         with self._before_runtime() as ref:
             if ref is None:
-                return _outcome_of(noted, Exception)
+                return outcome_of(noted, Exception)
         return ref.ask(Query(question, note, in_steps=True), block=False).map(Answer.get)
 
     def glance(self, question: Callable[[S], R]) -> R | None:
@@ -376,7 +376,7 @@ def _digest_of(command: KeyedCommand) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _outcome_of(call: Callable[[], R], errors: type[Exception]) -> ActorFuture[R]:
+def outcome_of(call: Callable[[], R], errors: type[Exception]) -> ActorFuture[R]:
     """Return a future of what `call` returned, or of which of `errors` it raised."""
     future: ActorFuture[R] = ActorFuture()
     try:

@@ -1,12 +1,12 @@
 """Work in a thread of its own, for what would keep the loop from everything else."""
 
 import sys
-import threading
 from collections.abc import Callable
 from importlib import import_module
 from typing import TypeVar
 
 from refold.actors.kernel.future import ActorFuture, has_threads
+from refold.stores.sqlite.serial_worker import SerialWorker
 
 R = TypeVar("R")
 
@@ -22,7 +22,9 @@ def in_thread(call: Callable[[], R], name: str) -> ActorFuture[R]:
             future.settle(error=error)
 
     if has_threads():
-        threading.Thread(target=settle, name=name, daemon=True).start()
+        worker = SerialWorker(name)
+        worker.put(settle)
+        worker.end()
     else:
         settle()
     return future

@@ -1,12 +1,9 @@
-"""Real model calls kept in a file, and served again without network, key or cost.
+"""Real model calls kept in a file, a cassette, and served again without network, key or cost.
 
-Wrap a provider in `RecordingProvider` once; from then on `RecordedProvider` answers from the file, which is called a
-cassette. Answers are found by their place, as a model may answer the same question differently twice.
-
-The file of recorded model calls: JSON Lines, one call per line, in the order in which they ended.
-
-`refold.providers.recorded` writes it with one provider and reads it with another. A line is complete or it does not
-count: one that a crash cut short is left out when the file is read, and cut off when it is written on.
+Wrap a provider in `RecordingProvider` once; from then on `RecordedProvider` answers from the file. Answers are found by
+their place, as a model may answer the same question differently twice. The file is JSON Lines, one call per line, in
+the order in which the calls ended. A line is complete or it does not count: one that a crash cut short is left out when
+the file is read, and cut off when it is written on.
 """
 
 import asyncio

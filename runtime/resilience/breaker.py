@@ -52,17 +52,17 @@ from refold.events.kinds.breaker import (
     Ticket,
     asked,
 )
-from refold.memory.stream_object import StreamObject
+from refold.memory.stream_object import StreamObject, outcome_of
+from refold.memory.worker import in_thread
 from refold.resilience.breaker_state import (
     BreakerBackend,
     BreakerMemory,
     BreakerSettings,
     CallEnd,
     KnownState,
+    ObservedTransitions,
     SharedBreakerBackend,
 )
-from refold.resilience.observed_transitions import LearnedTransitions
-from refold.stores.sqlite.serial_worker import SerialWorker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -152,7 +152,7 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         self._counts = _counting(counts)
         self._memory = BreakerMemory(self.settings, self._record)
         self.backend: BreakerBackend = self._memory if backend is None else backend
-        self._learned: LearnedTransitions | None = None
+        self._observed: ObservedTransitions | None = None
         """What this process has seen of a shared state; None = no runtime has had the breaker."""
 
     def _microseconds(self, setting: str, seconds: float) -> int:
@@ -188,19 +188,13 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
 
         The outcome is PersistenceError where the backend cannot say.
         """
-        future: ActorFuture[BreakerReport] = ActorFuture()
 
-        def fill() -> None:
-            try:
-                future.settle(self._reported(self.backend.known(self.name, self.settings)))
-            except PersistenceError as error:
-                future.settle(error=error)
+        def report() -> BreakerReport:
+            return self._reported(self.backend.known(self.name, self.settings))
 
         if self.backend.blocking:
-            _in_a_thread(f"report of {self.stream}", fill)
-        else:
-            fill()
-        return future
+            return in_thread(report, f"report of {self.stream}")
+        return outcome_of(report, PersistenceError)
 
     def _reported(self, known: KnownState) -> BreakerReport:
         state, retry_after_s = known.state, 0.0
@@ -244,15 +238,15 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         await super().attach(host)
         logged = await self.read(lambda state: state)
         if isinstance(backend, SharedBreakerBackend):
-            if self._learned is None:
+            if self._observed is None:
                 backend.listen(self.name, self._seen)
-            self._learned = LearnedTransitions(logged, self._record)
+            self._observed = ObservedTransitions(logged, self._record)
         else:
             self._memory.take_up(logged, self.now_us())
 
     def _seen(self, shared: BreakerState, at: int) -> None:
-        if self._learned is not None:
-            self._learned.seen(shared, at)
+        if self._observed is not None:
+            self._observed.seen(shared, at)
 
     def begin_anew(self) -> None:
         """Do as `StreamObject.begin_anew`; the circuit is closed."""
@@ -365,7 +359,7 @@ class Guard:
         """Settle the call with `error` without waiting, whatever the backend."""
         if self._breaker.backend.blocking:
             ticket, self._ticket = self._ticket, None
-            _in_a_thread(self._breaker.stream, lambda: self._breaker.settle(ticket, error))
+            in_thread(lambda: self._breaker.settle(ticket, error), self._breaker.stream)
         else:
             self.settle(error)
 
@@ -374,13 +368,6 @@ class Guard:
         if not beginning.cancelled() and beginning.exception() is None:
             self._ticket = beginning.result()
             self.lose(asyncio.CancelledError())
-
-
-def _in_a_thread(name: str, work: Callable[[], object]) -> None:
-    """Run `work`, which may wait for a backend, and do not wait for it."""
-    worker = SerialWorker(name)
-    worker.put(work)
-    worker.end()
 
 
 def _counting(

@@ -1,14 +1,10 @@
-"""A function's signature, as the arguments that a model may give: their schema, and their reading into Python values.
+"""A function's signature and docstring, as the arguments that a model may give: their schema, and how they are read.
 
 msgspec does the work: the parameters become the fields of a Struct, whose schema is the tool's and whose decoder reads
-the arguments, strictly. Parameters annotated `ToolContext` are given by Refold and are no part of either.
+the arguments, strictly. Parameters annotated `ToolContext` are given by Refold and are no part of either. Of a
+Google-style docstring, the first paragraph describes the tool and the "Args:" section its parameters.
 
-The rule it protects: what cannot work is refused when the function becomes a tool, and the error names the tool and
-the parameter, so that nothing of it is found only when a model calls.
-
-What a Google-style docstring tells of a tool: its first paragraph, and the "Args:" section by parameter.
-
-Docstrings are given as `inspect.getdoc` cleans them.
+The rule: what cannot work is refused when the function becomes a tool, with the tool and the parameter in the error.
 """
 
 import functools

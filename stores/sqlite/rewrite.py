@@ -1,16 +1,14 @@
-"""Making sure that what a file gives its readers is on the disk, also after a sync of it has failed.
-
-When a sync fails, the system counts what was to be written as written: everybody goes on reading it, later syncs
-succeed, and yet it is not on the disk and is gone after a power cut (https://lwn.net/Articles/752063/,
-https://www.usenix.org/conference/atc20/presentation/rebello). So an append whose sync failed can be found in the WAL
-when the log is opened again, by this process or another, and what is then appended after it would be lost with it. The
-cure is to write everything once more, the same bytes in the same places, and to sync that.
-
-Whether a log and its WAL are still the files that were opened.
+"""What an owner checks and repairs of its files: that they are still in their place, and that they are on the disk.
 
 A file can be deleted, renamed or replaced while it is open. The open file goes on without its name, SQLite says
-nothing, and what is written after that is lost with the process. The rule this module protects: an append is
-acknowledged only while the names still lead to the files that it was written to. Read `writer` first.
+nothing, and what is written after that is lost with the process. So `LogPlace` keeps which files the log and its WAL
+are: an append is acknowledged only while the names still lead to the files that it was written to.
+
+When a sync fails, the system counts what was to be written as written: readers see it, later syncs succeed, and yet it
+is not on the disk and is gone after a power cut (https://lwn.net/Articles/752063/,
+https://www.usenix.org/conference/atc20/presentation/rebello). So an append whose sync failed can be found in the WAL
+when the log is opened again, and what is then appended after it would be lost with it. `write_again` writes everything
+once more, the same bytes in the same places, and syncs that. Read `writer` first.
 """
 
 import os

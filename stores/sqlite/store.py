@@ -1,11 +1,11 @@
 """The event store in one SQLite file.
 
-Read `refold.stores.event_store` for the contract and `schema.sql` for the tables. Around them: `sqlite_file` looks at
-a file before it is touched and makes new ones, `ownership` lets one runtime write, and `rewrite` sees whether
-the file was taken away. `writer` and `reader` each have a connection and its thread, in which
-`append` and `sqlite_read` run, one hop per call.
+Read `refold.stores.event_store` for the contract and `schema.sql` for the tables. Around them: `file` looks at a
+file before it is touched and makes new ones, `ownership` lets one runtime write, and `rewrite` sees whether the file
+was taken away. `writer` and `reader` each have a connection and its thread, in which `append` and `read` run, one hop
+per call.
 
-The rule it protects: what was acknowledged is in the file, and after anything that leaves this in doubt (an I/O error,
+The rule: what was acknowledged is in the file, and after anything that leaves this in doubt (an I/O error,
 an append that hangs) nothing is written before the file was closed, opened and examined again.
 """
 

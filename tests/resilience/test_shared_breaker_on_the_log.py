@@ -14,8 +14,7 @@ from refold.actors import ManualClock
 from refold.events.core.pure_core import Recorded, evolve_all, plan
 from refold.events.kinds.breaker import BREAKER_CORE, BreakerState
 from refold.resilience import CircuitBreaker, RedisBreakerState
-from refold.resilience.breaker_state import BreakerMemory, BreakerSettings
-from refold.resilience.observed_transitions import LearnedTransitions
+from refold.resilience.breaker_state import BreakerMemory, BreakerSettings, ObservedTransitions
 from tests.resilience.conftest import MakeBackend, assert_sound, fail_on_the_loop, runtime_of
 from tests.runtime.commands.test_cli import run
 
@@ -108,7 +107,7 @@ def test_in_any_life_the_log_ends_with_what_was_seen_last(steps: list[tuple[str,
         logged = planned.state
         recorded.extend(planned.events)
 
-    learned = LearnedTransitions(own.begin(), record)
+    learned = ObservedTransitions(own.begin(), record)
     now, waiting, tickets = 1_000 * SECOND_US, list[tuple[int, BreakerState, int]](), list[Any]()
     lateness = iter(late)
     for what, wait_s, seen in steps:

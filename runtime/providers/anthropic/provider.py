@@ -6,13 +6,9 @@
     AnthropicProvider(headers={"anthropic-beta": "context-1m-2025-08-07"}, cache="1h")
     AnthropicProvider(base_url="http://localhost:11434")                    # Ollama; llama.cpp, vLLM likewise
 
-What is sent and how answers are read is in `provider`, the connection in `provider`.
-
-The wire format of Anthropic's Messages API: what `AnthropicProvider` says and understands, without a network.
-
-Read `wire_format` first: what a format has to do. `history` says which messages are sent and
-`request` how they are written; `anthropic_answer` and `stream` how answers are read, and
-`errors` what errors mean.
+`AnthropicFormat` is the wire format, which needs no connection: `history` says which messages are sent and `request`
+how they are written, `answer` and `stream` how answers are read, `errors` what errors mean. `AnthropicProvider` adds
+the connection, which is that of `refold.providers.http.provider`.
 """
 
 import os

@@ -1,12 +1,9 @@
 """One HTTP request and its response, with limits on time and size.
 
-The rules: whatever goes wrong on the way is a ProviderError that names the host and the failure; it never carries an
+The rules: every failure on the way is a ProviderError that names the host and the failure; it never carries an
 exception of the HTTP library, since those hold the request with its key; and however a call ends, its connection is
-either whole and kept for the next call, or closed.
-
-How long a provider asks us to wait, from the headers of its refusal.
-
-`Retry-After` is seconds or a date (RFC 9110, section 10.2.3). A date is compared with the response's own `Date`, so
+either whole and kept for the next call, or closed. `retry_after_s` reads how long a provider asks us to wait:
+`Retry-After` is seconds or a date (RFC 9110, section 10.2.3), and a date is compared with the response's own `Date`, so
 that neither this machine's clock nor its difference from the server's matters.
 """
 

@@ -1,12 +1,9 @@
 """What a provider's wire format has to say, apart from the network: pure functions over bytes and text.
 
-`refold.providers.http.provider` sends and receives; a format says what. Each provider's format is a module of its own,
-such as `provider`, and can be tested and read without a connection.
-
-JSON on the wire, for every provider: read as servers write it, leniently, and written strictly.
-
-A server that counts text in UTF-16 cuts an emoji in two and sends each half as an escape of its own, so halves are let
-in here and made whole or replaced where the text is complete.
+`refold.providers.http.provider` sends and receives; a format, such as `refold.providers.openai.provider`, says what,
+and can be tested and read without a connection. JSON is read leniently, as servers write it, and written strictly. A
+server that counts text in UTF-16 cuts an emoji in two and sends each half as an escape of its own, so halves are
+accepted here, and joined or replaced where the text is complete.
 """
 
 import json

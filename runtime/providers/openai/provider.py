@@ -5,12 +5,9 @@
     OpenAIProvider(api_key=key, base_url="https://openrouter.ai/api/v1", return_reasoning="reasoning_details")
     OpenAIProvider(api_key=key, base_url="https://api.deepseek.com", return_reasoning="reasoning_content")
 
-What is sent and how answers are read is in `provider`, the connection in `provider`.
-
-The Chat Completions API and its compatible servers as a wire format: pure, without a connection.
-
-What is where: requests in `request`, whole answers in `openai_answer`, streams in `stream`, the calls in
-both in `calls`, errors in `errors`, names in `names`.
+`OpenAIFormat` is the wire format, which needs no connection: `request` writes requests, `answer` reads answers, `calls`
+the tool calls in them, `errors` says what errors mean, `names` how tools are named on the wire. `OpenAIProvider` adds
+the connection, which is that of `refold.providers.http.provider`.
 """
 
 import os
@@ -26,7 +23,7 @@ from refold.providers.http.provider import HttpProvider
 from refold.providers.http.secrets import Secret, key_from
 from refold.providers.http.settings import HttpOptions, checked_mapping
 from refold.providers.http.wire import WireRequest, encoded
-from refold.providers.openai.answer import complete_answer
+from refold.providers.openai.answer import OpenAIReader, complete_answer
 from refold.providers.openai.errors import failure_of_status
 from refold.providers.openai.names import ToolNames
 from refold.providers.openai.request import (
@@ -36,7 +33,6 @@ from refold.providers.openai.request import (
     request_body,
     tool_forms,
 )
-from refold.providers.openai.stream import OpenAIReader
 
 PATH = "/chat/completions"
 
