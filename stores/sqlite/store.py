@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from refold.events.core.errors import PersistenceError
 from refold.events.core.ids import PayloadHash
@@ -43,6 +43,7 @@ from refold.stores.sqlite.rewrite import LogPlace
 from refold.stores.sqlite.serial_worker import settled
 from refold.stores.sqlite.writer import WritingSide
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -159,45 +160,40 @@ class SQLiteStore:
         return await writing.write(lambda writer: writer.append(given, kept), f"the append to {self._name} failed")
 
     async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
-        self._require_open()
         check_limit(limit)
-        return await self._reading.read(
-            lambda connection: sqlite_read.read_stream(connection, stream, after_version, limit),
-            f"stream {stream!r} of {self._name} cannot be read",
+        return await self._read(
+            f"stream {stream!r} of {self._name} cannot be read", sqlite_read.read_stream, stream, after_version, limit
         )
 
     async def read_all(self, *, after_position: int = 0, limit: int = 1000) -> list[StoredEvent]:
-        self._require_open()
         check_limit(limit)
-        return await self._reading.read(
-            lambda connection: sqlite_read.read_all(connection, after_position, limit),
+        return await self._read(
             f"the log {self._name} cannot be read after position {after_position}",
+            sqlite_read.read_all,
+            after_position,
+            limit,
         )
 
     async def head(self, stream: str) -> StreamHead | None:
-        self._require_open()
-        return await self._reading.read(
-            lambda connection: sqlite_read.head(connection, stream),
-            f"the end of stream {stream!r} of {self._name} cannot be read",
+        return await self._read(
+            f"the end of stream {stream!r} of {self._name} cannot be read", sqlite_read.head, stream
         )
 
     async def list_streams(
         self, *, prefix: str = "", after: str = "", limit: int | None = None, with_pending: bool = False
     ) -> list[StreamHead]:
-        self._require_open()
         check_limit(limit)
-        return await self._reading.read(
-            lambda connection: sqlite_read.list_streams(connection, prefix, after, limit, with_pending),
+        return await self._read(
             f"the streams of {self._name} cannot be listed",
+            sqlite_read.list_streams,
+            prefix,
+            after,
+            limit,
+            with_pending,
         )
 
     async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
-        self._require_open()
-        wanted = list(hashes)
-        return await self._reading.read(
-            lambda connection: sqlite_read.read_payloads(connection, wanted),
-            f"payloads of {self._name} cannot be read",
-        )
+        return await self._read(f"payloads of {self._name} cannot be read", sqlite_read.read_payloads, list(hashes))
 
     async def save_snapshot(self, snapshot: Snapshot) -> None:
         writing = self._require_writing()
@@ -208,10 +204,8 @@ class SQLiteStore:
         )
 
     async def load_snapshot(self, stream: str) -> Snapshot | None:
-        self._require_open()
-        return await self._reading.read(
-            lambda connection: sqlite_read.load_snapshot(connection, stream),
-            f"the snapshot of stream {stream!r} of {self._name} cannot be read",
+        return await self._read(
+            f"the snapshot of stream {stream!r} of {self._name} cannot be read", sqlite_read.load_snapshot, stream
         )
 
     async def read_beside(self, work: Callable[[sqlite3.Connection], T], failed: str) -> T:
@@ -224,8 +218,7 @@ class SQLiteStore:
         Raises:
             PersistenceError: it cannot be read.
         """
-        self._require_open()
-        return await self._reading.read(work, failed)
+        return await self._read(failed, work)
 
     async def change_beside(self, work: Callable[[sqlite3.Connection], None], failed: str) -> None:
         """Change tables that hold no events, in one transaction, as durable as an append.
@@ -241,25 +234,20 @@ class SQLiteStore:
 
     async def list_payloads(self, *, after: str = "", limit: int) -> list[ListedPayload]:
         """Return at most `limit` payloads whose hashes are greater than `after`, in order of the hashes."""
-        self._require_open()
         check_limit(limit)
-        return await self._reading.read(
-            lambda connection: sqlite_read.list_payloads(connection, after, limit),
-            f"the payloads of {self._name} cannot be listed",
+        return await self._read(
+            f"the payloads of {self._name} cannot be listed", sqlite_read.list_payloads, after, limit
         )
 
     async def removed_position(self) -> int:
         """Return the highest position that was ever removed."""
-        self._require_open()
-        return await self._reading.read(sqlite_read.removed_position, f"the log {self._name} cannot be read")
+        return await self._read(f"the log {self._name} cannot be read", sqlite_read.removed_position)
 
     async def list_tombstones(self, *, after_position: int = 0, limit: int) -> list[Tombstone]:
         """Return at most `limit` tombstones with a greater position, in its order."""
-        self._require_open()
         check_limit(limit)
-        return await self._reading.read(
-            lambda connection: sqlite_read.list_tombstones(connection, after_position, limit),
-            f"the tombstones of {self._name} cannot be listed",
+        return await self._read(
+            f"the tombstones of {self._name} cannot be listed", sqlite_read.list_tombstones, after_position, limit
         )
 
     async def find_damage(self) -> list[str]:
@@ -269,8 +257,7 @@ class SQLiteStore:
             LogFormatError: the file is too damaged to be looked through.
             PersistenceError: the file cannot be read.
         """
-        self._require_open()
-        return await self._reading.read(sqlite_read.find_damage, f"the log {self._name} cannot be looked through")
+        return await self._read(f"the log {self._name} cannot be looked through", sqlite_read.find_damage)
 
     async def reopen(self) -> None:
         """Close the file, open it and examine it again; a store does so by itself after a write in doubt.
@@ -298,6 +285,12 @@ class SQLiteStore:
         finally:
             if self._writing is not None:
                 await self._writing.close()
+
+    async def _read(
+        self, failed: str, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        self._require_open()
+        return await self._reading.read(lambda connection: work(connection, *args, **kwargs), failed)
 
     def _require_open(self) -> None:
         if self._closed:
