@@ -31,7 +31,7 @@ class EventStore(Protocol):
 
         On return everything is as durable as the store promises. Batches may be of several streams, or several
         of one stream, each then expecting the version that the one before leaves. Batches get increasing
-        positions in the order given. A payload that is already stored is left as it is. Payloads may come without
+        positions in the order given. A payload that is already stored is not written again. Payloads may come without
         a batch; with neither, nothing happens.
 
         The append is not interrupted by cancellation: a caller cancelled meanwhile gets CancelledError only
@@ -39,7 +39,7 @@ class EventStore(Protocol):
 
         Raises:
             WrongExpectedVersion: a stream is at another version; nothing was written.
-            PersistenceError: the append failed; `outcome_unknown` says whether it may be in the log all the same.
+            PersistenceError: the append failed; `outcome_unknown` says whether it may nevertheless be in the log.
             ValueError: a batch has no events, a payload does not hash to its key, or something cannot be stored
                 exactly (`refold.stores.append_rules`); nothing was written.
             TypeError: as ValueError, for a value of a wrong type.

@@ -31,7 +31,7 @@ class HookedTools(ToolRegistry):
         Raises:
             CallRefused: middleware keeps the call away, or failed on it.
             AgentLoopError: middleware failed on the result.
-            Exception: whatever the body raised.
+            Exception: what the body raised.
         """
         where = HookContext(session=context.session, call=context.call)
         await self._hooks.tool_call(where, ToolCall(tool=name, input=copy.deepcopy(arguments)))

@@ -98,7 +98,7 @@ class Embedder:
         try:
             known = unless is not None and unless.get()
             return use(None if known else [self._embedded(*each, loop) for each in wanted])
-        except Exception as error:  # noqa: BLE001 - for whoever waits, as on a loop
+        except Exception as error:  # noqa: BLE001 - raised to the waiting caller, as on a loop
             future = ActorFuture()
             future.settle(error=error)
             return future

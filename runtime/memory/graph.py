@@ -13,7 +13,7 @@ refused, and `refold.memory.indexes.graph_algorithms` for what networkx computes
 What every answer follows: relationships have a direction. Several kinds may lead from one entity to another; each
 counts in degrees, communities and facts, and a path takes the one of least weight. A weight is what it costs to follow
 a relationship, so it decides which path is shortest and nothing else. An answer depends on what is in the graph alone:
-whatever has no order of its own comes by id, in code-point order.
+results without an order of their own come by id, in code-point order.
 
 The rule: a question about the whole graph is computed off the loop: where it is awaited in a thread of its own, by
 `get()` in the caller's. What that costs the loop is a copy of the graph, about 30 ms for 50,000 relationships, and
@@ -322,7 +322,7 @@ class GraphStore(StreamObject[GraphState, GraphCommand, GraphEvent]):
         """Return a partition of the entities into groups with many relationships inside, the largest first.
 
         By Louvain's method (Blondel et al. 2008) with a fixed seed, so that one graph has one partition. Relationships
-        count equally, whatever their direction and weight. A graph without such groups takes longest: half a minute
+        count equally, in each direction and with any weight. A graph without such groups takes longest: half a minute
         for 10,000 entities and 50,000 relationships.
         """
         return self._computed(lambda graph: graph.communities())

@@ -345,7 +345,7 @@ def _embedding_of(key: str) -> str:
 
 
 def _nothing(_: object) -> None:
-    """Return None, of whatever came of a command."""
+    """Return None, for any outcome of a command."""
 
 
 def _done() -> ActorFuture[None]:

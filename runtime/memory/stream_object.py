@@ -75,13 +75,13 @@ class StreamObject(Generic[S, C, E]):
         self._clock: Clock = clock or SystemClock()
         self._ref: ActorRef | None = None
         self._before: S | None = None
-        """The state before a runtime has the object, once somebody asks for it."""
+        """The state before a runtime has the object, once it is asked for."""
         self._time = 0
         self._given: list[C] = []
         self._given_at: list[int] = []
         """When each of them was, microseconds since the epoch, UTC."""
         self._before_lock = threading.RLock()
-        """Held by whoever uses the state before a runtime has the object, or takes what was given then."""
+        """Held by the thread that uses the state before a runtime has the object, or takes what was given then."""
         self._attaching = False
         self._attached = threading.Event()
         """Set when a runtime has taken the object, or failed to."""
@@ -182,7 +182,7 @@ class StreamObject(Generic[S, C, E]):
         return question(state) if state is not None else None
 
     def tell(self, command: C) -> None:
-        """Have the core decide about `command` and wait for nothing; if it comes to nothing, that is logged."""
+        """Have the core decide about `command` and wait for nothing; a refusal is logged."""
         if self._ref is None:
             outcome = self.perform(command)
             try:
@@ -256,7 +256,7 @@ class StreamObject(Generic[S, C, E]):
             self._forget_derived()
 
     def _forget_derived(self) -> None:
-        """Let go of what was derived from a state, since another one takes its place."""
+        """Drop what was derived from a state, since another one takes its place."""
 
     async def attach(self, host: Host) -> None:
         """Live on the log behind `host`, that of a runtime or an `EventSourcedSystem`, and record there what was done.

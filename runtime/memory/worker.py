@@ -18,7 +18,7 @@ def in_thread(call: Callable[[], R], name: str) -> ActorFuture[R]:
     def settle() -> None:
         try:
             future.settle(call())
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+        except BaseException as error:  # noqa: BLE001 - handed to the waiting caller
             future.settle(error=error)
 
     if has_threads():

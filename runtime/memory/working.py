@@ -75,13 +75,13 @@ class WorkingMemory(StreamObject[Items, WorkingCommand, WorkingEvent]):
         return self.read(lambda state: state.items.get(wanted))
 
     def remove(self, name: str, *, key: str | None = None) -> ActorFuture[bool]:
-        """Let go of what is kept under a name; returns whether there was something."""
+        """Drop what is kept under a name; returns whether there was something."""
         return self.perform(RemoveItem(name=given_text(name, "a key"), key=key)).map(
             lambda performed: performed.version > 0
         )
 
     def clear(self, *, key: str | None = None) -> ActorFuture[None]:
-        """Let go of everything."""
+        """Drop everything."""
         return self.perform(ClearItems(key=key)).map(lambda _: None)
 
     def items(self) -> ActorFuture[dict[str, str]]:

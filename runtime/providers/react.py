@@ -34,7 +34,7 @@ class ReActProvider(StreamingProvider):
     """Asks another provider for ReAct text.
 
     What is streamed are the thoughts, as `ThinkingDelta`, and the final answer, as `TextDelta`. Native calls of a model
-    that makes such all the same are taken as they are.
+    that makes such nevertheless are accepted unchanged.
 
     Args:
         provider: answers the requests, which are text without tools.
@@ -93,7 +93,7 @@ def in_protocol(provider: Provider, protocol: Protocol) -> Provider:
     """Return what answers the requests of an agent whose model asks for tools as `protocol` says.
 
     Args:
-        provider: the agent's; one that is for ReAct text already stays as it is.
+        provider: the agent's; one that is for ReAct text already is returned unchanged.
     """
     return ReActProvider(provider) if protocol == "react" and not isinstance(provider, ReActProvider) else provider
 

@@ -244,7 +244,7 @@ class RecordingProvider(StreamingProvider):
         """Return the other provider's answer.
 
         Raises:
-            BaseException: whatever that provider raises.
+            BaseException: what that provider raises.
         """
         call = self._cassette.begin()
         try:
@@ -259,7 +259,7 @@ class RecordingProvider(StreamingProvider):
         """Yield what the other provider streams.
 
         Raises:
-            BaseException: whatever that provider raises.
+            BaseException: what that provider raises.
         """
         if not can_stream(self._provider):
             yield await self.complete(request)
@@ -334,7 +334,7 @@ class RecordedProvider(StreamingProvider):
     Args:
         path: the cassette.
         strict: refuse a request that is not the recorded one, with a ProviderError that names the first difference;
-            False = answer whatever is asked.
+            False = answer any request.
         secrets: values that were taken out of the recorded requests, if such a value is in the requests now.
 
     Attributes:

@@ -1,7 +1,7 @@
 """The action in a ReAct step: which tool, and with which arguments, in every form that models write it.
 
 Read `refold.react.text` first. The rule: arguments are an object only where their meaning is certain; otherwise they
-stay the text that the model wrote, and whoever calls the tool tells the model what is wrong with it.
+stay the text that the model wrote, and the call of the tool tells the model what is wrong with it.
 """
 
 import json

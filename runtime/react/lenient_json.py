@@ -1,4 +1,4 @@
-"""JSON as models write it: found at a place in a text, with whatever follows left alone.
+"""JSON as models write it: found at a place in a text, with what follows left alone.
 
 Strict JSON is read first, by the standard decoder. What that refuses is read once more by a reader that also takes
 single and triple quotes, line breaks in strings, bare keys, trailing commas, and Python's True, False and None. The

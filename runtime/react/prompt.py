@@ -80,7 +80,7 @@ Write each label at the beginning of a line, exactly as it stands here."""
 def said_data(step: ReActStep) -> JsonObject:
     """Return the `provider_data` of the block that ends a step, which keeps the step in the model's own words.
 
-    A digest says which step that is: a call that is recorded otherwise, since its arguments were repaired or somebody
+    A digest says which step that is: a call that is recorded otherwise, since its arguments were repaired or a person
     has changed them, is not shown in words that no longer hold.
 
     Args:
@@ -253,7 +253,7 @@ def _own_words(data: JsonObject | None, step: ReActStep) -> str | None:
 
 
 def _digest(step: ReActStep) -> str:
-    """Return 16 hexadecimal digits over what a step says; none where it cannot be recorded as it is."""
+    """Return 16 hexadecimal digits over what a step says; none where it cannot be recorded unchanged."""
     try:
         said = msgspec.json.encode((step.thought, step.action, step.arguments, step.final_answer), order="sorted")
     except (UnicodeError, ValueError, OverflowError, RecursionError):

@@ -1,6 +1,6 @@
 """The pieces of a ReAct answer while it arrives: thoughts as thinking, the final answer as text, actions not at all.
 
-So whoever watches a session sees the same kinds of pieces as of a model with native tool calls, and no labels. The
+So subscribers of a session see the same kinds of pieces as of a model with native tool calls, and no labels. The
 pieces are read line by line in one pass, before the answer is complete: `refold.react.text` has the last word, and what
 is recorded may be tidier than what was watched, as where a whole answer stands in a fence.
 """

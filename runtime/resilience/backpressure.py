@@ -26,7 +26,7 @@ class BackpressureGuard:
     Args:
         capacity: most that are let through at once, >= 1.
         soft_limit: when so many are, a warning is given, once until there are fewer again; 1 to `capacity`.
-        on_soft_limit: is given the depth and the soft limit in addition to a warning in the log; whatever it raises is
+        on_soft_limit: is given the depth and the soft limit in addition to a warning in the log; what it raises is
             logged.
         name: says in errors and warnings whose limit it is.
 

@@ -8,7 +8,7 @@
     with weather.guard():                                   # and in synchronous code, in any thread.
         answer = fetch_now("Lisbon")
 
-Read `refold.events.kinds.breaker` for the rules. A breaker is used as it is, in memory; or a runtime has it, as one of
+Read `refold.events.kinds.breaker` for the rules. A breaker is used by itself, in memory; or a runtime has it, as one of
 its `objects`, of its tools or of its provider: then the log has its transitions, and they are taken up at the next
 start. Give it a backend such as `RedisBreakerState`, and several processes have one circuit.
 
@@ -173,7 +173,7 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
 
         Raises:
             CircuitOpen: it is not called.
-            Exception: whatever it raises.
+            Exception: what it raises.
         """
         async with self.guard():
             result = function(*args, **kwargs)
@@ -356,7 +356,7 @@ class Guard:
         self._breaker.settle(ticket, error)
 
     def lose(self, error: BaseException) -> None:
-        """Settle the call with `error` without waiting, whatever the backend."""
+        """Settle the call with `error` without waiting, with any backend."""
         if self._breaker.backend.blocking:
             ticket, self._ticket = self._ticket, None
             in_thread(lambda: self._breaker.settle(ticket, error), self._breaker.stream)

@@ -62,7 +62,7 @@ class BreakerBackend(Protocol):
     """Keeps the states of breakers, by name. Any thread may use it."""
 
     blocking: bool
-    """Whether it waits for somebody outside, so that it must not be used on an event loop's own thread."""
+    """Whether it waits for another process, so that it must not be used on an event loop's own thread."""
 
     def begin(self, name: str, settings: BreakerSettings, now_us: int) -> Ticket | None:
         """Let a call through; None = it is let through, and nothing is to be told of its end.
@@ -95,7 +95,7 @@ class SharedBreakerBackend(BreakerBackend, Protocol):
         """Have `seen` called, from any thread, with the state of a breaker and when it was so, whenever it is used.
 
         Args:
-            seen: must return at once; the time is that of whoever keeps the state, microseconds since the epoch, UTC.
+            seen: must return at once; the time is by the clock of the backend, microseconds since the epoch, UTC.
         """
         ...
 
@@ -191,7 +191,7 @@ class ObservedTransitions:
         """Have recorded what the log lacks.
 
         Args:
-            at: when it was so, by the clock of whoever keeps it, microseconds since the epoch, UTC.
+            at: when it was so, by the clock of the backend, microseconds since the epoch, UTC.
         """
         with self._lock:
             if self._seen_at - LATE_US < at < self._seen_at:

@@ -3,13 +3,14 @@
     payments = Deduplicator("payments", ttl_s=86_400)
     receipt = await payments.run("invoice-17", pay, invoice)
 
-Who asks while the work is under way waits for the same result; who asks later, until `ttl_s` seconds after it, gets
-the result that was kept. Used as it is, this holds in the process; where a runtime has it among its `objects`, it holds
-over restarts, since the claim is durable before the work begins, and the result before anybody gets it.
+A caller that asks while the work is under way waits for the same result; one that asks later, until `ttl_s` seconds
+after it, gets the result that was kept. Without a runtime, this holds in the process; where a runtime has it among its
+`objects`, it holds over restarts, since the claim is durable before the work begins, and the result before any caller
+gets it.
 
-What fails is not kept: everybody who waits gets the error, and the next one who asks begins anew. Where the process
-dies in the middle, nobody can know how far the work came. Its key then stays taken until `ttl_s` after its beginning,
-and `run` refuses it meanwhile; who knows better calls `forget`.
+What fails is not kept: every waiting caller gets the error, and the next one begins anew. Where the process dies in the
+middle, it is not known how far the work came. Its key then stays taken until `ttl_s` after its beginning,
+and `run` refuses it meanwhile; `forget` frees it.
 """
 
 import asyncio
@@ -56,7 +57,7 @@ TTL_S_MAX = 10 * 365 * 86_400.0
 """Longest time that results are kept."""
 
 _doing: ContextVar[tuple["_Execution", ...]] = ContextVar("doing", default=())
-"""The work that this code is part of, outermost first: whoever waits for one of these waits for itself."""
+"""The work that this code is part of, outermost first: a caller that waits for one of these waits for itself."""
 
 
 class KeyStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +136,7 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
             CommandRejected: the work was begun by a process that died, and its outcome is not known. As `Unrecordable`
                 where the result has no JSON form: the work was done, and its result is not kept.
             PersistenceError: the log failed, before the work was begun or when its result was to be kept.
-            Exception: whatever `function` raises.
+            Exception: what `function` raises.
         """
         checked_identifier(key, "key of work")
         execution = await self._joined(key, lambda: function(*args, **kwargs))
@@ -255,7 +256,7 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
         return self.perform(ReleaseWork(work_key=key)).map(lambda performed: performed.new)
 
     async def attach(self, host: Host) -> None:
-        """Live on the log, and record there what is known; what the log knows already stays as it is there."""
+        """Live on the log, and record there what is known; what the log knows already does not change there."""
         is_first = self._ref is None
         await super().attach(host)
         before = self._before if is_first else None

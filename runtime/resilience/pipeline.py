@@ -18,7 +18,7 @@ Stage: TypeAlias = Callable[[str], str | Awaitable[str]]
 
 
 class Pipeline:
-    """Stages with different names, in the order in which they are given; without any, a text stays as it is.
+    """Stages with different names, in the order in which they are given; without any, a text does not change.
 
     Raises:
         ConfigError: two stages have one name, a name cannot be one, or a stage is no function.
@@ -42,7 +42,7 @@ class Pipeline:
         return tuple(self._stages)
 
     async def run(self, text: str) -> str:
-        """Return `text` as it is after the last stage.
+        """Return `text` after the last stage.
 
         Raises:
             PipelineError: a stage failed, or gave something else than text; names the stage.
@@ -58,7 +58,7 @@ class Pipeline:
         return text
 
     def run_sync(self, text: str) -> str:
-        """Return `text` as it is after the last stage, where no stage is async.
+        """Return `text` after the last stage, where no stage is async.
 
         Raises:
             PipelineError: a stage failed, is async, or gave something else than text; names the stage.

@@ -155,7 +155,7 @@ class ToolRegistry:
 
         Raises:
             ToolError: there is no such tool, or the arguments do not fit.
-            Exception: whatever the body raised.
+            Exception: what the body raised.
         """
         found = self._tools.get(name)
         if found is None:

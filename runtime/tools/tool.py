@@ -75,7 +75,7 @@ ToolBody: TypeAlias = Callable[[dict[str, object], ToolContext[object]], object]
 class Tool(Generic[P, R_co]):
     """A function that a model may call, made by `tool` or `Tool.from_schema`.
 
-    Calling it calls the function as it is, unchecked; so it can be tested, and used, like any function.
+    Calling it calls the function itself, unchecked; so it can be tested, and used, like any function.
 
     Attributes:
         spec: what a model is told of it, and how it runs.
@@ -153,7 +153,7 @@ class Tool(Generic[P, R_co]):
 
         Raises:
             ToolError: the arguments do not fit, since the tool changed after they were checked.
-            Exception: whatever the body raised.
+            Exception: what the body raised.
         """
         require_outside(f"the tool {self.name}")
         values = self._arguments.read(arguments)
@@ -362,7 +362,7 @@ async def run_in_thread(call: Callable[[], R], *, name: str, context: ToolContex
         ConfigError: the pool is closed.
         asyncio.CancelledError: the task was cancelled, or the body raised it.
         RuntimeError: the body raised SystemExit or the like.
-        Exception: whatever else the body raised.
+        Exception: what else the body raised.
     """
     ended: asyncio.Future[LateOutcome[R]] = asyncio.get_running_loop().create_future()
 

@@ -291,7 +291,7 @@ def event_of(written: msgspec.Raw) -> bytes:
 
 
 def _written(event: bytes) -> msgspec.Raw:
-    """Return how an event is written: as it is if that is one JSON object on one line, else as a string."""
+    """Return how an event is written: unchanged if that is one JSON object on one line, else as a string."""
     if event[:1] == b"{" and event[-1:] == b"}" and _CONTROLS.search(event) is None and _nesting(event) <= NESTING_MAX:
         try:
             return _raw_decoder.decode(event)

@@ -1,7 +1,7 @@
 """The one place that writes a log: a whole append, or a snapshot, as one function in the writing thread.
 
 Read `schema.sql` first. The rules it protects: an append is in the log as a whole or not at all; a stale owner
-writes nothing; and after an error the log itself is asked whether the append is in before anybody is told.
+writes nothing; and after an error the log itself is asked whether the append is in before the caller is told.
 """
 
 import logging
@@ -77,7 +77,7 @@ class LogWriter:
             LogInUse: the log has a newer owner; nothing was written.
             LogFormatError: the log is damaged; nothing was written.
             PersistenceError: SQLite failed, or the log or its WAL is not in its place any more; `outcome_unknown` says
-                whether the append may be in all the same.
+                whether the append may nevertheless be in.
         """
         connection = self._connection
         appended: list[Appended] = []
@@ -208,7 +208,7 @@ class LogWriter:
         Raises:
             LogInUse: the log has a newer owner; nothing was written.
             PersistenceError: SQLite failed, or the log or its WAL is not in its place any more; `outcome_unknown` says
-                whether the change may be in all the same.
+                whether the change may nevertheless be in.
         """
         committing = False
         try:

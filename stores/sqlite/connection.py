@@ -176,7 +176,7 @@ def persistence_error(error: sqlite3.Error, failed: str, *, outcome_unknown: boo
 
     Args:
         failed: what failed, on what, as the beginning of a sentence.
-        outcome_unknown: whether a write may be in the log all the same.
+        outcome_unknown: whether a write may nevertheless be in the log.
     """
     code = getattr(error, "sqlite_errorname", None) or type(error).__name__
     if primary_code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):

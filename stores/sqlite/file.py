@@ -240,7 +240,7 @@ def check_format(connection: sqlite3.Connection, log: Path) -> None:
                 "with `refold import` if it is a text log, or restore it from a backup if it was a log"
             ) from error
         raise persistence_error(error, f"{log} cannot be examined") from error
-    except UnicodeDecodeError as error:  # SQLite gives a damaged name in the schema as it is.
+    except UnicodeDecodeError as error:  # SQLite gives a damaged name in the schema unchanged.
         raise LogFormatError(f"the log {log} is damaged: {error}; restore it from a backup") from error
 
 
@@ -437,7 +437,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
 
 
 def file_uri(log: Path, options: str) -> str:
-    """Return the SQLite URI of an absolute path, whatever characters it holds."""
+    """Return the SQLite URI of an absolute path, with any characters."""
     return f"file:{quote(os.fsencode(log))}?{options}"
 
 

@@ -2,7 +2,7 @@
 
 `<log>.inbox` is an SQLite database of its own, since nobody but the owner writes the log. What the commands are is for
 `refold.remote.protocol` to know; here a command is bytes. The rules it protects: a row that was added is performed once
-or is still there; one key in a session is one command for ever; a file that is not ours, or that somebody else could
+or is still there; one key in a session is one command for ever; a file that is not ours, or that another user could
 write into, is refused and left as it was.
 
 The journal is a rollback journal and not a WAL, so that there is one file to look at and to secure, and any number of
@@ -249,7 +249,7 @@ class InboxFile:
     async def _run(self, work: Callable[[sqlite3.Connection], T], failed: str, *, writing: bool = False) -> T | None:
         """Run `work` in a transaction and return its result; None where there is no file, or nothing in it to read.
 
-        Who is cancelled while it writes waits for the end of the transaction all the same.
+        A caller that is cancelled while it writes still waits for the end of the transaction.
         """
         if not writing:
             return await self._transact(work, failed, writing)
@@ -293,7 +293,7 @@ class InboxFile:
     async def _done_alone(self, queued: "_Queued") -> None:
         try:
             result = await self._transact(queued.work, queued.failed, writing=True)
-        except Exception as error:  # noqa: BLE001 - it is raised to whoever waits
+        except Exception as error:  # noqa: BLE001 - it is raised to the waiting caller
             if not queued.future.done():
                 queued.future.set_exception(error)
         else:
@@ -423,7 +423,7 @@ class InboxFile:
                 "to write into the folder of its log"
             ) from error
         try:
-            if os.geteuid() == 0:  # Root may send to everybody's runtime, which must be able to read it.
+            if os.geteuid() == 0:  # Root may send to the runtime of any user, which must be able to read it.
                 owner = self._log.stat()
                 os.fchown(descriptor, owner.st_uid, owner.st_gid)
         except OSError as error:
@@ -440,7 +440,7 @@ class InboxFile:
             raise PersistenceError(f"the inbox {self.path} cannot be looked at: {error.strerror}") from error
 
     def _require_ours(self, status: os.stat_result) -> None:
-        """Raise if what is at the path is no plain file, or somebody else may have a say in what it commands."""
+        """Raise if what is at the path is no plain file, or another user could write commands into it."""
         if stat.S_ISLNK(status.st_mode):
             raise PersistenceError(f"the inbox {self.path} is a symbolic link; remove it")
         if not stat.S_ISREG(status.st_mode):

@@ -4,7 +4,7 @@ The owner holds a POSIX lock on `<log>.lock`. The lock is never on the log itsel
 on a file when the process closes any descriptor of it, so opening and closing the log elsewhere would lose it,
 and would lose SQLite's own locks with it. Within one process such locks do not conflict at all, so there is a
 check of our own beside it. A third guard is in the log: the incarnation number that each append compares
-(`refold.stores.sqlite.append`), for the case that somebody removes the lock file.
+(`refold.stores.sqlite.append`), in case the lock file is removed.
 
 The lock file stays when the log is closed. Removing it would be a race: a process that has opened it and waits
 for the lock would get the lock of a file that is no longer there, while a third one creates and locks a new one.
@@ -54,7 +54,7 @@ _guard = threading.Lock()
 
 
 def _renew_guard() -> None:
-    """In a forked child: whoever held it in the parent does not run here."""
+    """In a forked child: the thread that held it in the parent does not run here."""
     global _guard
     _guard = threading.Lock()
 

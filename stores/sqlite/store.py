@@ -228,7 +228,7 @@ class SQLiteStore:
             failed: as for `read_beside`.
 
         Raises:
-            PersistenceError: it failed; `outcome_unknown` says whether it may be in the file all the same.
+            PersistenceError: it failed; `outcome_unknown` says whether it may nevertheless be in the file.
         """
         await self._require_writing().write(lambda writer: writer.change_beside(work), failed)
 
@@ -309,7 +309,7 @@ class SQLiteStore:
 
 
 def _warn_of_open_log(log: Path, pid: int) -> None:
-    """Say what to do to who let go of an open store, at the latest when the interpreter ends; not in a forked child."""
+    """Warn that a store was dropped open, at the latest when the interpreter ends; not in a forked child."""
     if os.getpid() == pid:
         warnings.warn(
             f"the log {log} was never closed; use `async with`, or call `close` of the runtime or store that opened it",

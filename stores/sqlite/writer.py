@@ -1,8 +1,8 @@
 """How a store writes: one connection that nobody else uses, and what happens when a write is in doubt.
 
 Read `refold.stores.sqlite.append` for what is written. The rule it protects: a write is waited for until its outcome
-is known, whoever is cancelled; and after a write whose outcome cannot be known, the file is closed, opened and
-examined again before anything else is written.
+is known, also by a caller that is cancelled; and after a write whose outcome cannot be known, the file is closed,
+opened and examined again before anything else is written.
 """
 
 import asyncio

@@ -51,7 +51,7 @@ class PersistenceBackend(ABC):
     async def save(self, key: str, value: bytes) -> None:
         """Keep `value` under `key`, in place of what was there; on return it is as durable as the backend promises.
 
-        Whoever loads the key meanwhile, or after a crash, gets the old value or the new one, whole. A caller who is
+        A load meanwhile, or after a crash, gives the old value or the new one, whole. A caller who is
         cancelled gets CancelledError once the outcome is settled.
 
         Raises:
@@ -120,8 +120,8 @@ class PersistenceBackend(ABC):
         """
         return len(await self.list_keys())
 
-    async def close(self) -> None:  # noqa: B027 - Most backends have nothing to let go of.
-        """Let go of threads and connections once what is under way has ended; a second call does nothing.
+    async def close(self) -> None:  # noqa: B027 - Most backends hold nothing.
+        """Release threads and connections once what is under way has ended; a second call does nothing.
 
         What the backend keeps stays, and nothing else may be called afterwards.
         """

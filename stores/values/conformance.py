@@ -75,7 +75,7 @@ class PersistenceBackendConformance:
         raise unittest.SkipTest(f"{type(backend).__name__} is not durable")
 
     async def clean_up(self, backend: PersistenceBackend) -> None:
-        """Let go of what `make_backend` made beside the backend, which is closed."""
+        """Release what `make_backend` made beside the backend, which is closed."""
 
     # One value.
 

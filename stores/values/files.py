@@ -1,6 +1,6 @@
 """The persistence backend in a folder: one file per key.
 
-Read `refold.stores.values.backend` for the contract. A value lies as it is in a file whose name is its key, with
+Read `refold.stores.values.backend` for the contract. A value lies unchanged in a file whose name is its key, with
 every character escaped as `%xx` but lower-case letters, digits, and `_`, `-` and `.` inside; so `runs/Eva.json` is
 `runs%2f%45va.json`. A name that would be too long is `=` and the SHA-256 of the key instead, and that file begins with
 the key. So no two keys have one name, also where a file system ignores case, and no name leads out of the folder.
@@ -213,7 +213,7 @@ class _Folder:
         for name in names:
             encoded = self._key_in(name) if name.startswith(_HASHED) else unquote_to_bytes(name)
             key = encoded.decode(errors="replace")
-            # What is not the name that we give is not ours, such as what somebody put there by hand.
+            # What is not the name that we give is not ours, such as what a user put there by hand.
             if key and name_of(key.encode()) == name:
                 yield key
 
@@ -241,7 +241,7 @@ class _Folder:
                 file.close()
                 Path(path).unlink(missing_ok=True)
                 raise
-            file.close()  # Somebody who cleans up came between, and took it for one whose writer had died.
+            file.close()  # Another process cleaned up in between, and took it for one whose writer had died.
 
     def _clean(self) -> None:
         """Remove, once in the life of a backend, what processes left that died before they renamed it."""

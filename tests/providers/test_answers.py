@@ -165,13 +165,16 @@ def test_an_endless_answer_is_given_up() -> None:
 
 
 def test_the_work_for_a_long_answer_grows_with_its_length() -> None:
-    parts = [
+    parts: list[dict[str, Any]] = [
         begun(type="text", text=""),
         piece(type="text_delta", text="xy"),
         begun(type="tool_use", id="toolu_1", name="weather", input={}),
         piece(type="input_json_delta", partial_json=" "),
     ]
-    end = [{"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}]
+    end: list[dict[str, Any]] = [
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+        {"type": "message_stop"},
+    ]
 
     def lines_run(times: int) -> int:
         return counted(lambda: read_events([START, *parts * times, *end]))

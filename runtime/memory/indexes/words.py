@@ -44,7 +44,7 @@ class WordIndex:
         return counts
 
     def renumber(self, there: NDArray[np.bool_]) -> None:
-        """Let go of the rows that are not there any more, and count the others anew from 0."""
+        """Drop the rows that are not there any more, and number the others from 0."""
         place = np.cumsum(there, dtype=np.int64) - 1
         for word in list(self._rows):
             rows = np.frombuffer(self._rows[word], dtype=np.int64)

@@ -82,7 +82,7 @@ def stop_reason_of(told: str, content: tuple[ResponseContent, ...]) -> StopReaso
 
     An answer that has filled the context window is cut, as one that reached `max_tokens`. A reason that is not known
     to this version counts as `tool_use` where the answer has calls, else as `end_turn`: what the model has said is
-    complete as far as anybody can tell.
+    complete as far as can be told.
     """
     if told in _STOP_REASONS:
         return _STOP_REASONS[told]

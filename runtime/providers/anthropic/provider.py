@@ -173,7 +173,7 @@ def _without_version(url: str) -> str:
 
 
 def _is_official(url: str) -> bool:
-    """Return whether a URL is Anthropic's own; one that is none is refused later, by whoever uses it."""
+    """Return whether a URL is Anthropic's own; one that is none is refused when it is used."""
     try:
         return f".{httpx.URL(url).host}".endswith((".anthropic.com", ".claude.com"))
     except (httpx.InvalidURL, TypeError):

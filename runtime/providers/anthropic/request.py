@@ -295,7 +295,7 @@ def _add_cache_marks(
     history: list[Message],
     options: AnthropicOptions,
 ) -> None:
-    """Mark what stays as it is in the next request.
+    """Mark what stays the same in the next request.
 
     In this order: the end of the history, the prompt, the tools, and the end of the history in the request before this
     one, since the API looks back over no more than 20 blocks. Markers that a server tool or `extra_body` brings along

@@ -1,7 +1,7 @@
-"""The connections of one provider on one event loop: made when they are needed, and closed without anybody's help.
+"""The connections of one provider on one event loop: made when they are needed, and closed by themselves.
 
 A connection is kept for a later call. It ends when the provider is closed, when it has not been needed for `IDLE_S`
-seconds, or with the loop: whoever forgets to close a provider leaves no open socket and gets no warning.
+seconds, or with the loop: a provider that is never closed leaves no open socket and gets no warning.
 
 Keeps secrets out of what the HTTP libraries log: at level DEBUG that includes the headers of each response.
 

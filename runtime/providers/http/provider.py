@@ -280,7 +280,7 @@ def _is_json(content_type: str) -> bool:
 
 
 def _require_type(exchange: HttpExchange, wanted: str) -> None:
-    """Refuse a page that somebody on the way has answered with; a host that names no type is believed."""
+    """Refuse a page that a server on the way has answered with; a host that names no type is believed."""
     found = exchange.content_type
     if found in ("", wanted) or (wanted == "application/json" and _is_json(found)):
         return

@@ -1,7 +1,7 @@
 """Keys that are never shown, and what takes them out of text that came from outside.
 
-The rules: a key leaves a `Secret` only through `reveal`, for the header that carries it; and whatever a provider sends
-(answers, pieces of answers, errors) loses the keys in it before anybody else sees it, also one that comes in pieces.
+The rules: a key leaves a `Secret` only through `reveal`, for the header that carries it; and all that a server sends
+(answers, pieces of answers, errors) loses the keys in it before it leaves the provider, also one that comes in pieces.
 """
 
 import hmac

@@ -24,7 +24,7 @@ class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Below the base URL, with a leading slash."""
     headers: Mapping[str, str]
-    """Those of the format; authentication is added by whoever sends it."""
+    """Those of the format; the provider that sends it adds the authentication."""
     body: bytes
 
 

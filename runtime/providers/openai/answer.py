@@ -221,7 +221,7 @@ class AnswerAssembly:
             self.finish_reason = word
 
     def answer(self) -> ModelResponse:
-        """Return the answer as it is now.
+        """Return the answer so far.
 
         Raises:
             ProviderError: a part of it cannot be kept; of kind `malformed`.

@@ -138,7 +138,7 @@ class OpenAIProvider(HttpProvider):
 
 
 def _is_official(url: str) -> bool:
-    """Return whether a URL is OpenAI's own; one that is none is refused later, by whoever uses it."""
+    """Return whether a URL is OpenAI's own; one that is none is refused when it is used."""
     try:
         host = httpx.URL(url).host
     except (httpx.InvalidURL, TypeError):
