@@ -174,7 +174,6 @@ def _stored_events(batch: EncodedBatch, position: int, chain: bytes) -> list[Sto
 
 
 def _page(events: list[StoredEvent], after: int, limit: int | None) -> list[StoredEvent]:
-    """Return a slice of events numbered from 1 without gaps."""
     check_limit(limit)
     start = max(after, 0)
     return events[start:] if limit is None else events[start : start + limit]

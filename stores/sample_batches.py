@@ -30,7 +30,6 @@ def batch(
 
 
 def payload(data: bytes) -> dict[PayloadHash, bytes]:
-    """Return a payload under its hash, as `append` takes it."""
     return {PayloadHash(hashlib.sha256(data).hexdigest()): data}
 
 

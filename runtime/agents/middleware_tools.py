@@ -14,7 +14,6 @@ from refold.tools.registry import ToolRegistry
 
 
 def tools_of(agent: Agent, hooks: Hooks | None, pool: ThreadPool) -> ToolRegistry:
-    """Return the tools of an agent, whose plain functions run in `pool`."""
     return ToolRegistry(agent.all_tools(), pool=pool) if hooks is None else HookedTools(agent, hooks, pool)
 
 
@@ -56,7 +55,6 @@ class HookedTools(ToolRegistry):
         return WithLimit(changed.content or None, given.limit)
 
     async def _value(self, name: str, arguments: JsonObject, context: ToolContext[object]) -> object:
-        """Return what the body returned, or raise what it raised."""
         return await super().run(name, arguments, context)
 
     async def _after_failure(self, where: HookContext, context: ToolContext[object], error: Exception) -> None:

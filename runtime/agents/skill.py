@@ -161,7 +161,6 @@ def load_skills(folder: str | os.PathLike[str]) -> list[Skill]:
 
 
 def checked_skills(skills: Iterable[Skill]) -> tuple[Skill, ...]:
-    """Return skills in name order."""
     given = tuple(skills)
     for skill in given:
         if not isinstance(skill, Skill):
@@ -220,7 +219,6 @@ def skill_tool(skills: Sequence[Skill]) -> Tool[..., object]:
 
 
 def _front_matter(text: str, origin: str) -> JsonObject:
-    """Return the fields of YAML front matter."""
     import yaml
 
     if len(text.encode(errors="replace")) > FRONT_MATTER_BYTES_MAX:

@@ -355,7 +355,6 @@ class StreamObject(Generic[S, C, E]):
         return outcomes
 
     def _plan_again(self) -> None:
-        """Make the state before a runtime again of what was given then."""
         self._before = None
         for command, at in zip(self._given, self._given_at, strict=True):
             self._plan_before(command, at)

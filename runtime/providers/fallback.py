@@ -191,7 +191,6 @@ def _guarded(breaker: CircuitBreaker | None) -> AbstractAsyncContextManager[obje
 
 
 def _not_asked(refusal: CircuitOpen) -> ProviderError:
-    """Return what stands for the failure of a provider that was not asked."""
     log.info("a provider is not asked: %s", refusal)
     return ProviderError(
         f"it was not asked, since {refusal}", kind="overloaded", retryable=True, retry_after_s=refusal.retry_after_s

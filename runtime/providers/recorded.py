@@ -179,7 +179,6 @@ def response_from(value: JsonObject) -> ModelResponse:
 
 
 def json_of_delta(delta: Delta) -> JsonObject:
-    """Return a piece of an answer as a cassette holds it."""
     return {"delta": _DELTA_NAMES[type(delta)], **_object(_members(delta))}
 
 

@@ -33,7 +33,6 @@ class Action(NamedTuple):
 
     @property
     def is_none(self) -> bool:
-        """Whether the model says that it calls nothing."""
         said = self.name.casefold().rstrip(".")
         return said in _NO_ACTION or said.startswith(_NO_ACTION_AND_WHY)  # No tool has a name of several words.
 
@@ -170,7 +169,6 @@ def _arguments(text: str, at: int, limit: int) -> tuple[JsonObject | str, int, b
 
 
 def _as_arguments(value: Json) -> JsonObject | str:
-    """Return a JSON value as arguments: an object, also one inside a text, or a text."""
     if is_json_object(value):
         return value
     if not isinstance(value, str):

@@ -34,7 +34,6 @@ class Label(NamedTuple):
 
 
 def labels_in(text: str, start: int = 0) -> Iterator[Label]:
-    """Yield the labels in `text` that begin at `start` or later, in order."""
     for found in _LABEL.finditer(text, start):
         label = _label(text, found)
         if label is not None:
@@ -106,7 +105,6 @@ def _label(text: str, found: re.Match[str]) -> Label | None:
 
 
 def _is_certain(text: str, kind: LabelKind, word: str, before: str, end: int) -> bool:
-    """Return whether a label without a colon is one."""
     if kind == "answer" and "_" in word and text.startswith("(", end):
         return True
     line_end = text.find("\n", end, end + LABEL_CHARACTERS_MAX)

@@ -199,7 +199,6 @@ def _show_calls(
 
 
 def _answer(content: Sequence[Block]) -> list[Shown]:
-    """Return how an answer without calls is shown."""
     texts = [block for block in content if isinstance(block, TextBlock) and block.text.strip()]
     images = [block for block in content if isinstance(block, ImageBlock)]
     if not texts:

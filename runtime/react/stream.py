@@ -27,7 +27,6 @@ class StepPieces:
         self._deltas: list[Delta] = []
 
     def add(self, text: str) -> list[Delta]:
-        """Return what may be shown now that `text` has come."""
         if self._part == "opening":
             text = self._open(text)
         if self._part == "reasoning":
@@ -37,7 +36,6 @@ class StepPieces:
         return self._taken()
 
     def rest(self) -> list[Delta]:
-        """Return what was held back, the answer being complete."""
         if self._part == "reasoning":
             self._show(self._pending)
         elif self._pending:

@@ -89,7 +89,6 @@ def parse_react_step(text: str) -> ReActStep:
 
 
 def step_text(step: ReActStep) -> str:
-    """Return a step in the form that a model is asked for."""
     lines = [f"Thought: {step.thought}"] if step.thought else []
     if step.action is None:
         lines.append(f"FINAL_ANSWER: {step.final_answer or ''}")
@@ -178,7 +177,6 @@ def _final(thought: str, answer: str, *, said: str, closed: bool) -> ReActStep:
 
 
 def _answer_in(arguments: JsonObject | str) -> str:
-    """Return the final answer that is given as the arguments of an action."""
     if isinstance(arguments, str):
         return arguments.strip()
     values = list(arguments.values())

@@ -47,7 +47,6 @@ class BreakerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How long a probe keeps its slot, microseconds."""
 
     def begin(self) -> BreakerState:
-        """Return the state before the first call."""
         return BreakerState(threshold=self.threshold, recovery_us=self.recovery_us, probe_us=self.probe_us)
 
 
@@ -117,7 +116,6 @@ class BreakerMemory:
         self._lock = threading.Lock()
 
     def begin(self, name: str, settings: BreakerSettings, now_us: int) -> Ticket:
-        """Let a call through."""
         with self._lock:
             self._decide(asked(self.state, name, now_us), now_us)
             return Ticket(self.state.generation, self.state.probe)
@@ -125,7 +123,6 @@ class BreakerMemory:
     def settle(
         self, name: str, settings: BreakerSettings, ticket: Ticket, end: CallEnd, error: str, now_us: int
     ) -> None:
-        """Take note of how a call ended."""
         with self._lock:
             if not is_current(self.state, ticket):
                 return
@@ -155,7 +152,6 @@ class BreakerMemory:
             self._decide(again, now_us)
 
     def _decide(self, command: BreakerCommand | None, now_us: int) -> None:
-        """Do what was decided, and have it recorded."""
         if command is None:
             return
         planned = plan(BREAKER_CORE, self.state, command, now_us)

@@ -85,7 +85,6 @@ class _Execution:
         self.task: asyncio.Task[None] | None = None
 
     def cancel(self) -> None:
-        """Cancel the work, from any thread."""
         task = self.task
         if task is not None:
             with contextlib.suppress(RuntimeError):  # Its loop is closed, and the task gone with it.
@@ -224,7 +223,6 @@ class Deduplicator(StreamObject[DedupState, DedupCommand, DedupEvent]):
             log.warning("%s: the key %r stays taken until its claim lapses: %s", self.stream, key, error)
 
     async def _entry(self, key: str) -> DedupEntry | None:
-        """Return what is known of a key and not over."""
         entry = await self.read(lambda state: state.entries.get(key))
         return entry if entry is not None and self.now_us() < entry.until else None
 

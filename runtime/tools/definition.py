@@ -73,7 +73,6 @@ def docstring_of(function: AnyFunction) -> str | None:
 
 
 def check_function(function: object, name: str) -> None:
-    """Refuse what cannot be the body of a tool."""
     if not callable(function):
         raise ConfigError(f"a tool is made of a function, not of {function!r:.100}; options go by name: @tool(name=…)")
     if inspect.isclass(function):
@@ -144,7 +143,6 @@ def checked_spec(
 
 
 def checked_rules(spec: ToolSpec, options: ToolOptions) -> ToolRules:
-    """Return how the calls of a tool are carried out."""
     rules = ToolRules(options.get("breaker"), options.get("retries"), options.get("concurrency"))
     breaker, retries, concurrency = rules.breaker, rules.retries, rules.concurrency
     problem = None
@@ -186,7 +184,6 @@ def checked_validator(
 
 
 def checked_result_limit(name: str, options: OfferOptions) -> int | None:
-    """Return how much of a tool's results a model may be shown."""
     limit = options.get("result_limit", DEFAULT_RESULT_LIMIT)
     if limit is None:
         return None

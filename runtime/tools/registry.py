@@ -49,7 +49,6 @@ class ToolRegistry:
             self.register(item)
 
     def __contains__(self, item: object) -> bool:
-        """Return whether there is a tool of that name, or that very tool."""
         return self._tools.get(item.name) is item if isinstance(item, Tool) else item in self._tools
 
     def __iter__(self) -> Iterator[AnyTool]:

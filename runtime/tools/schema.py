@@ -27,7 +27,6 @@ class InputSchema:
     """
 
     def __init__(self, schema: JsonObject, *, tool: str) -> None:
-        """Keep a copy of `schema`."""
         try:
             copy = clean_json(schema)
         except Unrecordable as error:
@@ -150,7 +149,6 @@ class DescribedArguments:
         self.input = schema
 
     def read(self, arguments: JsonObject) -> dict[str, object]:
-        """Return a copy of `arguments`."""
         problem = self.input.problem(arguments)
         if problem is not None:
             raise ToolError(problem)
@@ -235,7 +233,6 @@ def _choices(schema: JsonObject) -> list[Json] | None:
 
 
 def _same(value: Json, choice: Json) -> bool:
-    """Return whether two JSON values are equal; 1 and 1.0 are, 1 and true are not."""
     return value == choice and isinstance(value, bool) == isinstance(choice, bool)
 
 

@@ -107,12 +107,10 @@ class LinesCheck:
 
     @property
     def lines(self) -> int:
-        """How many lines were taken."""
         return self._place.line
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes these lines have."""
         return self._place.size_bytes
 
     @property
@@ -128,7 +126,6 @@ class LinesCheck:
 
     @property
     def header(self) -> HeaderLine | None:
-        """The first line, once it was taken."""
         return self._place.header
 
     def take(self, data: bytes) -> Checked:

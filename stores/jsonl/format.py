@@ -246,7 +246,6 @@ def batch_line(batch: EncodedBatch, position: int, chain: bytes) -> bytes:
 
 
 def payload_line(payload_hash: PayloadHash, payload: bytes) -> bytes:
-    """Return the line of a payload: its text, unless it has none or is shorter in base64."""
     try:
         text = payload.decode()
     except UnicodeDecodeError:

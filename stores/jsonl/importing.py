@@ -214,7 +214,6 @@ class _Filling:
         return goes_on
 
     def finish(self, connection: sqlite3.Connection, log: Path) -> ImportReport:
-        """Close what the lines have brought off and return what it was."""
         header = self._check.header
         assert header is not None
         connection.execute("UPDATE log SET removed_position = ?", (header.removed_position,))
@@ -262,7 +261,6 @@ class _Filling:
         self._events += len(rows)
 
     def _stream_id(self, connection: sqlite3.Connection, stream: str) -> int:
-        """Return the id of a stream; one that is new begins here."""
         if stream not in self._heads and self._find_head(stream) is None:
             number = connection.execute(ADD_STREAM, (stream, first_chain(stream))).lastrowid
             assert number is not None

@@ -129,7 +129,6 @@ class LogWriter:
         return heads
 
     def _last_position(self) -> int:
-        """Return the highest position ever given, after a look at whether the log is still ours."""
         row = self._connection.execute(_OWN_LOG).fetchone()
         if row is None:
             raise LogFormatError(f"the log {self._log} is damaged: its table `log` is empty; restore it from a backup")
@@ -143,7 +142,6 @@ class LogWriter:
         return position
 
     def _find_or_add(self, stream: str) -> _Head:
-        """Return the stored end of a stream; one that is new begins here, at version 0."""
         row: _Head | None = self._connection.execute(FIND_HEAD, (stream,)).fetchone()
         if row is not None:
             if list(map(type, row)) != [int, int, bytes, str]:

@@ -151,7 +151,6 @@ if hasattr(os, "register_at_fork"):
 
 
 def _identity_of(uri: str) -> FileIdentity | None:
-    """Return which file a URI leads to, or None if there is none."""
     with suppress(OSError, ValueError):
         status = os.stat(_path_of(uri))
         return status.st_dev, status.st_ino

@@ -71,7 +71,6 @@ _PRAGMAS_WRITING: Final = (
 
 
 def require_sqlite() -> None:
-    """Raise if the SQLite that Python brings is too old."""
     if sqlite3.sqlite_version_info < SQLITE_VERSION_MIN:
         wanted = ".".join(map(str, SQLITE_VERSION_MIN))
         raise ConfigError(f"a log needs SQLite {wanted} or newer, and this Python has {sqlite3.sqlite_version}")
@@ -91,12 +90,10 @@ def require_path(path: str | os.PathLike[str]) -> None:
 
 
 def is_text_log(path: str | os.PathLike[str]) -> bool:
-    """Return whether a log at the path is, or would be, one in JSON Lines."""
     return os.fspath(path).lower().endswith(TEXT_LOG_SUFFIX)
 
 
 def require_no_text_log(path: str | os.PathLike[str]) -> None:
-    """Raise if a log at the path would be a text log by its name."""
     if is_text_log(path):
         name = os.fspath(path)
         log = f"{name[: -len(TEXT_LOG_SUFFIX)]}.db"
@@ -275,7 +272,6 @@ def _is_computed_index(connection: sqlite3.Connection, name: str) -> bool:
 
 @cache
 def schema_script() -> str:
-    """Return the SQL that makes the tables of an empty log."""
     return Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
 
 
@@ -437,7 +433,6 @@ def _migrate(connection: sqlite3.Connection) -> None:
 
 
 def file_uri(log: Path, options: str) -> str:
-    """Return the SQLite URI of an absolute path, with any characters."""
     return f"file:{quote(os.fsencode(log))}?{options}"
 
 

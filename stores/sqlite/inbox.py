@@ -109,7 +109,6 @@ class InboxRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> RowName:
-        """What it is known by."""
         return RowName(self.id, self.session, self.key, self.digest)
 
 

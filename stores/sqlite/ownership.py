@@ -165,7 +165,6 @@ def _release_abandoned(log: Path) -> None:
 
 
 def _identity_of_lock(log: Path) -> _FileIdentity | None:
-    """Return which file the lock file is, links not followed, or None if there is none."""
     path = _lock_path(log)
     try:
         status = path.lstat()

@@ -129,7 +129,6 @@ def list_tombstones(connection: sqlite3.Connection, after_position: int, limit: 
 
 
 def find_damage(connection: sqlite3.Connection) -> list[str]:
-    """Return what SQLite finds wrong with the file, one line each; none if it is sound."""
     lines = [line.decode() for (line,) in connection.execute("PRAGMA integrity_check")]
     return [] if lines == ["ok"] else lines
 

@@ -168,7 +168,6 @@ def checked_value(value: object, key: str, place: str) -> bytes:
 
 
 def shown(key: str) -> str:
-    """Return a key as errors show it: quoted, and cut where it is long."""
     return repr(key) if len(key) <= _KEY_CHARACTERS_SHOWN else f"{key[:_KEY_CHARACTERS_SHOWN]!r}…"
 
 

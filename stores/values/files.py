@@ -265,7 +265,6 @@ class _Folder:
 
 
 def name_of(encoded: bytes) -> str:
-    """Return the name of the file for a key, given as UTF-8."""
     name = _UNSAFE.sub(lambda found: b"%%%02x" % ord(found[0]), encoded).decode()
     return name if len(name) <= NAME_CHARACTERS_MAX else _HASHED + hashlib.sha256(encoded).hexdigest()
 
@@ -298,7 +297,6 @@ def _write(file: FileIO, parts: list[bytes]) -> None:
 
 
 def _read(path: Path, most: int | None = None) -> bytes | None:
-    """Return what a regular file holds, or its first `most` bytes; None if there is no file."""
     try:
         with open(os.open(path, _READ), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -38,16 +38,13 @@ class Mathematics:
         )
 
     def bfs(self, start: str) -> tuple[str, ...]:
-        """Return what can be reached, nearest first."""
         first = self._place(start)
         return self._named([first, *(reached for _, reached in nx.bfs_edges(self.graph, first))])
 
     def dfs(self, start: str) -> tuple[str, ...]:
-        """Return what can be reached, each way to its end before the next is begun."""
         return self._named(nx.dfs_preorder_nodes(self.graph, self._place(start)))
 
     def shortest_path(self, source: str, target: str) -> GraphPath | None:
-        """Return the way of least weight, by Dijkstra's algorithm; None = there is none."""
         try:
             length, places = nx.single_source_dijkstra(self.graph, self._place(source), self._place(target))
         except nx.NetworkXNoPath:
@@ -58,12 +55,10 @@ class Mathematics:
         return GraphPath(entities, followed, float(length))
 
     def transitive_closure(self) -> dict[str, tuple[str, ...]]:
-        """Return for each entity those that can be reached from it by one relationship or more."""
         closure = nx.transitive_closure(self.graph, reflexive=False)
         return self._by_id(lambda place: self._named(sorted(closure[place])))
 
     def degree_centrality(self) -> dict[str, float]:
-        """Return the degree of each entity over the number of the others."""
         every: nx.MultiDiGraph[int] = nx.MultiDiGraph()
         every.add_nodes_from(self.graph)
         for source, target, number in self._edges():
@@ -71,11 +66,9 @@ class Mathematics:
         return self._by_id(nx.degree_centrality(every).__getitem__)
 
     def betweenness_centrality(self) -> dict[str, float]:
-        """Return on which share of the ways between two others, shortest by relationships, each entity lies."""
         return self._by_id(nx.betweenness_centrality(self.graph).__getitem__)
 
     def communities(self) -> tuple[tuple[str, ...], ...]:
-        """Return a partition of the entities by Louvain's method, largest first."""
         either_way: nx.Graph[int] = nx.Graph()
         either_way.add_nodes_from(self.graph)
         for source, target, number in self._edges():
@@ -86,11 +79,9 @@ class Mathematics:
         return tuple(sorted(named, key=lambda community: (-len(community), community)))
 
     def has_cycle(self) -> bool:
-        """Tell whether some entity can be reached from itself."""
         return not nx.is_directed_acyclic_graph(self.graph)
 
     def find_cycle(self) -> tuple[Relationship, ...] | None:
-        """Return relationships that lead round in a circle; None = there are none."""
         try:
             found = cast("list[tuple[int, ...]]", nx.find_cycle(self.graph))  # pyright: ignore[reportUnknownMemberType]
         except nx.NetworkXNoCycle:

@@ -85,7 +85,6 @@ def failure_of(status: int | None, headers: Mapping[str, str], body: bytes) -> P
 
 
 def json_object_in(data: bytes | str) -> JsonObject | None:
-    """Return the object that `data` is the JSON of, or None if it is anything else."""
     try:
         value: object = msgspec.json.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
@@ -94,7 +93,6 @@ def json_object_in(data: bytes | str) -> JsonObject | None:
 
 
 def malformed(reason: str, *, retryable: bool = True) -> ProviderError:
-    """Return the error for an answer that cannot be understood."""
     return ProviderError(f"the answer cannot be understood: {reason}", kind="malformed", retryable=retryable)
 
 

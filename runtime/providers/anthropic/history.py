@@ -53,7 +53,6 @@ IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 
 
 def refused(reason: str) -> ProviderError:
-    """Return the error for a request that cannot be expressed; nothing was sent."""
     return ProviderError(f"the request cannot be sent to the Messages API: {reason}", kind="invalid_request")
 
 
@@ -171,7 +170,6 @@ def _with_paired_server_calls(groups: list[Message]) -> list[Message]:
 
 
 def _answered_server_calls(groups: list[Message]) -> set[str]:
-    """Return the server's calls that have a result somewhere behind them."""
     called: set[str] = set()
     answered: set[str] = set()
     for block in (block for group in groups for block in group.content):

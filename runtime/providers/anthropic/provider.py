@@ -159,7 +159,6 @@ class AnthropicProvider(HttpProvider):
 
 
 def _with_beta(headers: Mapping[str, str | Secret], beta: str) -> dict[str, str | Secret]:
-    """Return `headers` with a value more in `anthropic-beta`, if they have that header."""
     return {
         name: f"{value},{beta}" if name.lower() == "anthropic-beta" and isinstance(value, str) else value
         for name, value in headers.items()
@@ -167,7 +166,6 @@ def _with_beta(headers: Mapping[str, str | Secret], beta: str) -> dict[str, str 
 
 
 def _without_version(url: str) -> str:
-    """Return a base URL without a `/v1` at the end of its path."""
     path, mark, query = url.partition("?")
     return path.rstrip("/").removesuffix("/v1") + mark + query
 

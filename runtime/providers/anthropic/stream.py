@@ -63,7 +63,6 @@ class _OpenBlock:
         self.broken = False
 
     def is_providers_own(self) -> bool:
-        """Return whether the block goes back as it came, since we have no word for it."""
         return self.type not in ("text", "thinking", "tool_use")
 
     def takes(self, block_type: str) -> bool:

@@ -106,7 +106,6 @@ class LoopConnections:
         await client.aclose()
 
     async def close(self) -> None:
-        """Close all connections; calls under way fail."""
         self.closed = True
         self._idle.clear()
         if self._timer is not None:

@@ -75,12 +75,10 @@ class HttpExchange:
 
     @property
     def host(self) -> str:
-        """Where the request goes, with the port."""
         return self._request.url.netloc.decode("ascii")
 
     @property
     def status(self) -> int:
-        """HTTP status of the response."""
         assert self._response is not None
         return self._response.status_code
 
@@ -276,7 +274,6 @@ def _reason(error: BaseException) -> str:
 
 
 def _is_vague(error: BaseException) -> bool:
-    """Return whether an error says that there is no connection, and not why."""
     return type(error).__name__ == "ConnectError" or (isinstance(error, OSError) and error.errno is None)
 
 

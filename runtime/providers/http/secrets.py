@@ -128,7 +128,6 @@ class Redactor:
         return text
 
     def data(self, data: bytes) -> bytes:
-        """Return bytes of ASCII or UTF-8 text without the secrets."""
         for value in self._values:
             if value.encode() in data:
                 data = data.replace(value.encode(), REDACTED.encode())
@@ -142,7 +141,6 @@ class Redactor:
         return cleaned
 
     def error(self, error: ProviderError) -> ProviderError:
-        """Return `error`, or a new one without the secrets in its text."""
         text = str(error)
         cleaned = self.text(text)
         if cleaned == text:
@@ -216,7 +214,6 @@ class _Waiting(msgspec.Struct, frozen=True):
     """So many characters at its beginning have been shown."""
 
     def unseen(self) -> list[Delta]:
-        """Return what has not been shown of it."""
         return [_with_text(self.delta, self.text[self.shown :])] if self.shown < len(self.text) else []
 
 

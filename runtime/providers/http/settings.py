@@ -112,7 +112,6 @@ def _may_hold_a_password(base_url: str) -> bool:
 
 
 def checked_options(options: HttpOptions) -> tuple[HttpTimeouts, HttpLimits]:
-    """Return the times and sizes that options name, or the usual ones."""
     timeouts, limits = options.get("timeouts", HttpTimeouts()), options.get("limits", HttpLimits())
     if not isinstance(timeouts, HttpTimeouts):
         raise ConfigError(f"timeouts are HttpTimeouts(…), not {timeouts!r:.80}")
@@ -153,7 +152,6 @@ def checked_headers(headers: Mapping[str, str | Secret]) -> tuple[dict[str, str]
 
 
 def checked_mapping(headers: Mapping[str, str | Secret]) -> Mapping[str, str | Secret]:
-    """Return what is given as headers."""
     if not isinstance(headers, Mapping):
         raise ConfigError(f"headers are values by their names, not {type(headers).__name__}")
     return headers

@@ -137,12 +137,10 @@ def _cleaned(value: Json) -> Json:
 
 
 def text_field(value: JsonObject, key: str) -> str:
-    """Return the text under a key, or an empty one where there is none."""
     text = value.get(key)
     return text if isinstance(text, str) else ""
 
 
 def object_field(value: JsonObject, key: str) -> JsonObject:
-    """Return the object under a key, or an empty one where there is none."""
     inner = value.get(key)
     return inner if is_json_object(inner) else {}

@@ -159,7 +159,6 @@ class AnswerAssembly:
 
     @property
     def said_something(self) -> bool:
-        """Whether anything of the answer's content has come."""
         return any((self._text, self._refusal, self._thinking, self._details, self._extra_content, self.has_calls))
 
     @property
@@ -202,7 +201,6 @@ class AnswerAssembly:
         return [UsageDelta(usage)]
 
     def note_model(self, value: Json) -> None:
-        """Take the name of the model that answers."""
         if isinstance(value, str) and value:
             self._model = value
 
@@ -305,7 +303,6 @@ class _Text:
         return bool(self._pieces or self._held)
 
     def add(self, piece: str, kind: type[TextDelta] | type[ThinkingDelta]) -> list[Delta]:
-        """Take a piece, and return what can be shown of it."""
         piece = self._held + piece
         self._held = piece[-1] if piece and "\ud800" <= piece[-1] <= "\udbff" else ""
         shown = clean_text(piece[: len(piece) - len(self._held)])
@@ -448,5 +445,4 @@ def raise_error_in(provider: str, value: JsonObject, choice: JsonObject | None) 
 
 
 def malformed(reason: str) -> ProviderError:
-    """Return the error for an answer that cannot be understood; it may be asked for again."""
     return ProviderError(f"the answer cannot be understood: {reason}", kind="malformed", retryable=True)

@@ -117,7 +117,6 @@ class _Call:
         return new
 
     def repeats(self, text: str) -> bool:
-        """Return whether `text` is nothing but the arguments so far."""
         return len(text) == self._length and "".join(self._texts) == text
 
     def arguments(self) -> str:
@@ -194,7 +193,6 @@ class CallAssembly:
 
     @property
     def have_begun(self) -> bool:
-        """Whether there is any call."""
         return bool(self._calls)
 
     @property

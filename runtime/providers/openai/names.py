@@ -62,5 +62,4 @@ class ToolNames:
             del self._own[next(iter(self._own))]
 
     def own(self, form: str) -> str:
-        """Return the tool's own name."""
         return self._own.get(form, form)

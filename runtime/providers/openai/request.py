@@ -202,7 +202,6 @@ def chat_messages(request: ModelRequest, settings: OpenAISettings, forms: Mappin
 
 
 def refuse(reason: str) -> NoReturn:
-    """Say that a request cannot be expressed."""
     raise ProviderError(f"the request cannot be sent to the Chat Completions API: {reason}", kind="invalid_request")
 
 
