@@ -1,8 +1,8 @@
 """Many scenarios, one for each seed, in one process or in several: what `refold simulate` plays.
 
     summary = SweepSummary()
-    for played in swept(SweepPlan(agent="app.agents:support"), range(300), jobs=2):
-        summary.add(played)
+    for report in swept(SweepPlan(agent="app.agents:support"), range(300), jobs=2):
+        summary.add(report)
 
 The rule: what comes of a seed depends on nothing but the agent, the plan and the seed, so neither on how many processes
 there are nor on what was played before; and outcomes are given in the order of the seeds.
@@ -20,7 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from refold.agents.loading import AgentSource, load_agent_source
-from refold.scenarios.monitors.monitor import PROMISES, Broken, FaultCount, Verdict, verdict_on
+from refold.scenarios.monitors.monitor import PROMISES, Verdict, verdict_on
 from refold.scenarios.plan.random_scenario import drawn_scenario
 from refold.scenarios.plan.scenario import Scenario
 from refold.scenarios.plan.world import Beginning
@@ -74,44 +74,7 @@ class SweepPlan(msgspec.Struct, frozen=True, kw_only=True):
         return Simulator(self.rehearsed())
 
 
-class PlayedSeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a seed; see `SimulationReport`."""
-
-    seed: int
-    broken: tuple[Broken, ...]
-    exercised: tuple[str, ...]
-    planned: tuple[str, ...]
-    """Names of the classes of the faults that were planned, one for each fault."""
-    happened: tuple[str, ...]
-    """Of those that came to happen."""
-    met: tuple[FaultCount, ...]
-    refused: tuple[str, ...]
-    lives: int
-    steps: int
-    virtual_s: float
-    events: int
-    digest: str
-
-
-def played_seed(report: SimulationReport, seed: int) -> PlayedSeed:
-    """Return the summary of a report."""
-    return PlayedSeed(
-        seed=seed,
-        broken=report.broken,
-        exercised=report.exercised,
-        planned=tuple(type(fault).__name__ for fault in report.scenario.faults),
-        happened=tuple(type(fault).__name__ for fault in report.happened),
-        met=report.met,
-        refused=report.refused,
-        lives=report.lives,
-        steps=report.steps,
-        virtual_s=report.virtual_s,
-        events=report.events,
-        digest=report.digest,
-    )
-
-
-def swept(plan: SweepPlan, seeds: Iterable[int], *, jobs: int = 1) -> Generator[PlayedSeed, None, None]:
+def swept(plan: SweepPlan, seeds: Iterable[int], *, jobs: int = 1) -> Generator[SimulationReport, None, None]:
     """Play the scenarios of many seeds, and yield what came of each, in their order.
 
     Args:
@@ -126,13 +89,13 @@ def swept(plan: SweepPlan, seeds: Iterable[int], *, jobs: int = 1) -> Generator[
     if jobs <= 1:
         simulator = plan.simulator()
         for seed in seeds:
-            yield played_seed(quietly(simulator, plan.scenario(seed)), seed)
+            yield quietly(simulator, plan.scenario(seed))
         return
     plan.rehearsed()  # What is wrong with its name is said here, and not by a process that ends.
     yield from _swept_in_processes(plan, iter(seeds), jobs)
 
 
-def _swept_in_processes(plan: SweepPlan, seeds: Iterator[int], jobs: int) -> Generator[PlayedSeed, None, None]:
+def _swept_in_processes(plan: SweepPlan, seeds: Iterator[int], jobs: int) -> Generator[SimulationReport, None, None]:
     encoded = msgspec.json.encode(plan)
     tasks = ((encoded, some) for some in iter(lambda: list(islice(seeds, SEEDS_PER_TASK)), []))
     with closing(done_in_processes(_play, tasks, jobs)) as outcomes:
@@ -154,10 +117,10 @@ def _simulator(encoded: bytes) -> tuple[SweepPlan, Simulator]:
     return plan, plan.simulator()
 
 
-def _play(task: tuple[bytes, list[int]]) -> list[PlayedSeed]:
+def _play(task: tuple[bytes, list[int]]) -> list[SimulationReport]:
     encoded, seeds = task
     plan, simulator = _simulator(encoded)
-    return [played_seed(quietly(simulator, plan.scenario(seed)), seed) for seed in seeds]
+    return [quietly(simulator, plan.scenario(seed)) for seed in seeds]
 
 
 @contextmanager
@@ -202,27 +165,27 @@ class SweepSummary:
         """The seeds whose scenarios broke a promise, by its name."""
         self.refused: set[str] = set()
         """What was reached for outside of the simulation."""
-        self.first: PlayedSeed | None = None
-        self.first_broken: PlayedSeed | None = None
+        self.first: SimulationReport | None = None
+        self.first_broken: SimulationReport | None = None
 
-    def add(self, played: PlayedSeed) -> None:
+    def add(self, report: SimulationReport) -> None:
         """Count what came of a seed."""
         self.seeds += 1
-        self.first = self.first or played
-        self.refused.update(played.refused)
-        self.lives += played.lives
-        self.steps += played.steps
-        self.events += played.events
-        self.virtual_s += played.virtual_s
-        self.planned.update(played.planned)
-        self.happened.update(played.happened)
-        self.exercised.update(played.exercised)
-        for meeting in played.met:
-            self.met[meeting.fault, meeting.situation] += meeting.times
-        for rule in dict.fromkeys(broken.rule for broken in played.broken):
-            self.broken.setdefault(rule, []).append(played.seed)
-        if played.broken:
-            self.first_broken = self.first_broken or played
+        self.first = self.first or report
+        self.refused.update(report.refused)
+        self.lives += report.lives
+        self.steps += report.steps
+        self.events += report.events
+        self.virtual_s += report.virtual_s
+        self.planned.update(type(fault).__name__ for fault in report.scenario.faults)
+        self.happened.update(type(fault).__name__ for fault in report.happened)
+        self.exercised.update(report.exercised)
+        for count in report.met:
+            self.met[count.fault, count.situation] += count.times
+        for rule in dict.fromkeys(broken.rule for broken in report.broken):
+            self.broken.setdefault(rule, []).append(report.scenario.seed)
+        if report.broken:
+            self.first_broken = self.first_broken or report
 
     def verdicts(self) -> dict[str, Verdict]:
         """Return the verdict on each promise, in their order."""

@@ -339,8 +339,8 @@ def _many(
     processes = jobs or (cores if wanted is None else min(cores, max(1, wanted // SEEDS_PER_JOB)))
     with progress(wanted) as shown, closing(swept(plan, seeds, jobs=processes)) as outcomes:
         try:
-            for played in outcomes:
-                summary.add(played)
+            for report in outcomes:
+                summary.add(report)
                 shown(summary, clock.monotonic_s() - began_s)
                 interruption.check()
         except KeyboardInterrupt:  # What was found so far is shown.
@@ -349,13 +349,14 @@ def _many(
     violation, repeats = None, True
     again = summary.first_broken or summary.first
     if again is not None and interruption.exit_code is None:
-        report = quietly(plan.simulator(), plan.scenario(again.seed))
+        seed = again.scenario.seed
+        report = quietly(plan.simulator(), again.scenario)
         interruption.check()
         repeats = report.digest == again.digest
         if summary.broken and not repeats:
-            raise SimulationError(plan.not_repeated(f"seed {again.seed}"))
+            raise SimulationError(plan.not_repeated(f"seed {seed}"))
         if summary.broken:
-            violation = _saved(plan, report, save, f"seed-{again.seed}")
+            violation = _saved(plan, report, save, f"seed-{seed}")
     write_many(plan, first, summary, seconds, violation, repeats=repeats, as_json=as_json)
     return EXIT_FOUND if summary.broken else EXIT_OK
 

@@ -101,10 +101,12 @@ def write_many(
     write_paragraph(to, "")
     _write_promises(to, summary)
     if violation is not None:
-        again = f"--seed {summary.first_broken.seed}{drawing_words(plan)}" if summary.first_broken else None
+        again = f"--seed {summary.first_broken.scenario.seed}{drawing_words(plan)}" if summary.first_broken else None
         _write_failure(to, plan, violation, again)
     elif summary.first_broken is not None:
-        write_paragraph(to, f"\nseed {summary.first_broken.seed}: {summary.first_broken.broken[0]}", style="bold red")
+        write_paragraph(
+            to, f"\nseed {summary.first_broken.scenario.seed}: {summary.first_broken.broken[0]}", style="bold red"
+        )
 
 
 def write_one(
