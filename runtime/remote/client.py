@@ -1,22 +1,16 @@
-"""Giving a command to a log from outside of the runtime that owns it, if any does.
+"""Giving a command to a log from a process that does not own it, and looking at what waits there for a decision.
 
-The command goes into the inbox first, so that it is durable under its key; then whoever can perform it does: the
-runtime that owns the log, or this process, which owns the log for a moment where no runtime does. Both look into the
-same file, and only the owner performs, so there is no moment in which two do.
+Read `give` first. A command goes into the inbox, where it is durable under its key; then the runtime that owns the log
+performs it, or this process, which owns the log for a moment where no runtime does. Only an owner performs, so no
+command is performed by two.
 
-Commands to a log that no runtime owns: they are recorded by whoever gives them, through the same pure core.
+What this process performs is recorded through the same pure core, except for a batch that would start a tool's body:
+ToolCallStarted says that the body may have begun, so the next runtime would find a call that a crash interrupted. Such
+a command waits in the inbox for a runtime, and commands after it are decided as if it were in the log already, so that
+of two people who decide about one call the second one is told. A cancellation does not wait: it ends what has not
+begun. A session that is not in the log yet waits with all of its commands, since only a runtime has an agent for it.
 
-A batch that would start a tool's body is not recorded here. ToolCallStarted says that the body may have begun, and the
-next runtime would find a call that a crash interrupted; so such a command waits in the inbox for a runtime that has
-the tools. It has been decided all the same: commands after it are decided as if it were in the log already, so that of
-two people who decide about one call the second one is told. A cancellation does not wait: it ends what has not begun.
-A session that is not in the log yet waits with all of its commands: only a runtime has an agent to begin it with.
-
-What waits for somebody's decision in a log, whoever owns it.
-
-Waiting for what comes of rows of an inbox: one look for all who wait in an event loop, however many they are.
-
-Every look asks the file system whether the file has changed, and opens it only then, or when some seconds have gone by.
+All who wait for outcomes in one event loop share one look at the inbox, however many they are.
 """
 
 import asyncio
@@ -40,6 +34,7 @@ from refold.events.session.state import SessionState, calls_awaiting_approval, r
 from refold.inspection.log_reading import Batches, opened, session_head
 from refold.inspection.session_view import list_sessions
 from refold.inspection.summaries import call_words
+from refold.remote.follow import POLL_S, Changes
 from refold.remote.protocol import (
     Cancel,
     Decide,
@@ -57,19 +52,204 @@ from refold.sessions.reads import waiting_below
 from refold.stores.event_store import EventStore
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.file import absolute
-from refold.stores.sqlite.inbox import InboxSignature
 from refold.stores.sqlite.ownership import log_owner
 from refold.stores.sqlite.store import SQLiteStore
 
+LOOK_ANYWAY_S: Final = 2.0
+"""After so long the file is opened though nothing seems to have changed: for clocks of file systems that are coarse."""
 
-async def perform_directly(store: EventStore, inbox: Inbox, session: SessionId, clock: Clock) -> None:
-    """Perform a session's rows in order, as far as that can be done without a runtime; those that cannot, stay.
+TRY_TO_OWN_S: Final = 0.5
+"""After so long it is tried again whether the log can be owned, since its owner may have ended."""
+
+TIMEOUT_S: Final = 10.0
+"""How long to wait for a runtime to perform a command."""
+
+
+class Given(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that is in the inbox, and what has come of it."""
+
+    session: SessionId
+    key: str
+    outcome: InboxOutcome | None
+    """None = it is not performed yet, and stays in the inbox."""
+    owner: LogInUse | None = None
+    """Where it is not performed: the runtime that did not do so in time; None = no runtime owns the log."""
+    directly: bool = False
+    """It was tried to perform it here, since no runtime owned the log."""
+
+
+async def give(
+    log: str | os.PathLike[str],
+    session: str,
+    command: InboxCommand,
+    *,
+    key: str | None = None,
+    timeout_s: float = TIMEOUT_S,
+    clock: Clock | None = None,
+    may_begin: bool = False,
+    wait_for_runtime: bool = False,
+) -> Given:
+    """Give a command to the runtime that owns a log, or to the log itself where none does.
 
     Args:
-        store: the log, owned by the caller.
-        inbox: of that log.
-        session: whose rows.
-        clock: what stamps events.
+        log: the path of a log's file.
+        session: a session that is in the log, or that an input which waits in the inbox will begin.
+        command: what it is to do.
+        key: idempotency key: the same key in a session is the same command, whoever performs it; None = a new one.
+        timeout_s: how long to wait for the runtime to perform it; afterwards it stays in the inbox.
+        clock: None = the machine's.
+        may_begin: the session need not be there; the next runtime that owns the log, or the one that does, begins it.
+        wait_for_runtime: where only a runtime can perform the command and none owns the log, wait for one.
+
+    Raises:
+        ConfigError: there is no such session, or the log is a text log.
+        CommandRejected: the key was used for another command, or the command was taken back.
+        PersistenceError: the log or its inbox cannot be used. The command is not in the inbox any more, unless a
+            runtime owns the log: then its key tells later what came of it.
+    """
+    sqlite_file.require_no_text_log(log)
+    clock = clock if clock is not None else SystemClock()
+    inbox = Inbox(sqlite_file.absolute(log), clock)
+    async with opened(log) as store:
+        if not may_begin:
+            await _require_session(store, inbox, session)
+    sqlite_file.look_at(sqlite_file.absolute(log))  # A symbolic link would have its inbox beside itself.
+    entry = await inbox.put(session, command, key if key is not None else uuid.uuid4().hex)
+    if entry.outcome is not None:
+        return Given(session=entry.session, key=entry.key, outcome=entry.outcome)
+    return await _performed(log, inbox, entry, timeout_s, clock, wait_for_runtime)
+
+
+async def _require_session(store: EventStore, inbox: Inbox, session: str) -> None:
+    try:
+        await session_head(store, session)
+    except ConfigError:
+        if not await inbox.file.waiting(clean_text(session)):
+            raise
+
+
+async def _performed(
+    log: str | os.PathLike[str],
+    inbox: Inbox,
+    entry: InboxEntry,
+    timeout_s: float,
+    clock: Clock,
+    wait_for_runtime: bool,
+) -> Given:
+    """Wait until the command is performed, by this process or by the next owner of the log."""
+    until_s = clock.monotonic_s() + timeout_s
+    owner: LogInUse | None = None
+    directly = False
+    while True:
+        if not directly:
+            try:
+                owner = _owner_of(log)
+                if owner is None:
+                    given = await _performed_here(log, inbox, entry, clock)
+                    if given.outcome is not None or not wait_for_runtime:
+                        return given
+                    directly = True  # Only a runtime can perform it from now on.
+            except LogInUse as error:
+                owner = error
+            except PersistenceError:
+                if entry.new:  # No runtime owns the log, so none performs it meanwhile.
+                    await inbox.file.take_back(entry.name)
+                raise
+        left_s = until_s - clock.monotonic_s()
+        if left_s > 0:
+            outcome = await outcome_within(inbox, entry, left_s if directly else min(left_s, TRY_TO_OWN_S), clock)
+        else:
+            outcome = await inbox.outcome(entry)
+        if outcome is not None or not left_s > 0:
+            return Given(session=entry.session, key=entry.key, outcome=outcome, owner=owner, directly=directly)
+
+
+def _owner_of(log: str | os.PathLike[str]) -> LogInUse | None:
+    """Return who owns the log, where that is another process: one of this process may be gone with its loop."""
+    owner = log_owner(sqlite_file.absolute(log))
+    if owner is None or owner.pid == os.getpid():
+        return None
+    return LogInUse(str(log), pid=owner.pid, host=owner.host)
+
+
+async def _performed_here(log: str | os.PathLike[str], inbox: Inbox, entry: InboxEntry, clock: Clock) -> Given:
+    """Own the log for a moment, and perform what waits for the session; raises LogInUse where a runtime owns it."""
+    async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
+        await perform_directly(store, inbox, entry.session, clock)
+        outcome = await inbox.outcome(entry)
+        return Given(session=entry.session, key=entry.key, outcome=outcome, directly=True)
+
+
+_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Path, int], "OutcomeWatch"]] = WeakKeyDictionary()
+
+
+async def outcome_within(inbox: Inbox, entry: InboxEntry, seconds: float, clock: Clock) -> InboxOutcome | None:
+    """Return what came of a row as soon as that is noted, or None after so many seconds; raises as `Inbox.outcome`."""
+    watches = _watches.setdefault(asyncio.get_running_loop(), {})
+    name = (inbox.file.path, id(clock))
+    watch = watches.get(name)
+    if watch is None:
+        watch = watches[name] = OutcomeWatch(inbox, clock)
+    try:
+        return await watch.outcome(entry, seconds)
+    finally:
+        if not watch.waiting and watches.get(name) is watch:
+            del watches[name]
+            watch.looking.cancel()
+
+
+class OutcomeWatch:
+    """Looks into one inbox as long as a caller waits, and tells each caller what came of its row."""
+
+    def __init__(self, inbox: Inbox, clock: Clock) -> None:
+        self._inbox = inbox
+        self._clock = clock
+        self.waiting: dict[asyncio.Future[InboxOutcome | None], InboxEntry] = {}
+        self._changes = Changes(inbox.file.signature, clock, LOOK_ANYWAY_S)
+        self.looking = asyncio.get_running_loop().create_task(self._look(), name=f"watch of {inbox.file.path.name}")
+
+    async def outcome(self, entry: InboxEntry, seconds: float) -> InboxOutcome | None:
+        future: asyncio.Future[InboxOutcome | None] = asyncio.get_running_loop().create_future()
+
+        def give_up() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        timer = self._clock.call_later(seconds, give_up)
+        self.waiting[future] = entry
+        self._changes.expect()  # What it waits for may have been noted before the last look.
+        try:
+            return await future
+        finally:
+            timer.cancel()
+            del self.waiting[future]
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                if self._changes.are_due():
+                    await self._tell()
+            except PersistenceError as error:
+                for future in self.waiting:
+                    if not future.done():
+                        future.set_exception(error)
+            await self._clock.sleep(POLL_S)
+
+    async def _tell(self) -> None:
+        waiting = dict(self.waiting)
+        outcomes = await self._inbox.outcomes(list(waiting.values()))
+        for future, entry in waiting.items():
+            outcome = outcomes[entry.name]
+            if future.done() or outcome is None:
+                continue
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
+            else:
+                future.set_result(outcome)
+
+
+async def perform_directly(store: EventStore, inbox: Inbox, session: SessionId, clock: Clock) -> None:
+    """Perform a session's rows in order, as far as that can be done without a runtime; the others stay.
 
     Raises:
         PersistenceError: the log or the inbox cannot be read or written; a row that was recorded and not noted in the
@@ -146,239 +326,11 @@ class _Round:
         await self._store.append([batch], payloads)
 
     async def _durable_state(self) -> SessionState:
-        stored = await self._store.read_stream(self._stream)
-        return evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(stored))
-
-
-POLL_S: Final = 0.1
-"""Seconds between two looks."""
-
-LOOK_ANYWAY_S: Final = 2.0
-"""After so long the file is opened though nothing seems to have changed: for clocks of file systems that are coarse."""
-
-_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[Path, int], "OutcomeWatch"]] = WeakKeyDictionary()
-
-
-async def outcome_within(inbox: Inbox, entry: InboxEntry, seconds: float, clock: Clock) -> InboxOutcome | None:
-    """Return what came of a row, as soon as that is noted, or None where it is not in so many seconds.
-
-    Raises:
-        CommandRejected: the row is not there any more.
-        PersistenceError: the inbox cannot be read.
-    """
-    watches = _watches.setdefault(asyncio.get_running_loop(), {})
-    name = (inbox.file.path, id(clock))
-    watch = watches.get(name)
-    if watch is None:
-        watch = watches[name] = OutcomeWatch(inbox, clock)
-    try:
-        return await watch.outcome(entry, seconds)
-    finally:
-        if not watch.is_awaited and watches.get(name) is watch:
-            del watches[name]
-            watch.stop()
-
-
-class OutcomeWatch:
-    """Looks into one inbox as long as somebody waits, and tells who waits what came of their rows."""
-
-    def __init__(self, inbox: Inbox, clock: Clock) -> None:
-        self._inbox = inbox
-        self._clock = clock
-        self._waiting: dict[asyncio.Future[InboxOutcome | None], InboxEntry] = {}
-        self._looking = asyncio.get_running_loop().create_task(self._look(), name=f"watch of {inbox.file.path.name}")
-        self._seen: InboxSignature | None = None
-        self._again = True
-        self._looked_at_s = clock.monotonic_s()
-
-    @property
-    def is_awaited(self) -> bool:
-        """Whether somebody waits."""
-        return bool(self._waiting)
-
-    def stop(self) -> None:
-        """Look no more; nobody waits."""
-        self._looking.cancel()
-
-    async def outcome(self, entry: InboxEntry, seconds: float) -> InboxOutcome | None:
-        """Return what came of a row, or None where that is not noted in so many seconds."""
-        future: asyncio.Future[InboxOutcome | None] = asyncio.get_running_loop().create_future()
-
-        def give_up() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        timer = self._clock.call_later(seconds, give_up)
-        self._waiting[future] = entry
-        self._again = True  # What it waits for may have been noted before the last look.
-        try:
-            return await future
-        finally:
-            timer.cancel()
-            del self._waiting[future]
-
-    async def _look(self) -> None:
-        while True:
-            try:
-                if self._is_due():
-                    await self._tell()
-            except PersistenceError as error:
-                for future in self._waiting:
-                    if not future.done():
-                        future.set_exception(error)
-            await self._clock.sleep(POLL_S)
-
-    def _is_due(self) -> bool:
-        signature = self._inbox.file.signature()
-        changed = signature != self._seen
-        due = changed or self._again or self._clock.monotonic_s() - self._looked_at_s >= LOOK_ANYWAY_S
-        # Another write may have come in the same tick of the file system's clock: so it is opened once more.
-        self._again, self._seen = changed, signature
-        return due
-
-    async def _tell(self) -> None:
-        self._looked_at_s = self._clock.monotonic_s()
-        waiting = dict(self._waiting)
-        outcomes = await self._inbox.outcomes(list(waiting.values()))
-        for future, entry in waiting.items():
-            outcome = outcomes[entry.name]
-            if future.done() or outcome is None:
-                continue
-            if isinstance(outcome, Exception):
-                future.set_exception(outcome)
-            else:
-                future.set_result(outcome)
-
-
-TRY_TO_OWN_S: Final = 0.5
-"""After so long it is tried again whether the log can be owned, since its owner may have ended."""
-
-TIMEOUT_S: Final = 10.0
-"""How long to wait for a runtime to perform a command."""
-
-
-class Given(msgspec.Struct, frozen=True, kw_only=True):
-    """A command that is in the inbox, and what has come of it."""
-
-    session: SessionId
-    key: str
-    outcome: InboxOutcome | None
-    """None = it is not performed yet, and stays in the inbox."""
-    owner: LogInUse | None = None
-    """Where it is not performed: the runtime that did not do so in time; None = no runtime owns the log."""
-    directly: bool = False
-    """No runtime owned the log when it was tried to perform it without one."""
-
-
-async def give(
-    log: str | os.PathLike[str],
-    session: str,
-    command: InboxCommand,
-    *,
-    key: str | None = None,
-    timeout_s: float = TIMEOUT_S,
-    clock: Clock | None = None,
-    may_begin: bool = False,
-    wait_for_runtime: bool = False,
-) -> Given:
-    """Give a command to the runtime that owns a log, or to the log itself where none does.
-
-    Args:
-        log: the path of a log's file.
-        session: a session that is in the log, or that an input which waits in the inbox will begin.
-        command: what it is to do.
-        key: idempotency key: the same key in a session is the same command, whoever performs it; None = a new one.
-        timeout_s: how long to wait for the runtime to perform it; afterwards it stays in the inbox.
-        clock: None = the machine's.
-        may_begin: the session need not be there; the next runtime that owns the log, or the one that does, begins it.
-        wait_for_runtime: where nobody but a runtime can perform the command and none owns the log, wait for one.
-
-    Raises:
-        ConfigError: there is no such session, or the log is a text log.
-        CommandRejected: the key was used for another command, or somebody took the command back.
-        PersistenceError: the log or its inbox cannot be used. The command is not in the inbox any more, unless a
-            runtime owns the log: then its key tells later what came of it.
-    """
-    sqlite_file.require_no_text_log(log)
-    clock = clock if clock is not None else SystemClock()
-    inbox = Inbox(sqlite_file.absolute(log), clock)
-    async with opened(log) as store:
-        if not may_begin:
-            await _require_session(store, inbox, session)
-    sqlite_file.look_at(sqlite_file.absolute(log))  # A symbolic link would have its inbox beside itself.
-    entry = await inbox.put(session, command, key if key is not None else uuid.uuid4().hex)
-    if entry.outcome is not None:
-        return Given(session=entry.session, key=entry.key, outcome=entry.outcome)
-    return await _performed(log, inbox, entry, timeout_s, clock, wait_for_runtime)
-
-
-async def _require_session(store: EventStore, inbox: Inbox, session: str) -> None:
-    """Raise ConfigError unless there is a session, or will be."""
-    try:
-        await session_head(store, session)
-    except ConfigError:
-        if not await inbox.file.waiting(clean_text(session)):
-            raise
-
-
-async def _performed(
-    log: str | os.PathLike[str],
-    inbox: Inbox,
-    entry: InboxEntry,
-    timeout_s: float,
-    clock: Clock,
-    wait_for_runtime: bool,
-) -> Given:
-    """Wait until the command is performed, by whoever comes to own the log."""
-    until_s = clock.monotonic_s() + timeout_s
-    owner: LogInUse | None = None
-    directly = False
-    while True:
-        if not directly:
-            try:
-                owner = _owner_of(log)
-                if owner is None:
-                    given = await _performed_here(log, inbox, entry, clock)
-                    if given.outcome is not None or not wait_for_runtime:
-                        return given
-                    directly = True  # Whoever performs it from now on is a runtime.
-            except LogInUse as error:
-                owner = error
-            except PersistenceError:
-                if entry.new:  # Nobody else owns the log, so nobody performs it meanwhile.
-                    await inbox.file.take_back(entry.name)
-                raise
-        left_s = until_s - clock.monotonic_s()
-        if left_s > 0:
-            outcome = await outcome_within(inbox, entry, left_s if directly else min(left_s, TRY_TO_OWN_S), clock)
-        else:
-            outcome = await inbox.outcome(entry)
-        if outcome is not None or not left_s > 0:
-            return Given(session=entry.session, key=entry.key, outcome=outcome, owner=owner, directly=directly)
-
-
-def _owner_of(log: str | os.PathLike[str]) -> LogInUse | None:
-    """Return who owns the log, where that is another process: one of this process may be gone with its loop."""
-    owner = log_owner(sqlite_file.absolute(log))
-    if owner is None or owner.pid == os.getpid():
-        return None
-    return LogInUse(str(log), pid=owner.pid, host=owner.host)
-
-
-async def _performed_here(log: str | os.PathLike[str], inbox: Inbox, entry: InboxEntry, clock: Clock) -> Given:
-    """Own the log for a moment, and perform what waits for the session.
-
-    Raises:
-        LogInUse: a runtime owns it.
-    """
-    async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
-        await perform_directly(store, inbox, entry.session, clock)
-        outcome = await inbox.outcome(entry)
-        return Given(session=entry.session, key=entry.key, outcome=outcome, directly=True)
+        return await session_state(self._store, self._session)
 
 
 class AwaitedDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that somebody has to allow or deny."""
+    """A call that a person has to allow or deny."""
 
     session: SessionId
     run: RunId | None
@@ -387,7 +339,7 @@ class AwaitedDecision(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     """The tool and its arguments, as text."""
     reason: str
-    """Why somebody is asked."""
+    """Why a person is asked."""
     decided: bool
     """A decision waits in the inbox for a runtime."""
 
@@ -415,26 +367,25 @@ async def awaited_decisions(
             if below:
                 names += [name async for name in waiting_below(store, SessionId(session))]
         else:
-            # What has ended waits for nobody; what is open or parked may, beside other calls at work.
+            # What has ended waits for no person; what is open or parked may, beside other calls at work.
             names = [
                 listed.session
                 for listed in await list_sessions(store)
                 if listed.status in ("open", "waiting", "parked")
             ]
         for name in names:
-            found += _of_session(name, await _state(store, name), await _decided(inbox, name))
+            state, waiting = await session_state(store, name), await inbox.waiting(name)
+            decided = {entry.command.call for entry in waiting if isinstance(entry.command, Decide)}
+            found += _of_session(name, state, decided)
     return found
 
 
-async def _state(store: EventStore, session: SessionId) -> SessionState:
+async def session_state(store: EventStore, session: SessionId) -> SessionState:
+    """Return the state of a session as the log has it now."""
     state = SESSION_CORE.initial()
     async for batch in Batches(store, f"{SESSION_KIND}/{session}"):
         state = evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(batch), state)
     return state
-
-
-async def _decided(inbox: Inbox, session: SessionId) -> set[ToolCallId]:
-    return {entry.command.call for entry in await inbox.waiting(session) if isinstance(entry.command, Decide)}
 
 
 def _of_session(session: SessionId, state: SessionState, decided: set[ToolCallId]) -> list[AwaitedDecision]:

@@ -1,8 +1,8 @@
-"""A log as a process sees it that does not own it: a worker of a web server beside the one that runs the agents.
+"""A log as seen by a process that does not own it: a worker of a web server beside the one that runs the agents.
 
-Read `refold.remote.protocol` first. What changes a session goes through the inbox to the runtime that owns the log,
-wherever that runs; what is looked at is read from the log. The rules: a connection never writes the log while a runtime
-owns it, keeps nothing open between calls, and needs no closing; and who waits is told why there is no end for now.
+Read `refold.remote.protocol` first. What changes a session goes through the inbox to the runtime that owns the log;
+what is looked at is read from the log. The rules: a connection never writes the log while a runtime owns it, keeps
+nothing open between calls, and needs no closing; a caller who waits is told why there is no end for now.
 
 `with connect(log) as connection` gives a `SyncConnection`, for threads: the same connection, reached from outside. Its
 thread begins with the first call, in the process that makes it, so that a connection may be made before a fork.
@@ -26,22 +26,21 @@ from refold.actors.kernel.clock import Clock, SystemClock
 from refold.events.core.content import Message
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import RunId, SessionId, ToolCallId, checked_identifier, kind_and_identifier, stream_name
-from refold.events.core.pure_core import evolve_all
 from refold.events.model.payloads import all_restored, stored_hashes
-from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
+from refold.events.session.core import SESSION_KIND
 from refold.events.session.events import recorded_reason
 from refold.events.session.state import history
-from refold.inspection.log_reading import Batches, Streams, opened
+from refold.inspection.log_reading import Streams, opened
 from refold.publishing.notifications import Recorded
 from refold.publishing.subscription import read_recorded
-from refold.remote.client import AwaitedDecision, Given, awaited_decisions, give
+from refold.remote.client import AwaitedDecision, Given, awaited_decisions, give, session_state
 from refold.remote.follow import POLL_S, follow_run
 from refold.remote.protocol import Cancel, Decide, Done, InboxCommand, Refused, send_command
 from refold.sessions.access import Input, checked_flag, checked_name
 from refold.sessions.outcome import RunResult
 from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite.ownership import LogOwner, log_owner
-from refold.sync.loop_thread import LoopThread, blocking
+from refold.sync.loop_thread import LoopThread, blocking, next_or_none
 
 T = TypeVar("T")
 
@@ -297,11 +296,8 @@ class ConnectedSession:
             PersistenceError: the log cannot be read.
         """
         await self._connection.wait_for_file()
-        state = SESSION_CORE.initial()
         async with opened(self._connection.log) as store:
-            async for batch in Batches(store, self._stream):
-                state = evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(batch), state)
-            messages = history(state)
+            messages = history(await session_state(store, self.id))
             hashes = stored_hashes(messages)
             payloads = await store.read_payloads(hashes) if hashes else {}
         return [own_copy(message) for message in all_restored(messages, payloads)]
@@ -479,17 +475,10 @@ class SyncConnectedSession:
     def _iterated(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
         thread = self.loop_thread
         try:
-            while (item := thread.run(lambda: _taken(items))) is not None:
+            while (item := thread.run(lambda: next_or_none(items))) is not None:
                 yield item
         finally:
             thread.begin(items.aclose)  # Not waited for: a generator that is let go of ends in any thread.
-
-
-async def _taken(items: AsyncGenerator[T, None]) -> T | None:
-    try:
-        return await anext(items)
-    except StopAsyncIteration:
-        return None
 
 
 def _why(given: Given) -> str:

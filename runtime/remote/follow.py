@@ -1,11 +1,12 @@
-"""Waiting for the end of a run that another process carries out, by reading its log.
+"""Waiting for what another process does: when to look at its files again, and how a run ended, read from its log.
 
-The log is opened for reading only. The rule: whoever waits learns why there will be no end for now: the run waits for
-somebody, or no runtime owns the log.
+The log is opened for reading only. The rule: a caller who waits learns why there is no end for now, as where the run
+waits for a person, or no runtime owns the log.
 """
 
 import math
 import os
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -24,13 +25,48 @@ from refold.sessions.run_handle import result_of
 from refold.stores.sqlite.ownership import log_owner
 
 POLL_S: Final = 0.1
-"""Seconds between two looks at the log."""
+"""Seconds between two looks."""
 
 LOOK_ANYWAY_S: Final = 1.0
 """After so long the log is read though its files do not seem to have changed."""
 
 OWNER_EVERY: Final = 20
-"""At every so manieth look at which nothing is new, it is asked whether a runtime still owns the log."""
+"""After so many looks in a row at which nothing is new, it is asked whether a runtime still owns the log."""
+
+
+class Changes:
+    """Tells when files may have changed since they were last read, as far as the file system knows.
+
+    Args:
+        signature: what the file system says of the files; it differs after a write.
+        clock: times the looks.
+        look_anyway_s: after so long a look is due though nothing seems to have changed, since clocks of file systems
+            are coarse.
+    """
+
+    def __init__(self, signature: Callable[[], object], clock: Clock, look_anyway_s: float) -> None:
+        self._signature = signature
+        self._clock = clock
+        self._look_anyway_s = look_anyway_s
+        self._seen: object = None
+        self._again = True
+        self._looked_at_s = clock.monotonic_s()
+
+    def expect(self) -> None:
+        """Let the next look be due."""
+        self._again = True
+
+    def are_due(self) -> bool:
+        """Tell whether to look now."""
+        signature = self._signature()
+        changed = signature != self._seen
+        now_s = self._clock.monotonic_s()
+        due = changed or self._again or now_s - self._looked_at_s >= self._look_anyway_s
+        # Another write may have come in the same tick of the file system's clock: so the next look is due, too.
+        self._again, self._seen = changed, signature
+        if due:
+            self._looked_at_s = now_s
+        return due
 
 
 class Stuck(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,21 +102,23 @@ async def follow_run(
         PersistenceError: the log cannot be read.
     """
     until_s = clock.monotonic_s() + wait_s
-    patience = _Patience(log, clock, ownerless_s, owned=owned)
+    was_owned = owned or log_owner(log) is not None
+    ownerless_since_s: float | None = None
+    quiet_looks = 0
     state = SESSION_CORE.initial()
     stream = stream_name(SESSION_KIND, session)
-    changes = _Changes(log, clock)
+    changes = Changes(lambda: _signatures(log), clock, LOOK_ANYWAY_S)
     async with opened(log) as store:
         while True:
             page: list[StoredEvent] = []
-            if changes.are_to_be_expected():
+            if changes.are_due():
                 page = await store.read_stream(stream, after_version=state.version, limit=EVENTS_PER_PAGE)
             for event in SESSION_CODEC.decode_all(page):
                 state = evolve_all(SESSION_CORE, [event], state)
                 if state.last_run is not None and state.last_run.run == run:
                     return await result_of(state.last_run, store)
             if page:
-                patience.renew()
+                quiet_looks, ownerless_since_s = 0, None
                 changes.expect()
                 continue
             for queued in state.queue:
@@ -89,38 +127,23 @@ async def follow_run(
             stuck = _stuck(state)
             if stuck is not None:
                 return stuck
-            if patience.is_at_its_end():
-                return Stuck(why=f"no runtime owns the log{patience.any_more}; {run} goes on when one does")
-            if clock.monotonic_s() >= until_s:
+            now_s = clock.monotonic_s()
+            quiet_looks += 1
+            if quiet_looks % OWNER_EVERY == 0:
+                if log_owner(log) is not None:
+                    was_owned, ownerless_since_s = True, None
+                else:
+                    ownerless_since_s = now_s if ownerless_since_s is None else ownerless_since_s
+                    if now_s - ownerless_since_s >= ownerless_s:
+                        any_more = " any more" if was_owned else ""
+                        return Stuck(why=f"no runtime owns the log{any_more}; {run} goes on when one does")
+            if now_s >= until_s:
                 return Stuck(why=f"{run} has not ended yet")
             await clock.sleep(POLL_S)
 
 
-class _Changes:
-    """Tells whether a log may have changed since the last look, as far as the file system knows."""
-
-    def __init__(self, log: str | os.PathLike[str], clock: Clock) -> None:
-        self._files = (os.fspath(log), f"{os.fspath(log)}-wal")
-        self._clock = clock
-        self._seen: list[tuple[int, int, int] | None] = []
-        self._again = True
-        self._looked_at_s = clock.monotonic_s()
-
-    def expect(self) -> None:
-        """Let the next look be one."""
-        self._again = True
-
-    def are_to_be_expected(self) -> bool:
-        """Tell whether to look: the files have changed, or just had when they were last seen, or it is long ago."""
-        signature = [_signature(path) for path in self._files]
-        changed = signature != self._seen
-        now_s = self._clock.monotonic_s()
-        due = changed or self._again or now_s - self._looked_at_s >= LOOK_ANYWAY_S
-        # Another write may have come in the same tick of the file system's clock: so it is looked once more.
-        self._again, self._seen = changed, signature
-        if due:
-            self._looked_at_s = now_s
-        return due
+def _signatures(log: str | os.PathLike[str]) -> list[tuple[int, int, int] | None]:
+    return [_signature(path) for path in (os.fspath(log), f"{os.fspath(log)}-wal")]
 
 
 def _signature(path: str) -> tuple[int, int, int] | None:
@@ -131,44 +154,8 @@ def _signature(path: str) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
 
-class _Patience:
-    """How long it is waited while nothing happens and no runtime owns the log."""
-
-    def __init__(self, log: str | os.PathLike[str], clock: Clock, ownerless_s: float, *, owned: bool) -> None:
-        self._log = log
-        self._clock = clock
-        self._ownerless_s = ownerless_s
-        self._quiet = 0
-        self._ownerless_since_s: float | None = None
-        self._was_owned = owned or log_owner(log) is not None
-
-    @property
-    def any_more(self) -> str:
-        """What to add to `no runtime owns the log`: whether one did while it was waited."""
-        return " any more" if self._was_owned else ""
-
-    def renew(self) -> None:
-        """Note that something has happened."""
-        self._quiet = 0
-        self._ownerless_since_s = None
-
-    def is_at_its_end(self) -> bool:
-        """Tell, at a look at which nothing is new, whether to wait no more."""
-        self._quiet += 1
-        if self._quiet % OWNER_EVERY:
-            return False
-        if log_owner(self._log) is not None:
-            self._ownerless_since_s = None
-            self._was_owned = True
-            return False
-        now_s = self._clock.monotonic_s()
-        if self._ownerless_since_s is None:
-            self._ownerless_since_s = now_s
-        return now_s - self._ownerless_since_s >= self._ownerless_s
-
-
 def _stuck(state: SessionState) -> Stuck | None:
-    """Tell what nobody but a person can end."""
+    """Tell what only a person can end."""
     run = state.run
     if run is None:
         return None

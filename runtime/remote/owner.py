@@ -21,6 +21,7 @@ from refold.events.core.errors import AgentLoopError, CommandRejected, ConfigErr
 from refold.events.core.ids import SessionId, checked_identifier, stream_name
 from refold.events.session.commands import SendInput
 from refold.events.session.core import SESSION_KIND
+from refold.remote.follow import Changes
 from refold.remote.protocol import (
     Cancel,
     Inbox,
@@ -35,7 +36,6 @@ from refold.remote.protocol import (
 )
 from refold.sessions.access import hooked_input
 from refold.stores.sqlite.file import absolute
-from refold.stores.sqlite.inbox import InboxSignature
 
 log = logging.getLogger("refold.inbox")
 
@@ -68,15 +68,12 @@ class InboxReader:
         self.failures = 0
         """How often the inbox could not be read or written, or a row broke something."""
         self._context = context
-        self._clock = context.system.clock
-        self._inbox = Inbox(log_path, self._clock)
+        self._inbox = Inbox(log_path, context.system.clock)
         self._only = session
         self._working: dict[str, asyncio.Task[None]] = {}
         """Tasks by session."""
         self._watching: asyncio.Task[None] | None = None
-        self._seen: InboxSignature | None = None
-        self._again = False
-        self._looked_at_s: float | None = None
+        self._changes = Changes(self._inbox.file.signature, context.system.clock, LOOK_ANYWAY_S)
         self._complaint = ""
 
     def start(self, poll_s: float) -> None:
@@ -93,52 +90,38 @@ class InboxReader:
 
     async def perform_waiting(self) -> None:
         """Perform what waits now, and return when that is done."""
-        await self._look()
+        try:
+            await self._look()
+        except PersistenceError as error:
+            self._failed(error)
         while self._working:
             await asyncio.wait(list(self._working.values()))
 
     async def _watch(self, poll_s: float) -> None:
         while True:
             try:
-                if self._is_due():
+                if self._changes.are_due():
                     await self._look()
-            except Exception as error:  # noqa: BLE001 - whatever is in that file must not end the runtime's ear
+            except PersistenceError as error:
+                self._failed(error)
+            except Exception as error:  # noqa: BLE001 - nothing in that file may keep the runtime from listening
                 self._broke(error, "looking into the inbox")
-            await self._clock.sleep(poll_s)
-
-    def _is_due(self) -> bool:
-        """Tell whether the file has to be opened: it has changed since, or was just about to when it was last seen."""
-        try:
-            signature = self._inbox.file.signature()
-        except PersistenceError as error:
-            self._failed(error)
-            return False
-        now_s = self._clock.monotonic_s()
-        late = self._looked_at_s is None or now_s - self._looked_at_s >= LOOK_ANYWAY_S
-        changed = signature != self._seen
-        due = signature is not None and (changed or self._again or late)
-        # Another write may have come in the same tick of the file system's clock: so it is opened once more.
-        self._again = changed
-        self._seen = signature
-        return due
+            await self._context.system.clock.sleep(poll_s)
 
     async def _look(self) -> None:
-        """Give each session with rows a task, unless it has one."""
-        self._looked_at_s = self._clock.monotonic_s()
-        try:
-            sessions = await self._inbox.file.sessions_waiting()
-        except PersistenceError as error:
-            self._failed(error)
-            return
+        """Give each session with rows a task, unless it has one.
+
+        Raises:
+            PersistenceError: the inbox cannot be read.
+        """
+        sessions = await self._inbox.file.sessions_waiting()
         self._complaint = ""
+        only = self._only
         for session in sessions:
-            if session not in self._working and self._is_performed(session):
+            ours = only is None or session == only or session.startswith(children_prefix(only))
+            if ours and session not in self._working:
                 task = asyncio.get_running_loop().create_task(self._perform_all(session), name=f"inbox of {session}")
                 self._working[session] = task
-
-    def _is_performed(self, session: str) -> bool:
-        only = self._only
-        return only is None or session == only or session.startswith(children_prefix(only))
 
     async def _perform_all(self, session: str) -> None:
         """Perform the rows of a session in order; the first one that must wait lets those behind it wait."""

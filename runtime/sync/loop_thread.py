@@ -20,7 +20,7 @@ import logging
 import os
 import threading
 from asyncio import events
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial, wraps
 from inspect import cleandoc
@@ -365,3 +365,11 @@ def run_on_loop(thread: LoopThread, call: Callable[[], R]) -> R:
         return call()
 
     return thread.run(called)
+
+
+async def next_or_none(items: AsyncIterator[T]) -> T | None:
+    """Return the next of `items`, or None at their end."""
+    try:
+        return await anext(items)
+    except StopAsyncIteration:
+        return None

@@ -22,7 +22,7 @@ from refold.sessions.access import Input
 from refold.sessions.outcome import RunResult
 from refold.sessions.session import EVENTS_PAGE, Session
 from refold.sessions.stream import RunStream
-from refold.sync.loop_thread import AlreadyClosed, LoopThread, blocking, run_on_loop
+from refold.sync.loop_thread import AlreadyClosed, LoopThread, blocking, next_or_none, run_on_loop
 
 ReadInThread: TypeAlias = Callable[[SessionId, int, int], Coroutine[Any, Any, list[Recorded]]]
 """Given a session, a version and a limit, returns the next events after that version; awaited on the loop."""
@@ -140,16 +140,9 @@ class SyncSubscription:
         self.loop_thread.begin(self.asynchronous.aclose)
 
 
-async def _taken(items: RunStream | Subscription) -> Published | None:
-    try:
-        return await anext(items)
-    except StopAsyncIteration:
-        return None
-
-
 def _next_or_none(loop_thread: LoopThread, items: RunStream | Subscription) -> Published | None:
     try:
-        return loop_thread.run(lambda: _taken(items))
+        return loop_thread.run(lambda: next_or_none(items))
     except AlreadyClosed:
         if loop_thread.ended_by is not None or (isinstance(items, RunStream) and items.run is None):
             raise
@@ -162,7 +155,7 @@ def _left_over(items: RunStream | Subscription) -> Published | None:
     Raises:
         ActorStopped: it would have to be read from the log, which is closed.
     """
-    taking = _taken(items)
+    taking = next_or_none(items)
     try:
         taking.send(None)
     except StopIteration as returned:
