@@ -1,8 +1,7 @@
 """How the handles of a session reach it: its actor while it lives, its log always.
 
-What a user hands to a session, checked: inputs, idempotency keys and times.
-
-An input on its way to its session, through the hooks of middleware; see `refold.actors.calls.middleware`.
+Read `SessionAccess` first. The functions below it check what a user hands to a session: inputs, idempotency keys, times
+and ids. The rule: what reaches the actor is checked and clean, and has passed the middleware of its agent.
 """
 
 import logging
@@ -46,11 +45,7 @@ KEY_BYTES_MAX = 512
 
 
 def input_content(content: Input) -> tuple[tuple[UserContent, ...], dict[PayloadHash, bytes]]:
-    """Return what is recorded of an input, and the payloads of what is large in it.
-
-    Raises:
-        CommandRejected: it is empty, or not text or blocks.
-    """
+    """Return what is recorded of an input, and the payloads of what is large in it; raises as `input_blocks`."""
     return spill(input_blocks(content))
 
 
@@ -82,11 +77,7 @@ def input_blocks(content: Input) -> list[TextBlock | ImageBlock]:
 
 
 def checked_key(key: str | None) -> str | None:
-    """Return an idempotency key as it is recorded.
-
-    Raises:
-        CommandRejected: it is not text, empty, or too long.
-    """
+    """Return an idempotency key as it is recorded, or raise CommandRejected."""
     if key is None:
         return None
     if not isinstance(key, str) or not key or len(clean_text(key).encode()) > KEY_BYTES_MAX:
@@ -95,33 +86,21 @@ def checked_key(key: str | None) -> str | None:
 
 
 def checked_time(at: datetime) -> int:
-    """Return a moment in microseconds since the epoch.
-
-    Raises:
-        ConfigError: it is none, or its time zone is not known.
-    """
+    """Return a moment in microseconds since the epoch, or raise ConfigError."""
     if not isinstance(at, datetime) or at.utcoffset() is None:
         raise ConfigError(f"a time must be a datetime with a time zone, such as datetime.now(UTC), not {at!r:.80}")
     return (at - _EPOCH) // timedelta(microseconds=1)
 
 
 def checked_name(name: str, what: str) -> str:
-    """Return the id of a run or a call as it can be looked for.
-
-    Raises:
-        CommandRejected: it is not text.
-    """
+    """Return the id of a run or a call as it can be looked for, or raise CommandRejected."""
     if not isinstance(name, str):
         raise CommandRejected(f"{what} must be the id of a {what} as text, not {name!r:.80}")
     return clean_text(name[:KEY_BYTES_MAX])
 
 
 def checked_flag(value: bool, what: str) -> bool:
-    """Return a choice between yes and no.
-
-    Raises:
-        CommandRejected: it is neither.
-    """
+    """Return a choice between yes and no, or raise CommandRejected."""
     if not isinstance(value, bool):
         raise CommandRejected(f"{what} must be True or False, not {value!r:.80}")
     return value
@@ -160,11 +139,7 @@ class SessionAccess:
         self.stream = stream_name(SESSION_KIND, session)
 
     async def read(self, question: Callable[[SessionState], T], *, vital: bool = False) -> T:
-        """Return what the actor's state answers; what is handed back is the caller's own.
-
-        Args:
-            question: asked where the state is durable.
-            vital: a full mailbox takes it all the same.
+        """Return what the actor's durable state answers; the answer is the caller's own.
 
         Raises:
             ActorStopped: the runtime is closed, or the session has failed.
@@ -174,7 +149,7 @@ class SessionAccess:
         return await read_state(self._ref, question, vital=vital)
 
     async def ask(self, command: SessionCommand, payloads: dict[PayloadHash, bytes] | None = None) -> Performed:
-        """Have a command accepted, and durable.
+        """Return when a command is accepted and durable.
 
         Raises:
             CommandRejected: the session refuses it.
