@@ -1,7 +1,7 @@
-"""Who is told what: the fan-out of session events to subscribers, and to callers that wait for a run's end.
+"""The fan-out of session events to subscribers, and to callers that wait for a run's end.
 
 The bus outlives session actors, so a caller keeps waiting over a restart of the actor that it talks to. The rules: a
-subscriber that raises is logged and counted and disturbs nobody; a caller is told of a run's end only when that is
+subscriber that raises is logged and counted and disturbs no other; a caller is told of a run's end only when that is
 durable and nothing of the run is in flight any more.
 """
 
@@ -55,7 +55,7 @@ class EndedRun:
 
 
 class PausedRun(msgspec.Struct, frozen=True):
-    """A run that waits for somebody who allows its next turn."""
+    """A run that waits until its next turn is allowed."""
 
     turn: int
     """The turn that it has taken."""
@@ -69,8 +69,7 @@ class Follower:
     def __init__(self) -> None:
         self.awaited: RunId | None = None
         """The run whose end a caller waits for."""
-        self._ended: dict[RunId, EndedRun] = {}
-        self._paused: dict[RunId, PausedRun] = {}
+        self._latest: dict[RunId, EndedRun | PausedRun] = {}
         self._failure: Exception | None = None
         self._wake: asyncio.Future[None] | None = None
 
@@ -80,45 +79,32 @@ class Follower:
         Raises:
             ActorStopped: the session's actor is gone for good, or the runtime closed; the log has the run.
         """
-        while run not in self._ended:
+        ended = await self.ended_or_paused(run, after_version=None)
+        assert isinstance(ended, EndedRun)
+        return ended
+
+    async def ended_or_paused(self, run: RunId, *, after_version: int | None) -> EndedRun | PausedRun:
+        """Return as `ended`, or that the run waits for its next turn after what happened at a version; None = never."""
+        while True:
+            match self._latest.get(run):
+                case EndedRun() as ended:
+                    return ended
+                case PausedRun(version=version) as paused if after_version is not None and version > after_version:
+                    return paused
             if self._failure is not None:
                 raise self._failure
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
-        return self._ended[run]
 
-    async def ended_or_paused(self, run: RunId, *, after_version: int) -> EndedRun | PausedRun:
-        """Return how `run` ended, or that it waits for its next turn after what happened at `after_version`.
-
-        Raises:
-            ActorStopped: as `ended`.
-        """
-        while run not in self._ended:
-            paused = self._paused.get(run)
-            if paused is not None and paused.version > after_version:
-                return paused
-            if self._failure is not None:
-                raise self._failure
-            self._wake = asyncio.get_running_loop().create_future()
-            await self._wake
-        return self._ended[run]
-
-    def tell_paused(self, run: RunId, paused: PausedRun) -> None:
-        """Note that a run waits for its next turn."""
-        if self.awaited is not None and run != self.awaited:
-            return
-        self._paused[run] = paused
-        self._stir()
-
-    def tell(self, run: RunId, ended: EndedRun) -> None:
-        """Note that a run has ended."""
+    def tell(self, run: RunId, latest: EndedRun | PausedRun) -> None:
+        """Take note that a run has ended, or waits for its next turn."""
         if self.awaited is not None and run != self.awaited:
             return  # Of many callers in a queue each is woken once.
-        self._ended[run] = ended
+        self._latest[run] = latest
         self._stir()
 
     def fail(self, error: Exception) -> None:
-        """Note that no further end will come."""
+        """Take note that no further end will come."""
         self._failure = error
         self._stir()
 
@@ -163,7 +149,6 @@ class EventBus:
                 del self._followers[session]
 
     def is_awaited(self, session: SessionId, run: RunId, *, besides: Follower) -> bool:
-        """Tell whether another caller than that of `besides` waits for the end of `run`."""
         return any(other.awaited == run for other in self._followers.get(session, ()) if other is not besides)
 
     def is_ending(self, session: SessionId, run: RunId) -> bool:
@@ -175,7 +160,6 @@ class EventBus:
         return list(self._open)
 
     def subscribe(self, subscriber: Subscriber, session: SessionId | None = None) -> Callable[[], None]:
-        """Call `subscriber` with each event of one session, or of all; return what ends that."""
         subscribers = self._subscribers.setdefault(session, [])
         subscribers.append(subscriber)
 
@@ -188,7 +172,6 @@ class EventBus:
         return unsubscribe
 
     def recorded(self, session: SessionId, events: Sequence[Recorded]) -> None:
-        """Pass durable events on, and remember which runs they end."""
         subscribers = [*self._subscribers.get(session, ()), *self._subscribers.get(None, ())]
         subscriptions = self._subscriptions_to(session)
         cancelled: dict[RunId, int] = {}
@@ -224,7 +207,6 @@ class EventBus:
             log.exception("a subscriber failed on version %d of %s", event.version, event.stream)
 
     def settled(self, session: SessionId, state: SessionState) -> None:
-        """Tell those who wait which runs have ended."""
         ending = self._ending.pop(session, {})
         last = state.last_run
         if last is not None:
@@ -240,10 +222,9 @@ class EventBus:
             watcher(run_now is not None and awaits_person(run_now, state.turn))
         if run_now is not None and awaits_step(run_now):
             for follower in self._followers.get(session, ()):
-                follower.tell_paused(run_now.id, PausedRun(run_now.turns, state.version))
+                follower.tell(run_now.id, PausedRun(run_now.turns, state.version))
 
     def streamed(self, session: SessionId, run: RunId, turn: int, delta: Delta) -> None:
-        """Pass a piece of an answer on to subscriptions."""
         for watcher in self._model_watchers.get(session, ()):
             watcher(True)
         if self._subscriptions:
@@ -256,11 +237,9 @@ class EventBus:
             self._pass_on(session, Progressed(session=session, call=ToolCallId(call), report=report))
 
     def add(self, subscription: Subscription) -> None:
-        """Put into a subscription what happens from now on; it is held weakly."""
         self._subscriptions.setdefault(subscription.session, WeakSet()).add(subscription)
 
     def drop(self, subscription: Subscription) -> None:
-        """Put nothing more into a subscription."""
         others = self._subscriptions.get(subscription.session)
         if others is not None:
             others.discard(subscription)
@@ -277,27 +256,21 @@ class EventBus:
             subscription.put_passing(item)
 
     def session_failed(self, session: SessionId, reason: str) -> None:
-        """Tell those who wait for a session that its actor is gone for good."""
         self._ending.pop(session, None)
         for follower in self._followers.get(session, ()):
             follower.fail(ActorStopped(f"session/{session}", reason))
 
     def end(self) -> None:
-        """Tell subscriptions that nothing more will come."""
         for subscription in [*chain.from_iterable(self._subscriptions.values())]:
             subscription.end()
 
     def close(self) -> None:
-        """Tell all who still wait that the runtime is closed."""
         for session in list(self._followers):
             self.session_failed(session, "the runtime closed; the run is in the log and goes on at the next start")
 
 
 def _own_copy(recorded: Recorded) -> Recorded:
-    """Return an event for readers outside: what they do to the arguments of a call changes no session's state.
-
-    Everything else in an event is immutable.
-    """
+    """Return an event whose tool arguments readers may change without changing a session's state."""
     if not isinstance(recorded.event, ModelResponded | ToolApprovalRequested | HistoryImported | ModelInterrupted):
         return recorded
     return msgspec.structs.replace(recorded, event=copy.deepcopy(recorded.event))
@@ -311,7 +284,6 @@ def cancelled_in_queue(run: RunId, version: int) -> FinishedRun:
 
 
 def _cancelled_run(event: Recorded) -> RunId | None:
-    """Return the run that an event cancels, if it does."""
     if isinstance(event.event, CancelRequested):
         return event.event.run
     if isinstance(event.event, InputQueued) and event.event.cancelled:

@@ -34,9 +34,7 @@ class Publisher(Protocol):
         """Put into it what happens from now on; it is held weakly."""
         ...
 
-    def drop(self, subscription: "Subscription") -> None:
-        """Put nothing more into it."""
-        ...
+    def drop(self, subscription: "Subscription") -> None: ...
 
 
 class _Behind:
@@ -271,12 +269,7 @@ class Subscription:
 
 
 async def read_recorded(store: EventStore, stream: str, *, after_version: int, limit: int) -> list[Recorded]:
-    """Return the next `limit` events of a session's stream, or those there are.
-
-    Raises:
-        PersistenceError: the log cannot be read.
-        LogFormatError: an event is damaged.
-    """
+    """Return the next `limit` events of a session's stream, or those there are."""
     page = await store.read_stream(stream, after_version=after_version, limit=limit)
     if not page or page[0].version == page[0].batch:
         return SESSION_CODEC.recorded(page)

@@ -381,7 +381,6 @@ async def awaited_decisions(
 
 
 async def session_state(store: EventStore, session: SessionId) -> SessionState:
-    """Return the state of a session as the log has it now."""
     state = SESSION_CORE.initial()
     async for batch in Batches(store, f"{SESSION_KIND}/{session}"):
         state = evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(batch), state)

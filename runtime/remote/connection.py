@@ -344,11 +344,7 @@ class ConnectedSession:
     async def _give(
         self, command: InboxCommand, key: str | None, *, patience_s: float | None = None, may_begin: bool = False
     ) -> Given:
-        """Give a command to the owner, and wait for it.
-
-        Raises:
-            CommandRejected: it was refused.
-        """
+        """Give a command to the owner, and wait for its outcome; raise CommandRejected if it was refused."""
         connection = self._connection
         await connection.wait_for_file()
         given = await give(

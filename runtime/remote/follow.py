@@ -53,11 +53,9 @@ class Changes:
         self._looked_at_s = clock.monotonic_s()
 
     def expect(self) -> None:
-        """Let the next look be due."""
         self._again = True
 
     def are_due(self) -> bool:
-        """Tell whether to look now."""
         signature = self._signature()
         changed = signature != self._seen
         now_s = self._clock.monotonic_s()
@@ -155,7 +153,6 @@ def _signature(path: str) -> tuple[int, int, int] | None:
 
 
 def _stuck(state: SessionState) -> Stuck | None:
-    """Tell what only a person can end."""
     run = state.run
     if run is None:
         return None

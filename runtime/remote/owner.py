@@ -89,7 +89,6 @@ class InboxReader:
             await asyncio.wait(tasks)
 
     async def perform_waiting(self) -> None:
-        """Perform what waits now, and return when that is done."""
         try:
             await self._look()
         except PersistenceError as error:
@@ -109,11 +108,7 @@ class InboxReader:
             await self._context.system.clock.sleep(poll_s)
 
     async def _look(self) -> None:
-        """Give each session with rows a task, unless it has one.
-
-        Raises:
-            PersistenceError: the inbox cannot be read.
-        """
+        """Give each session with rows a task, unless it has one."""
         sessions = await self._inbox.file.sessions_waiting()
         self._complaint = ""
         only = self._only

@@ -136,11 +136,7 @@ class Inbox:
         return _entry(row, new)
 
     async def outcome(self, entry: InboxEntry) -> InboxOutcome | None:
-        """Return what came of a row, or None if it still waits.
-
-        Raises:
-            CommandRejected: the row is not there any more.
-        """
+        """Return what came of a row, or None if it still waits; raise CommandRejected if it is not there any more."""
         outcome = (await self.outcomes([entry]))[entry.name]
         if isinstance(outcome, CommandRejected):
             raise outcome
@@ -165,18 +161,13 @@ class Inbox:
         return [_entry(row) for row in await self.file.waiting(session)]
 
     async def finish(self, entry: InboxEntry, outcome: InboxOutcome) -> None:
-        """Note what came of a row."""
         await self.file.finish(entry.name, msgspec.json.encode(outcome), self._clock.now_us())
 
 
 def session_command(
     command: InboxCommand, key: str
 ) -> tuple[SendInput | CancelRun | DecideApproval, dict[PayloadHash, bytes]]:
-    """Return what a row's command is to its session, and the payloads of what is large in it.
-
-    Raises:
-        CommandRejected: the input is empty, or cannot be recorded.
-    """
+    """Return a row's command as its session takes it, with the payloads of what is large; or raise CommandRejected."""
     match command:
         case Send():
             content, payloads = input_content(_input_of(command))
@@ -188,22 +179,13 @@ def session_command(
 
 
 def key_in_session(keys: Container[str], key: str) -> str:
-    """Return the key under which a session knows, or will know, a row's command.
-
-    Args:
-        keys: that the session knows.
-        key: of the row.
-    """
+    """Return the key under which a session knows, or will know, the command of a row with this key."""
     former = FORMER_PREFIX + key
     return former if former in keys else key
 
 
 def send_command(content: Input) -> Send:
-    """Return the command that sends an input.
-
-    Raises:
-        CommandRejected: it is empty, or not text or blocks.
-    """
+    """Return the command that sends an input; raises as `input_blocks`."""
     blocks = input_blocks(content)
     if len(blocks) == 1 and isinstance(blocks[0], TextBlock):
         return Send(text=blocks[0].text)
@@ -211,11 +193,7 @@ def send_command(content: Input) -> Send:
 
 
 async def done(store: EventStore, session: SessionId, command: InboxCommand, version: int, new: bool) -> Done:
-    """Return the outcome of a command that became the event at `version`, or nothing at all where that is 0.
-
-    Raises:
-        PersistenceError: the log cannot be read.
-    """
+    """Return the outcome of a command that became the event at `version`, or nothing at all where that is 0."""
     run: RunId | None = None
     if version and isinstance(command, Send):
         run = run_of_input(version)

@@ -50,11 +50,7 @@ def input_content(content: Input) -> tuple[tuple[UserContent, ...], dict[Payload
 
 
 def input_blocks(content: Input) -> list[TextBlock | ImageBlock]:
-    """Return the blocks of an input, checked and clean.
-
-    Raises:
-        CommandRejected: it is empty, or not text or blocks.
-    """
+    """Return the blocks of an input, checked and clean; raise CommandRejected if it is empty, or not text or blocks."""
     if isinstance(content, str | TextBlock | ImageBlock):
         parts: Sequence[object] = [content]
     elif isinstance(content, Sequence) and not isinstance(content, bytes | bytearray):
@@ -182,21 +178,12 @@ class SessionAccess:
             log.info("session %s: a cancellation came too late: %s", self.session, error)
 
     async def state_at(self, version: int | None = None) -> SessionState:
-        """Return the state folded from the log, as of a version or as of now; it is the caller's own.
-
-        Raises:
-            PersistenceError: the log cannot be read.
-        """
+        """As `Session.state_at`."""
         stored = await self.context.store.read_stream(self.stream, limit=version)
         return evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(stored))
 
     async def payload(self, name: PayloadHash | str) -> bytes:
-        """Return content of this session that the log keeps by its hash: a text as UTF-8, an image as its file.
-
-        Raises:
-            ConfigError: nothing of this session has that name.
-            PersistenceError: the log cannot be read.
-        """
+        """As `Session.payload`."""
         self.context.require_open()
         return await content_by_hash(self.context.store, self.stream, name)
 

@@ -58,12 +58,7 @@ _NO_HISTORY = b'"history":[]}'
 
 
 def checkpoint_bytes(facts: Checkpoint, messages: Iterable[bytes]) -> bytes:
-    """Return the document of a checkpoint, UTF-8 JSON.
-
-    Args:
-        facts: the checkpoint, with any history.
-        messages: the history, each message encoded.
-    """
+    """Return the document of a checkpoint, UTF-8 JSON, with these encoded messages as its history."""
     document = encode_message(msgspec.structs.replace(facts, history=()))
     assert document.endswith(_NO_HISTORY)  # It is the last field.
     return document[: -len(_NO_HISTORY)] + b'"history":[' + b",".join(messages) + b"]}"
@@ -110,11 +105,7 @@ def with_history(state: SessionState, session: SessionId) -> Checkpoint:
 
 
 async def completed(facts: Checkpoint, store: EventStore, stream: StreamName) -> Checkpoint:
-    """Return a checkpoint with what it lacks, read from the log.
-
-    Raises:
-        PersistenceError: the log cannot be read.
-    """
+    """Return a checkpoint with the content, the chain and the history that the log has."""
     hashes = stored_hashes(facts.history)
     payloads: Mapping[PayloadHash, bytes] = await store.read_payloads(hashes) if hashes else {}
     messages = tuple(all_restored(facts.history, payloads))
@@ -123,7 +114,6 @@ async def completed(facts: Checkpoint, store: EventStore, stream: StreamName) ->
 
 
 async def _chain_at(store: EventStore, stream: StreamName, version: int) -> str:
-    """Return the digest after the batch that holds a version, in hexadecimal."""
     event = await _event_at(store, stream, version)
     first = event if event.chain is not None else await _event_at(store, stream, event.batch)
     if first.chain is None:

@@ -40,7 +40,6 @@ class SessionMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def metadata_in(first: RecordedEvent[SessionEvent]) -> SessionMetadata | None:
-    """Return what the first event of a session tells."""
     event = first.event
     if not isinstance(event, SessionOpened):
         return None
@@ -132,11 +131,7 @@ def approvals_in(state: SessionState) -> list[AwaitedApproval]:
 
 
 async def waiting_below(store: EventStore, session: SessionId) -> AsyncIterator[SessionId]:
-    """Yield the sessions with open work that calls in a session began, and calls in those, and so on.
-
-    Raises:
-        PersistenceError: the log cannot be read.
-    """
+    """Yield the sessions with open work that calls in a session began, and calls in those, and so on."""
     prefixes = [children_prefix(session)]
     while prefixes:
         prefix = prefixes.pop()

@@ -324,12 +324,7 @@ class RunWatcher:
 
 
 async def result_of(finished: FinishedRun, store: EventStore) -> RunResult:
-    """Return what a caller is told of a finished run; large text is read from the payloads.
-
-    Raises:
-        LogFormatError: a payload is missing or damaged.
-        PersistenceError: the log cannot be read.
-    """
+    """Return what a caller is told of a finished run; large text is read from the payloads."""
     stored = [block.hash for block in finished.final if isinstance(block, StoredBlock)]
     payloads = await store.read_payloads(stored) if stored else {}
     blocks = [restore(block, payloads) if isinstance(block, StoredBlock) else block for block in finished.final]

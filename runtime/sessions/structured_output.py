@@ -101,11 +101,7 @@ def _is_json(text: str) -> bool:
 
 
 def output_schema(output_type: object) -> str:
-    """Return the JSON Schema of a type, as JSON text; the same type always gives the same text.
-
-    Raises:
-        ConfigError: the type has none.
-    """
+    """Return the JSON Schema of a type as JSON text, the same for the same type; raise ConfigError if it has none."""
     try:
         schema = msgspec.json.schema(output_type)
         msgspec.json.Decoder(output_type)
@@ -115,11 +111,7 @@ def output_schema(output_type: object) -> str:
 
 
 def with_output(config: AgentConfig, output_type: object) -> AgentConfig:
-    """Return `config` with a system prompt that says what the final answer must look like.
-
-    Raises:
-        ConfigError: the type has no JSON Schema.
-    """
+    """Return `config` with a system prompt that says what the final answer must look like."""
     instruction = INSTRUCTION.format(schema=output_schema(output_type))
     prompt = f"{config.system_prompt}\n\n{instruction}" if config.system_prompt else instruction
     return msgspec.structs.replace(config, system_prompt=prompt)

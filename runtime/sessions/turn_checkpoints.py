@@ -69,7 +69,6 @@ class StepSnapshots:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, store: EventStore, subscribe: Callable[[Callable[[Recorded], object]], Callable[[], None]]) -> None:
-        """Watch the sessions of a log from now on."""
         self._unsubscribe = subscribe(self._see)
         self._task = asyncio.get_running_loop().create_task(self._work(store), name="write step snapshots")
 
@@ -156,7 +155,6 @@ class FollowedSession:
         """The last of them."""
 
     async def fold(self, store: EventStore, recorded: Recorded) -> None:
-        """Follow the log up to the batch of an event."""
         over = False
         while not over:
             page = await store.read_stream(self._stream, after_version=self.state.version, limit=EVENTS_PAGE)
@@ -166,7 +164,6 @@ class FollowedSession:
             over = len(wanted) < len(page) or len(page) < EVENTS_PAGE
 
     async def document(self, store: EventStore) -> bytes:
-        """Return the checkpoint of the session as it is now."""
         messages = history(self.state)
         known = len(self._encoded)
         if known > len(messages) or (known and messages[known - 1] is not self._last):  # The history began anew.

@@ -67,7 +67,6 @@ class _Call(Generic[T]):
             self.task.add_done_callback(self._ended)
 
     def cancel(self) -> None:
-        """Cancel it, on the loop."""
         if self.task is not None:
             self.task.cancel()
         else:
@@ -187,10 +186,7 @@ class LoopThread:
             del work  # A traceback refers to this frame: keep no circle through it.
 
     def begin(self, call: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        """Begin a coroutine on the loop and do not wait for it; from any thread, also while objects are finalised.
-
-        Where there is no loop any more, and in a forked child, nothing happens.
-        """
+        """Begin a coroutine without waiting for it, from any thread or `__del__`; after the loop, do nothing."""
         if self.is_ours:
             self._post(_Call(self, call))
 
@@ -207,11 +203,7 @@ class LoopThread:
         self._end()
 
     def require_own_process(self) -> None:
-        """Do nothing in the process that has the thread.
-
-        Raises:
-            ConfigError: this is a forked child.
-        """
+        """Raise ConfigError in a forked child, which has no such thread."""
         if not self.is_ours:
             raise ConfigError(
                 "this process was forked from the one that opened the runtime, which does not run here; open a runtime "
@@ -220,15 +212,12 @@ class LoopThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller is on the loop's own thread."""
         return events._get_running_loop() is self._loop
 
     def forget(self, work: _Call[Any]) -> None:
-        """Let go of a call that has ended."""
         self._open_calls.discard(work)
 
     def stopped(self, kind: type[Closed] = Closed) -> Closed:
-        """Return the error of those whose call nobody will answer."""
         if self.ended_by is None:
             return kind(self.name, f"the {self._what} is closed; open a new one on the same log")
         error = kind(self.name, f"the {self._what} was ended by {self.ended_by!r}, raised by code on its loop")
@@ -330,14 +319,10 @@ class Face(Protocol[A_co]):
     """Stands before an object that lives on the loop of another thread."""
 
     @property
-    def loop_thread(self) -> LoopThread:
-        """Where the object lives."""
-        ...
+    def loop_thread(self) -> LoopThread: ...
 
     @property
-    def asynchronous(self) -> A_co:
-        """The object itself, for code that runs on its loop."""
-        ...
+    def asynchronous(self) -> A_co: ...
 
 
 def blocking(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Face[A], P], R]:
@@ -352,12 +337,7 @@ def blocking(method: Callable[Concatenate[A, P], Coroutine[Any, Any, R]]) -> Cal
 
 
 def run_on_loop(thread: LoopThread, call: Callable[[], R]) -> R:
-    """Call a function that does not wait on the loop's thread, and return what it returns; also on that thread.
-
-    Raises:
-        WouldDeadlock, ActorStopped, ConfigError: as `LoopThread.run`.
-        BaseException: whatever the function raised.
-    """
+    """Return what a function returns that is called on the loop's thread; also on that thread. Raises as `run`."""
     if thread.is_current:
         return call()
 

@@ -150,11 +150,7 @@ def _next_or_none(loop_thread: LoopThread, items: RunStream | Subscription) -> P
 
 
 def _left_over(items: RunStream | Subscription) -> Published | None:
-    """Return the next of what had come before the runtime closed; nothing of that has to be waited for.
-
-    Raises:
-        ActorStopped: it would have to be read from the log, which is closed.
-    """
+    """Return the next of what came before the runtime closed; raise ActorStopped if the log has to be read."""
     taking = next_or_none(items)
     try:
         taking.send(None)

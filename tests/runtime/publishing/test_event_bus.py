@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
-from refold.actors import ActorStopped
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import TextBlock, ToolUseBlock
 from refold.events.core.ids import EventRef, RunId, SessionId, StreamName, ToolCallId
-from refold.events.model.messages import RequestReference, TextDelta, Usage
+from refold.events.model.messages import RequestReference, Usage
 from refold.events.session.events import (
     InputQueued,
     ModelResponded,
@@ -20,8 +19,6 @@ from refold.events.session.events import (
 )
 from refold.events.session.state import FinishedRun, SessionState
 from refold.publishing.event_bus import EventBus
-from refold.publishing.notifications import Progressed, Streamed
-from refold.publishing.subscription import Subscription
 
 ALICE, BOB = SessionId("alice"), SessionId("bob")
 
@@ -43,20 +40,6 @@ def finished(run: str, version: int) -> FinishedRun:
     return FinishedRun(
         run=RunId(run), outcome="completed", final=(), stop_reason="end_turn", usage=Usage(), turns=1, version=version
     )
-
-
-def test_subscribers_see_the_events_of_their_session_or_of_all_in_order() -> None:
-    bus, mine, all_of_them = EventBus(), list[Any](), list[Any]()
-    bus.subscribe(mine.append, ALICE)
-    forget = bus.subscribe(all_of_them.append)
-    first, second = recorded(InputQueued(content=()), 1), recorded(RunCompleted(run=RunId("run_1")), 2)
-    bus.recorded(ALICE, [first, second])
-    bus.recorded(BOB, [first])
-    forget()
-    forget()
-    bus.recorded(BOB, [second])
-    assert mine == [first, second]
-    assert all_of_them == [first, second, first]
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), SystemExit(1), asyncio.CancelledError(), GeneratorExit()])
@@ -165,17 +148,6 @@ async def test_an_end_that_nobody_published_is_told_when_the_session_settles() -
         assert (await follower.ended(RunId("run_1"))).version == 7
 
 
-async def test_closing_tells_everybody_who_waits() -> None:
-    bus = EventBus()
-    with bus.follow(ALICE) as one, bus.follow(BOB) as two:
-        waiting = [asyncio.create_task(follower.ended(RunId("run_1"))) for follower in (one, two)]
-        await asyncio.sleep(0)
-        bus.close()
-        for task in waiting:
-            with pytest.raises(ActorStopped, match="the runtime closed"):
-                await task
-
-
 def test_the_sessions_with_an_open_run_are_known() -> None:
     bus = EventBus()
     configured: Any = {"code": None, "fingerprint": ""}
@@ -183,29 +155,3 @@ def test_the_sessions_with_an_open_run_are_known() -> None:
     bus.recorded(BOB, [recorded(RunStarted(run=RunId("run_1"), input=1, **configured))])
     bus.recorded(ALICE, [recorded(RunCompleted(run=RunId("run_1")))])
     assert bus.open_sessions() == [BOB]
-
-
-async def test_pieces_and_reports_reach_subscriptions_and_their_events_are_copies() -> None:
-    bus, read = EventBus(), list[Any]()
-
-    async def nothing(session: SessionId, after: int, limit: int) -> list[Any]:
-        read.append(after)
-        return []
-
-    call = ToolUseBlock(id=ToolCallId("call_1_0"), name="pay", input={"amount": 5})
-    reference = RequestReference(configured=1, messages=1)
-    event = ModelResponded(run=RunId("run_1"), turn=1, content=(call,), stop_reason="tool_use", request=reference)
-    with_two = [Subscription(bus, nothing, ALICE), Subscription(bus, nothing, None)]
-    bus.streamed(ALICE, RunId("run_1"), 2, TextDelta("a"))
-    bus.recorded(ALICE, [recorded(event)])
-    bus.progressed(ALICE, "call_1_0", 0.5)
-    bus.streamed(BOB, RunId("run_9"), 1, TextDelta("b"))
-    bus.end()
-    alice: list[Any] = [item async for item in with_two[0]]
-    everything: list[Any] = [item async for item in with_two[1]]
-    assert alice == everything[:3]
-    assert alice[0] == Streamed(session=ALICE, run=RunId("run_1"), turn=2, delta=TextDelta("a"))
-    assert alice[2] == Progressed(session=ALICE, call=ToolCallId("call_1_0"), report=0.5)
-    assert everything[3:] == [Streamed(session=BOB, run=RunId("run_9"), turn=1, delta=TextDelta("b"))]
-    alice[1].event.content[0].input["amount"] = 6
-    assert (call.input, read) == ({"amount": 5}, [])

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from refold import ActorStopped, WouldDeadlock
+from refold import ActorStopped
 from refold.sync.loop_thread import AlreadyClosed, LoopThread
 from tests.conformance.threads import InThread
 
@@ -55,13 +55,6 @@ def test_what_lives_on_the_loop_is_entered_first_and_left_last() -> None:
     thread.stop()
     thread.stop()
     assert inside.noted == ["entered in test loop", "worked", "left"]
-    assert "test loop" not in [other.name for other in threading.enumerate()]
-
-
-def test_a_loop_that_cannot_begin_says_why_and_leaves_no_thread() -> None:
-    inside = Inside(fails="at first")
-    with pytest.raises(KeyError, match="at first"):
-        started(inside)
     assert "test loop" not in [other.name for other in threading.enumerate()]
 
 
@@ -109,35 +102,6 @@ def test_a_call_that_never_ends_is_cut_when_the_patience_is_over_and_its_caller_
         working.result()
     assert not isinstance(raised.value, AlreadyClosed)
     assert ended == ["cut"]
-
-
-def test_a_call_of_an_ended_loop_is_not_begun() -> None:
-    thread, begun = started(Inside()), list[str]()
-
-    async def work() -> None:
-        begun.append("begun")
-
-    thread.stop()
-    thread.begin(work)
-    with pytest.raises(AlreadyClosed, match="the runtime is closed"):
-        thread.run(work)
-    assert begun == []
-
-
-def test_a_call_on_the_loops_own_thread_is_refused() -> None:
-    thread = started(Inside())
-
-    async def work() -> None:
-        await asyncio.sleep(0)
-
-    async def call_itself() -> None:
-        with pytest.raises(WouldDeadlock, match="own thread"):
-            thread.run(work)
-        with pytest.raises(WouldDeadlock, match="own thread"):
-            thread.stop()
-
-    thread.run(call_itself)
-    thread.stop()
 
 
 def test_a_call_that_cancels_itself_raises_what_asyncio_would_raise() -> None:

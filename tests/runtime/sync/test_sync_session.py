@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import gc
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, assert_type
 
@@ -95,66 +95,6 @@ def test_events_are_yielded_over_the_bounds_of_pages_and_from_a_version_on() -> 
         assert [recorded.version for recorded in runtime.recorded_after(SessionId("s"), 5, 2)] == [6, 7]
 
 
-def test_a_later_input_is_accepted_and_cancelled() -> None:
-    with runtime_of(say("now")) as runtime:
-        session = runtime.session("s")
-        later = datetime.now(UTC) + timedelta(days=1)
-        run = session.remind("Wake up.", at=later, key="k")
-        assert session.remind("Wake up.", at=later, key="k") == run
-        assert session.send("go", at=datetime.now(UTC) - timedelta(days=1)).text == "now"
-        session.cancel(run=run)
-        assert session.state_at().version == len(kinds_of(session))
-        assert "CancelRequested" in kinds_of(session)
-
-
-def test_an_input_joins_the_run_under_way() -> None:
-    held = Held("first")
-    with runtime_of(held, say("both")) as runtime:
-        session = runtime.session("s")
-        first = InThread(lambda: session.send("one").text)
-        held.asked.wait()
-        joined = threading.Event()
-        runtime.subscribe(lambda recorded: joined.set() if recorded.version == 6 else None, session="s")
-        second = InThread(lambda: session.send("two", now=True).text)
-        joined.wait()
-        held.gate.cancel()
-        assert (first.result(), second.result()) == ("both", "both")
-
-
-def test_a_run_goes_step_by_step_and_is_resumed() -> None:
-    with runtime_of(use("pay", {"amount": 1}), use("pay", {"amount": 2}), say("done"), tools=[pay]) as runtime:
-        session = runtime.session("s")
-        runtime.subscribe(lambda recorded: decide_soon(session, recorded))
-        turn = session.step("go")
-        assert [call.input for call, _ in turn.calls] == [{"amount": 1}]
-        assert [call.input for call, _ in session.step().calls] == [{"amount": 2}]
-        session.resume()
-        with session.follow(after_version=0) as items:
-            for item in items:
-                if isinstance(item, RecordedEvent) and type(item.event).__name__ == "RunCompleted":
-                    break
-        assert session.history()[-1].text == "done"
-
-
-def decide_soon(session: SyncSession, recorded: Any) -> None:
-    """Allow what waits, in another thread, since subscribers are called on the loop's."""
-    if isinstance(recorded.event, ToolApprovalRequested):
-        threading.Thread(target=session.decide, args=[recorded.event.call], kwargs={"allow": True}).start()
-
-
-def test_a_person_decides_between_two_calls() -> None:
-    with runtime_of(use("pay", {"amount": 5}), say("thanks"), tools=[pay]) as runtime:
-        session = runtime.session("s")
-        sending = InThread(lambda: session.send("pay 5"))
-        while not (waiting := session.approvals()):
-            assert sending.thread.is_alive()
-        with pytest.raises(CommandRejected):
-            session.decide("another", allow=True)
-        session.decide(waiting[0].call, allow=True, always=True)
-        assert sending.result().text == "thanks"
-        assert session.approvals() == []
-
-
 def test_an_approval_handler_is_asked_in_a_thread_of_its_own() -> None:
     threads = list[str]()
 
@@ -165,17 +105,6 @@ def test_an_approval_handler_is_asked_in_a_thread_of_its_own() -> None:
     with runtime_of(use("pay", {"amount": 5}), say("thanks"), tools=[pay], approval=allow) as runtime:
         assert runtime.session("s").send("pay 5").text == "thanks"
     assert threads == ["refold-approval-1"]
-
-
-def test_a_history_is_imported_and_cleared() -> None:
-    with runtime_of(say("yes")) as runtime:
-        session = runtime.session("s")
-        session.import_history([Message("user", (TextBlock(text="before"),))], key="i")
-        assert [message.text for message in session.history()] == ["before"]
-        session.clear()
-        assert session.history() == []
-        runtime.forget("s")
-        assert session.send("go").text == "yes"
 
 
 def test_every_argument_of_send_reaches_the_run() -> None:
