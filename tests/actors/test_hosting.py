@@ -639,18 +639,6 @@ async def test_a_listener_that_fails_is_reported_and_changes_nothing(world: Worl
     assert [failure.message for failure in world.failures] == ["a fault of the listener"] * 2
 
 
-async def test_an_event_sourced_actor_has_no_proxy(world: World) -> None:
-    async with world.system() as system:
-        jobs = await world.host(system)
-        await jobs.ask("one", Collect(names=["a"]))
-        ref = jobs.ref("one")
-        proxy = ref.proxy()
-        for touch in (lambda: proxy.address.get(), lambda: proxy.receive("forged").get()):
-            with pytest.raises(ConfigError, match="jobs/one is event-sourced and has no proxy"):
-                await asyncio.to_thread(touch)
-        assert await jobs.ask("one", Collect(names=["b"])) == Performed(3, True)
-
-
 @pytest.mark.parametrize("kind", ["session", "tool", "runtime", "", "a/b"])
 async def test_a_kind_that_cannot_be_one_is_refused(world: World, kind: str) -> None:
     async with world.system() as system:

@@ -13,11 +13,8 @@ from refold import (
     AgentConfig,
     AgentRuntime,
     Cancelled,
-    CommandRejected,
-    Completed,
     ConfigError,
     LogFormatError,
-    LogInUse,
     ModelRequest,
     PersistenceError,
     ScriptedProvider,
@@ -36,7 +33,6 @@ from refold.events.core.records import Appended, EncodedBatch
 from refold.events.session.events import (
     InputQueued,
     RunCompleted,
-    ToolApprovalRequested,
 )
 from refold.inspection.check import check_log
 from refold.replay import replay
@@ -166,17 +162,6 @@ class Unreadable(InMemoryStore):
         return await super().read_stream(stream, after_version=after_version, limit=limit)
 
 
-async def test_a_session_that_cannot_be_read_says_so_and_works_again_when_it_can() -> None:
-    store = Unreadable()
-    async with runtime_of(store, say("fine")) as runtime:
-        session = await runtime.session("s")
-        with pytest.raises(PersistenceError, match="stream 'session/s' cannot be read"):
-            await session.send("go")
-        store.broken = False
-        assert (await session.send("go")).text == "fine"
-    await assert_sound(store)
-
-
 async def test_an_open_run_goes_on_by_itself_when_its_log_can_be_read_again() -> None:
     store, clock = Unreadable(), ManualClock()
     store.broken = False
@@ -197,24 +182,6 @@ async def test_an_open_run_goes_on_by_itself_when_its_log_can_be_read_again() ->
         assert finished is not None
         assert finished.outcome == "completed"
     await assert_sound(store)
-
-
-# Those who watch
-
-
-@pytest.mark.parametrize("error", [ValueError("mine"), SystemExit(1), asyncio.CancelledError()])
-async def test_a_subscriber_that_raises_is_counted_and_disturbs_nobody(log: EventStore, error: BaseException) -> None:
-    seen: list[int] = []
-
-    def fails(recorded: Any) -> None:
-        raise error
-
-    async with runtime_of(log, say("fine")) as runtime:
-        session = await runtime.session("s")
-        runtime.subscribe(fails)
-        runtime.subscribe(lambda recorded: seen.append(recorded.version))
-        assert (await session.send("go")).text == "fine"
-        assert runtime.event_bus.failures == len(seen) == len(await types_of(session))
 
 
 # Closing, and going on
@@ -247,24 +214,6 @@ async def test_a_run_left_open_in_a_tool_goes_on_as_the_tools_effect_class_says(
         assert (await session.send("go", key="k")).text == "done"
         assert await results_of(session) == [CRASHED_TEXT if effect == "once" else "worked"]
     assert keys == keys[:1] * (1 if effect == "once" else 2)
-
-
-async def test_a_run_left_open_at_the_model_asks_it_again(log: EventStore) -> None:
-    asked = asyncio.Event()
-
-    async def never(request: ModelRequest) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return "unreachable"
-
-    async with runtime_of(log, never, close_grace_s=0) as runtime:
-        sending = asyncio.create_task((await runtime.session("s")).send("go", key="k"))
-        await asked.wait()
-    with pytest.raises(ActorStopped):
-        await sending
-    async with runtime_of(log, say("second try")) as runtime:
-        session = await runtime.session("s")
-        assert (await session.send("go", key="k")).text == "second try"
 
 
 async def test_without_auto_resume_nothing_goes_on_before_somebody_asks(log: EventStore) -> None:
@@ -485,19 +434,6 @@ async def test_a_closed_runtime_refuses_every_command_and_says_why(log: EventSto
         await runtime.__aenter__()
 
 
-async def test_two_runtimes_on_one_file_are_one_too_many(tmp_path: Path) -> None:
-    path = tmp_path / "events.db"
-    async with AgentRuntime(CONFIG, provider=ScriptedProvider([say("fine")]), log=path) as runtime:
-        before = Left()
-        second = AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path, wait_for_log_s=0)
-        with pytest.raises(LogInUse):
-            await second.__aenter__()
-        await before.assert_nothing_more()
-        assert (await (await runtime.session("s")).send("go")).outcome == Completed()
-    async with AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path, wait_for_log_s=0) as runtime:
-        assert await runtime.sessions() == ["s"]
-
-
 async def test_a_runtime_that_cannot_open_its_log_leaves_no_thread_and_no_lock(tmp_path: Path) -> None:
     path = tmp_path / "events.db"
     path.write_bytes(b"this is no log at all, but long enough to be looked at" * 10)
@@ -525,24 +461,3 @@ async def test_a_runtime_whose_start_fails_releases_its_file(tmp_path: Path) -> 
     await before.assert_nothing_more()
     async with AgentRuntime(CONFIG, provider=ScriptedProvider([]), log=path, wait_for_log_s=0) as again:
         assert await again.sessions() == []
-
-
-async def test_a_decision_about_a_session_that_is_not_live_starts_it(log: EventStore) -> None:
-    @tool(tier="confirm", effect="once")
-    async def pay() -> str:
-        """Pay."""
-        return "paid"
-
-    async with runtime_of(log, use("pay"), tools=[pay]) as runtime:
-        seen = Seen(runtime)
-        sending = asyncio.create_task((await runtime.session("s")).send("go"))
-        asked = await seen.first(ToolApprovalRequested)
-    with pytest.raises(ActorStopped):
-        await sending
-    async with runtime_of(log, say("thanks"), tools=[pay], auto_resume=False) as runtime:
-        session, seen = await runtime.session("s"), Seen(runtime)
-        await session.decide(asked.call, allow=True)
-        await seen.first(RunCompleted)
-        assert await results_of(session) == ["paid"]
-        with pytest.raises(CommandRejected):
-            await session.decide(asked.call, allow=True)

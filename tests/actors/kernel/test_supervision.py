@@ -1,7 +1,6 @@
 """Failures: contained at the actor's border, reported, answered, and followed by a restart or a stop."""
 
 import asyncio
-import logging
 from typing import Any
 
 import pytest
@@ -79,22 +78,6 @@ async def test_any_other_error_under_ask_goes_to_the_asker_and_restarts_the_acto
             stopped=False,
         )
     ]
-
-
-async def test_an_error_under_tell_restarts_the_actor_and_is_observable(
-    is_async: bool, failures: list[ActorFailure], caplog: pytest.LogCaptureFixture
-) -> None:
-    async with ActorSystem(restart_backoff_s=0, on_failure=failures.append) as system:
-        ref = await system.start(Fragile, is_async)
-        ref.tell("lost")
-        ref.tell(ZeroDivisionError("nobody asked"))
-        assert await ref.ask("fresh", block=False) == ["fresh"]
-    assert [failure.message for failure in failures] == ["nobody asked"]
-    (record,) = caplog.records
-    assert record.name == "refold.actors"
-    assert record.levelno == logging.ERROR
-    assert "Fragile/1" in record.getMessage()
-    assert record.exc_info is not None
 
 
 async def test_a_refusal_under_tell_is_parked_and_the_actor_keeps_its_state(
