@@ -14,7 +14,7 @@ import time
 
 from refold import AgentConfig, AgentRuntime, ModelRequest, ScriptedProvider, Session, say, tool, use
 from refold.events.views.metrics import MetricsState, count_all
-from refold.providers.scripted import Answer
+from refold.providers.scripted import ScriptedAnswer
 from refold.stores import InMemoryStore
 
 ROUNDS = 5
@@ -27,7 +27,7 @@ async def weather(city: str) -> str:
     return f"{city}: sunny"
 
 
-def model(request: ModelRequest) -> Answer:
+def model(request: ModelRequest) -> ScriptedAnswer:
     """Ask for the tool after an input, and answer after its result."""
     return say("Sunny.") if request.messages[-1].text == "" else use("weather", {"city": "Lisbon"})
 

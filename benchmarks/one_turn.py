@@ -19,7 +19,7 @@ from pathlib import Path
 import aiosqlite
 
 from refold import AgentConfig, AgentRuntime, ModelRequest, ScriptedProvider, say, tool, use
-from refold.providers.scripted import Answer
+from refold.providers.scripted import ScriptedAnswer
 from refold.stores import SQLiteStore
 
 EVENTS = 9
@@ -34,7 +34,7 @@ async def weather(city: str) -> str:
     return f"{city}: sunny"
 
 
-def model(request: ModelRequest) -> Answer:
+def model(request: ModelRequest) -> ScriptedAnswer:
     """Ask for the tool after an input, and answer after its result."""
     return say("Sunny.") if request.messages[-1].text == "" else use("weather", {"city": "Lisbon"})
 

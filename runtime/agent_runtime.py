@@ -31,7 +31,7 @@ from refold.lifecycle import Lifecycle
 from refold.metrics.live import SyncMetrics
 from refold.options import RuntimeOptions, Settings, checked_options
 from refold.publishing.event_bus import Subscriber
-from refold.publishing.notifications import Recorded
+from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
 from refold.sessions.session import Session
 from refold.sessions.turn_checkpoints import StepSnapshots
@@ -267,7 +267,7 @@ class AgentRuntime:
         self.require_open()
         return Subscription(self.event_bus, self.recorded_after, None, capacity=capacity)
 
-    async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[Recorded]:
+    async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[RecordedSessionEvent]:
         """Return the next `limit` events of a session after a version, or those there are.
 
         Raises:

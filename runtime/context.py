@@ -16,7 +16,7 @@ from refold.events.core.ids import SessionId, StreamName, stream_name
 from refold.events.session.core import SESSION_KIND
 from refold.options import Settings
 from refold.publishing.event_bus import EventBus
-from refold.publishing.notifications import Recorded
+from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import read_recorded
 from refold.stores.event_store import EventStore
 
@@ -51,7 +51,7 @@ class RuntimeContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     failed_appends_of: Callable[[StreamName], int]
     """Returns how many appends of a stream the log has refused since the runtime opened."""
 
-    async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[Recorded]:
+    async def recorded_after(self, session: SessionId, version: int, limit: int) -> list[RecordedSessionEvent]:
         """Return the next `limit` events of a session after a version, or those there are.
 
         Raises:

@@ -19,7 +19,7 @@ from refold.stores.event_store import EventStore
 T = TypeVar("T")
 
 
-class _Outcome(NamedTuple, Generic[T]):
+class _CallOutcome(NamedTuple, Generic[T]):
     """How a call ended: with what it returned, in a tuple of one, or with what it raised."""
 
     returned: tuple[T] | None
@@ -43,7 +43,7 @@ class ContainedStore:
         self._store = store
         self._clock = clock
         self._timeout_s = timeout_s
-        self._hanging: asyncio.Task[_Outcome[list[Appended]]] | None = None
+        self._hanging: asyncio.Task[_CallOutcome[list[Appended]]] | None = None
 
     @property
     def name(self) -> str:
@@ -158,10 +158,10 @@ class ContainedStore:
         failure.__cause__ = error
         return failure
 
-    def _begin(self, call: Callable[[], Awaitable[T]]) -> "asyncio.Task[_Outcome[T]]":
+    def _begin(self, call: Callable[[], Awaitable[T]]) -> "asyncio.Task[_CallOutcome[T]]":
         return asyncio.get_running_loop().create_task(_outcome_of(call), name=f"a call of {self.name}")
 
-    async def _ends(self, task: "asyncio.Task[_Outcome[T]]") -> bool:
+    async def _ends(self, task: "asyncio.Task[_CallOutcome[T]]") -> bool:
         """Return whether a call ends in time; it goes on in any case."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -180,11 +180,11 @@ class ContainedStore:
         return task.done()
 
 
-async def _outcome_of(call: Callable[[], Awaitable[T]]) -> _Outcome[T]:
+async def _outcome_of(call: Callable[[], Awaitable[T]]) -> _CallOutcome[T]:
     """Make a call and keep what it raises, so that not even SystemExit gets any further."""
     try:
-        return _Outcome((await call(),), _RETURNED)
+        return _CallOutcome((await call(),), _RETURNED)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - The border to user code.
-        return _Outcome(None, error)
+        return _CallOutcome(None, error)

@@ -30,7 +30,7 @@ from refold.events.session.events import AgentConfigured, ModelResponded, RunRes
 from refold.events.session.state import is_work
 from refold.memory.stream_object import StreamObject
 from refold.publishing.event_bus import EventBus
-from refold.publishing.notifications import Recorded
+from refold.publishing.notifications import RecordedSessionEvent
 from refold.running_agents import RunningAgents
 from refold.stores.event_store import EventStore
 
@@ -98,7 +98,7 @@ async def _resume_one_by_one(system: ActorSystem, event_bus: EventBus, suspects:
     for stream in suspects:
         passed = asyncio.Event()
 
-        def see(recorded: Recorded, passed: asyncio.Event = passed) -> None:
+        def see(recorded: RecordedSessionEvent, passed: asyncio.Event = passed) -> None:
             if recorded.version == recorded.batch and not isinstance(recorded.event, AgentConfigured | RunResumed):
                 passed.set()
 

@@ -35,7 +35,7 @@ from refold.events.core.ids import ToolCallId, stream_name
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import InputQueued
 from refold.inspection.check import check_log
-from refold.publishing.notifications import Recorded
+from refold.publishing.notifications import RecordedSessionEvent
 from refold.replay.log_replay import replay
 from refold.scenarios import strategies
 from refold.scenarios.faults import AnyFault
@@ -318,7 +318,7 @@ class SessionMachine(RuleBasedStateMachine):
             finally:
                 said.waiting -= 1
 
-        def acknowledge(recorded: Recorded) -> None:
+        def acknowledge(recorded: RecordedSessionEvent) -> None:
             if isinstance(recorded.event, InputQueued) and recorded.event.key == said.key:
                 said.acknowledged = True
 

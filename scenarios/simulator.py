@@ -42,7 +42,7 @@ from refold.scenarios.report import SimulationReport, save_log
 from refold.scenarios.wire.providers import SimulatedWire, wire_of
 from refold.scenarios.world.agent import simulated_agent
 from refold.scenarios.world.disk import SimulatedDisk
-from refold.scenarios.world.life import Life, Progress, ignore_act, no_network
+from refold.scenarios.world.life import Life, ScenarioProgress, ignore_act, no_network
 from refold.scenarios.world.loop import Schedule, SeededSchedule, SimulatedLoop, SparseSchedule
 from refold.scenarios.world.model import SimulatedModel
 from refold.scenarios.world.process import ProcessDied, manual_gc, tear_down
@@ -110,7 +110,7 @@ class Simulation:
         self._agent = agent
         self._stores: list[SimulatedStore] = []
         """Of the present life, and of processes that live beside it."""
-        self.progress = Progress(
+        self.progress = ScenarioProgress(
             scenario=scenario,
             world=self.world,
             monitor=self.monitor,

@@ -20,7 +20,7 @@ from typing import Any, cast
 import msgspec
 
 from refold.agents.loading import AgentSource, load_agent_source
-from refold.scenarios.monitors.monitor import PROMISES, Verdict, verdict_on
+from refold.scenarios.monitors.monitor import PROMISES, RuleVerdict, verdict_on
 from refold.scenarios.plan.random_scenario import drawn_scenario
 from refold.scenarios.plan.scenario import Scenario
 from refold.scenarios.plan.world import Beginning
@@ -187,7 +187,7 @@ class SweepSummary:
         if report.broken:
             self.first_broken = self.first_broken or report
 
-    def verdicts(self) -> dict[str, Verdict]:
+    def verdicts(self) -> dict[str, RuleVerdict]:
         """Return the verdict on each promise, in their order."""
         known = [*PROMISES, *sorted((self.broken.keys() | self.exercised.keys()) - PROMISES.keys())]
         return {rule: verdict_on(rule, broken=self.broken, exercised=self.exercised) for rule in known}

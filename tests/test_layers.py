@@ -84,6 +84,8 @@ MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 100
 FUNCTION_LINES_P90_MAX = 45
 """Nine functions of ten have at most so many lines."""
+SHARED_NAMES = {"Answer", "Steps"}
+"""Public names that two modules still define. None may be added; who renames one takes it out."""
 VAGUE_WORDS = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
 
 MODULES = [path for layer in LAYERS for path in sorted((ROOT / layer).rglob("*.py"))]
@@ -502,6 +504,30 @@ def vague_words(path: Path) -> set[str]:
 
 def test_a_module_is_named_for_what_it_holds() -> None:
     assert broken(vague_words) == {}
+
+
+def names_defined_twice(sources: Sources) -> dict[str, list[str]]:
+    """Return the modules of each public class, and of each alias of types, that more than one defines."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, tree in sources.items():
+        for node in ast.walk(tree):
+            match node:
+                case ast.ClassDef(name=defined):
+                    found[defined].append(name)
+                case ast.AnnAssign(target=ast.Name(id=defined), annotation=ast.Name(id="TypeAlias")):
+                    found[defined].append(name)
+                case _:
+                    continue
+    return {name: modules for name, modules in sorted(found.items()) if len(modules) > 1 and not name.startswith("_")}
+
+
+def test_a_name_means_one_thing() -> None:
+    assert names_defined_twice(product()).keys() == SHARED_NAMES
+
+
+def test_a_class_that_is_defined_twice_is_found() -> None:
+    files = {"events/a.py": "class A: ...\nclass _B: ...", "events/b.py": "A: TypeAlias = int\nclass _B: ...\nC = 1"}
+    assert names_defined_twice(planted(files)) == {"A": ["events/a.py", "events/b.py"]}
 
 
 def test_a_module_opens_with_a_docstring() -> None:

@@ -22,7 +22,7 @@ from refold.actors.calls.recall import Recalling
 from refold.actors.calls.request import OutgoingRequest, RequestMaker, WantedRequest
 from refold.actors.calls.streaming import PartialResponse, answer_stream, can_stream, close_stream
 from refold.actors.calls.validation import checked_delta, checked_response
-from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, AnswerRules, OutputCheck, error_words
+from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, AnswerRules, CheckOutput, error_words
 from refold.actors.effects import CANCEL_GRACE_S, CancelEffect, EffectEnded, once_log_allows, tell_end
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.mailbox import Vital
@@ -87,7 +87,7 @@ class ModelActor(Actor):
         *,
         policy: Policy | None = None,
         offer: Offer | None = None,
-        output_check: OutputCheck | None = None,
+        output_check: CheckOutput | None = None,
         recalling: Recalling | None = None,
         window: ContextWindow | None = None,
         hooks: Hooks | None = None,

@@ -18,7 +18,7 @@ from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import RunId, SessionId
 from refold.events.model.configuration import ToolSpec
 from refold.events.session.events import Allow, Ask, Deny, PolicyDecision, ProposedCall, Verdict, recorded_reason
-from refold.events.session.normalise import Answer
+from refold.events.session.normalise import NormalisedResponse
 
 log = logging.getLogger("refold.model")
 
@@ -56,7 +56,7 @@ def _is_offered(offer: Offer, session: SessionId, spec: ToolSpec) -> bool:
 
 
 async def policy_verdicts(
-    answer: Answer,
+    answer: NormalisedResponse,
     policy: Policy | None,
     *,
     session: SessionId,
@@ -64,7 +64,7 @@ async def policy_verdicts(
     turn: int,
     tools: Sequence[ToolSpec],
     offered: Sequence[ToolSpec],
-) -> Answer:
+) -> NormalisedResponse:
     """Return `answer` with the verdicts that its calls get from the policy."""
     if not answer.verdicts:
         return answer

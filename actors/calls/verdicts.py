@@ -17,11 +17,11 @@ from refold.events.core.content import JsonObject, TextBlock, ToolUseBlock
 from refold.events.model.configuration import ToolSpec
 from refold.events.model.messages import ModelResponse, ToolUse
 from refold.events.session.events import Verdict
-from refold.events.session.normalise import Answer, recorded_answer
+from refold.events.session.normalise import NormalisedResponse, recorded_answer
 
 log = logging.getLogger("refold.model")
 
-OutputCheck: TypeAlias = Callable[[str], str | None]
+CheckOutput: TypeAlias = Callable[[str], str | None]
 """Returns why a final answer's text cannot be used, in words for the model, or None where it can."""
 
 MESSAGE_CHARACTERS_MAX = 2_000
@@ -31,14 +31,14 @@ MESSAGE_CHARACTERS_MAX = 2_000
 class AnswerRules:
     """What one agent's answers must be."""
 
-    def __init__(self, tools: ToolRunner, policy: Policy | None, output_check: OutputCheck | None) -> None:
+    def __init__(self, tools: ToolRunner, policy: Policy | None, output_check: CheckOutput | None) -> None:
         self._tools = tools
         self._policy = policy
         self._output_check = output_check
 
     async def answer(
         self, response: ModelResponse, where: HookContext, tools: Sequence[ToolSpec], offered: Sequence[ToolSpec]
-    ) -> Answer:
+    ) -> NormalisedResponse:
         """Return what is recorded of a response, large blocks spilled to payloads."""
         assert where.run is not None
         return await policy_verdicts(

@@ -7,7 +7,7 @@
 
 The state machine is that of M. Nygard, "Release It!" (2007), "Circuit Breaker". Read `asked` first, which says what a
 call may do, then `succeeded`, `failed` and `released`, which say what its end means. The rules: a call that began in an
-older cycle (see `Ticket.generation`) changes nothing any more; one probe is under way at a time, and one that does not
+older cycle (see `Permit.generation`) changes nothing any more; one probe is under way at a time, and one that does not
 end in `probe_us` gives up its slot.
 
 Who asks cannot wait for a disk, so a breaker decides on a state in memory, by these functions, and has each transition
@@ -212,7 +212,7 @@ BREAKER_CORE: CheckedCore[BreakerState, BreakerCommand, BreakerEvent] = CheckedC
 # The rules
 
 
-class Ticket(msgspec.Struct, frozen=True):
+class Permit(msgspec.Struct, frozen=True):
     """A call that was let through."""
 
     generation: int
@@ -246,35 +246,35 @@ def asked(state: BreakerState, service: str, now: int) -> BeginProbe | None:
     return BeginProbe(generation=state.generation, probe=state.probe + 1, decided_at=now)
 
 
-def is_current(state: BreakerState, ticket: Ticket) -> bool:
+def is_current(state: BreakerState, permit: Permit) -> bool:
     """Tell whether the end of a call still means something: no other cycle, and no other probe, has begun since."""
-    return (ticket.generation, ticket.probe) == (state.generation, state.probe)
+    return (permit.generation, permit.probe) == (state.generation, state.probe)
 
 
-def succeeded(state: BreakerState, ticket: Ticket, now: int) -> CloseCircuit | None:
+def succeeded(state: BreakerState, permit: Permit, now: int) -> CloseCircuit | None:
     """Return what follows from a call that succeeded: that of a probe closes the circuit."""
-    if not ticket.probe or not is_current(state, ticket):
+    if not permit.probe or not is_current(state, permit):
         return None
     return CloseCircuit(generation=state.generation + 1, decided_at=now)
 
 
-def failed(state: BreakerState, ticket: Ticket, failures: int, error: str, now: int) -> OpenCircuit | None:
+def failed(state: BreakerState, permit: Permit, failures: int, error: str, now: int) -> OpenCircuit | None:
     """Return what follows from a call that failed: the last of `threshold` in a row opens it, and so does a probe.
 
     Args:
         state: as it is now.
-        ticket: of the call.
+        permit: of the call.
         failures: how many have failed in a row, this one included.
         error: what it said.
         now: microseconds since the epoch, UTC.
     """
-    if not is_current(state, ticket) or not (ticket.probe or failures >= state.threshold):
+    if not is_current(state, permit) or not (permit.probe or failures >= state.threshold):
         return None
     return OpenCircuit(generation=state.generation + 1, failures=failures, error=error, decided_at=now)
 
 
-def released(state: BreakerState, ticket: Ticket) -> ReleaseProbe | None:
+def released(state: BreakerState, permit: Permit) -> ReleaseProbe | None:
     """Return what follows from a call that was cancelled, which says nothing: a probe gives up its slot."""
-    if not ticket.probe or not is_current(state, ticket) or state.probe_since is None:
+    if not permit.probe or not is_current(state, permit) or state.probe_since is None:
         return None
-    return ReleaseProbe(generation=ticket.generation, probe=ticket.probe)
+    return ReleaseProbe(generation=permit.generation, probe=permit.probe)

@@ -16,11 +16,11 @@ from refold.events.core.ids import ToolCallId
 from refold.events.model.configuration import ToolPolicy
 from refold.events.session import events as ev
 from refold.events.session.state import (
-    Call,
     Ending,
     SessionKey,
     SessionState,
     Turn,
+    TurnCall,
     action_of,
     decision_digest,
     needs_approval,
@@ -33,7 +33,7 @@ def turn_of(
     state: SessionState, uses: list[ToolUseBlock], verdicts: tuple[ev.Verdict, ...], truncated: bool = False
 ) -> Turn:
     calls = [
-        Call(use.id, use.name, use.input, state.policies.get(use.name) or ToolPolicy(use.name), verdict)
+        TurnCall(use.id, use.name, use.input, state.policies.get(use.name) or ToolPolicy(use.name), verdict)
         for use, verdict in zip(uses, verdicts, strict=True)
     ]
     turn = Turn(

@@ -158,7 +158,7 @@ CheckCall = Callable[[str, JsonObject], tuple[JsonObject, Verdict]]
 """Given a tool's name and arguments, returns the arguments to record (repaired where certain) and the verdict."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class NormalisedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What is recorded of a response."""
 
     content: tuple[AnswerContent, ...]
@@ -166,7 +166,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     payloads: dict[PayloadHash, bytes]
 
 
-def recorded_answer(response: ModelResponse, check: CheckCall) -> Answer:
+def recorded_answer(response: ModelResponse, check: CheckCall) -> NormalisedResponse:
     """Return what is recorded of `response`, large blocks spilled to payloads."""
     content: list[AnswerContent] = []
     verdicts: list[Verdict] = []
@@ -183,7 +183,7 @@ def recorded_answer(response: ModelResponse, check: CheckCall) -> Answer:
         elif (cleaned := _cleaned(block)) is not None:
             content.append(cleaned)
     kept, payloads = spill(content)
-    return Answer(content=kept, verdicts=tuple(verdicts), payloads=payloads)
+    return NormalisedResponse(content=kept, verdicts=tuple(verdicts), payloads=payloads)
 
 
 def _cleaned(block: TextBlock | ImageBlock | ThinkingBlock | ProviderBlock | StoredBlock) -> AnswerContent | None:

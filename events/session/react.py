@@ -60,10 +60,10 @@ from refold.events.core.pure_core import Effect, Wait, WaitUntil
 from refold.events.model.retry import attempts_counted, retry_delay_us
 from refold.events.session import events as ev
 from refold.events.session.state import (
-    Call,
     Run,
     SessionState,
     Turn,
+    TurnCall,
     action_of,
     approval_key,
     awaits_person,
@@ -218,7 +218,7 @@ def _close_lost(state: SessionState) -> list[ev.SessionEvent]:
     return [_closed_lost(state, call) for call in turn.calls[turn.first_open :] if call.lost and call.result is None]
 
 
-def _closed_lost(state: SessionState, call: Call) -> ev.SessionEvent:
+def _closed_lost(state: SessionState, call: TurnCall) -> ev.SessionEvent:
     run = state.run
     if run is None:  # Calls of an imported history: they ran in another system, or did not.
         return _failed(call.id, "crashed", CRASHED_IMPORT_TEXT, started=False)
@@ -229,7 +229,7 @@ def _closed_lost(state: SessionState, call: Call) -> ev.SessionEvent:
     return _failed(call.id, "crashed", CRASHED_TEXT, started=True)
 
 
-def _ask(state: SessionState, run: Run, call: Call, reason: str) -> ev.SessionEvent:
+def _ask(state: SessionState, run: Run, call: TurnCall, reason: str) -> ev.SessionEvent:
     configuration = state.configuration
     expiry_s = configuration.approval_expiry_s if configuration is not None else None
     return ev.ToolApprovalRequested(
@@ -359,7 +359,7 @@ def _next_call(state: SessionState, run: Run, turn: Turn) -> list[ev.SessionEven
     return []
 
 
-def _settle_verdict(state: SessionState, run: Run, turn: Turn, call: Call) -> ev.SessionEvent:
+def _settle_verdict(state: SessionState, run: Run, turn: Turn, call: TurnCall) -> ev.SessionEvent:
     if turn.truncated:
         return _failed(call.id, "truncated", TRUNCATED_TEXT, started=False)
     match call.verdict.verdict:
@@ -431,7 +431,7 @@ def pending(state: SessionState) -> list[SessionEffect]:
     return effects
 
 
-def _await_decision(run: Run, call: Call, requested: int) -> list[SessionEffect]:
+def _await_decision(run: Run, call: TurnCall, requested: int) -> list[SessionEffect]:
     asking = AskPerson(
         key=approval_key(requested),
         causation=requested,
@@ -452,7 +452,7 @@ def _await_decision(run: Run, call: Call, requested: int) -> list[SessionEffect]
     return [asking, expiry]
 
 
-def _run_tool(run: Run, turn: Turn, call: Call) -> RunTool:
+def _run_tool(run: Run, turn: Turn, call: TurnCall) -> RunTool:
     return RunTool(
         key=f"tool:{call.id}",
         causation=turn.running[call.id],

@@ -70,7 +70,7 @@ class ScheduledInput(msgspec.Struct):
     key: str | None = None
 
 
-class Call(msgspec.Struct):
+class TurnCall(msgspec.Struct):
     """One tool call of the turn under way."""
 
     id: ToolCallId
@@ -94,7 +94,7 @@ class Call(msgspec.Struct):
 class Turn(msgspec.Struct):
     """The calls of the last answer, while not all of them are answered."""
 
-    calls: list[Call]
+    calls: list[TurnCall]
     index: dict[ToolCallId, int]
     truncated: bool = False
     """The answer was cut: none of its calls runs."""
@@ -271,14 +271,14 @@ def results_message(turn: Turn) -> Message:
     return Message("user", tuple(results))
 
 
-def find_call(state: SessionState, call: ToolCallId) -> Call | None:
+def find_call(state: SessionState, call: ToolCallId) -> TurnCall | None:
     turn = state.turn
     if turn is None or call not in turn.index:
         return None
     return turn.calls[turn.index[call]]
 
 
-def running_calls(turn: Turn | None) -> list[Call]:
+def running_calls(turn: Turn | None) -> list[TurnCall]:
     return [turn.calls[turn.index[call]] for call in turn.running] if turn is not None else []
 
 
@@ -292,12 +292,12 @@ def decision_digest(call: ToolCallId, allowed: bool, always: bool) -> str:
     return content_digest((call, allowed, always) if always else (call, allowed))
 
 
-def needs_approval(call: Call) -> bool:
+def needs_approval(call: TurnCall) -> bool:
     """Tell whether a person has to allow a call before it may run."""
     return call.verdict.verdict == "ask" or (call.verdict.verdict == "allow" and call.policy.tier == "confirm")
 
 
-def needs_verdict(call: Call, turn: Turn) -> bool:
+def needs_verdict(call: TurnCall, turn: Turn) -> bool:
     """Tell whether a call must still be refused, or put to a person's approval, before any may start."""
     if call.result is not None:
         return False
@@ -306,12 +306,12 @@ def needs_verdict(call: Call, turn: Turn) -> bool:
     return not call.approval and needs_approval(call)
 
 
-def reason_to_ask(call: Call) -> str:
+def reason_to_ask(call: TurnCall) -> str:
     """Return what a person who is to allow a call is told: what asked for that, or that a crash interrupted it."""
     return CRASHED_TEXT if call.started else call.verdict.reason
 
 
-def action_of(call: Call) -> str:
+def action_of(call: TurnCall) -> str:
     """Return which action an allowance for always is about."""
     return call.verdict.action or call.name
 
@@ -372,7 +372,7 @@ def says_something(content: tuple[Block, ...]) -> bool:
     )
 
 
-def calls_awaiting_approval(state: SessionState) -> list[Call]:
+def calls_awaiting_approval(state: SessionState) -> list[TurnCall]:
     """Return the calls that a person has to allow or deny, in the order in which that was asked for."""
     turn = state.turn
     return [turn.calls[turn.index[call]] for call in turn.awaiting] if turn is not None else []

@@ -60,7 +60,7 @@ class Rates(msgspec.Struct, frozen=True, omit_defaults=True):
     prices: dict[str, Price] = {}
 
 
-class OpenSession(msgspec.Struct):
+class SessionInProgress(msgspec.Struct):
     """What must be remembered of a session in which something goes on."""
 
     run: bool = False
@@ -89,7 +89,7 @@ class MetricsState(msgspec.Struct):
     run_failure_kinds: dict[str, int] = {}
     events: dict[str, int] = {}
     unreadable_events: dict[str, int] = {}
-    open_sessions: dict[str, OpenSession] = {}
+    open_sessions: dict[str, SessionInProgress] = {}
     first_agent: str = ""
     other_agents: dict[str, str] = {}
     """The agent of each session that is not one of the first agent."""
@@ -179,10 +179,10 @@ def _add_both(state: MetricsState, stream: str, figure: str, number: int = 1) ->
     _add_agent(state, stream, figure, number)
 
 
-def _open(state: MetricsState, stream: str) -> OpenSession:
+def _open(state: MetricsState, stream: str) -> SessionInProgress:
     session = state.open_sessions.get(stream)
     if session is None:
-        session = state.open_sessions[stream] = OpenSession()
+        session = state.open_sessions[stream] = SessionInProgress()
     return session
 
 
@@ -206,7 +206,7 @@ def _spend(state: MetricsState, stream: str, event: Event) -> None:
             _add_both(state, stream, figure, number)
 
 
-class Spent(msgspec.Struct, frozen=True):
+class ModelSpending(msgspec.Struct, frozen=True):
     """What one event adds."""
 
     model: str
@@ -214,7 +214,7 @@ class Spent(msgspec.Struct, frozen=True):
     """By the names of `ModelCounts`."""
 
 
-def spent(event: Event, rates: Rates | None) -> Spent | None:
+def spent(event: Event, rates: Rates | None) -> ModelSpending | None:
     """Return what an event of a session adds to the figures of which model; None = nothing to any.
 
     Args:
@@ -230,9 +230,9 @@ def spent(event: Event, rates: Rates | None) -> Spent | None:
         case ev.ModelInterrupted(usage=usage):
             return _counted(None, asked, {"interruptions": 1}, usage, rates)
         case ev.ModelFailed():
-            return Spent(asked, {"calls": 1, "failures": 1})
+            return ModelSpending(asked, {"calls": 1, "failures": 1})
         case ev.RetryScheduled():
-            return Spent(asked, {"retries": 1})
+            return ModelSpending(asked, {"retries": 1})
         case _:
             return None
 
@@ -247,7 +247,9 @@ def nano_cost(usage: Usage, price: Price) -> int:
     return round(min(cost_of(usage, price) * NANO, NANO_MAX))
 
 
-def _counted(answered: str | None, asked: str, figures: Mapping[str, int], usage: Usage, rates: Rates | None) -> Spent:
+def _counted(
+    answered: str | None, asked: str, figures: Mapping[str, int], usage: Usage, rates: Rates | None
+) -> ModelSpending:
     """Return figures with the tokens and what they cost: by the price of the model that answered, else of the asked."""
     counted = dict(figures)
     if total_tokens(usage):
@@ -258,7 +260,7 @@ def _counted(answered: str | None, asked: str, figures: Mapping[str, int], usage
             counted["unpriced"] = 1
         elif cost := nano_cost(usage, price):
             counted["cost_nano"] = cost
-    return Spent(answered or asked, counted)
+    return ModelSpending(answered or asked, counted)
 
 
 def _model_failed(state: MetricsState, stream: str, event: ev.ModelFailed) -> None:

@@ -10,7 +10,7 @@ from refold.commands.output import cell, console, table, tell_error, write_json,
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from refold.demo.story import Life, Story
+    from refold.demo.story import ProcessLife, Story
 
 WORDS_CHARACTERS = 64
 """After so many characters the words of a batch are cut."""
@@ -55,7 +55,7 @@ async def demo(
     return EXIT_OK if story.held else EXIT_FOUND
 
 
-def _write_life(to: "Console", life: "Life") -> None:
+def _write_life(to: "Console", life: "ProcessLife") -> None:
     begins = "begins" if life.batches[0].first_version == 1 else "opens the log and resumes the run by itself"
     write_paragraph(to, f"\nProcess {life.pid} {begins}", style="bold")
     rows = table("#VERSIONS", "EVENTS", "WHAT THEY SAY")

@@ -29,7 +29,7 @@ from refold.events.core.errors import RefoldError, ToolError
 from refold.events.model.configuration import AgentConfig
 from refold.events.model.messages import ModelRequest, ToolUse
 from refold.providers.scripted import ScriptedProvider, use
-from refold.publishing.notifications import Recorded
+from refold.publishing.notifications import RecordedSessionEvent
 from refold.tools.tool import tool
 
 SESSION = "incident"
@@ -244,7 +244,7 @@ async def work(log: Path, desk: Desk) -> None:
         await session.send(QUESTION, key="the-question")
 
 
-def _announce_event(recorded: Recorded) -> None:
+def _announce_event(recorded: RecordedSessionEvent) -> None:
     tag = str(type(recorded.event).__struct_config__.tag)
     announce(EventRecorded(recorded.version, tag, getattr(recorded.event, "call", None)))
 

@@ -59,7 +59,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """What they say."""
 
 
-class Life(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessLife(msgspec.Struct, frozen=True, kw_only=True):
     """One process, from its start to its end."""
 
     pid: int
@@ -99,7 +99,7 @@ class Story(msgspec.Struct, frozen=True, kw_only=True):
     session: str = SESSION
     question: str = QUESTION
     answer: str
-    lives: tuple[Life, ...]
+    lives: tuple[ProcessLife, ...]
     """In order; all but the last were killed."""
     claims: tuple[Claim, ...]
     held: bool
@@ -138,7 +138,7 @@ def files_beside(log: Path | None) -> Files:
     return files
 
 
-async def tell_story(files: Files, on_life: Callable[[Life], object]) -> Story:
+async def tell_story(files: Files, on_life: Callable[[ProcessLife], object]) -> Story:
     """Do everything and return what was found; `on_life` is called when a process has ended and its log was read.
 
     Raises:
@@ -146,13 +146,13 @@ async def tell_story(files: Files, on_life: Callable[[Life], object]) -> Story:
         PersistenceError: the log cannot be read.
     """
     began = time.monotonic()
-    lives: list[Life] = []
+    lives: list[ProcessLife] = []
     events: list[RecordedEvent[ev.SessionEvent]] = []
     for kill_in, pause_s in KILLS:
         pid, exit_code, killed_in, said = await run_process(files, kill_in, pause_s)
         known = len(events)
         events, in_flight = await _read(files.log)
-        life = Life(
+        life = ProcessLife(
             pid=pid,
             exit_code=exit_code,
             killed_in=killed_in,
@@ -274,7 +274,7 @@ def _tag(recorded: RecordedEvent[ev.SessionEvent]) -> str:
 
 
 def claims_of(
-    lives: Sequence[Life],
+    lives: Sequence[ProcessLife],
     events: Sequence[RecordedEvent[ev.SessionEvent]],
     tickets: int,
     replayed: ReplayReport,

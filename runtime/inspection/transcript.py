@@ -44,7 +44,7 @@ class CallEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Why it has no ordinary result."""
 
 
-class Said(msgspec.Struct, kw_only=True, omit_defaults=True, tag="said"):
+class MessageEntry(msgspec.Struct, kw_only=True, omit_defaults=True, tag="said"):
     """The user or the model said something."""
 
     version: int
@@ -61,7 +61,7 @@ class Said(msgspec.Struct, kw_only=True, omit_defaults=True, tag="said"):
     """It came from the history of another system."""
 
 
-class Noted(msgspec.Struct, kw_only=True, omit_defaults=True, tag="noted"):
+class NoteEntry(msgspec.Struct, kw_only=True, omit_defaults=True, tag="noted"):
     """Something else happened that explains what was said."""
 
     version: int
@@ -70,7 +70,7 @@ class Noted(msgspec.Struct, kw_only=True, omit_defaults=True, tag="noted"):
     """In words."""
 
 
-class Ended(msgspec.Struct, kw_only=True, omit_defaults=True, tag="ended"):
+class RunEndEntry(msgspec.Struct, kw_only=True, omit_defaults=True, tag="ended"):
     """A run ended."""
 
     version: int
@@ -84,7 +84,7 @@ class Ended(msgspec.Struct, kw_only=True, omit_defaults=True, tag="ended"):
     usage: Usage
 
 
-Entry: TypeAlias = Said | Noted | Ended
+Entry: TypeAlias = MessageEntry | NoteEntry | RunEndEntry
 """One part of a transcript."""
 
 
@@ -162,7 +162,7 @@ class Transcript:
         if not said and not calls and message.content:
             return  # Results only; they stand beside their calls.
         self.entries.append(
-            Said(
+            MessageEntry(
                 version=self._version,
                 at=event.at,
                 role=message.role,
@@ -206,7 +206,7 @@ class Transcript:
 
     def _noted(self, event: ev.SessionEvent, what: str | None = None) -> None:
         words = event_words(event) if what is None else what
-        self.entries.append(Noted(version=self._version, at=event.at, what=words))
+        self.entries.append(NoteEntry(version=self._version, at=event.at, what=words))
 
     def _ended(self, event: ev.TerminalEvent) -> None:
         outcomes: dict[type, Literal["completed", "failed", "cancelled"]] = {
@@ -215,7 +215,7 @@ class Transcript:
             ev.RunCancelled: "cancelled",
         }
         self.entries.append(
-            Ended(
+            RunEndEntry(
                 version=self._version,
                 at=event.at,
                 run=event.run,

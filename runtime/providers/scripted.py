@@ -22,22 +22,22 @@ from refold.events.model.messages import (
 )
 from refold.tools.dry_run import require_outside
 
-Answer: TypeAlias = ModelResponse | ToolUse | str | Sequence[ToolUse | TextBlock | str]
+ScriptedAnswer: TypeAlias = ModelResponse | ToolUse | str | Sequence[ToolUse | TextBlock | str]
 """A model answer, or a short form of one: a call, a text, or several of these in one answer."""
 
 
 class HalfAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """An answer of which only a part comes; made by `cut` and `stall`."""
 
-    answer: Answer
+    answer: ScriptedAnswer
     after: int
     error: BaseException | None
     """What ends it; None = nothing does, until the call is cancelled."""
 
 
-ScriptFunction: TypeAlias = Callable[[ModelRequest], Answer | Awaitable[Answer]]
+ScriptFunction: TypeAlias = Callable[[ModelRequest], ScriptedAnswer | Awaitable[ScriptedAnswer]]
 
-ScriptItem: TypeAlias = Answer | BaseException | HalfAnswer | ScriptFunction
+ScriptItem: TypeAlias = ScriptedAnswer | BaseException | HalfAnswer | ScriptFunction
 """One answer of a script: an answer, an exception to raise, a half answer, or a function of the request.
 
 A function may be plain or async, and returns an answer.
@@ -72,7 +72,7 @@ def use(name: str, input: Json = None, *, id: str | None = None) -> ToolUse:
     return ToolUse(name=name, input={} if input is None else input, id=id)
 
 
-def cut(answer: Answer, *, after: int, error: BaseException | None = None) -> HalfAnswer:
+def cut(answer: ScriptedAnswer, *, after: int, error: BaseException | None = None) -> HalfAnswer:
     """Return an answer whose stream breaks off; where the configuration does not stream, the call just fails.
 
     Args:
@@ -84,7 +84,7 @@ def cut(answer: Answer, *, after: int, error: BaseException | None = None) -> Ha
     return _half_answer(answer, after, error if error is not None else default)
 
 
-def stall(answer: Answer, *, after: int) -> HalfAnswer:
+def stall(answer: ScriptedAnswer, *, after: int) -> HalfAnswer:
     """Return an answer whose stream stops moving, and stays so until the call is cancelled.
 
     Args:
@@ -94,7 +94,7 @@ def stall(answer: Answer, *, after: int) -> HalfAnswer:
     return _half_answer(answer, after, None)
 
 
-def _half_answer(answer: Answer, after: int, error: BaseException | None) -> HalfAnswer:
+def _half_answer(answer: ScriptedAnswer, after: int, error: BaseException | None) -> HalfAnswer:
     if isinstance(after, bool) or not isinstance(after, int) or after < 0:
         raise ConfigError(f"after is a number of deltas of at least 0, not {after!r:.80}")
     return HalfAnswer(answer=answer, after=after, error=error)

@@ -35,12 +35,12 @@ from refold.events.session.events import (
     ToolApprovalRequested,
 )
 from refold.events.session.state import FinishedRun, SessionState, awaits_person, awaits_step, run_of_input
-from refold.publishing.notifications import Progressed, Recorded, Streamed
+from refold.publishing.notifications import Progressed, RecordedSessionEvent, Streamed
 from refold.publishing.subscription import Subscription
 
 log = logging.getLogger("refold.session")
 
-Subscriber: TypeAlias = Callable[[Recorded], object]
+Subscriber: TypeAlias = Callable[[RecordedSessionEvent], object]
 """Called on the loop with each durable event; it must return quickly."""
 
 
@@ -171,7 +171,7 @@ class EventBus:
 
         return unsubscribe
 
-    def recorded(self, session: SessionId, events: Sequence[Recorded]) -> None:
+    def recorded(self, session: SessionId, events: Sequence[RecordedSessionEvent]) -> None:
         subscribers = [*self._subscribers.get(session, ()), *self._subscribers.get(None, ())]
         subscriptions = self._subscriptions_to(session)
         cancelled: dict[RunId, int] = {}
@@ -194,7 +194,7 @@ class EventBus:
             for follower in self._followers.get(session, ()):
                 follower.tell(run, EndedRun(version, cancelled_in_queue(run, version)))
 
-    def _call(self, subscriber: Subscriber, event: Recorded) -> None:
+    def _call(self, subscriber: Subscriber, event: RecordedSessionEvent) -> None:
         try:
             answer = subscriber(event)
             if inspect.iscoroutine(answer):
@@ -269,7 +269,7 @@ class EventBus:
             self.session_failed(session, "the runtime closed; the run is in the log and goes on at the next start")
 
 
-def _own_copy(recorded: Recorded) -> Recorded:
+def _own_copy(recorded: RecordedSessionEvent) -> RecordedSessionEvent:
     """Return an event whose tool arguments readers may change without changing a session's state."""
     if not isinstance(recorded.event, ModelResponded | ToolApprovalRequested | HistoryImported | ModelInterrupted):
         return recorded
@@ -283,7 +283,7 @@ def cancelled_in_queue(run: RunId, version: int) -> FinishedRun:
     )
 
 
-def _cancelled_run(event: Recorded) -> RunId | None:
+def _cancelled_run(event: RecordedSessionEvent) -> RunId | None:
     if isinstance(event.event, CancelRequested):
         return event.event.run
     if isinstance(event.event, InputQueued) and event.event.cancelled:

@@ -9,7 +9,7 @@ from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.events.model.messages import Delta
 from refold.events.session.events import SessionEvent
 
-Recorded: TypeAlias = RecordedEvent[SessionEvent]
+RecordedSessionEvent: TypeAlias = RecordedEvent[SessionEvent]
 """An event of a session, durable, with its place in the log."""
 
 
@@ -42,5 +42,5 @@ class Missed(msgspec.Struct, frozen=True):
     count: int
 
 
-Published: TypeAlias = Recorded | Streamed | Progressed | Missed
+Published: TypeAlias = RecordedSessionEvent | Streamed | Progressed | Missed
 """What a subscription yields."""

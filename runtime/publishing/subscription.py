@@ -14,7 +14,7 @@ from refold.actors.kernel.errors import ActorStopped
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.ids import SessionId
 from refold.events.session.core import SESSION_CODEC
-from refold.publishing.notifications import Missed, Progressed, Published, Recorded, Streamed
+from refold.publishing.notifications import Missed, Progressed, Published, RecordedSessionEvent, Streamed
 from refold.stores.event_store import EventStore
 
 CAPACITY = 1000
@@ -23,7 +23,7 @@ CAPACITY = 1000
 PAGE = 1000
 """At most so many events are read from the log at once."""
 
-ReadEvents = Callable[[SessionId, int, int], Awaitable[list[Recorded]]]
+ReadEvents = Callable[[SessionId, int, int], Awaitable[list[RecordedSessionEvent]]]
 """Given a session, a version and a limit, returns the next events after that version."""
 
 
@@ -123,7 +123,7 @@ class Subscription:
             self._behind[self.session] = _Behind(self._taken, version, open_ended=False)
         self._wake()
 
-    def put_event(self, session: SessionId, recorded: Recorded) -> None:
+    def put_event(self, session: SessionId, recorded: RecordedSessionEvent) -> None:
         """Take an event that has just become durable."""
         if self._ended or self._closed:
             return
@@ -268,7 +268,9 @@ class Subscription:
             self._reader.set_result(None)
 
 
-async def read_recorded(store: EventStore, stream: str, *, after_version: int, limit: int) -> list[Recorded]:
+async def read_recorded(
+    store: EventStore, stream: str, *, after_version: int, limit: int
+) -> list[RecordedSessionEvent]:
     """Return the next `limit` events of a session's stream, or those there are."""
     page = await store.read_stream(stream, after_version=after_version, limit=limit)
     if not page or page[0].version == page[0].batch:

@@ -20,7 +20,7 @@ FENCE = re.compile(r"```[\w+.-]{0,20}[ \t]*\r?\n?")
 """The line that opens a fenced block."""
 
 
-class Action(NamedTuple):
+class ParsedAction(NamedTuple):
     """What was read of an action."""
 
     name: str
@@ -44,7 +44,7 @@ class Action(NamedTuple):
 
 def is_reserved(name: str) -> bool:
     """Return whether an action of that name is read as something else than a call of a tool."""
-    action = Action(name, {}, 0, True)
+    action = ParsedAction(name, {}, 0, True)
     return action.is_none or action.is_answer
 
 
@@ -55,7 +55,7 @@ class _Named(NamedTuple):
     arguments_at: int | None = None
 
 
-def action_at(text: str, labels: Sequence[Label]) -> Action | None:
+def action_at(text: str, labels: Sequence[Label]) -> ParsedAction | None:
     """Return the action that a label begins, or None where no name stands there.
 
     Args:
@@ -77,20 +77,20 @@ def action_at(text: str, labels: Sequence[Label]) -> Action | None:
     if not isinstance(named, _Named):
         return named
     if named.arguments_at is not None:
-        return Action(named.name, *_arguments(text, named.arguments_at, limit))
+        return ParsedAction(named.name, *_arguments(text, named.arguments_at, limit))
     if has_input:
         input_limit = following[1].start if len(following) > 1 else len(text)
-        return Action(named.name, *_arguments(text, following[0].end, input_limit))
+        return ParsedAction(named.name, *_arguments(text, following[0].end, input_limit))
     plain = _PLAIN_INPUT.match(text, line_end, limit)
     if plain is not None:
-        return Action(named.name, *_arguments(text, plain.end(), limit))
+        return ParsedAction(named.name, *_arguments(text, plain.end(), limit))
     start = _after_blanks(text, line_end, limit)
     if text.startswith(("{", "```"), start):
-        return Action(named.name, *_arguments(text, start, limit))
-    return Action(named.name, {}, line_end, False)
+        return ParsedAction(named.name, *_arguments(text, start, limit))
+    return ParsedAction(named.name, {}, line_end, False)
 
 
-def action_in_json(text: str, at: int) -> Action | None:
+def action_in_json(text: str, at: int) -> ParsedAction | None:
     """Return the action that the JSON object at `at` names, if it is one and does."""
     value = read_json(text, at)
     if value is None:
@@ -102,7 +102,7 @@ def action_in_json(text: str, at: int) -> Action | None:
     if not name:
         return None
     arguments = next((given[key] for key in _ARGUMENT_KEYS if key in given), None)
-    return Action(name[:NAME_CHARACTERS_MAX], _as_arguments({} if arguments is None else arguments), end, True)
+    return ParsedAction(name[:NAME_CHARACTERS_MAX], _as_arguments({} if arguments is None else arguments), end, True)
 
 
 def folded(name: str) -> str:
@@ -110,7 +110,7 @@ def folded(name: str) -> str:
     return _JOINERS.sub("", name).casefold()
 
 
-def _on_the_line(text: str, start: int, line_end: int, mark: str, *, has_input: bool) -> Action | _Named | None:
+def _on_the_line(text: str, start: int, line_end: int, mark: str, *, has_input: bool) -> ParsedAction | _Named | None:
     """Return what stands on the line of an action's name."""
     line = text[start:line_end].strip()
     line = line.removesuffix(mark).rstrip()[:NAME_CHARACTERS_MAX]
@@ -127,9 +127,9 @@ def _on_the_line(text: str, start: int, line_end: int, mark: str, *, has_input: 
     if rest.startswith("("):
         call = read_call(text, _after_blanks(text, place, line_end))
         if call is not None:
-            return Action(name, _called(text, place, call.named, call.positional, call.end), call.end, True)
+            return ParsedAction(name, _called(text, place, call.named, call.positional, call.end), call.end, True)
     elif rest.startswith("[") and rest.endswith("]") and not has_input:
-        return Action(name, rest[1:-1].strip(), line_end, True)
+        return ParsedAction(name, rest[1:-1].strip(), line_end, True)
     inline = _INLINE_INPUT.match(text, place) or _BEFORE_OBJECT.match(text, place)
     if inline is not None:
         return _Named(name, inline.end())

@@ -16,7 +16,7 @@ import msgspec
 from refold.events.core.content import JsonObject, is_json_object
 from refold.events.core.errors import AgentLoopError
 from refold.events.model.configuration import ToolSpec
-from refold.react.action import FENCE, Action, action_at, action_in_json, folded
+from refold.react.action import FENCE, ParsedAction, action_at, action_in_json, folded
 from refold.react.labels import Label, label_inside, labels_in, reasoning_end
 from refold.react.lenient_json import read_json
 
@@ -137,7 +137,7 @@ def _thought_of(pieces: list[str]) -> str:
     return thought.strip()
 
 
-def _acted(text: str, action: Action, following: Sequence[Label], thought: str) -> ReActStep:
+def _acted(text: str, action: ParsedAction, following: Sequence[Label], thought: str) -> ReActStep:
     cut = next((label.start for label in following if label.start >= action.end), len(text))
     if (invented := text.find("Observation:", action.end, cut)) >= 0:  # On the line of the arguments.
         cut = invented

@@ -36,14 +36,14 @@ from refold.inspection.session_view import list_sessions
 from refold.inspection.summaries import call_words
 from refold.remote.follow import POLL_S, Changes
 from refold.remote.protocol import (
-    Cancel,
-    Decide,
     Inbox,
+    InboxCancel,
     InboxCommand,
+    InboxDecide,
     InboxEntry,
     InboxOutcome,
+    InboxSend,
     Refused,
-    Send,
     done,
     key_in_session,
     session_command,
@@ -277,7 +277,7 @@ class _Round:
         if state.version == 0:
             return False
         for entry in await self._inbox.waiting(self._session):
-            if self._ahead and isinstance(entry.command, Cancel):
+            if self._ahead and isinstance(entry.command, InboxCancel):
                 state = await self._durable_state()
                 self._ahead = False
                 await self._perform_one(state, entry)
@@ -293,7 +293,7 @@ class _Round:
         version = state.version
         outcome: InboxOutcome
         try:
-            if state.configuration is None and isinstance(entry.command, Send):
+            if state.configuration is None and isinstance(entry.command, InboxSend):
                 raise CommandRejected(f"no agent has ever run in session {self._session!r}; begin with `refold run`")
             command, payloads = session_command(entry.command, key_in_session(state.keys, entry.key))
             planned = plan(SESSION_CORE, state, command, max(self._clock.now_us(), state.at))
@@ -375,7 +375,7 @@ async def awaited_decisions(
             ]
         for name in names:
             state, waiting = await session_state(store, name), await inbox.waiting(name)
-            decided = {entry.command.call for entry in waiting if isinstance(entry.command, Decide)}
+            decided = {entry.command.call for entry in waiting if isinstance(entry.command, InboxDecide)}
             found += _of_session(name, state, decided)
     return found
 

@@ -31,11 +31,11 @@ from refold.events.session.core import SESSION_KIND
 from refold.events.session.events import recorded_reason
 from refold.events.session.state import history
 from refold.inspection.log_reading import Streams, opened
-from refold.publishing.notifications import Recorded
+from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import read_recorded
 from refold.remote.client import AwaitedDecision, Given, awaited_decisions, give, session_state
 from refold.remote.follow import POLL_S, follow_run
-from refold.remote.protocol import Cancel, Decide, Done, InboxCommand, Refused, send_command
+from refold.remote.protocol import Done, InboxCancel, InboxCommand, InboxDecide, Refused, send_command
 from refold.sessions.access import Input, checked_flag, checked_name
 from refold.sessions.outcome import RunResult
 from refold.stores.sqlite import file as sqlite_file
@@ -240,7 +240,7 @@ class ConnectedSession:
         """
         named = RunId(checked_name(run, "run")) if run is not None else None
         why = recorded_reason(reason) if reason is not None else None
-        return (await self._give(Cancel(run=named, reason=why), key)).outcome is not None
+        return (await self._give(InboxCancel(run=named, reason=why), key)).outcome is not None
 
     async def decide(
         self,
@@ -271,7 +271,7 @@ class ConnectedSession:
         if isinstance(call, AwaitedDecision):
             whose = self._connection.session(call.session)
             return await whose.decide(call.call, allow=allow, reason=reason, always=always, key=key)
-        decision = Decide(
+        decision = InboxDecide(
             call=ToolCallId(checked_name(call, "call")),
             allow=checked_flag(allow, "allow"),
             reason=recorded_reason(reason),
@@ -302,7 +302,7 @@ class ConnectedSession:
             payloads = await store.read_payloads(hashes) if hashes else {}
         return [own_copy(message) for message in all_restored(messages, payloads)]
 
-    async def events(self, *, after_version: int = 0) -> AsyncGenerator[Recorded, None]:
+    async def events(self, *, after_version: int = 0) -> AsyncGenerator[RecordedSessionEvent, None]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now.
 
         Raises:
@@ -316,7 +316,7 @@ class ConnectedSession:
                     yield recorded
                 version = page[-1].version
 
-    async def follow(self, *, after_version: int | None = None) -> AsyncGenerator[Recorded, None]:
+    async def follow(self, *, after_version: int | None = None) -> AsyncGenerator[RecordedSessionEvent, None]:
         """Yield the session's events as they become durable, each once and in order, until the reader leaves.
 
         Pieces of answers are not logged, so that only the owner can follow those.
@@ -460,11 +460,11 @@ class SyncConnectedSession:
     approvals = blocking(ConnectedSession.approvals)
     history = blocking(ConnectedSession.history)
 
-    def events(self, *, after_version: int = 0) -> Iterator[Recorded]:
+    def events(self, *, after_version: int = 0) -> Iterator[RecordedSessionEvent]:
         """Yield the session's recorded events with a version greater than `after_version`, up to now."""
         return self._iterated(self.asynchronous.events(after_version=after_version))
 
-    def follow(self, *, after_version: int | None = None) -> Iterator[Recorded]:
+    def follow(self, *, after_version: int | None = None) -> Iterator[RecordedSessionEvent]:
         """Yield the session's events as they become durable, until the reader leaves; see `ConnectedSession.follow`."""
         return self._iterated(self.asynchronous.follow(after_version=after_version))
 

@@ -23,13 +23,13 @@ from refold.events.session.commands import SendInput
 from refold.events.session.core import SESSION_KIND
 from refold.remote.follow import Changes
 from refold.remote.protocol import (
-    Cancel,
     Inbox,
+    InboxCancel,
     InboxCommand,
     InboxEntry,
     InboxOutcome,
+    InboxSend,
     Refused,
-    Send,
     done,
     key_in_session,
     session_command,
@@ -160,13 +160,13 @@ class InboxReader:
         context = self._context
         stream = stream_name(SESSION_KIND, checked_identifier(session, "session id"))
         context.require_open()
-        if not isinstance(command, Send) and await context.store.head(stream) is None:
+        if not isinstance(command, InboxSend) and await context.store.head(stream) is None:
             return Refused(message=f"the log has no session {session!r}")
         ref = context.system.ref(stream)
         agent, key = await read_state(  # Vital, since its sender has the row's receipt.
             ref, lambda state: (state.agent, key_in_session(state.keys, key)), vital=True
         )
-        if agent is not None and agent not in context.agents and not isinstance(command, Cancel):
+        if agent is not None and agent not in context.agents and not isinstance(command, InboxCancel):
             return Refused(
                 message=f"session {session!r} is one of agent {agent!r}, and the runtime that owns the log runs agent "
                 f"{context.agents[0]!r}"

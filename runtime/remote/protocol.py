@@ -30,7 +30,7 @@ FORMER_PREFIX: Final = "inbox:"
 """What stands before a row's key in sessions of logs whose Refold kept keys of rows apart from those of callers."""
 
 
-class Send(msgspec.Struct, frozen=True, kw_only=True, tag="send", forbid_unknown_fields=True, omit_defaults=True):
+class InboxSend(msgspec.Struct, frozen=True, kw_only=True, tag="send", forbid_unknown_fields=True, omit_defaults=True):
     """Send an input; done when it is in the log, long before its run ends.
 
     It may begin a session, which takes a runtime: only that has an agent.
@@ -41,7 +41,7 @@ class Send(msgspec.Struct, frozen=True, kw_only=True, tag="send", forbid_unknown
     """Its blocks, where it is more than a text."""
 
 
-class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
+class InboxCancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unknown_fields=True):
     """End a run as cancelled; done also where there is nothing to cancel."""
 
     run: RunId | None = None
@@ -49,7 +49,7 @@ class Cancel(msgspec.Struct, frozen=True, kw_only=True, tag="cancel", forbid_unk
     reason: str | None = None
 
 
-class Decide(msgspec.Struct, frozen=True, kw_only=True, tag="decide", forbid_unknown_fields=True):
+class InboxDecide(msgspec.Struct, frozen=True, kw_only=True, tag="decide", forbid_unknown_fields=True):
     """Allow or deny a call that waits for approval."""
 
     call: ToolCallId
@@ -60,7 +60,7 @@ class Decide(msgspec.Struct, frozen=True, kw_only=True, tag="decide", forbid_unk
     """Allow every later call of the same action in the session too."""
 
 
-InboxCommand: TypeAlias = Send | Cancel | Decide
+InboxCommand: TypeAlias = InboxSend | InboxCancel | InboxDecide
 """What a row says. A field that this Refold does not know is refused, and never ignored."""
 
 
@@ -169,12 +169,12 @@ def session_command(
 ) -> tuple[SendInput | CancelRun | DecideApproval, dict[PayloadHash, bytes]]:
     """Return a row's command as its session takes it, with the payloads of what is large; or raise CommandRejected."""
     match command:
-        case Send():
+        case InboxSend():
             content, payloads = input_content(_input_of(command))
             return SendInput(content=content, key=key), payloads
-        case Cancel(run=run, reason=reason):
+        case InboxCancel(run=run, reason=reason):
             return CancelRun(run=run, reason=reason, key=key), {}
-        case Decide(call=call, allow=allow, reason=reason, always=always):
+        case InboxDecide(call=call, allow=allow, reason=reason, always=always):
             return DecideApproval(call=call, allowed=allow, reason=reason, always=always, key=key), {}
 
 
@@ -184,41 +184,41 @@ def key_in_session(keys: Container[str], key: str) -> str:
     return former if former in keys else key
 
 
-def send_command(content: Input) -> Send:
+def send_command(content: Input) -> InboxSend:
     """Return the command that sends an input; raises as `input_blocks`."""
     blocks = input_blocks(content)
     if len(blocks) == 1 and isinstance(blocks[0], TextBlock):
-        return Send(text=blocks[0].text)
-    return Send(content=tuple(blocks))
+        return InboxSend(text=blocks[0].text)
+    return InboxSend(content=tuple(blocks))
 
 
 async def done(store: EventStore, session: SessionId, command: InboxCommand, version: int, new: bool) -> Done:
     """Return the outcome of a command that became the event at `version`, or nothing at all where that is 0."""
     run: RunId | None = None
-    if version and isinstance(command, Send):
+    if version and isinstance(command, InboxSend):
         run = run_of_input(version)
-    elif version and isinstance(command, Cancel):
+    elif version and isinstance(command, InboxCancel):
         stored = await store.read_stream(stream_name(SESSION_KIND, session), after_version=version - 1, limit=1)
         events = SESSION_CODEC.decode_all(stored)
         run = next((event.run for event in events if isinstance(event, CancelRequested)), None)
     return Done(version=version, new=new, run=run)
 
 
-def _input_of(command: Send) -> Input:
+def _input_of(command: InboxSend) -> Input:
     return command.content or command.text
 
 
 def _cleaned(command: InboxCommand) -> InboxCommand:
     """Return a command that can be encoded: arguments of a process may hold bytes that are no Unicode."""
     match command:
-        case Send():
+        case InboxSend():
             return send_command(_input_of(command))
-        case Cancel(run=run, reason=reason):
-            return Cancel(
+        case InboxCancel(run=run, reason=reason):
+            return InboxCancel(
                 run=RunId(clean_text(run)) if run is not None else None,
                 reason=recorded_reason(reason) if reason is not None else None,
             )
-        case Decide(call=call):
+        case InboxDecide(call=call):
             return msgspec.structs.replace(
                 command, call=ToolCallId(clean_text(call)), reason=recorded_reason(command.reason)
             )

@@ -53,7 +53,7 @@ from refold.events.model.payloads import restored, stored_hashes, whole_block
 from refold.events.session import events as ev
 from refold.events.session.commands import RecordModelResponse, RecordToolResult, SendInput
 from refold.events.session.core import SESSION_CORE
-from refold.events.session.state import Call, SessionState, find_call
+from refold.events.session.state import SessionState, TurnCall, find_call
 from refold.memory.stream_object import StreamObject
 from refold.sessions.access import hooked_input
 from refold.sessions.structured_output import OutputCheck
@@ -373,7 +373,7 @@ def result_now(
     return again
 
 
-def _of_the_body(event: ev.ToolCallCompleted | ev.ToolCallFailed, call: Call, current: CurrentAgent) -> bool:
+def _of_the_body(event: ev.ToolCallCompleted | ev.ToolCallFailed, call: TurnCall, current: CurrentAgent) -> bool:
     """Tell whether a result is what a body, or middleware before it, made."""
     if isinstance(event, ev.ToolCallCompleted):
         return True
@@ -385,7 +385,7 @@ def _of_the_body(event: ev.ToolCallCompleted | ev.ToolCallFailed, call: Call, cu
 
 
 async def _command(
-    call: Call, context: ToolContext[object], current: CurrentAgent, recorded: object
+    call: TurnCall, context: ToolContext[object], current: CurrentAgent, recorded: object
 ) -> RecordToolResult:
     """Return what would be recorded of a call, as `refold.actors.agent.tool` makes it."""
     content: tuple[ResultContent, ...]

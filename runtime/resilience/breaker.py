@@ -49,7 +49,7 @@ from refold.events.kinds.breaker import (
     BreakerState,
     ConfigureBreaker,
     OpenCircuit,
-    Ticket,
+    Permit,
     asked,
 )
 from refold.memory.stream_object import StreamObject, outcome_of
@@ -270,7 +270,7 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
 
     # For the guard
 
-    def begin(self) -> Ticket | None:
+    def begin(self) -> Permit | None:
         """Let a call through, whose end is to be told to `settle`; `guard` does both. It may block, see the backend.
 
         Raises:
@@ -278,11 +278,11 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         """
         return self.backend.begin(self.name, self.settings, self.now_us())
 
-    def settle(self, ticket: Ticket | None, error: BaseException | None) -> None:
+    def settle(self, permit: Permit | None, error: BaseException | None) -> None:
         """Take note of how a call ended: with `error`, or well."""
-        if ticket is not None:
+        if permit is not None:
             end, text = self._end_of(error)
-            self.backend.settle(self.name, self.settings, ticket, end, text, self.now_us())
+            self.backend.settle(self.name, self.settings, permit, end, text, self.now_us())
 
     def _end_of(self, error: BaseException | None) -> tuple[CallEnd, str]:
         if error is None:
@@ -307,10 +307,10 @@ class Guard:
 
     def __init__(self, breaker: CircuitBreaker) -> None:
         self._breaker = breaker
-        self._ticket: Ticket | None = None
+        self._permit: Permit | None = None
 
     def __enter__(self) -> Self:
-        self._ticket = self._breaker.begin()
+        self._permit = self._breaker.begin()
         return self
 
     def __exit__(
@@ -334,11 +334,11 @@ class Guard:
             CircuitOpen: the call may not be made.
         """
         if not self._breaker.backend.blocking:
-            self._ticket = self._breaker.begin()
+            self._permit = self._breaker.begin()
             return
         beginning = asyncio.ensure_future(asyncio.to_thread(self._breaker.begin))
         try:
-            self._ticket = await asyncio.shield(beginning)
+            self._permit = await asyncio.shield(beginning)
         except asyncio.CancelledError:
             beginning.add_done_callback(self._give_back)
             raise
@@ -352,21 +352,21 @@ class Guard:
 
     def settle(self, error: BaseException | None) -> None:
         """Say how the call ended, before its end; what is said later of the same call changes nothing."""
-        ticket, self._ticket = self._ticket, None
-        self._breaker.settle(ticket, error)
+        permit, self._permit = self._permit, None
+        self._breaker.settle(permit, error)
 
     def lose(self, error: BaseException) -> None:
         """Settle the call with `error` without waiting, with any backend."""
         if self._breaker.backend.blocking:
-            ticket, self._ticket = self._ticket, None
-            in_thread(lambda: self._breaker.settle(ticket, error), self._breaker.stream)
+            permit, self._permit = self._permit, None
+            in_thread(lambda: self._breaker.settle(permit, error), self._breaker.stream)
         else:
             self.settle(error)
 
-    def _give_back(self, beginning: "asyncio.Future[Ticket | None]") -> None:
+    def _give_back(self, beginning: "asyncio.Future[Permit | None]") -> None:
         """Release what was let through for a caller who is gone."""
         if not beginning.cancelled() and beginning.exception() is None:
-            self._ticket = beginning.result()
+            self._permit = beginning.result()
             self.lose(asyncio.CancelledError())
 
 

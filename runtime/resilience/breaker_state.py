@@ -20,8 +20,8 @@ from refold.events.kinds.breaker import (
     BreakerState,
     CloseCircuit,
     OpenCircuit,
+    Permit,
     ReleaseProbe,
-    Ticket,
     asked,
     failed,
     is_current,
@@ -63,7 +63,7 @@ class BreakerBackend(Protocol):
     blocking: bool
     """Whether it waits for another process, so that it must not be used on an event loop's own thread."""
 
-    def begin(self, name: str, settings: BreakerSettings, now_us: int) -> Ticket | None:
+    def begin(self, name: str, settings: BreakerSettings, now_us: int) -> Permit | None:
         """Let a call through; None = it is let through, and nothing is to be told of its end.
 
         Raises:
@@ -72,7 +72,7 @@ class BreakerBackend(Protocol):
         ...
 
     def settle(
-        self, name: str, settings: BreakerSettings, ticket: Ticket, end: CallEnd, error: str, now_us: int
+        self, name: str, settings: BreakerSettings, permit: Permit, end: CallEnd, error: str, now_us: int
     ) -> None:
         """Take note of how a call ended."""
         ...
@@ -115,25 +115,25 @@ class BreakerMemory:
         self._record = record
         self._lock = threading.Lock()
 
-    def begin(self, name: str, settings: BreakerSettings, now_us: int) -> Ticket:
+    def begin(self, name: str, settings: BreakerSettings, now_us: int) -> Permit:
         with self._lock:
             self._decide(asked(self.state, name, now_us), now_us)
-            return Ticket(self.state.generation, self.state.probe)
+            return Permit(self.state.generation, self.state.probe)
 
     def settle(
-        self, name: str, settings: BreakerSettings, ticket: Ticket, end: CallEnd, error: str, now_us: int
+        self, name: str, settings: BreakerSettings, permit: Permit, end: CallEnd, error: str, now_us: int
     ) -> None:
         with self._lock:
-            if not is_current(self.state, ticket):
+            if not is_current(self.state, permit):
                 return
             if end == "neither":
-                self._decide(released(self.state, ticket), now_us)
+                self._decide(released(self.state, permit), now_us)
             elif end == "succeeded":
                 self.failures = 0
-                self._decide(succeeded(self.state, ticket, now_us), now_us)
+                self._decide(succeeded(self.state, permit, now_us), now_us)
             else:
-                self.failures = (self.state.failures if ticket.probe else self.failures) + 1
-                self._decide(failed(self.state, ticket, self.failures, error, now_us), now_us)
+                self.failures = (self.state.failures if permit.probe else self.failures) + 1
+                self._decide(failed(self.state, permit, self.failures, error, now_us), now_us)
 
     def known(self, name: str, settings: BreakerSettings) -> KnownState:
         with self._lock:

@@ -18,7 +18,7 @@ from typing import Any, cast
 from refold.actors.kernel.clock import Clock
 from refold.events.core.errors import CircuitOpen, ConfigError, PersistenceError
 from refold.events.core.event import SECOND_US
-from refold.events.kinds.breaker import BreakerPhase, BreakerState, Ticket
+from refold.events.kinds.breaker import BreakerPhase, BreakerState, Permit
 from refold.resilience.breaker_state import BreakerSettings, CallEnd, KnownState
 
 try:
@@ -68,7 +68,7 @@ redis.call('HSET', key, 'phase', 'half_open', 'probe', probe + 1, 'probe_since',
 return told(generation, probe + 1, 0)
 """
 )
-"""Gives a ticket's generation and probe, in how many microseconds a call may be let through (0 = this one is), and
+"""Gives a permit's generation and probe, in how many microseconds a call may be let through (0 = this one is), and
 what is known then."""
 
 SETTLE = (
@@ -148,7 +148,7 @@ class RedisBreakerState:
         """Close its connections; it makes new ones when it is used again."""
         self._client.close()
 
-    def begin(self, name: str, settings: BreakerSettings, now_us: int) -> Ticket | None:
+    def begin(self, name: str, settings: BreakerSettings, now_us: int) -> Permit | None:
         """Let a call through, also where the server cannot be reached.
 
         Raises:
@@ -163,13 +163,13 @@ class RedisBreakerState:
         self._tell(name, settings, known)
         if left > 0:
             raise CircuitOpen(name, retry_after_s=left / SECOND_US)
-        return Ticket(generation, probe)
+        return Permit(generation, probe)
 
     def settle(
-        self, name: str, settings: BreakerSettings, ticket: Ticket, end: CallEnd, error: str, now_us: int
+        self, name: str, settings: BreakerSettings, permit: Permit, end: CallEnd, error: str, now_us: int
     ) -> None:
         """Take note of how a call ended, if the server can be reached."""
-        arguments = [self._now(), settings.threshold, ticket.generation, ticket.probe, end, error]
+        arguments = [self._now(), settings.threshold, permit.generation, permit.probe, end, error]
         try:
             _, _, _, *known = self._settle(keys=[self._prefix + name], args=arguments)
         except redis.RedisError as problem:

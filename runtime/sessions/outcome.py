@@ -9,7 +9,7 @@ from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import RunId
 from refold.events.model.messages import StopReason, Usage
 from refold.events.session.events import ModelInterrupted, ModelResponded, ToolCallCompleted, ToolCallFailed
-from refold.publishing.notifications import Recorded
+from refold.publishing.notifications import RecordedSessionEvent
 from refold.sessions.structured_output import parsed_output
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class TurnResult(msgspec.Struct, frozen=True, kw_only=True):
     """What one turn came to."""
 
     run: RunId
-    events: tuple[Recorded, ...]
+    events: tuple[RecordedSessionEvent, ...]
     """What happened in it, oldest first."""
     result: RunResult | None
     """How the run ended, if it has; None = its next turn waits for `Session.next_turn`."""

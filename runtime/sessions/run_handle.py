@@ -33,7 +33,7 @@ from refold.events.session.events import (
 )
 from refold.events.session.state import FinishedRun, SessionState, awaits_step, run_of_input
 from refold.publishing.event_bus import EndedRun, Follower, PausedRun, cancelled_in_queue
-from refold.publishing.notifications import Recorded
+from refold.publishing.notifications import RecordedSessionEvent
 from refold.sessions.access import Input, SessionAccess, checked_key, checked_time, input_content
 from refold.sessions.outcome import Cancelled, Completed, Failed, Outcome, RunError, RunResult
 from refold.stores.event_store import EventStore
@@ -257,7 +257,7 @@ class RunEvents:
         self._open = False
         self._started_at = 0
 
-    def include(self, recorded: Recorded) -> bool:
+    def include(self, recorded: RecordedSessionEvent) -> bool:
         """Take the next event of the session, and return whether it is about the run."""
         event = recorded.event
         run = _named_run(recorded)
@@ -274,7 +274,7 @@ class RunEvents:
         return run is None and self._open
 
 
-def _named_run(recorded: Recorded) -> RunId | None:
+def _named_run(recorded: RecordedSessionEvent) -> RunId | None:
     match recorded.event:
         case InputQueued(joins=joins, scheduled=scheduled):
             return joins or run_of_input(scheduled or recorded.version)
@@ -288,10 +288,10 @@ def _named_run(recorded: Recorded) -> RunId | None:
 class RunWatcher:
     """Calls a handler with the events of one run, and keeps its error."""
 
-    def __init__(self, handler: Callable[[Recorded], object]) -> None:
+    def __init__(self, handler: Callable[[RecordedSessionEvent], object]) -> None:
         self.failure: BaseException | None = None
         self._handler = handler
-        self._early: list[Recorded] | None = []
+        self._early: list[RecordedSessionEvent] | None = []
         self._events: RunEvents | None = None
         self._on_failure: Callable[[], None] | None = None
 
@@ -303,7 +303,7 @@ class RunWatcher:
         for event in early:
             self.see(event)
 
-    def see(self, recorded: Recorded) -> None:
+    def see(self, recorded: RecordedSessionEvent) -> None:
         if self._early is not None:
             self._early.append(recorded)
             return

@@ -35,7 +35,7 @@ from refold.events.session.state import SessionState, history
 from refold.events.views.statistics import SessionStatistics
 from refold.events.views.steps import Step
 from refold.metrics.reading import read_steps, read_stream_statistics
-from refold.publishing.notifications import Recorded
+from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
 from refold.sessions.access import (
     Input,
@@ -71,7 +71,7 @@ class Session:
         *,
         cancel: CancellationToken | None = None,
         key: str | None = None,
-        on_event: Callable[[Recorded], object] | None = None,
+        on_event: Callable[[RecordedSessionEvent], object] | None = None,
         at: datetime | None = None,
         now: bool = False,
     ) -> RunResult:
@@ -162,7 +162,7 @@ class Session:
         access = self._access
         if content is None and key is not None:
             raise ConfigError("a key of step is that of its input; give an input too, or no key")
-        seen: list[Recorded] = []
+        seen: list[RecordedSessionEvent] = []
         watcher = RunWatcher(seen.append)
 
         def watch(run: RunId, performed: Performed) -> None:

@@ -16,7 +16,7 @@ from refold.events.core.codec import RecordedEvent
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import RunId
 from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, RunStarted
-from refold.publishing.notifications import Missed, Progressed, Published, Recorded, Streamed
+from refold.publishing.notifications import Missed, Progressed, Published, RecordedSessionEvent, Streamed
 from refold.publishing.subscription import Subscription
 from refold.sessions.access import Input, SessionAccess
 from refold.sessions.outcome import RunResult
@@ -171,7 +171,7 @@ class RunStream:
             case RecordedEvent():
                 return self._shows_event(run, item)
 
-    def _shows_event(self, run: RunId, recorded: Recorded) -> bool:
+    def _shows_event(self, run: RunId, recorded: RecordedSessionEvent) -> bool:
         self._seen = recorded.version
         if self._events is None:
             self._events = RunEvents(run)

@@ -18,7 +18,7 @@ from refold.events.model.payloads import all_restored, stored_hashes
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.events import RunCancelled, RunCompleted, RunFailed, ToolCallCompleted, ToolCallFailed
 from refold.events.session.state import history
-from refold.publishing.notifications import Recorded
+from refold.publishing.notifications import RecordedSessionEvent
 from refold.sessions.checkpoint import checkpoint_bytes, encode_message, facts_of
 from refold.stores.event_store import EventStore
 from refold.stores.values.backend import PersistenceBackend
@@ -64,11 +64,13 @@ class StepSnapshots:
         self.missed = 0
         """Snapshots that were left out, since too many were waiting."""
         self._sessions: OrderedDict[StreamName, FollowedSession] = OrderedDict()
-        self._waiting: asyncio.Queue[Recorded | None] = asyncio.Queue()
+        self._waiting: asyncio.Queue[RecordedSessionEvent | None] = asyncio.Queue()
         self._unsubscribe: Callable[[], None] = lambda: None
         self._task: asyncio.Task[None] | None = None
 
-    def begin(self, store: EventStore, subscribe: Callable[[Callable[[Recorded], object]], Callable[[], None]]) -> None:
+    def begin(
+        self, store: EventStore, subscribe: Callable[[Callable[[RecordedSessionEvent], object]], Callable[[], None]]
+    ) -> None:
         self._unsubscribe = subscribe(self._see)
         self._task = asyncio.get_running_loop().create_task(self._work(store), name="write step snapshots")
 
@@ -96,10 +98,10 @@ class StepSnapshots:
         if left:
             log.warning("%d snapshots of turns are not written: %s takes too long", left, self.backend.name)
 
-    def _left(self) -> list[Recorded | None]:
+    def _left(self) -> list[RecordedSessionEvent | None]:
         return [self._waiting.get_nowait() for _ in range(self._waiting.qsize())]
 
-    def _see(self, recorded: Recorded) -> None:
+    def _see(self, recorded: RecordedSessionEvent) -> None:
         if not isinstance(recorded.event, _MAY_END_A_TURN):
             return
         if self._waiting.qsize() >= WAITING_MAX:
@@ -125,7 +127,7 @@ class StepSnapshots:
                     exc_info=error,
                 )
 
-    async def _write(self, store: EventStore, recorded: Recorded) -> None:
+    async def _write(self, store: EventStore, recorded: RecordedSessionEvent) -> None:
         # In doubt, nothing is kept of a session that was half followed.
         followed = self._sessions.pop(recorded.stream, None) or FollowedSession(recorded.stream)
         if followed.state.version >= recorded.version:  # It stands in the batch of one that was seen before.
@@ -154,7 +156,7 @@ class FollowedSession:
         self._last: Message | None = None
         """The last of them."""
 
-    async def fold(self, store: EventStore, recorded: Recorded) -> None:
+    async def fold(self, store: EventStore, recorded: RecordedSessionEvent) -> None:
         over = False
         while not over:
             page = await store.read_stream(self._stream, after_version=self.state.version, limit=EVENTS_PAGE)

@@ -16,7 +16,7 @@ from refold.actors.kernel.errors import ActorStopped
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.ids import RunId, SessionId
 from refold.events.session.events import SessionEvent
-from refold.publishing.notifications import Published, Recorded
+from refold.publishing.notifications import Published, RecordedSessionEvent
 from refold.publishing.subscription import CAPACITY, Subscription
 from refold.sessions.access import Input
 from refold.sessions.outcome import RunResult
@@ -24,7 +24,7 @@ from refold.sessions.session import EVENTS_PAGE, Session
 from refold.sessions.stream import RunStream
 from refold.sync.loop_thread import AlreadyClosed, LoopThread, blocking, next_or_none, run_on_loop
 
-ReadInThread: TypeAlias = Callable[[SessionId, int, int], Coroutine[Any, Any, list[Recorded]]]
+ReadInThread: TypeAlias = Callable[[SessionId, int, int], Coroutine[Any, Any, list[RecordedSessionEvent]]]
 """Given a session, a version and a limit, returns the next events after that version; awaited on the loop."""
 
 

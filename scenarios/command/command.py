@@ -44,14 +44,14 @@ SEEDS_PER_JOB = 25
 """For fewer seeds than this no further process is begun."""
 
 
-class StoreName(StrEnum):
+class StoreChoice(StrEnum):
     """Where a log is."""
 
     MEMORY = "memory"
     SQLITE = "sqlite"
 
 
-class WireName(StrEnum):
+class WireChoice(StrEnum):
     """How the model is reached."""
 
     NONE = "none"
@@ -132,9 +132,9 @@ SaveOption = Annotated[
         parser=_given_path,
     ),
 ]
-WireOption = Annotated[WireName, typer.Option(help="The provider's protocol, over a simulated network.")]
+WireOption = Annotated[WireChoice, typer.Option(help="The provider's protocol, over a simulated network.")]
 StoreOption = Annotated[
-    StoreName, typer.Option(help="Where the log is: in a real SQLite file, the disk fails and loses power too.")
+    StoreChoice, typer.Option(help="Where the log is: in a real SQLite file, the disk fails and loses power too.")
 ]
 OwnToolsOption = Annotated[
     bool, typer.Option("--own-tools", help="Run the bodies of the agent's own tools, with arguments by chance.")
@@ -157,8 +157,8 @@ def simulate(
     sessions: SessionsOption = 3,
     acts: ActsOption = 8,
     faults: FaultsOption = 6,
-    store: StoreOption = StoreName.MEMORY,
-    wire: WireOption = WireName.NONE,
+    store: StoreOption = StoreChoice.MEMORY,
+    wire: WireOption = WireChoice.NONE,
     own_tools: OwnToolsOption = False,
     save: SaveOption = None,
     as_json: JsonOption = False,

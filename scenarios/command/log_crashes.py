@@ -26,7 +26,7 @@ from refold.events.session.core import SESSION_KIND
 from refold.scenarios import faults
 from refold.scenarios.command.log_prefixes import Prefix, RecordedLog
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.monitors.monitor import PROMISES, Broken, Situation, Verdict, situations_of, verdict_on
+from refold.scenarios.monitors.monitor import PROMISES, Broken, RuleVerdict, Situation, situations_of, verdict_on
 from refold.scenarios.plan.scenario import Say, Scenario
 from refold.scenarios.simulator import Simulator
 from refold.scenarios.sweep import quietly
@@ -187,7 +187,7 @@ class CrashSummary:
         if trial.broken:
             self.first_broken = self.first_broken or trial
 
-    def verdicts(self) -> dict[str, Verdict]:
+    def verdicts(self) -> dict[str, RuleVerdict]:
         return {rule: verdict_on(rule, broken=self.broken, exercised=self.exercised) for rule in PROMISES}
 
 

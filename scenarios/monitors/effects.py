@@ -18,7 +18,7 @@ from refold.events.core.ids import kind_and_identifier, stream_name
 from refold.events.model.messages import ModelResponse
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_KIND
-from refold.publishing.notifications import Recorded
+from refold.publishing.notifications import RecordedSessionEvent
 from refold.scenarios.monitors.reader import SessionReader
 from refold.scenarios.monitors.results import AT_ONCE_S, ResultsMonitor
 from refold.scenarios.plan.world import Body, World
@@ -95,7 +95,7 @@ class EffectsMonitor:
         if body.concurrency is not None and within > body.concurrency:
             self._wrong("EFFECTS", body.session, f"{within} bodies of {body.tool.name} run at once")
 
-    def published(self, life: int, recorded: Recorded) -> None:
+    def published(self, life: int, recorded: RecordedSessionEvent) -> None:
         kind, session = kind_and_identifier(recorded.stream)
         if kind != SESSION_KIND:
             return

@@ -330,7 +330,7 @@ def version_of_call(call: str) -> int:
     return int(call.split("_")[1])
 
 
-Verdict: TypeAlias = Literal["hold", "violated", "not exercised"]
+RuleVerdict: TypeAlias = Literal["hold", "violated", "not exercised"]
 
 PROMISES: dict[str, str] = {
     "INV0": "every prefix of a session's log shows a history that providers accept",
@@ -357,7 +357,7 @@ PROMISES: dict[str, str] = {
 """Each promise and what it says, in the order in which they are shown."""
 
 
-def verdict_on(rule: str, *, broken: Collection[str], exercised: Collection[str]) -> Verdict:
+def verdict_on(rule: str, *, broken: Collection[str], exercised: Collection[str]) -> RuleVerdict:
     """Return what is to be said about a promise."""
     if rule in broken:
         return "violated"

@@ -29,7 +29,7 @@ Sent: TypeAlias = tuple[float, bytes | Cut]
 """What a host sends, and how many seconds after what it sent before."""
 
 
-class Host(Protocol):
+class Responder(Protocol):
     """Answers requests."""
 
     def respond(self, target: str, body: bytes) -> Sequence[Sent]: ...
@@ -40,12 +40,12 @@ class SimulatedNetwork:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.connections: dict[Connection, None] = {}
+        self.connections: dict[SimulatedConnection, None] = {}
         """Those that the process has open, oldest first."""
         self._splits: list[tuple[float, float]] = []
         self._no_certificates = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
-    def transport_to(self, host: Host) -> httpx.AsyncBaseTransport:
+    def transport_to(self, host: Responder) -> httpx.AsyncBaseTransport:
         """Return what takes requests to a host, under any address."""
         transport = httpx.AsyncHTTPTransport(verify=self._no_certificates, trust_env=False)
         # httpx makes the same pool, but takes no backend. A connection without a call would expire by the real clock.
@@ -75,7 +75,7 @@ class SimulatedNetwork:
 class _Backend(httpcore.AsyncNetworkBackend):
     """Connects to one host."""
 
-    def __init__(self, network: SimulatedNetwork, host: Host) -> None:
+    def __init__(self, network: SimulatedNetwork, host: Responder) -> None:
         self._network = network
         self._host = host
 
@@ -99,7 +99,7 @@ class _Backend(httpcore.AsyncNetworkBackend):
             raise httpcore.ConnectTimeout
         if any(isinstance(fault, faults.HostRefuses) for fault in due):
             raise httpcore.ConnectError from ConnectionRefusedError(errno.ECONNREFUSED, "refused")
-        return Connection(network, self._host)
+        return SimulatedConnection(network, self._host)
 
     async def connect_unix_socket(
         self,
@@ -126,10 +126,10 @@ async def _set_by(event: asyncio.Event, due_s: float) -> None:
             timer.cancel()
 
 
-class Connection(httpcore.AsyncNetworkStream):
+class SimulatedConnection(httpcore.AsyncNetworkStream):
     """The process's end of a connection."""
 
-    def __init__(self, network: SimulatedNetwork, host: Host) -> None:
+    def __init__(self, network: SimulatedNetwork, host: Responder) -> None:
         self._network = network
         self._host = host
         self._received = h11.Connection(h11.SERVER)

@@ -26,7 +26,7 @@ from refold.events.core.errors import ConfigError, LogFormatError, PersistenceEr
 from refold.scenarios import faults
 from refold.scenarios.monitors.monitor import Monitor
 from refold.scenarios.plan.world import World
-from refold.scenarios.world.disk_model import Damage, DiskModel, FolderSynced, Renamed, SyncFailed, WrittenAgain
+from refold.scenarios.world.disk_model import DiskDamage, DiskModel, FolderSynced, Renamed, SyncFailed, WrittenAgain
 from refold.scenarios.world.loop import SimulatedLoop
 from refold.scenarios.world.sqlite_shim import (
     CANTOPEN,
@@ -138,7 +138,7 @@ CODES: Final[dict[str, dict[OperationKind, int]]] = {
 """What SQLite says of each operation when the system fails it with an error."""
 
 
-DAMAGES: Final[dict[faults.Damage, tuple[Damage, ...]]] = {
+DAMAGES: Final[dict[faults.Damage, tuple[DiskDamage, ...]]] = {
     "dropped": ("none",),
     "kept": ("all",),
     "subset": ("subset",),

@@ -21,11 +21,11 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 from refold.scenarios.world.sqlite_shim import OPEN_CREATE, OPEN_MAIN_JOURNAL, OPEN_WAL, FileOperation
 
-Damage: TypeAlias = Literal["none", "all", "subset", "prefix", "torn_head", "torn_tail", "garbage", "zeros"]
+DiskDamage: TypeAlias = Literal["none", "all", "subset", "prefix", "torn_head", "torn_tail", "garbage", "zeros"]
 """What becomes of what was not synced: lost, kept, some of it in any combination, the first part, or some of it with
 one write of which only the beginning or the end is there, or whose end is garbage or zeros."""
 
-DAMAGES: Final[tuple[Damage, ...]] = get_args(Damage)
+DAMAGES: Final[tuple[DiskDamage, ...]] = get_args(DiskDamage)
 
 SECTOR_BYTES: Final = 512
 
@@ -240,7 +240,7 @@ class DiskModel:
         self._handles.clear()
         self._folder_is_synced_by.clear()
 
-    def image(self, damage: Damage, chance: random.Random) -> DiskImage:
+    def image(self, damage: DiskDamage, chance: random.Random) -> DiskImage:
         """Return the files after a power cut at this moment.
 
         Args:
@@ -281,7 +281,7 @@ class DiskModel:
         self._certain_names = dict(self._names)
         self._name_changes = []
 
-    def _names_after(self, damage: Damage, chance: random.Random) -> dict[str, _Content]:
+    def _names_after(self, damage: DiskDamage, chance: random.Random) -> dict[str, _Content]:
         if not self._name_changes or damage == "none":
             return self._certain_names
         if damage == "all":
@@ -298,11 +298,13 @@ class DiskModel:
         return names
 
 
-def _left_of(content: _Content, damage: Damage, chance: random.Random) -> tuple[list[_WriteOrSize], tuple[object, ...]]:
+def _left_of(
+    content: _Content, damage: DiskDamage, chance: random.Random
+) -> tuple[list[_WriteOrSize], tuple[object, ...]]:
     """Return what is left of writes that were not synced, and what the file is made of with them."""
     pending = content.pending
     count = len(pending)
-    torn: tuple[int, int, Damage] | tuple[()] = ()
+    torn: tuple[int, int, DiskDamage] | tuple[()] = ()
     writes = list(pending)
     match damage:
         case "none":
@@ -329,7 +331,7 @@ def _left_of(content: _Content, damage: Damage, chance: random.Random) -> tuple[
     return result, content.part(chosen, torn, chance.random() if damage == "garbage" else 0)
 
 
-def _torn(writes: list[_WriteOrSize], index: int, damage: Damage, chance: random.Random) -> int:
+def _torn(writes: list[_WriteOrSize], index: int, damage: DiskDamage, chance: random.Random) -> int:
     """Damage one of the writes, mostly at the border of a sector, and return after how many of its bytes."""
     offset, data = writes[index]
     assert data is not None

@@ -119,7 +119,7 @@ def no_network(split: faults.NetworkSplit) -> None:
 
 
 @dataclass(kw_only=True)
-class Progress:
+class ScenarioProgress:
     """How far a scenario has been played: what one life of the process hands on to the next."""
 
     scenario: Scenario
@@ -151,7 +151,7 @@ class Progress:
 class Life:
     """One life of the process, and those outside who speak to it."""
 
-    def __init__(self, progress: Progress, *, beside: bool = False) -> None:
+    def __init__(self, progress: ScenarioProgress, *, beside: bool = False) -> None:
         self._progress = progress
         self._world = progress.world
         self._number = progress.world.life

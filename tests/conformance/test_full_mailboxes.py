@@ -16,7 +16,7 @@ from refold.events.core.ids import ToolCallId
 from refold.events.kinds.tool import TOOL_CODEC, ToolDefined
 from refold.events.session.events import ToolApprovalRequested
 from refold.remote.owner import InboxReader
-from refold.remote.protocol import Decide, Done, Inbox
+from refold.remote.protocol import Done, Inbox, InboxDecide
 from refold.stores import InMemoryStore
 from tests.conformance.failing_store import FailingStore, Hold
 from tests.conformance.sessions import HeldAnswer, Seen, assert_sound, runtime_of
@@ -133,7 +133,7 @@ async def test_a_command_that_another_process_left_durably_is_not_lost_to_a_full
     store = FailingStore(InMemoryStore())
     async with flooded(store, ASKING, say("paid"), *NEVER) as flood:
         inbox, reader = Inbox(beside, SystemClock()), InboxReader(flood.runtime.context, beside)
-        entry = await inbox.put("alice", Decide(call=await only_call(flood.session), allow=True), "key")
+        entry = await inbox.put("alice", InboxDecide(call=await only_call(flood.session), allow=True), "key")
         asking = Hold()
         store.fail_reads(asking, of="session/alice", times=1)  # The log is asked first, and then the session.
         performing = asyncio.ensure_future(reader.perform_waiting())

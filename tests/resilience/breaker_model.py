@@ -12,7 +12,7 @@ from hypothesis.strategies import integers, sampled_from
 from refold import CircuitOpen
 from refold.actors import ManualClock
 from refold.events.core.pure_core import Plan, plan
-from refold.events.kinds.breaker import BREAKER_CORE, BreakerCommand, Ticket
+from refold.events.kinds.breaker import BREAKER_CORE, BreakerCommand, Permit
 from refold.resilience import BreakerBackend
 from refold.resilience.breaker_state import BreakerMemory, BreakerSettings, CallEnd
 
@@ -74,7 +74,7 @@ class Compared:
         self.clock = clock
         self.name = name
         self.model = Model()
-        self.calls: list[tuple[Ticket, tuple[int, int]]] = []
+        self.calls: list[tuple[Permit, tuple[int, int]]] = []
 
     def begin(self) -> None:
         expected = self.model.begin()
@@ -86,17 +86,17 @@ class Compared:
             assert left_s is not None
             assert 0 < left_s <= 10
         else:
-            ticket = self.backend.begin(self.name, SETTINGS, self.clock.now_us())
-            assert ticket is not None
-            assert expected == (ticket.generation, ticket.probe)
-            self.calls.append((ticket, expected))
+            permit = self.backend.begin(self.name, SETTINGS, self.clock.now_us())
+            assert permit is not None
+            assert expected == (permit.generation, permit.probe)
+            self.calls.append((permit, expected))
         self.agree()
 
     def end(self, place: int, end: CallEnd) -> None:
         """End a call, which stays there: it may be said to have ended twice."""
         if self.calls:
-            ticket, call = self.calls[place % len(self.calls)]
-            self.backend.settle(self.name, SETTINGS, ticket, end, "no", self.clock.now_us())
+            permit, call = self.calls[place % len(self.calls)]
+            self.backend.settle(self.name, SETTINGS, permit, end, "no", self.clock.now_us())
             self.model.end(call, end)
         self.agree()
 

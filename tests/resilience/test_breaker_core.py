@@ -16,8 +16,8 @@ from refold.events.kinds.breaker import (
     CloseCircuit,
     ConfigureBreaker,
     OpenCircuit,
+    Permit,
     ReleaseProbe,
-    Ticket,
     asked,
     failed,
 )
@@ -95,6 +95,6 @@ def test_a_clock_that_was_set_back_keeps_no_circuit_open_for_a_day() -> None:
 
 def test_the_threshold_is_that_of_failures_in_a_row() -> None:
     state = SETTINGS.begin()
-    assert failed(state, Ticket(0), 1, "no", 7) is None
-    assert failed(state, Ticket(0), 2, "no", 7) == OpenCircuit(generation=1, failures=2, error="no", decided_at=7)
-    assert failed(state, Ticket(1), 2, "no", 7) is None
+    assert failed(state, Permit(0), 1, "no", 7) is None
+    assert failed(state, Permit(0), 2, "no", 7) == OpenCircuit(generation=1, failures=2, error="no", decided_at=7)
+    assert failed(state, Permit(1), 2, "no", 7) is None

@@ -108,15 +108,15 @@ def test_in_any_life_the_log_ends_with_what_was_seen_last(steps: list[tuple[str,
         recorded.extend(planned.events)
 
     learned = ObservedTransitions(own.begin(), record)
-    now, waiting, tickets = 1_000 * SECOND_US, list[tuple[int, BreakerState, int]](), list[Any]()
+    now, waiting, permits = 1_000 * SECOND_US, list[tuple[int, BreakerState, int]](), list[Any]()
     lateness = iter(late)
     for what, wait_s, seen in steps:
         now += wait_s * SECOND_US + 1
         if what == "begin":
             with suppress(CircuitOpen):
-                tickets.append(shared.begin("b", own, now))
-        elif tickets:
-            shared.settle("b", own, tickets.pop(), what, "it failed", now)  # type: ignore[arg-type]
+                permits.append(shared.begin("b", own, now))
+        elif permits:
+            shared.settle("b", own, permits.pop(), what, "it failed", now)  # type: ignore[arg-type]
         if seen:
             waiting.append((next(lateness, 0), shared.known("b", own).state, now))
         for delay, state, at in [item for item in waiting if item[0] <= 0]:

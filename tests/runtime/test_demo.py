@@ -17,7 +17,7 @@ from refold.demo.agent import LOGS, Announcement, BodyRuns, Desk, EventRecorded,
 from refold.demo.story import (
     STARTED,
     Files,
-    Life,
+    ProcessLife,
     ProcessWentWrong,
     claims_of,
     files_beside,
@@ -194,5 +194,5 @@ def test_the_tools_refuse_other_files_and_bad_patterns_and_write_one_report(tmp_
     assert (tmp_path / "report.md").read_text() == "second"
 
 
-def _life(exit_code: int, killed_in: BodyRuns | None, *said: Announcement) -> Life:
-    return Life(pid=1, exit_code=exit_code, killed_in=killed_in, said=said, batches=(), version=0, in_flight=())
+def _life(exit_code: int, killed_in: BodyRuns | None, *said: Announcement) -> ProcessLife:
+    return ProcessLife(pid=1, exit_code=exit_code, killed_in=killed_in, said=said, batches=(), version=0, in_flight=())

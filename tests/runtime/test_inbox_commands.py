@@ -20,7 +20,7 @@ from refold.commands.cli import app
 from refold.events.session.core import SESSION_CODEC
 from refold.events.session.events import InputQueued, SessionEvent, ToolApprovalDecided, ToolApprovalRequested
 from refold.inspection.check import check_log
-from refold.remote.protocol import Inbox, Send
+from refold.remote.protocol import Inbox, InboxSend
 from refold.stores import SQLiteStore
 from tests.conformance.processes import QUIET, refold_line, started
 from tests.conformance.sessions import Seen
@@ -298,7 +298,7 @@ def test_commands_behind_one_that_waits_for_a_runtime_wait_too(log: Path) -> Non
     assert not any(isinstance(event, ToolApprovalDecided) for event in events_of(log))
     assert "waits in the inbox" in refold("send", log, "s", "and then?", "--wait").stdout
     waiting = asyncio.run(Inbox(log, SystemClock()).waiting("s"))
-    assert [entry.command for entry in waiting][1:] == [Send(text="and then?")] * 2
+    assert [entry.command for entry in waiting][1:] == [InboxSend(text="and then?")] * 2
 
 
 def test_a_command_that_is_interrupted_stays_in_the_inbox(log: Path) -> None:

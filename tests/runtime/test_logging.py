@@ -21,7 +21,7 @@ from refold import (
 )
 from refold.events.model.messages import ModelRequest
 from refold.providers import AnthropicProvider
-from refold.providers.scripted import Answer
+from refold.providers.scripted import ScriptedAnswer
 from tests.providers.anthropic_messages import message
 from tests.providers.loopback import Loopback, json_answer
 
@@ -74,7 +74,7 @@ async def test_a_key_is_in_no_record_of_any_logger_at_any_level(
     assert KEY.encode() not in log.read_bytes()
 
 
-def model(request: ModelRequest) -> Answer:
+def model(request: ModelRequest) -> ScriptedAnswer:
     """Call both tools after an input, and answer after their results."""
     return [use("look", {}), use("pay", {})] if request.messages[-1].text == "Go" else say("Done.")
 

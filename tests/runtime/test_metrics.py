@@ -29,7 +29,7 @@ from refold.events.core.ids import StreamName
 from refold.events.core.records import EncodedBatch, StoredEvent
 from refold.metrics import LiveCounts, MetricsSnapshot, read_metrics
 from refold.metrics.live import BATCHES_WAITING_MAX, EVENTS_PER_PAGE
-from refold.providers.scripted import Answer
+from refold.providers.scripted import ScriptedAnswer
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import HeldAnswer
@@ -53,7 +53,7 @@ async def fail(kind: str) -> str:
     raise ToolError("no", kind="transient")
 
 
-def model(request: ModelRequest) -> Answer:
+def model(request: ModelRequest) -> ScriptedAnswer:
     """Do what the input says, and answer after the results."""
     asked = request.messages[-1].text
     match asked:

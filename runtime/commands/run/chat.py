@@ -42,7 +42,7 @@ from refold.commands.run.options import (
 from refold.commands.steer.delivery import approve_line
 
 if TYPE_CHECKING:
-    from refold.commands.run.chat_session import ChatSession, Ended, WaitingCall
+    from refold.commands.run.chat_session import ApprovalNeeded, ChatSession, Ended
     from refold.events.session.events import ToolApprovalRequested
     from refold.sync.loop_thread import LoopThread
 
@@ -247,7 +247,7 @@ class Talk:
 
     def _take_turn(self, text: str | None) -> bool:
         """Send a text, or only let a run go on that is open; tell if there may be another turn."""
-        from refold.commands.run.chat_session import Broken, Ended, Idle, Parked
+        from refold.commands.run.chat_session import Ended, Idle, Parked, WorkFailed
 
         self._is_cancelled = False
         self.is_under_way = True
@@ -262,7 +262,7 @@ class Talk:
                     goes_on = self._lines.from_terminal
                     then = "; it goes on before your next message, and /cancel ends it" if goes_on else ""
                     tell_error(f"{run} is parked: {reason}{then}")
-                case Broken(error=error):
+                case WorkFailed(error=error):
                     self._tell_broken(error)
                     break
                 case Idle():
@@ -300,7 +300,7 @@ class Talk:
         self._code = EXIT_FOUND
         tell_error(str(error))
 
-    def _decided(self, waiting: "WaitingCall") -> bool:
+    def _decided(self, waiting: "ApprovalNeeded") -> bool:
         """Have a call decided that waits for approval; tell if the talk goes on."""
         from refold.events.core.errors import CommandRejected
         from refold.inspection.summaries import call_words

@@ -33,7 +33,7 @@ from refold.sessions.run_handle import result_of
 from refold.stores.sqlite.file import absolute
 
 if TYPE_CHECKING:
-    from refold.publishing.notifications import Published, Recorded
+    from refold.publishing.notifications import Published, RecordedSessionEvent
     from refold.publishing.subscription import Subscription
     from refold.sessions.session import Session
 
@@ -42,7 +42,7 @@ T = TypeVar("T")
 log = logging.getLogger("refold.runtime")
 
 
-class WaitingCall(msgspec.Struct, frozen=True):
+class ApprovalNeeded(msgspec.Struct, frozen=True):
     """A call waits for a decision, here or in the session of a subagent."""
 
     session: SessionId
@@ -64,7 +64,7 @@ class Parked(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Broken(msgspec.Struct, frozen=True):
+class WorkFailed(msgspec.Struct, frozen=True):
     """What was begun failed; it is the person's turn."""
 
     error: BaseException
@@ -74,7 +74,7 @@ class Idle(msgspec.Struct, frozen=True):
     """What was begun is over; it is the person's turn."""
 
 
-Happening: TypeAlias = WaitingCall | Ended | Parked | Broken | Idle
+Happening: TypeAlias = ApprovalNeeded | Ended | Parked | WorkFailed | Idle
 """What the person is told of or asked about."""
 
 
@@ -150,7 +150,7 @@ class ChatSession:
         self._turn.add_done_callback(self._turn_is_over)
 
     async def next(self) -> Happening:
-        """Return what needs the person next; the last of what was begun is `Idle` or `Broken`."""
+        """Return what needs the person next; the last of what was begun is `Idle` or `WorkFailed`."""
         return await self._happenings.get()
 
     async def cancel(self) -> None:
@@ -163,12 +163,12 @@ class ChatSession:
         await self._session.cancel()
         return is_open
 
-    async def waits(self, waiting: WaitingCall) -> bool:
+    async def waits(self, waiting: ApprovalNeeded) -> bool:
         """Tell whether a call still waits for a decision: another process may have taken it, or the run is over."""
         session = await self._runtime.session(waiting.session)
         return any(request.call == waiting.request.call for request in await session.approvals(below=False))
 
-    async def decide(self, waiting: WaitingCall, *, allow: bool, reason: str = "", always: bool = False) -> None:
+    async def decide(self, waiting: ApprovalNeeded, *, allow: bool, reason: str = "", always: bool = False) -> None:
         """Decide about a call that waits.
 
         Raises:
@@ -188,7 +188,7 @@ class ChatSession:
     def _turn_is_over(self, turn: "asyncio.Task[None]") -> None:
         error = asyncio.CancelledError() if turn.cancelled() else turn.exception()
         self._parked = None
-        self._happenings.put_nowait(Idle() if error is None else Broken(error))
+        self._happenings.put_nowait(Idle() if error is None else WorkFailed(error))
 
     async def _take_turn(self, text: str | None, cancel: CancellationToken) -> None:
         if not await self._goes_on(cancel) or text is None:
@@ -198,7 +198,7 @@ class ChatSession:
             return
         self._live = live = LiveText()
 
-        def begun(recorded: "Recorded") -> None:
+        def begun(recorded: "RecordedSessionEvent") -> None:
             live.run = live.run or getattr(recorded.event, "run", None)
 
         sending = self._held(self._session.send(text, cancel=cancel, on_event=begun))
@@ -223,7 +223,7 @@ class ChatSession:
             await self._session.resume()  # One that goes on already is left alone.
             if self.agent.approval is None:
                 for request in await self._session.approvals(below=False):
-                    self._happenings.put_nowait(WaitingCall(self._session.id, request))
+                    self._happenings.put_nowait(ApprovalNeeded(self._session.id, request))
             await self._children.tell_waiting()
             ending = self._held(self._unless_closed(self._end[1]))
             if not await self._unless_parked(ending):
@@ -296,13 +296,13 @@ class ChatSession:
             self._reached[1].set_result(None)
 
     def _see_child(self, child: "Session", request: ev.ToolApprovalRequested) -> None:
-        self._happenings.put_nowait(WaitingCall(child.id, request))
+        self._happenings.put_nowait(ApprovalNeeded(child.id, request))
 
-    def _see_event(self, recorded: "Recorded", parked: "asyncio.Future[Parked]") -> None:
+    def _see_event(self, recorded: "RecordedSessionEvent", parked: "asyncio.Future[Parked]") -> None:
         self._calls.see(recorded)
         match recorded.event:
             case ev.ToolApprovalRequested() as request if self.agent.approval is None:
-                self._happenings.put_nowait(WaitingCall(self._session.id, request))
+                self._happenings.put_nowait(ApprovalNeeded(self._session.id, request))
             case ev.ToolApprovalRequested(call=call, tool=tool, input=arguments):
                 self._calls.tell(f"{call_words(tool, arguments)} waits for approval as {call}")
             case ev.RunParked(run=run, reason=reason):

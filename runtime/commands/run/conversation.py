@@ -7,7 +7,7 @@ from refold.events.core.content import ThinkingBlock
 from refold.inspection.session_view import SessionView
 from refold.inspection.summaries import block_words, call_words, content_words, usage_words
 from refold.inspection.times import duration_words, time_words
-from refold.inspection.transcript import CallEntry, Ended, Noted, Said
+from refold.inspection.transcript import CallEntry, MessageEntry, NoteEntry, RunEndEntry
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,11 +25,11 @@ def write_conversation(to: "Console", view: SessionView) -> None:
     )
     for entry in view.transcript:
         match entry:
-            case Said():
+            case MessageEntry():
                 _write_said(to, entry)
-            case Noted():
+            case NoteEntry():
                 _write_line(to, f"  ~ {one_line(entry.what)}", entry.version, "yellow")
-            case Ended():
+            case RunEndEntry():
                 _write_ended(to, entry)
             case _:
                 assert_never(entry)
@@ -40,7 +40,7 @@ def _write_line(to: "Console", line: str, version: int, style: str) -> None:
     write_paragraph(to, f"{line}  @{version}", style=style)
 
 
-def _write_said(to: "Console", said: Said) -> None:
+def _write_said(to: "Console", said: MessageEntry) -> None:
     write_paragraph(to, "")
     words = [said.role, time_words(said.at)]
     if said.imported:
@@ -74,7 +74,7 @@ def _write_call(to: "Console", call: CallEntry) -> None:
         write_paragraph(to, "started, no result yet" if call.started_at else "no result yet", indent=5, style="yellow")
 
 
-def _write_ended(to: "Console", ended: Ended) -> None:
+def _write_ended(to: "Console", ended: RunEndEntry) -> None:
     why = f" ({ended.kind}): {one_line(ended.message)}" if ended.kind is not None else ""
     took = duration_words(max(ended.at - ended.started_at, 0))
     turns = counted(ended.turns, "turn")

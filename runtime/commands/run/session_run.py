@@ -33,7 +33,7 @@ from refold.events.session.state import calls_awaiting_approval
 from refold.inspection.session_view import status_of
 from refold.inspection.summaries import call_words
 from refold.publishing.event_bus import Follower
-from refold.publishing.notifications import Recorded
+from refold.publishing.notifications import RecordedSessionEvent
 from refold.publishing.subscription import Subscription
 from refold.remote.owner import InboxReader
 from refold.sessions.outcome import Cancelled, RunResult
@@ -224,10 +224,10 @@ class SessionRun:
             if isinstance(item, RecordedEvent):
                 self._see(item)
 
-    def _begin(self, recorded: Recorded) -> None:
+    def _begin(self, recorded: RecordedSessionEvent) -> None:
         self.live.run = self.live.run or getattr(recorded.event, "run", None)
 
-    def _see(self, recorded: Recorded) -> None:
+    def _see(self, recorded: RecordedSessionEvent) -> None:
         self._calls.see(recorded)
         match recorded.event:
             case ev.ToolApprovalRequested(call=call_id, tool=tool, input=arguments):

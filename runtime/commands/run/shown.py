@@ -20,7 +20,7 @@ from refold.events.model.messages import TextDelta
 from refold.events.session import events as ev
 from refold.events.session.state import calls_awaiting_approval
 from refold.inspection.summaries import call_words, content_words
-from refold.publishing.notifications import Published, Recorded, Streamed
+from refold.publishing.notifications import Published, RecordedSessionEvent, Streamed
 from refold.sessions.session import Session
 
 CALL_CHARACTERS: Final = 100
@@ -117,7 +117,7 @@ class CallLines:
         self._failure = ""
         """Why the last model call failed."""
 
-    def see(self, recorded: Recorded) -> None:
+    def see(self, recorded: RecordedSessionEvent) -> None:
         """Write what an event says of a tool call, or of a model call that is made again, if it does."""
         match recorded.event:
             case ev.ModelFailed(message=message):
@@ -175,7 +175,7 @@ class ChildApprovals:
                 await self._look_at(child)
                 waiting.append(child)
 
-    def _see(self, recorded: Recorded) -> None:
+    def _see(self, recorded: RecordedSessionEvent) -> None:
 
         if isinstance(recorded.event, ev.ToolApprovalRequested) and recorded.stream.startswith(self._prefix):
             task = asyncio.get_running_loop().create_task(self._look_at_stream(recorded.stream))

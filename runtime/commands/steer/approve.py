@@ -49,11 +49,11 @@ async def approve(
             raise typer.BadParameter("name the SESSION and the CALL to decide about; `refold approve LOG` lists them")
         return await _list(log, session, as_json)
     from refold.events.core.ids import ToolCallId
-    from refold.remote.protocol import Decide
+    from refold.remote.protocol import InboxDecide
 
     if deny and always:
         raise typer.BadParameter("only an allowance can hold for always; leave out --deny or --always")
-    decision = Decide(call=ToolCallId(call), allow=not deny, reason=reason, always=always)
+    decision = InboxDecide(call=ToolCallId(call), allow=not deny, reason=reason, always=always)
     what = await given(log, session, decision, key, timeout_s)
     return tell_given(log, what, f"{decision.call} is {'denied' if deny else 'allowed'}", as_json)
 

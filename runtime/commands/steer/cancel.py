@@ -28,9 +28,9 @@ async def cancel(
     JSON: {log, session, key, outcome: done | queued, version, new, run}; version 0 = there was nothing to cancel.
     """
     from refold.events.core.ids import RunId
-    from refold.remote.protocol import Cancel, Done
+    from refold.remote.protocol import Done, InboxCancel
 
-    given_command = Cancel(run=RunId(run) if run is not None else None, reason=reason)
+    given_command = InboxCancel(run=RunId(run) if run is not None else None, reason=reason)
     what = await given(log, session, given_command, key, timeout_s)
     outcome = what.outcome
     if isinstance(outcome, Done) and outcome.version == 0:

@@ -43,10 +43,10 @@ async def send(
 
     JSON: {log, session, key, outcome: done | queued, version, new, run}; with --wait as that of `refold run`.
     """
-    from refold.remote.protocol import Done, Send
+    from refold.remote.protocol import Done, InboxSend
 
     content = sys.stdin.read() if text == "-" else text
-    what = await given(log, session, Send(text=content), key, timeout_s, may_begin=new)
+    what = await given(log, session, InboxSend(text=content), key, timeout_s, may_begin=new)
     if not (wait and isinstance(what.outcome, Done) and what.outcome.run is not None):
         run = what.outcome.run if isinstance(what.outcome, Done) else None
         code = tell_given(log, what, f"the input is recorded as {run}" if run else "the input is recorded", as_json)

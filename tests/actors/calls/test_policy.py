@@ -14,7 +14,7 @@ from refold.events.core.errors import AgentLoopError
 from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.events.model.configuration import ToolSpec
 from refold.events.session.events import REASON_CHARACTERS_MAX, Allow, Ask, Deny, ProposedCall, Verdict, recorded_reason
-from refold.events.session.normalise import Answer
+from refold.events.session.normalise import NormalisedResponse
 
 LOOK = ToolSpec(name="look", description="", input_schema={"type": "object"}, tier="observe", effect="pure")
 PAY = ToolSpec(name="pay", description="", input_schema={"type": "object"}, tier="confirm")
@@ -30,7 +30,9 @@ async def verdicts(
     policy: Any, *content: AnswerContent, given: tuple[Verdict, ...] | None = None, offered: Any = TOOLS
 ) -> list[Verdict]:
     calls = sum(isinstance(block, ToolUseBlock) for block in content)
-    answer = Answer(content=content, verdicts=given if given is not None else (ALLOWED,) * calls, payloads={})
+    answer = NormalisedResponse(
+        content=content, verdicts=given if given is not None else (ALLOWED,) * calls, payloads={}
+    )
     found = await policy_verdicts(
         answer, policy, session=SessionId("s"), run=RunId("run_3"), turn=2, tools=TOOLS, offered=offered
     )

@@ -11,7 +11,7 @@ from refold.events.model.messages import Prepared, RequestReference, Rewritten, 
 from refold.events.session.events import ModelResponded
 from refold.inspection.session_view import view_session
 from refold.inspection.summaries import event_words, request_words
-from refold.inspection.transcript import Noted
+from refold.inspection.transcript import NoteEntry
 from refold.stores import InMemoryStore
 from tests.runtime.talking import talking
 
@@ -79,7 +79,7 @@ async def test_a_conversation_shows_what_was_changed_and_summarised() -> None:
         await session.send("first")
         await session.send("second")
     view = await view_session(log, "s")
-    notes = [entry.what for entry in view.transcript if isinstance(entry, Noted)]
+    notes = [entry.what for entry in view.transcript if isinstance(entry, NoteEntry)]
     assert notes == [
         "middleware changed the input, which was: first",
         "middleware changed the answer",

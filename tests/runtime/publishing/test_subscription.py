@@ -14,13 +14,13 @@ from refold.events.core.codec import RecordedEvent
 from refold.events.core.ids import EventRef, ToolCallId, stream_name
 from refold.events.session.events import InputQueued
 from refold.publishing.event_bus import EventBus
-from refold.publishing.notifications import Missed, Progressed, Recorded, Streamed
+from refold.publishing.notifications import Missed, Progressed, RecordedSessionEvent, Streamed
 from refold.publishing.subscription import CAPACITY, Subscription
 
 ALICE, BOB = SessionId("alice"), SessionId("bob")
 
 
-def event(session: SessionId, version: int) -> Recorded:
+def event(session: SessionId, version: int) -> RecordedSessionEvent:
     return RecordedEvent(
         stream=stream_name("session", session),
         version=version,
@@ -38,7 +38,7 @@ class Log:
 
     def __init__(self) -> None:
         self.hub = EventBus()
-        self.events: dict[SessionId, list[Recorded]] = {}
+        self.events: dict[SessionId, list[RecordedSessionEvent]] = {}
         self.limits: list[int] = []
         self.gate: asyncio.Event | None = None
         self.failure: Exception | None = None
@@ -52,7 +52,7 @@ class Log:
     def stream(self, text: str, session: SessionId = ALICE) -> None:
         self.hub.streamed(session, RunId("run_1"), 1, TextDelta(text))
 
-    async def read(self, session: SessionId, after: int, limit: int) -> list[Recorded]:
+    async def read(self, session: SessionId, after: int, limit: int) -> list[RecordedSessionEvent]:
         self.limits.append(limit)
         page = self.events.get(session, [])[after : after + limit]
         await asyncio.sleep(0)

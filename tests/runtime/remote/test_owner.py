@@ -30,7 +30,17 @@ from refold.events.session.events import InputQueued, RunCancelled, RunCompleted
 from refold.inspection.check import check_log
 from refold.remote.client import give
 from refold.remote.owner import LOOK_ANYWAY_S, InboxReader
-from refold.remote.protocol import Cancel, Decide, Done, Inbox, InboxCommand, InboxEntry, InboxOutcome, Refused, Send
+from refold.remote.protocol import (
+    Done,
+    Inbox,
+    InboxCancel,
+    InboxCommand,
+    InboxDecide,
+    InboxEntry,
+    InboxOutcome,
+    InboxSend,
+    Refused,
+)
 from refold.stores import InMemoryStore, SQLiteStore
 from tests.conformance.failing_store import FailingStore
 from tests.conformance.sessions import HeldAnswer, Seen
@@ -113,7 +123,7 @@ def insert(inbox: Inbox, session: str, key: str, command: bytes | None) -> None:
 
 async def test_what_was_put_there_while_no_runtime_ran_is_performed_in_order_by_the_next_one(log: Path) -> None:
     inbox = await begun(log, "a", "b")
-    entries = [await inbox.put(session, Send(text=f"{n}"), f"{n}") for n in range(8) for session in ("a", "b")]
+    entries = [await inbox.put(session, InboxSend(text=f"{n}"), f"{n}") for n in range(8) for session in ("a", "b")]
     async with runtime_of(log) as runtime:
         outcomes = [await outcome(inbox, entry) for entry in entries]
         for session in ("a", "b"):
@@ -124,7 +134,7 @@ async def test_what_was_put_there_while_no_runtime_ran_is_performed_in_order_by_
 async def test_a_send_is_done_when_its_input_is_accepted_long_before_its_run_ends(log: Path) -> None:
     inbox, held = await begun(log, "s"), HeldAnswer(say("At last."))
     async with runtime_of(log, held) as runtime:
-        found = await performed(inbox, "s", Send(text="slow"))
+        found = await performed(inbox, "s", InboxSend(text="slow"))
         await held.asked.wait()
         held.gate.set()
         assert found.run is not None
@@ -137,20 +147,20 @@ async def test_a_command_is_given_to_the_runtime_of_this_very_process(log: Path)
         session = await runtime.session("s")
         await session.send("hello")
         seen = Seen(runtime, session)
-        given = await give(log, "s", Send(text="pay 3"))
+        given = await give(log, "s", InboxSend(text="pay 3"))
         assert isinstance(given.outcome, Done)
         await seen.first(ToolApprovalRequested)
         [call] = await session.approvals()
-        decided = await give(log, "s", Decide(call=call.call, allow=True))
+        decided = await give(log, "s", InboxDecide(call=call.call, allow=True))
         assert isinstance(decided.outcome, Done)
-        again = await give(log, "s", Decide(call=call.call, allow=True))
+        again = await give(log, "s", InboxDecide(call=call.call, allow=True))
         assert isinstance(again.outcome, Refused)
         assert (await session.send("pay 3", key=given.key)).text == "Paid."
 
 
 async def test_what_is_in_the_log_and_was_not_noted_is_not_performed_again(log: Path) -> None:
     inbox = await begun(log, "s")
-    entry = await inbox.put("s", Send(text="once"), "k")
+    entry = await inbox.put("s", InboxSend(text="once"), "k")
     async with runtime_of(log, inbox_poll_s=0) as runtime:  # As far as a runtime came before it crashed.
         run = (await (await runtime.session("s")).send("once", key="k")).run
     async with runtime_of(log) as runtime:
@@ -162,7 +172,7 @@ async def test_what_is_in_the_log_and_was_not_noted_is_not_performed_again(log: 
 
 async def test_a_bad_row_costs_itself_and_no_other(log: Path) -> None:
     inbox = await begun(log, "s")
-    entries = [await inbox.put("s", Send(text="first"), "1")]
+    entries = [await inbox.put("s", InboxSend(text="first"), "1")]
     bad = {
         "text": b"no JSON",
         "kind": b'{"type":"shutdown"}',
@@ -179,7 +189,7 @@ async def test_a_bad_row_costs_itself_and_no_other(log: Path) -> None:
         insert(inbox, "s", key, command)
     for session in ("nobody", "x" * 2_000):
         insert(inbox, session, "cancel", b'{"type":"cancel"}')
-    entries += [await inbox.put("s", Send(text="last"), "2")]
+    entries += [await inbox.put("s", InboxSend(text="last"), "2")]
     async with runtime_of(log) as runtime:
         for entry in entries:
             assert isinstance(await outcome(inbox, entry), Done)
@@ -198,8 +208,8 @@ async def test_a_bad_row_costs_itself_and_no_other(log: Path) -> None:
 
 async def test_a_row_that_the_session_refuses_is_answered_and_lets_those_behind_it_be_performed(log: Path) -> None:
     inbox = await begun(log, "s")
-    refused = await inbox.put("s", Decide(call=ToolCallId("call_9_9"), allow=True), "1")
-    accepted = await inbox.put("s", Send(text="next"), "2")
+    refused = await inbox.put("s", InboxDecide(call=ToolCallId("call_9_9"), allow=True), "1")
+    accepted = await inbox.put("s", InboxSend(text="next"), "2")
     async with runtime_of(log, inbox_poll_s=0) as runtime:
         await InboxReader(runtime.context, log).perform_waiting()
         outcomes = [await inbox.outcome(entry) for entry in (refused, accepted)]
@@ -210,8 +220,8 @@ async def test_a_row_that_the_session_refuses_is_answered_and_lets_those_behind_
 async def test_a_session_of_another_agent_takes_cancellations_only(log: Path) -> None:
     inbox = await begun(log, "s")
     async with runtime_of(log, name="another") as runtime:
-        sent = await outcome(inbox, await inbox.put("s", Send(text="for whom?"), "1"))
-        cancelled = await outcome(inbox, await inbox.put("s", Cancel(), "2"))
+        sent = await outcome(inbox, await inbox.put("s", InboxSend(text="for whom?"), "1"))
+        cancelled = await outcome(inbox, await inbox.put("s", InboxCancel(), "2"))
         assert await inputs(runtime, "s") == ["hello"]
     assert sent == Refused(
         message="session 's' is one of agent 'agent', and the runtime that owns the log runs agent 'another'"
@@ -224,12 +234,12 @@ async def test_an_input_that_waits_is_cancelled_by_its_run(log: Path) -> None:
     async with runtime_of(log, held) as runtime:
         runs: list[RunId] = []
         for number in range(2):
-            found = await performed(inbox, "s", Send(text=f"{number}"), f"{number}")
+            found = await performed(inbox, "s", InboxSend(text=f"{number}"), f"{number}")
             assert found.run is not None
             runs.append(found.run)
         await held.asked.wait()
-        assert (await performed(inbox, "s", Cancel(run=runs[1]), "this")).run == runs[1]
-        assert (await performed(inbox, "s", Cancel(), "any")).run == runs[0]
+        assert (await performed(inbox, "s", InboxCancel(run=runs[1]), "this")).run == runs[1]
+        assert (await performed(inbox, "s", InboxCancel(), "any")).run == runs[0]
         session = await runtime.session("s")
         assert (await session.state_at()).run is None
         ended = [item.event.run async for item in session.events() if isinstance(item.event, RunCancelled)]
@@ -260,7 +270,7 @@ async def test_a_file_that_is_no_inbox_is_logged_once_and_costs_the_runtime_noth
     assert 1 <= sum("is not an inbox" in record.message for record in caplog.records) <= 2
     inbox.file.path.unlink()
     async with runtime_of(log):
-        await performed(inbox, "s", Send(text="again"))
+        await performed(inbox, "s", InboxSend(text="again"))
 
 
 async def test_a_row_that_the_log_refuses_is_performed_later_and_lets_other_sessions_go_first(beside: Path) -> None:
@@ -270,7 +280,8 @@ async def test_a_row_that_the_log_refuses_is_performed_later_and_lets_other_sess
     async with runtime_of(store, clock=clock) as runtime:
         reader = InboxReader(runtime.context, beside)
         first, second, other = [
-            await inbox.put(session, Send(text=text), text) for session, text in (("a", "1"), ("a", "2"), ("b", "3"))
+            await inbox.put(session, InboxSend(text=text), text)
+            for session, text in (("a", "1"), ("a", "2"), ("b", "3"))
         ]
         reader.start(0.2)
         await until(lambda: reader.failures)
@@ -304,7 +315,7 @@ async def test_nothing_is_opened_while_nothing_changes(beside: Path, work_put: l
         reader = InboxReader(runtime.context, beside)
         reader.start(0.1)
         assert await polls(3) == 0  # There is no file.
-        entry = await inbox.put("s", Send(text="one"), "one")
+        entry = await inbox.put("s", InboxSend(text="one"), "one")
         await polls(1)
         assert isinstance(await outcome(inbox, entry), Done)
         await reader.perform_waiting()
@@ -318,7 +329,7 @@ async def test_a_runtime_that_closes_leaves_what_it_has_not_performed(log: Path)
     inbox = await begun(log, "s")
     async with runtime_of(log, inbox_poll_s=1_000):
         pass
-    entry = await inbox.put("s", Send(text="too late"), "k")
+    entry = await inbox.put("s", InboxSend(text="too late"), "k")
     assert await inbox.outcome(entry) is None
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     async with runtime_of(log, inbox_poll_s=0):
@@ -345,7 +356,7 @@ async def test_a_log_that_is_no_file_has_no_inbox() -> None:
 async def test_any_text_arrives_as_it_was(log: Path, text: str, recorded: str) -> None:
     inbox = await begun(log, "s")
     async with runtime_of(log) as runtime:
-        await performed(inbox, "s", Send(text=text), "k \u20ac")
+        await performed(inbox, "s", InboxSend(text=text), "k \u20ac")
         assert (await inputs(runtime, "s"))[1:] == [recorded]
         [message] = (await (await runtime.session("s")).history())[2:3]
         [block] = message.content
@@ -356,11 +367,11 @@ async def test_any_text_arrives_as_it_was(log: Path, text: str, recorded: str) -
 @pytest.mark.parametrize(
     ("command", "key", "said"),
     [
-        (Send(text=""), "k", "the input is empty"),
-        (Send(text=" \n"), "k", "the input is empty"),
-        (Send(text="x" * 17_000_000), "k", "an inbox takes 16,777,216"),
-        (Send(text="x"), "", "a key is not empty"),
-        (Cancel(), "k" * 513, "a key is text of 1 to 512 UTF-8 bytes"),
+        (InboxSend(text=""), "k", "the input is empty"),
+        (InboxSend(text=" \n"), "k", "the input is empty"),
+        (InboxSend(text="x" * 17_000_000), "k", "an inbox takes 16,777,216"),
+        (InboxSend(text="x"), "", "a key is not empty"),
+        (InboxCancel(), "k" * 513, "a key is text of 1 to 512 UTF-8 bytes"),
     ],
 )
 async def test_what_nobody_could_perform_is_refused_before_it_is_put_there(
@@ -374,7 +385,7 @@ async def test_what_nobody_could_perform_is_refused_before_it_is_put_there(
 
 async def test_a_row_that_is_gone_is_said_to_be(log: Path) -> None:
     inbox = await begun(log, "s")
-    entry = await inbox.put("s", Decide(call=ToolCallId("c"), allow=True), "k")
+    entry = await inbox.put("s", InboxDecide(call=ToolCallId("c"), allow=True), "k")
     assert await inbox.file.take_back(entry.name)
     with pytest.raises(CommandRejected, match=r"is not in the inbox .* any more"):
         await inbox.outcome(entry)
@@ -385,13 +396,13 @@ async def test_a_log_that_cannot_be_written_takes_the_command_back(log: Path) ->
     with closing(sqlite3.connect(log)) as connection, connection:
         connection.execute("UPDATE events SET data = '{}' WHERE version = 3")
     with pytest.raises(PersistenceError):
-        await give(log, "s", Send(text="x"), key="k")
+        await give(log, "s", InboxSend(text="x"), key="k")
     assert await inbox.file.sessions_waiting() == []
 
 
 async def test_a_command_that_is_recorded_directly_and_was_not_noted_is_found_by_the_next_runtime(log: Path) -> None:
     inbox = await begun(log, "s")
-    given = await give(log, "s", Send(text="directly"), key="k")
+    given = await give(log, "s", InboxSend(text="directly"), key="k")
     assert isinstance(given.outcome, Done)
     with closing(sqlite3.connect(inbox.file.path)) as connection, connection:
         connection.execute("UPDATE commands SET outcome = NULL, command = ?", (b'{"type":"send","text":"directly"}',))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from refold.scenarios.world.disk_model import DAMAGES, Damage, DiskModel, Renamed
+from refold.scenarios.world.disk_model import DAMAGES, DiskDamage, DiskModel, Renamed
 from refold.scenarios.world.sqlite_shim import (
     OPEN_CREATE,
     OPEN_MAIN_DATABASE,
@@ -47,16 +47,16 @@ def after(model: DiskModel, *operations: FileOperation | Renamed) -> DiskModel:
     return model
 
 
-def contents(model: DiskModel, damage: Damage, seed: int = 1) -> dict[str, bytes]:
+def contents(model: DiskModel, damage: DiskDamage, seed: int = 1) -> dict[str, bytes]:
     return {name: bytes(content) for name, content in model.image(damage, random.Random(seed)).files.items()}
 
 
-def possible(model: DiskModel, damage: Damage) -> set[bytes | None]:
+def possible(model: DiskModel, damage: DiskDamage) -> set[bytes | None]:
     return {contents(model, damage, seed).get("log") for seed in range(200)}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_was_synced_is_there_whatever_the_damage(damage: Damage) -> None:
+def test_what_was_synced_is_there_whatever_the_damage(damage: DiskDamage) -> None:
     model = after(DiskModel({"log": b"old"}), opened("log", 1), wrote(1, 2, b"new"), truncated(1, 4), synced(1))
     assert model.is_certain
     assert possible(model, damage) == {b"olne"}

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from refold.scenarios.world.disk_model import DAMAGES, Damage, DiskImage, DiskModel
+from refold.scenarios.world.disk_model import DAMAGES, DiskDamage, DiskImage, DiskModel
 from tests.selfcheck.storage.recording import FILE_NAMES, LOG_NAME, NOTHING_YET, Mark, Recording, recording
 from tests.selfcheck.storage.recovery_reader import Recovered, RecoveredLogs
 from tests.selfcheck.storage.tally import Tally
@@ -54,7 +54,7 @@ class Cut(NamedTuple):
 
     at: int
     """After how many entries of the recording the power went off."""
-    damage: Damage
+    damage: DiskDamage
     image: DiskImage
     mark: Mark
     recovered: Recovered
@@ -128,7 +128,7 @@ class PowerLosses:
             if known is None:
                 yield Cut(at, damage, image, mark, recovered)
 
-    def _look_at(self, image: DiskImage, mark: Mark, damage: Damage) -> Recovered:
+    def _look_at(self, image: DiskImage, mark: Mark, damage: DiskDamage) -> Recovered:
         recovered = self._recovered(image, mark)
         self.tally.images += 1
         self.tally.by_damage[damage] += 1
@@ -144,7 +144,7 @@ class PowerLosses:
             )
         return self._logs.read(self._folder.put(image), asked=mark.asked)
 
-    def _judge(self, recovered: Recovered, mark: Mark, at: int, damage: Damage) -> None:
+    def _judge(self, recovered: Recovered, mark: Mark, at: int, damage: DiskDamage) -> None:
         tally = self.tally
         tally.cuts += 1
         step = recovered.step
@@ -160,7 +160,7 @@ class PowerLosses:
         elif step > mark.acknowledged:
             tally.not_acknowledged += 1
 
-    def _note(self, at: int, damage: Damage, problem: str) -> None:
+    def _note(self, at: int, damage: DiskDamage, problem: str) -> None:
         where = f"{self._name}, after operation {at}, damage {damage!r}"
         self.tally.report(f"{where}: {problem}{self._again(at)}")
 
