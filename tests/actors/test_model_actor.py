@@ -30,7 +30,7 @@ from refold.events.model.messages import (
     Usage,
     UsageDelta,
 )
-from refold.events.session.commands import RecordModelFailure, RecordModelInterruption, RecordModelResponse
+from refold.events.session.commands import RecordModelFailure, RecordModelResponse
 from refold.events.session.events import Verdict
 from refold.stores import InMemoryStore
 
@@ -315,14 +315,6 @@ async def test_a_check_that_breaks_breaks_its_call_only(setups: Callable[..., Se
     assert (verdict.verdict, "a broken check" in verdict.reason) == ("broken", True)
 
 
-async def test_a_stream_is_passed_on_and_its_response_is_the_answer(setups: Callable[..., Setup]) -> None:
-    pieces = [TextDelta("h"), TextDelta("i")]
-    setup = setups(Streaming(*pieces, said("hi")), streaming=True)
-    await setup.start()
-    assert setup.observer.deltas == pieces
-    assert setup.commands()[0].content == (TextBlock(text="hi"),)
-
-
 @pytest.mark.parametrize(
     ("items", "kind"),
     [
@@ -340,33 +332,6 @@ async def test_a_stream_that_ends_half_way_is_a_failure(
     (command,) = setup.commands()
     assert isinstance(command, RecordModelFailure)
     assert command.kind == kind
-
-
-async def test_what_came_of_an_answer_that_breaks_off_is_evidence_beside_the_failure(
-    setups: Callable[..., Setup],
-) -> None:
-    broken = ProviderError("cut", kind="connection", retryable=True)
-    counted = UsageDelta(Usage(input_tokens=9))
-    setup = setups(Streaming(counted, TextDelta("ha"), TextDelta("lf"), broken), streaming=True)
-    await setup.start()
-    (ended,) = setup.told
-    assert isinstance(ended.command, RecordModelFailure)
-    assert ended.evidence == RecordModelInterruption(
-        turn=1, asked=5, content=(TextBlock(text="half"),), usage=Usage(input_tokens=9)
-    )
-
-
-async def test_what_came_before_a_cancellation_is_evidence_and_large_text_a_payload(
-    setups: Callable[..., Setup],
-) -> None:
-    setup = setups(Stalling(TextDelta("x" * 100_000), ToolInputDelta(0, "pay", '{"am')), streaming=True)
-    await setup.start()
-    await setup.cancel()
-    (ended,) = setup.told
-    assert ended.command is None
-    (text, call) = setup.evidence()[0].content
-    assert (text.bytes > 100_000, list(ended.payloads)) == (True, [text.hash])
-    assert (call.name, call.input, call.malformed_input) == ("pay", {}, '{"am')
 
 
 async def test_neither_a_call_of_which_nothing_came_nor_a_whole_answer_leaves_evidence(

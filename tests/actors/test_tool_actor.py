@@ -290,21 +290,6 @@ async def test_a_cancelled_call_ends_without_a_result(setups: Callable[..., Setu
     assert setup.clock.waiting() == ()
 
 
-async def test_a_call_that_is_cancelled_before_its_body_begins_never_begins(setups: Callable[..., Setup]) -> None:
-    ran: list[int] = []
-
-    async def body(context: ToolContext[object]) -> str:
-        ran.append(1)
-        return "ran"
-
-    setup = setups(body)
-    starting = asyncio.create_task(setup.start())
-    await asyncio.sleep(0)
-    await setup.cancel()
-    await starting
-    assert (ran, setup.ends()) == ([], [(None, None)])
-
-
 async def test_a_body_that_watches_its_token_is_left_time_and_then_cancelled(setups: Callable[..., Setup]) -> None:
     async def body(context: ToolContext[object]) -> str:
         assert not context.cancel.cancelled

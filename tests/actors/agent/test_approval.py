@@ -11,7 +11,7 @@ from refold.actors.agent.approval import ApprovalActor, StartApproval
 from refold.actors.effects import CancelEffect, EffectEnded
 from refold.events.core.ids import RunId, SessionId, ToolCallId
 from refold.events.session.commands import DecideApproval
-from refold.events.session.events import REASON_CHARACTERS_MAX, Allow, Ask, Deny, ToolApprovalRequested
+from refold.events.session.events import REASON_CHARACTERS_MAX, Allow, Deny, ToolApprovalRequested
 
 UNHASHABLE: Any = []
 """A key that breaks whoever looks it up."""
@@ -95,28 +95,6 @@ async def test_an_answer_becomes_a_decision_and_ends_the_wait(
     ]
 
 
-@pytest.mark.parametrize("answer", [None, True, "yes", Allow, Ask("?"), object()])
-async def test_what_is_no_decision_ends_nothing(answer: object, setup: Setup) -> None:
-    await setup.start()
-    await setup.answer(answer)
-    assert setup.told == []
-    await setup.cancel()
-    assert setup.ended == [EffectEnded(key="approval:7")]
-
-
-@pytest.mark.parametrize("error", [RuntimeError("boom"), asyncio.CancelledError(), SystemExit(1), GeneratorExit()])
-async def test_a_handler_that_raises_ends_nothing_and_the_next_wait_is_asked_about(
-    error: BaseException, setup: Setup
-) -> None:
-    await setup.start()
-    setup.answers[0].set_exception(error)
-    await setup.clock.settle()
-    assert setup.told == []
-    await setup.start("approval:9")
-    await setup.answer(Allow())
-    assert [ended.key for ended in setup.ended] == ["approval:9"]
-
-
 async def test_without_a_handler_a_wait_ends_only_when_it_is_cancelled(setup: Setup) -> None:
     await setup.start(actor="nobody/agent")
     assert setup.told == []
@@ -150,26 +128,6 @@ async def test_waits_of_two_sessions_under_one_key_are_two(setup: Setup) -> None
     assert [address for address, _ in setup.told] == ["session/a", "session/b"]
     assert setup.ended[0].command is None
     assert setup.ended[1].command == DecideApproval(call=ToolCallId("call_6_0"), allowed=False, reason="no")
-
-
-async def test_a_handler_that_swallows_its_cancellation_is_not_listened_to(setup: Setup) -> None:
-    let_go = asyncio.Event()
-
-    async def stubborn(session: SessionId, request: ToolApprovalRequested) -> object:
-        while not let_go.is_set():
-            try:
-                await let_go.wait()
-            except asyncio.CancelledError:
-                continue
-        return Allow()
-
-    setup.system.register("stubborn", lambda _: ApprovalActor(stubborn))
-    await setup.start(actor="stubborn/agent")
-    await setup.cancel(actor="stubborn/agent")
-    assert setup.ended == [EffectEnded(key="approval:7")]
-    let_go.set()
-    await setup.clock.settle()
-    assert len(setup.told) == 1
 
 
 async def test_where_the_actor_fails_its_waits_end_without_decision_so_that_they_begin_anew(setup: Setup) -> None:

@@ -86,15 +86,6 @@ async def test_a_policy_that_raises_breaks_its_call_and_no_other(error: BaseExce
     assert first.reason == f"The policy failed: {error!s}" or first.reason.endswith(type(error).__name__)
 
 
-async def test_a_policy_that_limits_its_own_time_breaks_only_its_call() -> None:
-    async def policy(_: ProposedCall) -> None:
-        async with asyncio.timeout(0):
-            await asyncio.Event().wait()
-
-    [verdict] = await verdicts(policy, call())
-    assert (verdict.verdict, verdict.reason) == ("broken", "The policy failed: TimeoutError")
-
-
 async def test_an_interrupt_from_the_keyboard_passes_on() -> None:
     def policy(_: ProposedCall) -> None:
         raise KeyboardInterrupt
