@@ -12,14 +12,14 @@ from typing import Final, TypeAlias, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-Steps: TypeAlias = Generator[None, None, R]
+Cooperative: TypeAlias = Generator[None, None, R]
 """Work of which each step ends with a yield, and which returns what it found."""
 
 ITEMS_PER_STEP: Final = 500
 """So many small things are done in a step; a few milliseconds."""
 
 
-def at_once(steps: Steps[R]) -> R:
+def at_once(steps: Cooperative[R]) -> R:
     """Return what `steps` find, without a pause."""
     while True:
         try:
@@ -29,7 +29,7 @@ def at_once(steps: Steps[R]) -> R:
             return value
 
 
-async def in_turns(steps: Steps[R]) -> R:
+async def in_turns(steps: Cooperative[R]) -> R:
     """Return what `steps` find, and give the loop back between them."""
     while True:
         try:
@@ -40,7 +40,7 @@ async def in_turns(steps: Steps[R]) -> R:
         await asyncio.sleep(0)
 
 
-def listed(items: Iterable[T]) -> Steps[list[T]]:
+def listed(items: Iterable[T]) -> Cooperative[list[T]]:
     """Return a list of `items`."""
     found: list[T] = []
     source: Iterator[T] = iter(items)

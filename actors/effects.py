@@ -62,7 +62,7 @@ class Envelope(Vital, frozen=True):
 
 
 class Query(Vital, frozen=True):
-    """Have the actor's state looked at where it is durable; the reply is an `Answer`."""
+    """Have the actor's state looked at where it is durable; the reply is a `QueryResult`."""
 
     ask: Callable[[Any], object]
     """Given the state, which it must not change."""
@@ -73,13 +73,13 @@ class Query(Vital, frozen=True):
     copied: bool = True
     """Whether the reply is a copy; False where what is found shares nothing with the state that can change."""
     in_steps: bool = False
-    """Whether `ask` returns `refold.actors.cooperative.Steps`, between which the loop is given back; not copied."""
+    """Whether `ask` returns `Cooperative` work, which gives the loop back between steps; its result is not copied."""
 
     def is_vital(self) -> bool:
         return self.vital
 
 
-class Answer(msgspec.Struct, frozen=True):
+class QueryResult(msgspec.Struct, frozen=True):
     """What a query found, or what it raised."""
 
     value: object = None
@@ -91,7 +91,7 @@ class Answer(msgspec.Struct, frozen=True):
         return self.value
 
 
-async def answer_to(query: Query, state: object) -> tuple[Answer, object | None]:
+async def answer_to(query: Query, state: object) -> tuple[QueryResult, object | None]:
     """Return what a query finds in a state, and the command that records what was found, if any."""
     try:
         found: Any = query.ask(state)
@@ -99,14 +99,14 @@ async def answer_to(query: Query, state: object) -> tuple[Answer, object | None]
             found = await in_turns(found)
         elif query.copied:
             found = copy.deepcopy(found)
-        return Answer(found), query.note(found) if query.note is not None else None
+        return QueryResult(found), query.note(found) if query.note is not None else None
     except Exception as error:  # noqa: BLE001 - the asker's own code, whose error is no failure of the actor
-        return Answer(error=error), None
+        return QueryResult(error=error), None
 
 
 async def read_state(ref: ActorRef, ask: Callable[[Any], R], *, vital: bool = False, copied: bool = False) -> R:
     """Return what `ask` finds in the durable state of an event-sourced actor, or raise what it raised; see `Query`."""
-    answer: Answer = await ref.ask(Query(ask, vital=vital, copied=copied), block=False)
+    answer: QueryResult = await ref.ask(Query(ask, vital=vital, copied=copied), block=False)
     return cast("R", answer.get())
 
 

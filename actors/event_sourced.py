@@ -20,13 +20,13 @@ from pykka.messages import ProxyCall, ProxyGetAttr, ProxySetAttr
 from refold.actors.effect_port import C, E, EffectPort, S
 from refold.actors.effects import (
     RECORD_RETRY_S,
-    Answer,
     EffectEnded,
     EffectsInFlight,
     Envelope,
     Later,
     Performed,
     Query,
+    QueryResult,
     Wake,
     answer_to,
     retry_pause_s,
@@ -130,7 +130,7 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
             log.warning("%s: a %s is not recorded yet: %s", self.address, type(envelope.command).__name__, error)
             self._later(retry_pause_s(attempt), self._insist.__name__, envelope, attempt + 1)
 
-    async def _answer(self, query: Query) -> Answer:
+    async def _answer(self, query: Query) -> QueryResult:
         await self._require_durable_state()
         answer, command = await answer_to(query, self._log.state)
         if command is not None:  # Before any other message: what was found is true still.

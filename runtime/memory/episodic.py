@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from refold.actors.cooperative import Steps, listed
+from refold.actors.cooperative import Cooperative, listed
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.future import ActorFuture
@@ -97,7 +97,7 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         await loaded("refold.memory.indexes.episodic")
         await super().attach(host)
 
-        def prepare(state: Episodes) -> Steps[None]:
+        def prepare(state: Episodes) -> Cooperative[None]:
             for agent, own in state.agents.items():
                 if len(own.ids) >= PREPARED_FROM:
                     yield from self._index_of(state, agent)
@@ -215,7 +215,7 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
         """Return the contents of an agent's episodes, in the order of insertion."""
         whose = given_text(agent, AGENT)
 
-        def question(state: Episodes) -> Steps[TextColumn]:
+        def question(state: Episodes) -> Cooperative[TextColumn]:
             texts = yield from listed(state.episodes[memory].content for memory in _ids_of(state, whose))
             return TextColumn(texts)
 
@@ -236,7 +236,7 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
     def _all_of(self, agent: str, above: float | None) -> ActorFuture[list[Recalled]]:
         whose = given_text(agent, AGENT)
 
-        def question(state: Episodes) -> Steps[list[Recalled]]:
+        def question(state: Episodes) -> Cooperative[list[Recalled]]:
             index = yield from self._index_of(state, whose)
             if index is None:
                 return []
@@ -244,11 +244,11 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
 
         return self.read_in_steps(question)
 
-    def _question(self, agent: str, query: str, limit: int) -> Callable[[Episodes], Steps[list[Recalled]]]:
+    def _question(self, agent: str, query: str, limit: int) -> Callable[[Episodes], Cooperative[list[Recalled]]]:
         whose, words = given_text(agent, AGENT), given_text(query, "a query")
         checked_limit(limit)
 
-        def question(state: Episodes) -> Steps[list[Recalled]]:
+        def question(state: Episodes) -> Cooperative[list[Recalled]]:
             index = (yield from self._index_of(state, whose)) if limit else None
             if index is None:
                 return []
@@ -256,7 +256,7 @@ class EpisodicStore(StreamObject[Episodes, EpisodicCommand, EpisodicEvent]):
 
         return question
 
-    def _index_of(self, state: Episodes, agent: str) -> "Steps[AgentIndex | None]":
+    def _index_of(self, state: Episodes, agent: str) -> "Cooperative[AgentIndex | None]":
         if self._index is None:
             from refold.memory.indexes.episodic import EpisodicIndex
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from refold.actors.cooperative import Steps, listed
+from refold.actors.cooperative import Cooperative, listed
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.future import ActorFuture
@@ -100,7 +100,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
         await loaded("refold.memory.indexes.vectors", "refold.memory.indexes.words")
         await super().attach(host)
 
-        def prepare(state: Knowledge) -> Steps[None]:
+        def prepare(state: Knowledge) -> Cooperative[None]:
             if len(state.entries) >= PREPARED_FROM:
                 if state.embedded:
                     yield from self._vectors_of(state)
@@ -233,7 +233,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
     def _similar(self, data: bytes, k: int, threshold: float | None) -> ActorFuture[list[SimilarEntry]]:
         check_embedding(data, "the embedding of the query")
 
-        def question(state: Knowledge) -> Steps[list[SimilarEntry]]:
+        def question(state: Knowledge) -> Cooperative[list[SimilarEntry]]:
             import numpy as np
 
             check_dimension(len(data) // BYTES_PER_NUMBER, state.dimension, "the embedding of the query")
@@ -262,7 +262,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
         checked_limit(k, "k")
         given_text(query, "a query")
 
-        def question(state: Knowledge) -> Steps[list[KnownEntry]]:
+        def question(state: Knowledge) -> Cooperative[list[KnownEntry]]:
             words = yield from self._words_of(state)
             return (yield from listed(_entry(name, state.entries[name]) for name in words.matching(query, k)))
 
@@ -277,7 +277,7 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
     def values_column(self) -> ActorFuture[TextColumn]:
         """Return all values, in the order of insertion of their keys."""
 
-        def question(state: Knowledge) -> Steps[TextColumn]:
+        def question(state: Knowledge) -> Cooperative[TextColumn]:
             return TextColumn((yield from listed(known.value for known in state.entries.values())))
 
         return self.read_in_steps(question)
@@ -304,14 +304,14 @@ class SemanticStore(StreamObject[Knowledge, SemanticCommand, SemanticEvent]):
     def _loop(self) -> asyncio.AbstractEventLoop | None:
         return self._ref.system.loop if self._ref is not None else None
 
-    def _vectors_of(self, state: Knowledge) -> "Steps[VectorIndex]":
+    def _vectors_of(self, state: Knowledge) -> "Cooperative[VectorIndex]":
         from refold.memory.indexes.vectors import VectorIndex
 
         if self._index is None or not self._index.follow(state):
             self._index = yield from VectorIndex.made(state)
         return self._index
 
-    def _words_of(self, state: Knowledge) -> "Steps[EntryWords]":
+    def _words_of(self, state: Knowledge) -> "Cooperative[EntryWords]":
         from refold.memory.indexes.words import EntryWords
 
         if self._words is None or not self._words.follow(state):

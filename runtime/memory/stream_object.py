@@ -27,8 +27,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 
 import msgspec
 
-from refold.actors.cooperative import Steps, at_once
-from refold.actors.effects import Answer, Envelope, Performed, Query
+from refold.actors.cooperative import Cooperative, at_once
+from refold.actors.effects import Envelope, Performed, Query, QueryResult
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock, ManualClock, SystemClock
@@ -141,10 +141,10 @@ class StreamObject(Generic[S, C, E]):
         with self._before_runtime() as ref:
             if ref is None:
                 return outcome_of(lambda: copy.deepcopy(question(self._state_before())), Exception)
-        return ref.ask(Query(question), block=False).map(Answer.get)
+        return ref.ask(Query(question), block=False).map(QueryResult.get)
 
     def read_in_steps(
-        self, question: Callable[[S], Steps[R]], note: Callable[[R], C | None] | None = None
+        self, question: Callable[[S], Cooperative[R]], note: Callable[[R], C | None] | None = None
     ) -> ActorFuture[R]:
         """Return what `question` finds in the state, which is durable, without keeping the loop for long.
 
@@ -165,7 +165,7 @@ class StreamObject(Generic[S, C, E]):
         with self._before_runtime() as ref:
             if ref is None:
                 return outcome_of(noted, Exception)
-        return ref.ask(Query(question, note, in_steps=True), block=False).map(Answer.get)
+        return ref.ask(Query(question, note, in_steps=True), block=False).map(QueryResult.get)
 
     def glance(self, question: Callable[[S], R]) -> R | None:
         """Return at once what `question` finds in the state, which may still be on its way to the log; None = unknown.
@@ -273,7 +273,7 @@ class StreamObject(Generic[S, C, E]):
             self._attached.clear()
         try:
             ref = (await host.lasting(self.kind, self.core)).ref(self.stream)
-            opening: Sequence[C] = await ref.ask(Query(self.opening), block=False).map(Answer.get)
+            opening: Sequence[C] = await ref.ask(Query(self.opening), block=False).map(QueryResult.get)
             with self._before_lock:  # Other threads may be giving.
                 commands = [*opening, *self._given]
                 taken = len(self._given)

@@ -8,7 +8,7 @@ out is the same whenever the index was made. Needs numpy.
 import numpy as np
 from numpy.typing import NDArray
 
-from refold.actors.cooperative import ITEMS_PER_STEP, Steps, listed
+from refold.actors.cooperative import ITEMS_PER_STEP, Cooperative, listed
 from refold.events.core.ids import MemoryId
 from refold.events.kinds.episodic import AgentEpisodes, Episode, Episodes
 from refold.events.kinds.indexing import words_of
@@ -46,7 +46,7 @@ class AgentIndex:
         self._words = WordIndex()
         self._seen = 0
 
-    def follow(self) -> Steps[None]:
+    def follow(self) -> Cooperative[None]:
         """Take in what has changed in the state; what was left in between is taken in by the next one."""
         changed = self.own.changes.since(self._seen)
         if changed is None:  # Too much: every episode is looked at, and the words of new ones only.
@@ -71,7 +71,7 @@ class AgentIndex:
 
     def recalled(
         self, query: str, limit: int, now: int, decay: DecayPolicy, policy: RecallPolicy
-    ) -> Steps[list[Recalled]]:
+    ) -> Cooperative[list[Recalled]]:
         """Return the best `limit` of the episodes that share most words with `query`; see `EpisodicStore.recall`."""
         shared = self._words.shared(words_of(query), len(self._ids))
         if len(self._row_of) < len(self._ids):
@@ -87,7 +87,7 @@ class AgentIndex:
 
     def by_importance(
         self, now: int, decay: DecayPolicy, policy: RecallPolicy, above: float | None = None
-    ) -> Steps[list[Recalled]]:
+    ) -> Cooperative[list[Recalled]]:
         """Return all episodes whose effective importance is more than `above`, the most important first."""
         rows = np.flatnonzero(self._there[: len(self._ids)])
         effective = self._effective(rows, now, decay)
@@ -128,7 +128,7 @@ class AgentIndex:
         effective: NDArray[np.float64],
         score: NDArray[np.float64],
         shared: NDArray[np.int64],
-    ) -> Steps[list[Recalled]]:
+    ) -> Cooperative[list[Recalled]]:
         found = zip(rows.tolist(), effective.tolist(), score.tolist(), shared.tolist(), strict=True)
         return listed(
             Recalled(
@@ -190,7 +190,7 @@ class EpisodicIndex:
     def __init__(self) -> None:
         self._agents: dict[str, AgentIndex] = {}
 
-    def of(self, state: Episodes, agent: str) -> Steps[AgentIndex | None]:
+    def of(self, state: Episodes, agent: str) -> Cooperative[AgentIndex | None]:
         """Return an agent's index, as the state is now; None = it has no episodes."""
         own = state.agents.get(agent)
         if own is None:

@@ -12,7 +12,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from refold.actors.cooperative import Steps
+from refold.actors.cooperative import Cooperative
 from refold.events.kinds.semantic import Knowledge, Known
 
 Vectors = NDArray[np.float32]
@@ -42,7 +42,7 @@ class VectorIndex:
         self._units: Vectors = np.zeros((rows, self.dimension), dtype=np.float32)
 
     @classmethod
-    def made(cls, state: Knowledge) -> "Steps[VectorIndex]":
+    def made(cls, state: Knowledge) -> "Cooperative[VectorIndex]":
         index = cls(state)
         embedded = ((name, known) for name, known in state.entries.items() if known.embedding is not None)
         while part := list(islice(embedded, ROWS_PER_STEP)):

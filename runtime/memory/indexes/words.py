@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from refold.actors.cooperative import ITEMS_PER_STEP, Steps
+from refold.actors.cooperative import ITEMS_PER_STEP, Cooperative
 from refold.events.kinds.indexing import words_of
 from refold.events.kinds.semantic import Knowledge, Known
 
@@ -101,7 +101,7 @@ class EntryWords:
         self._words = WordIndex()
 
     @classmethod
-    def made(cls, state: Knowledge) -> "Steps[EntryWords]":
+    def made(cls, state: Knowledge) -> "Cooperative[EntryWords]":
         words = cls(state)
         for place, (name, known) in enumerate(state.entries.items(), 1):
             words._add(name, known)
