@@ -1,7 +1,7 @@
 """A token by which one party asks another to stop, from any thread, at any time, before any loop exists.
 
-It is level-triggered: once cancelled it stays so, and whoever looks later sees it. Callbacks run once. The rule it
-protects: a token that is cancelled reaches everybody who waits, and one that never is holds on to nobody.
+It is level-triggered: once cancelled it stays so, for every later look. Callbacks run once. The rule it
+protects: a token that is cancelled reaches all who wait, and one that never is holds on to nobody.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _changing = threading.Lock()  # one for all tokens: it guards a few assignments
 
 
 def _renew_lock() -> None:
-    """In a forked child: whoever held it in the parent does not run here."""
+    """In a forked child: the thread that held it in the parent does not run here."""
     global _changing
     _changing = threading.Lock()
 

@@ -51,7 +51,7 @@ class Envelope(Vital, frozen=True):
     vital: bool = False
     """Whether it is about work that was accepted before, so that a full mailbox must not turn it away."""
     insist: bool = False
-    """Whether the actor keeps it and tries again, where the log refuses it; nobody waits for the reply then."""
+    """Whether the actor keeps it and tries again, where the log refuses it; no asker waits for the reply then."""
     cause: Cause | None = None
     """The event of another stream that it follows from."""
     called: str = ""

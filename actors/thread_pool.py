@@ -1,8 +1,8 @@
 """Threads for blocking code, such as synchronous tools: never more than a bound, never waited for, never lost count of.
 
-A thread cannot be stopped from outside. Work that is no longer wanted is therefore *abandoned*: whoever waits for it
+A thread cannot be stopped from outside. Work that is no longer wanted is therefore *abandoned*: what waits for it
 goes on, a new thread takes the place of the one that is stuck, so the pool does not shrink, and the work stays listed
-by name until it returns, which it may still do: then its late outcome goes to whoever asked for it. The threads are
+by name until it returns, which it may still do: then its late outcome goes to `on_late`. The threads are
 daemons, so a stuck one does not keep the process alive.
 
 A thread that waits for what others do (`place_lent`) is not at work: its place is another's meanwhile, so that work
@@ -82,7 +82,7 @@ class ThreadWork(Generic[R]):
         return self._outcome.ready()
 
     def abandon(self, on_late: Callable[[LateOutcome[R]], object] | None = None) -> bool:
-        """Give the work up: whoever awaits it gets CancelledError. Once it is done, this changes nothing.
+        """Give the work up: a coroutine that awaits it gets CancelledError. Once it is done, this changes nothing.
 
         Work that no thread has begun is never begun. Work that runs goes on, unwanted.
 
@@ -104,7 +104,7 @@ class ThreadWork(Generic[R]):
         _here.work = self
         try:
             value = self._context.run(self._call)
-        except BaseException as raised:  # noqa: BLE001 - handed to whoever waits
+        except BaseException as raised:  # noqa: BLE001 - handed to those who wait
             error = raised if _may_be_raised(raised) else _wrapped(self.name, raised)
         finally:
             _here.work = None
@@ -150,7 +150,7 @@ class ThreadPool:
         Raises:
             ConfigError: the pool is closed.
             RuntimeError: `function` raised SystemExit, or another error that would act on the loop.
-            Exception: whatever else it raised.
+            Exception: what else it raised.
         """
         name = getattr(function, "__qualname__", repr(function))
         work = self.submit(lambda: function(*args, **kwargs), name=name)
@@ -208,7 +208,7 @@ class ThreadPool:
         return self.abandoned
 
     def _serve_queue(self) -> None:
-        """See to it that a thread takes what is queued, if the bound allows; with the lock held."""
+        """Have a thread take what is queued, if the bound allows; with the lock held."""
         if self._idle >= len(self._queue):
             self._changed.notify()
         elif self._threads < self._threads_max:

@@ -213,7 +213,7 @@ class ModelActor(Actor):
         count = 0
         async for item in stream:
             count += 1
-            if count % DELTAS_PER_STEP == 0:  # A stream that never waits would let nobody else, not even its reader.
+            if count % DELTAS_PER_STEP == 0:  # A stream that never waits would keep the loop, also from its reader.
                 await asyncio.sleep(0)
             if isinstance(item, ModelResponse):
                 response = checked_response(item)

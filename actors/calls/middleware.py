@@ -7,7 +7,7 @@ Subclass `Middleware` and override what is needed. Where each hook runs, and wha
 - `on_pre_llm` and `on_post_llm` run inside the model effect. What they changed in the request is in the reference to
   it, and the model's own answer is kept where they changed that.
 - `on_tool_call` and `on_tool_result` run in the tool's effect, around its body. The arguments are what was recorded,
-  and shown to whoever approved, so they cannot be changed there: do that in `on_post_llm`. A changed result is recorded
+  and shown for approval, so they cannot be changed there: do that in `on_post_llm`. A changed result is recorded
   with the one that the tool gave.
 
 Each may be a plain function, which runs on the loop and must return quickly, or a coroutine. All are called in order of

@@ -64,7 +64,7 @@ class ToolRunner(Protocol):
 
         Raises:
             AgentLoopError: the body could not be carried out, through no fault of the tool.
-            Exception: whatever the body raised.
+            Exception: what the body raised.
         """
         ...
 

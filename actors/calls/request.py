@@ -1,7 +1,7 @@
 """The request of a model call, made ready: what it is, what was done to it, and how the log refers to it.
 
 Part of the model effect (`refold.actors.agent.model`), so that user code may run here: the offer of tools, a window on
-the history, what is recalled, middleware. Whatever it does is in the reference, and the request that is sent is built
+the history, what is recalled, middleware. All that it does is in the reference, and the request that is sent is built
 from that by `refold.events.model.request`, as a reader of the log builds it again. Where user code fails, the call
 does.
 """

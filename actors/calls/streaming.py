@@ -61,7 +61,7 @@ async def close_stream(stream: AsyncIterable[object]) -> None:
     """Let a stream clean up behind itself, if it can.
 
     Raises:
-        BaseException: whatever its cleaning up raises.
+        BaseException: what its cleaning up raises.
     """
     close = getattr(stream, "aclose", None)
     if close is not None:
@@ -81,7 +81,7 @@ async def _whole(provider: Provider, request: ModelRequest) -> AsyncIterator[obj
 
 
 CHARACTERS_MAX = 128 * 1024
-"""So much of a half answer is kept; what comes after is not. As JSON it fits into one event, whatever it holds."""
+"""So much of a half answer is kept; what comes after is not. As JSON it always fits into one event."""
 
 BLOCK_CHARACTERS = 100
 """What a block counts for beside its text, so that the number of blocks is bounded too."""

@@ -137,7 +137,7 @@ class ToolContext(Generic[D]):
         return self._cancel
 
     def progress(self, report: object) -> None:
-        """Tell whoever follows the session how far the call is. It also counts as a sign of life.
+        """Tell those who follow the session how far the call is. It also counts as a sign of life.
 
         From any thread. Reports are published, not logged.
         """
@@ -146,7 +146,7 @@ class ToolContext(Generic[D]):
     def finish(self, text: str) -> str:
         """End the run as completed with `text` as its answer, once the body returns; returns `text`.
 
-        `text` becomes the result of the call, whatever the body returns. Calls of the same answer that run beside this
+        `text` becomes the result of the call, not what the body returns. Calls of the same answer that run beside this
         one are awaited, and those that have not begun do not run. A body that raises afterwards ends nothing.
 
         Raises:

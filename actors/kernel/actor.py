@@ -130,7 +130,7 @@ class Actor(_PykkaActor):
     def on_stop(self) -> Any:
         """Clean up after the last message, children and background work being over. May be `async def`.
 
-        Not called after a failure; `on_failure` is. An error is reported, and the actor stops all the same.
+        Not called after a failure; `on_failure` is. An error is reported, and the actor stops nevertheless.
         """
 
     def on_passivate(self) -> Any:

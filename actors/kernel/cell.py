@@ -8,8 +8,8 @@ messages until none is left. A handler that returns without waiting costs no mor
 to wait (an async handler, a start, a failure, a stop), a task takes over, goes on with the mailbox, and ends when
 the mailbox is empty: an idle actor has neither task nor queue.
 
-The rules protected here: one message at a time, in order of arrival; an error stops at this border, whatever its
-class, except KeyboardInterrupt and the cancellation of our own task; every asker gets an answer.
+The rules protected here: one message at a time, in order of arrival; an error of any class
+stops at this border, except KeyboardInterrupt and the cancellation of our own task; every asker gets an answer.
 """
 
 # What a hook returns is Any, and `isinstance` cannot tell what a coroutine of it will result in.
@@ -397,7 +397,7 @@ class ActorCell(Mailbox[CellSystem]):
                 error, during = next_error, "start"
 
     def _end_by(self, error: BaseException, reply: Reply | None) -> None:
-        """End with our task or our loop: answer everybody, leave nothing behind that claims to live."""
+        """End with our task or our loop: answer every asker, leave nothing behind that claims to live."""
         reason = f"its event loop or task was ended by {describe(error)}"
         if reply is not None:
             reply.settle(error=ActorStopped(self.address, reason))
@@ -418,7 +418,7 @@ class ActorCell(Mailbox[CellSystem]):
         """Make an instance and start it.
 
         Raises:
-            BaseException: whatever the factory or `on_start` raised; there is no instance then.
+            BaseException: what the factory or `on_start` raised; there is no instance then.
         """
         actor = self._factory(self.address.partition("/")[2])
         actor._cell = self  # pyright: ignore[reportPrivateUsage] - from `on_start` on the actor is ours

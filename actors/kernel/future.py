@@ -37,7 +37,7 @@ _settling = threading.Lock()  # one for all futures: it guards a few assignments
 
 
 def _renew_lock() -> None:
-    """In a forked child: whoever held it in the parent does not run here."""
+    """In a forked child: the thread that held it in the parent does not run here."""
     global _settling
     _settling = threading.Lock()
 
@@ -127,7 +127,7 @@ class ActorFuture(pykka.Future[T]):
             AskTimeout: no outcome in that time; the future lives on.
             WouldDeadlock: called on the loop that has to produce the outcome; `await` it there.
             ActorStopped: that loop was closed meanwhile.
-            BaseException: whatever error was set.
+            BaseException: the error that was set.
         """
         if not self._ready:
             self._block(timeout)
@@ -252,7 +252,7 @@ class _Derived(ActorFuture[T]):
             return
         try:
             value = self._compute(values)
-        except BaseException as error:  # noqa: BLE001 - raised by whoever gets or awaits it
+        except BaseException as error:  # noqa: BLE001 - raised where it is got or awaited
             self.settle(error=error)
         else:
             self.settle(value)
@@ -289,7 +289,7 @@ def settle_in_thread(future: ActorFuture[T], source: pykka.Future[T]) -> None:
     def wait() -> None:
         try:
             value = source.get()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+        except BaseException as error:  # noqa: BLE001 - handed to those who wait
             future.settle(error=error)
         else:
             future.settle(value)

@@ -75,7 +75,7 @@ class Mailbox(Generic[S]):
         self._running = False  # whether an activation is scheduled or under way
 
     def put(self, message: object, reply: Reply | None) -> None:
-        """Add a message at the end, and see to it that it is handled.
+        """Add a message at the end, and have it handled.
 
         Raises:
             BackpressureShed: as many messages as may wait do so, and this one is not vital.
@@ -162,6 +162,6 @@ class CrossThreadQueue:
         return True
 
     def _run(self) -> None:
-        self._woken = False  # before looking at the queue: whoever comes later wakes the loop again
+        self._woken = False  # before looking at the queue: a thread that comes later wakes the loop again
         for _ in range(len(self._entered)):
             self._entered.popleft()()

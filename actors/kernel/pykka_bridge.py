@@ -153,7 +153,7 @@ _asking = threading.Lock()
 
 
 def _renew_lock() -> None:
-    """In a forked child: whoever held it in the parent does not run here."""
+    """In a forked child: the thread that held it in the parent does not run here."""
     global _asking
     _asking = threading.Lock()
 
@@ -177,7 +177,7 @@ class _ThreadReply(Reply):
         self._asked = asked
 
     def begin(self) -> None:
-        """Note, in the thread actor's thread, that it handles the message now: it works for whoever waits for this."""
+        """Note, in the thread actor's thread, that it handles the message now: it works for those who wait for this."""
         self._asked.handling = Handling(self._asked)
         current_handling.set(self._asked.handling)
 

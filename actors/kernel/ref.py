@@ -1,4 +1,4 @@
-"""Refs: how everybody talks to an actor.
+"""Refs: how an actor is talked to.
 
 A ref names an address in a system, not an instance, so it stays good when the actor is restarted, or stopped for
 being idle and started again. It is a `pykka.ActorRef` and may be used from any thread.
@@ -156,7 +156,7 @@ class ActorRef(pykka.ActorRef[Any]):
             BackpressureShed: its mailbox is full.
             AskTimeout: no reply in time; the message may still be handled.
             AskCycle: the actor asked waits for the handler that asks.
-            Exception: whatever the actor's handler raised.
+            Exception: what the actor's handler raised.
 
         The last five are the future's, where `block=False`.
         """

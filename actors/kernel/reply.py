@@ -94,7 +94,7 @@ class Reply(ActorFuture[Any]):
     answerer: Answerer | None = None
     """Set once the message is in a mailbox."""
     waited_for_in: Handling | None = None
-    """The handler whose thread blocks until the answer is there: known when the message arrives, so that whatever comes
+    """The handler whose thread blocks until the answer is there: known when the message arrives, so that all that comes
     of the message finds it waiting."""
     withdrawn = False
     """Whether the message is to be dropped unhandled, since waiting for its answer would never end."""

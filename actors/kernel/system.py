@@ -229,7 +229,7 @@ class ActorSystem:
         Raises:
             ConfigError: the address is in use.
             ActorStopped: the system is closing.
-            Exception: whatever the factory or `on_start` raised; the actor does not exist then.
+            Exception: what the factory or `on_start` raised; the actor does not exist then.
         """
         return await self.start_under(None, factory, args, kwargs, address)
 
@@ -267,7 +267,7 @@ class ActorSystem:
     # For refs
 
     def unreachable_because(self, address: str) -> str | None:
-        """For refs and cells: return why nobody would take a message for the address, or None if somebody would."""
+        """For refs and cells: return why nobody would take a message for the address, or None if an actor would."""
         cell = self._cells.get(address)
         if cell is not None and (cell.open or (self._factory(address) is not None and not self._closing)):
             return None
@@ -327,11 +327,11 @@ class ActorSystem:
             reply.waited_for_in.wait_for(reply)
 
     def expect(self, reply: Reply, timeout_s: float | None) -> None:
-        """For refs and cells: see to it that a reply comes in time, be it an error; None = `ask_timeout_s`."""
+        """For refs and cells: have a reply come in time, be it an error; None = `ask_timeout_s`."""
         self._open_asks.add(reply, self._ask_timeout_s if timeout_s is None else timeout_s)
 
     def stop_address(self, address: str, reply: Reply, *, now: bool) -> None:
-        """For refs and cells: stop whoever is at an address; the reply is False if nobody is. On the loop only."""
+        """For refs and cells: stop the actor at an address; the reply is False if there is none. On the loop only."""
         cell = self._cells.get(address)
         if cell is None:
             reply.settle(False)

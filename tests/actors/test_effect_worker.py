@@ -88,17 +88,6 @@ async def test_work_that_is_begun_twice_is_done_once(setup: Setup) -> None:
     assert setup.begun == ["a"]
 
 
-async def test_work_that_is_cancelled_in_the_middle_tells_its_end(setup: Setup) -> None:
-    setup.begin("a")
-    setup.begin("b")
-    await setup.clock.settle()
-    setup.cancel("a")
-    setup.cancel("nobody")
-    assert await setup.ends() == [("a", None)]
-    setup.gate.set()
-    assert await setup.ends() == [("a", None), ("b", "end of b")]
-
-
 async def test_what_work_brings_that_ignores_its_cancellation_is_told_and_it_is_not_begun_beside_itself(
     setup: Setup,
 ) -> None:

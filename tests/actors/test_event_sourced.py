@@ -122,7 +122,7 @@ class World:
         self.abandoned: list[str] = []
         self.published: list[str] = []
         self.settled = 0
-        self.holds = False
+        self.blocks = False
         self.instances = 0
 
 
@@ -153,7 +153,7 @@ class WorksPort(EffectPort[State, Command, WorkEvent]):
         self.world.settled += 1
 
     def recovery(self, wanted: Sequence[Effect]) -> Recovery:
-        return Recovery(blocked=frozenset(effect.key for effect in wanted if self.world.holds))
+        return Recovery(blocked=frozenset(effect.key for effect in wanted if self.world.blocks))
 
     def failed(self, effect: Effect | None, command: Command, error: Exception) -> Command | None:
         return Finish(command.name, f"unrecordable: {error}")
@@ -218,6 +218,11 @@ class Setup:
         """Let a piece of work end, and wait until the actor has dealt with it."""
         self.ref.tell(EffectEnded(key=f"work:{name}", command=Finish(name, what)))
         await self.clock.settle()
+
+    async def left_wanting_a(self) -> None:
+        """Write the log that an earlier process left, which wants the work "a"."""
+        events = (CODEC.encode(Wanted(name="a")),)
+        await self.store.append([EncodedBatch(stream=STREAM, expected_version=0, at=1, events=events)])  # type: ignore[arg-type]
 
     async def recorded(self) -> list[str]:
         stored = await InMemoryStore.read_stream(self.store, STREAM)
@@ -483,10 +488,9 @@ async def test_a_result_that_cannot_be_recorded_is_recorded_as_a_failure_and_nev
     assert (setup.world.instances, setup.world.begun) == (1, ["a"])
 
 
-async def test_work_of_an_earlier_process_is_held_until_somebody_lets_it_go_on(setup: Setup) -> None:
-    batch = EncodedBatch(stream=STREAM, expected_version=0, at=1, events=(CODEC.encode(Wanted(name="a")),))  # type: ignore[arg-type]
-    await setup.store.append([batch])
-    setup.world.holds = True
+async def test_work_of_an_earlier_process_is_blocked_until_a_command_resumes_it(setup: Setup) -> None:
+    await setup.left_wanting_a()
+    setup.world.blocks = True
     assert (await setup.state()).wanted == {"a": 1}
     await setup.ask(Want("b"))
     assert setup.world.begun == ["b"]
@@ -494,10 +498,9 @@ async def test_work_of_an_earlier_process_is_held_until_somebody_lets_it_go_on(s
     assert setup.world.begun == ["b", "a", "go-on"]
 
 
-async def test_held_work_that_is_no_longer_wanted_is_not_remembered(setup: Setup) -> None:
-    batch = EncodedBatch(stream=STREAM, expected_version=0, at=1, events=(CODEC.encode(Wanted(name="a")),))  # type: ignore[arg-type]
-    await setup.store.append([batch])
-    setup.world.holds = True
+async def test_blocked_work_that_is_no_longer_wanted_is_not_remembered(setup: Setup) -> None:
+    await setup.left_wanting_a()
+    setup.world.blocks = True
     await setup.ask(Drop("a"))
     before = setup.in_flight.of(STREAM)
     assert before.blocked == set()
@@ -506,8 +509,7 @@ async def test_held_work_that_is_no_longer_wanted_is_not_remembered(setup: Setup
 
 
 async def test_work_goes_on_by_itself_once_a_log_that_could_not_be_read_can_be(setup: Setup) -> None:
-    batch = EncodedBatch(stream=STREAM, expected_version=0, at=1, events=(CODEC.encode(Wanted(name="a")),))  # type: ignore[arg-type]
-    await setup.store.append([batch])
+    await setup.left_wanting_a()
     setup.store.unreadable = True
     with pytest.raises(PersistenceError, match="cannot be read"):
         await setup.ask(Want("b"))
@@ -517,8 +519,7 @@ async def test_work_goes_on_by_itself_once_a_log_that_could_not_be_read_can_be(s
 
 
 async def test_events_of_the_past_are_not_published_again_at_a_start(setup: Setup) -> None:
-    batch = EncodedBatch(stream=STREAM, expected_version=0, at=1, events=(CODEC.encode(Wanted(name="a")),))  # type: ignore[arg-type]
-    await setup.store.append([batch])
+    await setup.left_wanting_a()
     await setup.ask(Want("b"))
     assert setup.world.published == ["Wanted b @2"]
     assert sorted(setup.world.begun) == ["a", "b"]
