@@ -9,6 +9,7 @@ import inspect
 import logging
 from collections.abc import Callable
 from datetime import datetime
+from typing import Self
 
 from refold.actors.agent.session import PerformedInRun
 from refold.actors.calls.tool_context import require_other_session
@@ -286,28 +287,40 @@ def _named_run(recorded: RecordedSessionEvent) -> RunId | None:
 
 
 class RunWatcher:
-    """Calls a handler with the events of one run, and keeps its error."""
+    """Calls a handler with the events of one run while it is entered; its first error cancels the run, and is kept."""
 
-    def __init__(self, handler: Callable[[RecordedSessionEvent], object]) -> None:
+    def __init__(
+        self, access: SessionAccess, handler: Callable[[RecordedSessionEvent], object], *, reason: str | None = None
+    ) -> None:
         self.failure: BaseException | None = None
+        self._access = access
         self._handler = handler
-        self._early: list[RecordedSessionEvent] | None = []
+        self._reason = reason
+        self._early: list[RecordedSessionEvent] = []
+        self._run: RunId | None = None
         self._events: RunEvents | None = None
-        self._on_failure: Callable[[], None] | None = None
+        self._unsubscribe: Callable[[], None] = lambda: None
 
-    def watch(self, run: RunId, on_failure: Callable[[], None]) -> None:
+    def __enter__(self) -> Self:
+        self._unsubscribe = self._access.context.event_bus.subscribe(self.see, self._access.session)
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._unsubscribe()
+
+    def watch(self, run: RunId, performed: Performed) -> None:
         """Begin with the events of `run`, also with those that have come already."""
+        self._run = run
         self._events = RunEvents(run)
-        self._on_failure = on_failure
-        early, self._early = self._early or [], None
+        early, self._early = self._early, []
         for event in early:
             self.see(event)
 
     def see(self, recorded: RecordedSessionEvent) -> None:
-        if self._early is not None:
+        if self._events is None:
             self._early.append(recorded)
             return
-        if self._events is None or not self._events.include(recorded):
+        if not self._events.include(recorded):
             return
         if self.failure is None:
             try:
@@ -319,8 +332,7 @@ class RunWatcher:
                 raise
             except BaseException as error:  # noqa: BLE001 - The caller's own error: it is raised to the caller.
                 self.failure = error
-                if self._on_failure is not None:
-                    self._on_failure()
+                self._access.cancel_surely(CancelRun(run=self._run, reason=self._reason))
 
 
 async def result_of(finished: FinishedRun, store: EventStore) -> RunResult:

@@ -13,7 +13,6 @@ from refold.actors.calls.conversation import own_copy
 from refold.actors.calls.tool_context import require_other_session
 from refold.actors.calls.validation import checked_messages
 from refold.actors.cancellation import CancellationToken
-from refold.actors.effects import Performed
 from refold.context import RuntimeContext
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Message
@@ -106,17 +105,9 @@ class Session:
             return handle.result()
         if inspect.iscoroutinefunction(on_event):
             raise ConfigError("on_event must be a plain function that returns quickly, not an async one")
-        watcher = RunWatcher(on_event)
-
-        def watch(run: RunId, performed: Performed) -> None:
-            watcher.watch(run, lambda: access.cancel_surely(CancelRun(run=run, reason="on_event raised")))
-
-        handle = begin(access, content, cancel=cancel, key=key, on_performed=watch, at=at, now=now)
-        unsubscribe = self._context.event_bus.subscribe(watcher.see, self.id)
-        try:
+        with RunWatcher(access, on_event, reason="on_event raised") as watcher:
+            handle = begin(access, content, cancel=cancel, key=key, on_performed=watcher.watch, at=at, now=now)
             await handle.done()
-        finally:
-            unsubscribe()
         result = handle.result()
         if watcher.failure is not None:
             raise watcher.failure
@@ -163,22 +154,14 @@ class Session:
         if content is None and key is not None:
             raise ConfigError("a key of step is that of its input; give an input too, or no key")
         seen: list[RecordedSessionEvent] = []
-        watcher = RunWatcher(seen.append)
-
-        def watch(run: RunId, performed: Performed) -> None:
-            watcher.watch(run, lambda: access.cancel_surely(CancelRun(run=run)))
-
-        unsubscribe = self._context.event_bus.subscribe(watcher.see, self.id)
-        try:
+        with RunWatcher(access, seen.append) as watcher:
             if content is not None:
-                handle = begin(access, content, cancel=None, key=key, on_performed=watch, stepwise=True)
+                handle = begin(access, content, cancel=None, key=key, on_performed=watcher.watch, stepwise=True)
             else:
                 require_other_session(self._context.system, self.id)
                 self._context.require_open()
-                handle = RunHandle(access, AllowTurn(), {}, None, watch, stepwise=True)
+                handle = RunHandle(access, AllowTurn(), {}, None, watcher.watch, stepwise=True)
             await handle.done()
-        finally:
-            unsubscribe()
         ended = handle.turn_result()
         assert handle.run is not None
         return TurnResult(run=handle.run, events=tuple(seen), result=ended if isinstance(ended, RunResult) else None)
