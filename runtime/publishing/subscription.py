@@ -109,7 +109,7 @@ class Subscription:
         self._wake()
 
     def go_back(self, version: int) -> None:
-        """See to it that everything after a version of the session is yielded, also from before the subscription."""
+        """Yield everything after a version of the session, also from before the subscription."""
         if self._first is None or self._first > version + 1:
             self.restart(version)
 

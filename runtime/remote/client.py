@@ -95,7 +95,7 @@ async def give(
         log: the path of a log's file.
         session: a session that is in the log, or that an input which waits in the inbox will begin.
         command: what it is to do.
-        key: idempotency key: the same key in a session is the same command, whoever performs it; None = a new one.
+        key: idempotency key: the same key in a session is the same command; None = a new one.
         timeout_s: how long to wait for the runtime to perform it; afterwards it stays in the inbox.
         clock: None = the machine's.
         may_begin: the session need not be there; the next runtime that owns the log, or the one that does, begins it.

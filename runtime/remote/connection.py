@@ -84,7 +84,7 @@ def connect(log: str | os.PathLike[str], *, patience_s: float = PATIENCE_S, cloc
 
 
 class Connection:
-    """A log that somebody else owns; get it from `connect`.
+    """A log that another process owns; get it from `connect`.
 
     Where no event loop runs, `with connect(log) as connection` gives a `SyncConnection`, on a loop of its own.
     """
@@ -138,7 +138,7 @@ class Connection:
         return [SessionId(kind_and_identifier(head.stream)[1]) for head in heads]
 
     async def approvals(self) -> list[AwaitedDecision]:
-        """Return the calls of all sessions that wait for somebody's decision, in order of sessions and calls.
+        """Return the calls of all sessions that wait for a person's decision, in order of sessions and calls.
 
         Raises:
             PersistenceError: the log or its inbox cannot be read.
@@ -166,7 +166,7 @@ class Connection:
 
 
 class ConnectedSession:
-    """One conversation in a log that somebody else owns; get it from `Connection.session`."""
+    """One conversation in a log that another process owns; get it from `Connection.session`."""
 
     def __init__(self, connection: Connection, session: SessionId) -> None:
         self.id = session
@@ -178,10 +178,10 @@ class ConnectedSession:
     ) -> RunResult | Unfinished:
         """Send an input through the log's owner, and return how its run ended.
 
-        The input is accepted for good as soon as it lies in the inbox, whatever becomes of this process or of the
-        owner. Cancelling the task that awaits this stops the wait and leaves the run alone; `cancel` ends it.
+        The input is accepted for good as soon as it lies in the inbox, even if this process or the owner ends
+        then. Cancelling the task that awaits this stops the wait and leaves the run alone; `cancel` ends it.
 
-        It is returned early, as `Unfinished`, when a call of the session waits for somebody's approval, when the run is
+        It is returned early, as `Unfinished`, when a call of the session waits for approval, when the run is
         parked, or when no runtime has owned the log for as long as the connection has patience.
 
         Args:
@@ -280,7 +280,7 @@ class ConnectedSession:
         return (await self._give(decision, key)).outcome is not None
 
     async def approvals(self) -> list[AwaitedDecision]:
-        """Return the calls of the session that wait for somebody's decision, and those that its children wait for.
+        """Return the calls of the session that wait for a person's decision, and those that its children wait for.
 
         Raises:
             ConfigError: the log has no such session.
@@ -363,7 +363,7 @@ class ConnectedSession:
 
 
 class SyncConnection:
-    """A log that somebody else owns, for code without a loop; for any number of threads.
+    """A log that another process owns, for code without a loop; for any number of threads.
 
     `with connect(log) as connection` is the usual way to get it. One that lives as long as the process, as in a worker
     of a web server, is made by `SyncConnection(connect(log))`; its thread ends with the interpreter.
@@ -434,7 +434,7 @@ class SyncConnection:
 
 
 class SyncConnectedSession:
-    """One conversation in a log that somebody else owns; get it from `SyncConnection.session`. For many threads.
+    """One conversation in a log that another process owns; get it from `SyncConnection.session`. For many threads.
 
     What `ConnectedSession` says of the task that awaits holds for the thread that calls: an interrupt, such as Ctrl-C,
     stops the wait, and leaves the run alone.

@@ -152,7 +152,7 @@ class InboxReader:
             return Refused(message=str(error))  # The session has failed for good.
         except (AgentLoopError, CommandRejected, ConfigError) as error:
             return Refused(message=str(error))
-        except Exception as error:  # noqa: BLE001 - one row must not stop the others, whatever it brings to light
+        except Exception as error:  # noqa: BLE001 - one row must not stop the others
             self._broke(error, f"a command to session {entry.session}")
             return Refused(message=f"it broke: {type(error).__name__}: {error!s:.200}")
 

@@ -1,10 +1,10 @@
 """Commands from other processes to the runtime that owns a log: what they say, and what comes of them.
 
-Only a log's owner writes it. Whoever else wants to approve a call, cancel a run or send an input writes a row into the
-file beside the log (`refold.stores.sqlite.inbox`) and waits for its outcome. `owner` is the owner's side,
-`client` that of everybody else, and `client` performs rows where no runtime owns the log. The rule: a row
-becomes a command of its session under the row's own key, so that performing it twice does nothing twice, and a request
-that is made again, of the owner or through the inbox, is the same command.
+Only a log's owner writes it. Another process that wants to approve a call, cancel a run or send an input writes a row
+into the file beside the log (`refold.stores.sqlite.inbox`) and waits for its outcome. `owner` is the owner's side;
+`client` is that of the others, and performs rows where no runtime owns the log. The rule: a row becomes a command of
+its session under the row's own key, so that performing it twice does nothing twice, and a request that is made again,
+of the owner or through the inbox, is the same command.
 """
 
 from collections.abc import Container, Sequence

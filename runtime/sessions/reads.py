@@ -1,11 +1,7 @@
-"""What is noted about a session when it begins: facts from outside that no later event changes.
+"""What is read of a session beside its events: its metadata, content that the log keeps by its hash, and approvals.
 
-Content that the log keeps by its hash, for those who want to see the whole of it.
-
-The calls that wait for a person: those of a session, and those of the sessions that its calls began.
-
-A subagent's call waits in the session of the subagent, and its parent waits for that; so who asks the parent is told of
-both, and each says whose it is.
+A subagent's call waits in the session of the subagent, and its parent waits for that; so a caller that asks the parent
+is told of both, and each says whose it is.
 """
 
 import copy
@@ -103,7 +99,7 @@ async def _refers(store: EventStore, stream: StreamName, name: bytes) -> bool:
 
 
 class AwaitedApproval(ToolApprovalRequested, frozen=True, kw_only=True):
-    """A call that waits for somebody's decision; `Session.decide` takes it."""
+    """A call that waits for a person's decision; `Session.decide` takes it."""
 
     session: SessionId
     """Whose call it is: the session that was asked, or one that a call of a subagent began below it."""

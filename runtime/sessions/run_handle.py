@@ -1,4 +1,4 @@
-"""An input on its way to the end of its run: sent, watched and awaited, whatever happens to the caller meanwhile.
+"""An input on its way to the end of its run: sent, watched and awaited, also when its caller is cancelled.
 
 Read `begin` first, then `RunHandle`. The rules: a caller who is cancelled cancels the run, unless another caller waits
 for it too, and goes on when that is durable; a log that refuses holds no caller longer than twice the cancel grace.
@@ -8,6 +8,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import datetime
 from typing import Self
 
@@ -191,11 +192,13 @@ class RunHandle:
     async def _wait(
         self, run: RunId, performed: Performed, follower: Follower, cancel: CancellationToken | None
     ) -> FinishedRun | PausedRun:
-        forget: list[Callable[[], None]] = []
+        # The follower is there since before the input was sent, so the end cannot come between the two; and the handle
+        # waits for the follower, not for the actor, so that a restart of the actor costs the caller nothing.
+        event_bus, session = self._access.context.event_bus, self._access.session
         follower.awaited = run
 
         def abandon() -> None:
-            if self._access.context.event_bus.is_awaited(self._access.session, run, besides=follower):
+            if event_bus.is_awaited(session, run, besides=follower):
                 self._task.cancel()  # It is another caller's run too, and goes on without this caller.
             else:
                 self._access.cancel_surely(CancelRun(run=run, reason="the caller was cancelled"))
@@ -204,27 +207,21 @@ class RunHandle:
             reason = recorded_reason(cancel.reason) if cancel is not None and cancel.reason is not None else None
             self._access.cancel_surely(CancelRun(run=run, reason=reason))
 
-        if cancel is not None:
-            forget.append(cancel.on_cancel(cancel_run))
-        forget.append(self._abandoned.on_cancel(abandon))
-        try:
-            if not performed.new:
-                before = await self._ended_before(run)
-                ending = self._access.context.event_bus.is_ending(self._access.session, run)
-                if before is not None and not ending:
-                    return before if isinstance(before, PausedRun) else await self._finished(before)
-            if not self._stepwise:
-                return await self._finished(await follower.ended(run))
-            after = performed.version if performed.new else 0
-            ended = await follower.ended_or_paused(run, after_version=after)
-            return ended if isinstance(ended, PausedRun) else await self._finished(ended)
-        except asyncio.CancelledError:
-            if not self._abandoned.cancelled:
-                abandon()  # The loop is torn down, and cancels this before its caller.
-            raise
-        finally:
-            for take_back in forget:
-                take_back()
+        with ExitStack() as registered:
+            if cancel is not None:
+                registered.callback(cancel.on_cancel(cancel_run))
+            registered.callback(self._abandoned.on_cancel(abandon))
+            try:
+                ended = None if performed.new else await self._ended_before(run)
+                # A run that is ending in this process still has effects in flight: its end is told once they are over.
+                if ended is None or event_bus.is_ending(session, run):
+                    after = (performed.version if performed.new else 0) if self._stepwise else None
+                    ended = await follower.ended_or_paused(run, after_version=after)
+                return ended if isinstance(ended, PausedRun) else await self._finished(ended)
+            except asyncio.CancelledError:
+                if not self._abandoned.cancelled:
+                    abandon()  # The loop is torn down, and cancels this before its caller.
+                raise
 
     async def _ended_before(self, run: RunId) -> EndedRun | PausedRun | None:
         """Return how the run of a repeated input has ended, if it has, or that it waits for its next turn."""

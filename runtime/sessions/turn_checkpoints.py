@@ -114,7 +114,7 @@ class StepSnapshots:
             try:
                 await self._write(store, recorded)
             except asyncio.CancelledError:
-                self._waiting.put_nowait(recorded)  # Whoever cancels counts what is left.
+                self._waiting.put_nowait(recorded)  # `close` counts what is left.
                 raise
             except Exception as error:  # The border to a backend of the user's.
                 self.failed += 1

@@ -1,17 +1,14 @@
 """An event loop in a thread of its own, on which one thing lives, for callers that have no loop.
 
-Read `refold.sync.session` for what it is used for. The thread is a daemon. A thread that is none would be joined before
-`atexit` runs, so a runtime that nobody closed would keep the interpreter from ending; a daemon still runs while
-`atexit` closes it, and threads of the application that are no daemons have ended by then and could use it to their end.
+Read `LoopThread` first, then `blocking`, which makes a method that blocks of one that is awaited. The thread is a
+daemon. A thread that is none would be joined before `atexit` runs, so a runtime that was not closed would keep the
+interpreter from ending; a daemon still runs while `atexit` closes it, and threads of the application that are no
+daemons have ended by then and could use it to their end.
 
-The rules protected here: every call ends, with what its coroutine came to, or with why nobody will know; what is
+The rules protected here: every call ends, with the outcome of its coroutine, or with why that is not known; what is
 raised into the thread that waits (Ctrl-C, a signal handler's SystemExit) cancels the call, and waits for its end only
-so long; and no loop is blocked, neither this one nor another.
-
-How a method that is awaited becomes one that blocks, with the same parameters and the same promise.
-
-The rule protected here: the two faces cannot drift apart. A blocking method is made of the awaited one, which gives it
-its signature, for readers and for type checkers, and its docstring.
+so long; no loop is blocked, neither this one nor another; and the two faces of a class cannot drift apart, since a
+blocking method has the signature and the docstring of the awaited one.
 """
 
 import asyncio
@@ -59,7 +56,7 @@ class _Call(Generic[T]):
         """Once it has begun."""
 
     def begin(self) -> None:
-        """Begin, on the loop, with the context variables of whoever posted this."""
+        """Begin, on the loop, with the context variables of the thread that posted this."""
         if self._thread.ending:
             self.refuse()
         elif not self.outcome.ready():
@@ -169,7 +166,7 @@ class LoopThread:
             AlreadyClosed: the loop has ended, and did not begin it.
             ActorStopped: the loop has ended under the call.
             ConfigError: this process was forked from the one that has the thread.
-            BaseException: whatever the coroutine raised.
+            BaseException: what the coroutine raised.
         """
         self._require_no_loop()
         self.require_own_process()
@@ -240,7 +237,7 @@ class LoopThread:
         )
 
     def _post(self, work: _Call[Any]) -> None:
-        self._open_calls.add(work)  # First: whoever ends the loop settles what is in here.
+        self._open_calls.add(work)  # First: the end of the loop settles what is in here.
         try:
             self._loop.call_soon_threadsafe(work.begin)
         except RuntimeError:  # The loop is closed.
@@ -278,7 +275,7 @@ class LoopThread:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 try:
                     runner.run(self._live())
-                except BaseException as error:  # noqa: BLE001 - Handed to whoever waits, or logged.
+                except BaseException as error:  # noqa: BLE001 - Handed to the caller that waits, or logged.
                     self._ended(error)
                 self.ending = True
         finally:

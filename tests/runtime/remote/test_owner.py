@@ -131,17 +131,6 @@ async def test_what_was_put_there_while_no_runtime_ran_is_performed_in_order_by_
     assert all(isinstance(found, Done) and found.new and found.run for found in outcomes)
 
 
-async def test_a_send_is_done_when_its_input_is_accepted_long_before_its_run_ends(log: Path) -> None:
-    inbox, held = await begun(log, "s"), HeldAnswer(say("At last."))
-    async with runtime_of(log, held) as runtime:
-        found = await performed(inbox, "s", InboxSend(text="slow"))
-        await held.asked.wait()
-        held.gate.set()
-        assert found.run is not None
-        session = await runtime.session("s")
-        assert (await session.send("slow", key="k")).run == found.run
-
-
 async def test_a_command_is_given_to_the_runtime_of_this_very_process(log: Path) -> None:
     async with runtime_of(log, say("Said."), use("pay", {"amount": 3}), say("Paid.")) as runtime:
         session = await runtime.session("s")
