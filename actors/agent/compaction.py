@@ -100,6 +100,7 @@ class Summarising:
         return summary_plan(context, self.max_tokens, self.keep_tokens, self._window.count)
 
     def request(self, plain: ModelRequest, plan: SummaryPlan) -> ModelRequest:
+        """Return the request for a summary of what `plan` replaces; `plain` is the request that is too long."""
         text = transcript_text(plain.messages[: plan.replaced])
         return msgspec.structs.replace(
             plain,

@@ -87,6 +87,7 @@ class ActorCell(Mailbox[CellSystem]):
         "open",
         "parent",
     )
+    handling: Handling | None
 
     def __init__(
         self,

@@ -27,11 +27,12 @@ SESSION_CODEC: EventCodec[SessionEvent] = EventCodec(get_args(SessionEvent), unk
 class SessionCore(PureCore[SessionState, SessionCommand, SessionEvent]):
     """The four pure functions of a session. They are ours and tested, so no `CheckedCore` stands around them."""
 
-    # The functions themselves: a method around `evolve` would cost each event of a fold one more call.
-    admit = staticmethod(admit)
-    evolve = staticmethod(evolve)
-    react = staticmethod(react)
-    pending = staticmethod(pending)
+    # The functions themselves: a method around `evolve` would cost each event of a fold one more call. They are called
+    # as methods are, which pyright does not see.
+    admit = staticmethod(admit)  # pyright: ignore[reportAssignmentType]
+    evolve = staticmethod(evolve)  # pyright: ignore[reportAssignmentType]
+    react = staticmethod(react)  # pyright: ignore[reportAssignmentType]
+    pending = staticmethod(pending)  # pyright: ignore[reportAssignmentType]
 
 
 SESSION_CORE = SessionCore()

@@ -8,7 +8,7 @@ something is divided by nothing the answer is None, since "none of none" is neit
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -202,11 +202,12 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
     live: LiveCounts | None = None
     """What leaves no event; None where this was read from a log."""
 
-    def __add__(self, other: Self) -> Self:
+    # Only figures of one class are added; that `other` is of this class, as `Self` says, is no narrower.
+    def __add__(self, other: Self) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the sums of two, of which neither has events that the other has too."""
         return msgspec.structs.replace(super().__add__(other), position=0, at=max(self.at, other.at))
 
-    def delta(self, earlier: Self) -> Self:
+    def delta(self, earlier: Self) -> Self:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return what happened since `earlier`: every figure stops at 0, and what has not grown is left out of dicts.
 
         `position`, `at` and `active_sessions` stay those of this snapshot.
@@ -388,7 +389,7 @@ def _sum(one: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
         if mine is None:
             one[name] = figure
         elif figure is not None:
-            one[name] = _sum(mine, figure) if isinstance(mine, dict) else mine + figure
+            one[name] = _sum(cast("dict[str, Any]", mine), figure) if isinstance(mine, dict) else mine + figure
     return one
 
 
@@ -397,7 +398,10 @@ def _growth(later: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, A
     grown: dict[str, Any] = {}
     for name, figure in later.items():
         before = earlier.get(name)
-        more = _growth(figure, before or {}) if isinstance(figure, dict) else max(0, (figure or 0) - (before or 0))
+        if isinstance(figure, dict):
+            more: Any = _growth(cast("dict[str, Any]", figure), before or {})
+        else:
+            more = max(0, (figure or 0) - (before or 0))
         if more:
             grown[name] = more
     return grown
