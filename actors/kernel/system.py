@@ -91,9 +91,6 @@ async def _ends_within(seconds: float, clock: Clock, work: Coroutine[Any, Any, N
 class ActorSystem:
     """Actors on the running event loop; `async with ActorSystem() as system:` closes it at the end."""
 
-    courier: Callable[[ActorRef, Any], object]
-    """Takes what effects have brought to the actors that asked for them; a simulation's does so twice or late."""
-
     def __init__(
         self,
         *,
@@ -158,7 +155,8 @@ class ActorSystem:
         self._failed: dict[str, str] = {}
         self._posted: dict[str, int] = {}  # messages of other threads that are on their way, by address
         self._posting = threading.Lock()
-        self.courier = ActorRef.tell
+        self.courier: Callable[[ActorRef, Any], object] = ActorRef.tell
+        """Takes what effects have brought to the actors that asked for them; a simulation's does so twice or late."""
         self.sheds = 0
         """Messages that were turned away because too many waited."""
         self._started = 0

@@ -91,6 +91,8 @@ class Follower:
                     return ended
                 case PausedRun(version=version) as paused if after_version is not None and version > after_version:
                     return paused
+                case _:
+                    pass
             if self._failure is not None:
                 raise self._failure
             self._wake = asyncio.get_running_loop().create_future()
