@@ -35,10 +35,11 @@ class System(Protocol):
     """`ActorSystem`, which describes each of these, as those see it who live in it: actors, their refs and cells."""
 
     clock: Clock
-    courier: "Callable[[ActorRef, Any], object]"
     loop: AbstractEventLoop
     supervisor: Supervisor
 
+    @property
+    def courier(self) -> "Callable[[ActorRef, Any], object]": ...
     @property
     def failures(self) -> tuple[ActorFailure, ...]: ...
     @property

@@ -18,6 +18,7 @@ import msgspec
 from refold.actors.effects import EffectEnded
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef, System
+from refold.actors.kernel.system import ActorSystem
 from refold.events.core.errors import LogInUse, PersistenceError
 from refold.events.core.ids import PayloadHash, kind_and_identifier
 from refold.events.core.records import Appended, EncodedBatch, Snapshot, StoredEvent, StreamHead
@@ -185,7 +186,7 @@ class SimulatedReplies:
         self._systems: list[System] = []
         """Of the present life, and of processes that have lost the log and live beside it."""
 
-    def serve(self, system: System) -> None:
+    def serve(self, system: ActorSystem) -> None:
         """Take the replies in a new life, those of earlier lives too that have not arrived."""
         self._systems.append(system)
         system.courier = self._deliver
