@@ -30,7 +30,9 @@ class Answerer(Protocol):
     """Who is to answer: as much of an actor cell as waiting needs to know."""
 
     address: str
-    handling: "Handling | None"
+
+    @property
+    def handling(self) -> "Handling | None": ...
 
 
 class Handling:
