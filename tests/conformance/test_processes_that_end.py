@@ -387,7 +387,7 @@ def test_a_tool_that_ends_the_process_leaves_its_run_open(face: Face, log: Path)
 def test_a_tool_that_raises_system_exit_has_failed_and_ends_nothing(face: Face, name: str, log: Path) -> None:
     done, left = ended(face, SENDING[face].replace("SCRIPT", f'use("{name}"), say("done")'), log)
     assert (done.stdout, done.returncode) == ("done\n", 0)
-    assert done.stderr.count(f"tool/{name}: call call_6_0 of session s raised\n") == 1  # The library's log.
+    assert done.stderr.count(f"tool/{name}: call call_6_0 of session/s raised\n") == 1  # The library's log.
     assert "Warning" not in done.stderr
     assert (left.ends, left.closed) == (["RunCompleted"], True)
 

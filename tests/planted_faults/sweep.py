@@ -26,7 +26,7 @@ from refold.scenarios.plan.random_scenario import drawn_scenario
 from refold.scenarios.plan.scenario import Scenario, StoreName, WireName
 from refold.scenarios.simulator import Simulator
 from tests.planted_faults.faults import WorldName
-from tests.selfcheck.storage.__main__ import rehearse_storage
+from tests.selfcheck.storage.rehearsal import rehearse_storage
 
 IMAGES: Final = 200
 """Of power cuts, about, in one rehearsal of storage."""

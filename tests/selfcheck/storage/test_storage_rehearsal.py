@@ -10,8 +10,8 @@ import pytest
 from refold.actors import ManualClock
 from refold.events.core.errors import ConfigError
 from refold.scenarios.world.sqlite_shim import ShimUnavailable, SQLiteShim
-from tests.selfcheck.storage.__main__ import as_text, rehearse_storage
 from tests.selfcheck.storage.properties import PROMISES, StorageFindings
+from tests.selfcheck.storage.rehearsal import as_text, rehearse_storage
 from tests.selfcheck.storage.tasks import (
     CutPower,
     FailDisk,
