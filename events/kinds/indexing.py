@@ -1,21 +1,17 @@
-"""A column of texts, and what is asked of one: how many, how long, which most often.
+"""What memories are searched by: columns of texts, changes that an index follows, and the words of a text.
 
 Contents of a memory, thoughts of a session, descriptions of tools: each list of texts is given as a
 `TextColumn`. The rules: it never changes, so it may be shared and kept; lengths are numbers of UTF-8 bytes, which are
 the same on every machine; and where several texts would do as an answer, the first of them is given.
 
-What has changed of late in a large state, so that what is derived from it can follow instead of being made anew.
+`RecentChanges` is for arrays beside a large state, such as those of a search over a hundred thousand texts: their owner
+remembers how many changes they have seen and asks for those since, instead of building them again. It is part of the
+folded state and depends on its events alone; one more change costs the same however many there were.
 
-Arrays beside a state (for a search over a hundred thousand texts, say) are no part of it. Their owner remembers
-how many changes they have seen, and asks for those since. The rule: this is part of the folded state and depends on
-its events alone; one more change costs the same however many there were.
-
-The words of a text, as a search without embeddings compares them.
-
-Two texts share a word where they share it in any case and any Unicode form (NFKC, then case-folded: `Straße` and
-`STRASSE`). A word is a run of letters, digits and `_`. Chinese and Japanese are written without spaces: of their runs,
-each pair of neighbouring characters counts as a word, as search engines do it, and so does a single
-character that stands alone.
+A search without embeddings compares words. Two texts share a word where they share it in any case and any Unicode
+form (NFKC, then case-folded: `Straße` and `STRASSE`). A word is a run of letters, digits and `_`. Chinese and
+Japanese are written without spaces: of their runs, each pair of neighbouring characters counts as a word, as search
+engines do it, and so does a single character that stands alone.
 """
 
 import re

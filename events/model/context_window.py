@@ -1,13 +1,12 @@
-"""Which part of a history a model is shown: `ContextWindow`, and `TokenWindow`, which keeps to a number of tokens.
+"""Which part of a history a model is shown: windows (`TokenWindow` keeps to a number of tokens) and cuts for summaries.
 
 A window looks at a whole request and names the messages that stay. It runs inside the model effect, and what it keeps
 is recorded, so that a replay needs no window. The rules that every window keeps: what is left is a history that
 providers accept (it begins with a user's message, and no call is parted from its result), and the latest input and
 what the model has not seen yet stay in it. A window that breaks the first fails its model call.
 
-Where a history is cut so that a summary stands for its beginning, what is summarised, and what may stand for it.
-
-Pure; `refold.actors.agent.compaction` has the summary made and recorded. The rules: a cut parts no call from its
+A history may instead be cut so that a summary stands for its beginning. This module says where, and what may stand for
+it; `refold.actors.agent.compaction` has the summary made and recorded. The rules of a cut: it parts no call from its
 result, and leaves all that the model has not answered yet as it is; the latest input stays as it was said, before the
 cut or behind it; and a summary is a user's message, so that the history still begins with one.
 """

@@ -1,13 +1,8 @@
 """Agents and cores by name: `module:attribute`, as the command and configuration files name them.
 
-The rule: whatever is wrong with the name or with the module is said in one line that names the place to look at.
-
-Where an agent comes from: it is there, or a function makes it, anew for each process that is to have it.
-
-A function is for an agent whose own parts remember what the log does not know. It is plain and needs no arguments.
-
-The rule: whoever takes a source checks it first, so that what is none is told before anything has begun; and whatever
-goes wrong while it makes the agent is said in one line that names the place to look at.
+A name leads to an agent, or to a plain function without arguments that makes one, anew for each process: for an agent
+whose own parts remember what the log does not know. The rules: a source is checked before anything has begun; and a
+fault in the name, in the module or in the function is said in one line that names the place to look at.
 """
 
 import difflib

@@ -33,9 +33,6 @@ KILLS = (("summarise", 0.4), ("open_ticket", 0.03), (None, 0.03))
 """For each process: the tool in whose body it is killed, and how many seconds `summarise` rests after each piece. The
 first one is slow, so that there is time to kill it on a busy machine."""
 
-UNTOLD = (ev.RunStarted, ev.ModelRequested, ev.ToolCallStarted)
-"""Events that say nothing beyond their types."""
-
 SILENCE_S_MAX = 30.0
 """A process that announces nothing for so long has failed."""
 

@@ -1,4 +1,4 @@
-"""Runs `refold`'s rehearsal of storage; see `rehearsal`, which processes that are spawned import by its own name."""
+"""Runs the rehearsal of storage. Its code is in `rehearsal`: a spawned process does not import a `__main__` module."""
 
 import typer
 
