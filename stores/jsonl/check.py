@@ -104,6 +104,7 @@ class LinesCheck:
         """Ends of streams after the lines of an append that is not complete."""
         self._payloads: set[PayloadHash] = set()
         """Payloads of that append."""
+        self._blank = 0
 
     @property
     def lines(self) -> int:
@@ -168,6 +169,18 @@ class LinesCheck:
             place.position = line.position + len(line.events) - 1
         return line
 
+    def pass_blank(self, data: bytes) -> bool:
+        """Go on behind a line if nothing is in it, and tell whether that was so.
+
+        An editor leaves such lines; they are in no append and in no digest.
+        """
+        if data.strip():
+            return False
+        self._place.line += 1
+        self._place.size_bytes += len(data)
+        self._blank += 1
+        return True
+
     def give_up_append(self) -> None:
         """Go back to before the append that is not complete."""
         if self._before_append is not None:
@@ -190,6 +203,8 @@ class LinesCheck:
             raise LogFormatError(f"{self._name} is empty, so it is no log")
         if self.in_append or (self._place.header.export and not self._place.ended):
             raise self.damaged("it is missing: the file was cut short; export the log again")
+        if self._blank:
+            _logger.warning("blank lines of %s are skipped: %d", self._name, self._blank)
 
     def damaged(self, what: str) -> LogFormatError:
         """Return the error for the next line."""
@@ -303,6 +318,8 @@ def complete_appends(check: LinesCheck, source: BinaryIO) -> Iterator[list[Check
     lines = _lines(source)
     torn = False
     for data in lines:
+        if check.pass_blank(data):
+            continue
         try:
             append.append(check.take(data))
         except LogFormatError:
@@ -389,6 +406,8 @@ class _Scan:
     def run(self, file: BinaryIO) -> tuple[LinesFound, list[DamagedLine]]:
         last = b""
         for data in _lines(file):
+            if self._check.pass_blank(data):
+                continue
             if not data.endswith(b"\n") and self._check.may_end_torn:
                 break  # A writer that died leaves half a line.
             self._take(data)

@@ -6,6 +6,7 @@ write, and a new log is made under another name and renamed when it is complete:
 """
 
 import os
+import shutil
 import sqlite3
 import stat
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from urllib.parse import quote
 from refold.events.core.errors import ConfigError, LogFormatError, LogInUse, PersistenceError
 from refold.stores.append_rules import BYTES_MAX, INTEGER_MAX, FaultPoint, no_fault
 from refold.stores.sqlite.connection import Connect, SQLiteConnection, persistence_error, primary_code
+from refold.stores.sqlite.ownership import log_owner
 from refold.stores.sqlite.rewrite import synchronise, write_again
 
 TEXT_LOG_SUFFIX: Final = ".jsonl"
@@ -209,6 +211,39 @@ async def _examine_through(uri: str, log: Path, connect: Connect) -> None:
         await connection.run(lambda connection: check_format(connection, log))
     finally:
         await connection.close()
+
+
+def is_unread_wal(error: PersistenceError, log: Path) -> bool:
+    """Tell whether a log could not be opened because its WAL can be read only where a file may be made beside it.
+
+    So it is with a copy of a log and its WAL on read-only media. While a process owns the log, the reason is another.
+    """
+    cause = error.__cause__
+    return (
+        isinstance(cause, sqlite3.Error)
+        and primary_code(cause) == sqlite3.SQLITE_CANTOPEN
+        and _is_beside(log, "-wal")
+        and not os.access(log.parent, os.W_OK)
+        and log_owner(log) is None
+    )
+
+
+def copied_with_wal(log: Path, folder: Path) -> Path:
+    """Copy a log that no process owns, and its WAL, into a folder; return the copy's path.
+
+    Raises:
+        PersistenceError: there is no room, or a file cannot be read.
+    """
+    copy = folder / log.name
+    try:
+        shutil.copyfile(log, copy)
+        shutil.copyfile(_beside(log, "-wal"), _beside(copy, "-wal"))
+    except OSError as error:
+        raise PersistenceError(
+            f"the WAL of the log {log} can be read only in a folder that can be written to, and a copy in {folder} "
+            f"failed: {error.strerror}; copy {log.name} and {log.name}-wal to such a folder"
+        ) from error
+    return copy
 
 
 def check_format(connection: sqlite3.Connection, log: Path) -> None:

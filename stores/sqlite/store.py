@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
@@ -57,6 +58,8 @@ class SQLiteStore:
         self._writing = writing
         self._pid = os.getpid()
         self._closed = False
+        self._copy: TemporaryDirectory[str] | None = None
+        """The folder of the copy that is read in place of a log whose WAL cannot be read where it lies."""
         self._warning = weakref.finalize(self, _warn_of_open_log, log, self._pid)
 
     @classmethod
@@ -131,10 +134,24 @@ class SQLiteStore:
     @classmethod
     async def _open_for_reading(cls, log: Path, name: str, timeout_s: float, connect: Connect) -> Self:
         sqlite_file.require_readable(log)
-        await sqlite_file.examine(log, connect)
-        reading = ReadingSide(log, source_of_reader, timeout_s=timeout_s, connect=connect)
-        await reading.connect()
-        return cls(log, name, reading, None)
+        try:
+            await sqlite_file.examine(log, connect)
+            reading = ReadingSide(log, source_of_reader, timeout_s=timeout_s, connect=connect)
+            await reading.connect()
+        except PersistenceError as error:
+            if not sqlite_file.is_unread_wal(error, log):
+                raise
+        else:
+            return cls(log, name, reading, None)
+        folder = TemporaryDirectory(prefix="refold-", ignore_cleanup_errors=True)
+        try:
+            copy = await asyncio.to_thread(sqlite_file.copied_with_wal, log, Path(folder.name))
+            store = await cls._open_for_reading(copy, name, timeout_s, connect)
+        except BaseException:
+            folder.cleanup()
+            raise
+        store._copy = folder
+        return store
 
     @property
     def name(self) -> str:
@@ -285,6 +302,8 @@ class SQLiteStore:
         finally:
             if self._writing is not None:
                 await self._writing.close()
+            if self._copy is not None:
+                await asyncio.to_thread(self._copy.cleanup)
 
     async def _read(
         self, failed: str, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs

@@ -19,6 +19,7 @@ from refold.events.core.ids import StreamName
 from refold.events.core.records import EncodedBatch
 from refold.stores import InMemoryStore, SQLiteStore
 from refold.stores.event_store import EventStore, WholeLog
+from refold.stores.jsonl.check import find_damage
 from refold.stores.jsonl.export import exported_lines
 from refold.stores.jsonl.importing import import_log
 from refold.stores.past_state import last_position, position_before_last
@@ -98,6 +99,24 @@ async def test_an_imported_log_goes_on_where_it_ended(tmp_path: Path, lines: byt
     async with await SQLiteStore.open(tmp_path / "copy.db") as store:
         [place] = await store.append([batch("session/a", 4)])
         assert (place.position, place.version) == (609, 5)
+
+
+@pytest.mark.parametrize("blank", [b"\n", b" \t\n", b"\r\n", b"\n\n\n"])
+async def test_blank_lines_are_skipped_wherever_an_editor_left_them(
+    tmp_path: Path, lines: bytes, blank: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    every = lines.splitlines(keepends=True)
+    for place in [0, 1, len(every) // 2, len(every)]:
+        text = tmp_path / f"{place}.jsonl"
+        text.write_bytes(b"".join([*every[:place], blank, *every[place:]]))
+        assert find_damage(text)[1] == []
+        assert "are skipped" in caplog.records[-1].getMessage()
+        with text.open("rb") as source:
+            await import_log(source, "x", tmp_path / f"{place}.db")
+        assert await export_of(tmp_path / f"{place}.db") == lines
+    damaged = tmp_path / "damaged.jsonl"
+    damaged.write_bytes(every[0] + b"\n" + every[1].replace(b"a", b"b") + b"".join(every[2:]))
+    assert find_damage(damaged)[1][0].message.startswith("line 3: ")
 
 
 async def test_an_empty_log_comes_back(tmp_path: Path) -> None:
