@@ -2,12 +2,11 @@
 
 Read `refold.stores.jsonl.check` for what is checked and `refold.stores.jsonl.export` for the way here. Positions,
 versions, times, chains and everything else are kept as they are. The rule it protects: the log appears as a whole and
-checked from its first to its last line, or not at all. So it is made under another name, and renamed at the end.
+checked from its first to its last line, or not at all (`refold.stores.sqlite.new_log`).
 Memory holds one append at a time; the ends of streams are looked up in the new file. `open_to_read` imports a text log
 into a temporary folder, which is how one is read.
 """
 
-import asyncio
 import os
 import sqlite3
 import tempfile
@@ -18,7 +17,7 @@ from typing import BinaryIO, Final
 
 import msgspec
 
-from refold.events.core.errors import ConfigError, LogFormatError, PersistenceError
+from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import first_chain
 from refold.stores.event_store import Tombstone
@@ -36,8 +35,7 @@ from refold.stores.sqlite.append import (
 )
 from refold.stores.sqlite.connection import SQLiteConnection, persistence_error
 from refold.stores.sqlite.file import is_text_log
-from refold.stores.sqlite.ownership import LogOwnership
-from refold.stores.sqlite.rewrite import synchronise
+from refold.stores.sqlite.new_log import new_log
 from refold.stores.sqlite.store import SQLiteStore
 
 _BYTES_PER_STEP: Final = 4 * 1024 * 1024
@@ -80,31 +78,8 @@ async def import_log(source: BinaryIO, name: str, log: str | os.PathLike[str]) -
         LogFormatError: a line is not what has to be there; the message names it, and nothing was made.
         LogInUse: a runtime is about to make a log of the same name; nothing was made.
     """
-    sqlite_file.require_path(log)
-    sqlite_file.require_sqlite()
-    path = sqlite_file.absolute(log)
-    if is_text_log(path):
-        raise ConfigError(f"{path} would be a text log by its name; copy the file, or name one such as events.db")
-    _require_nothing(path)
-    sqlite_file.require_access(path, writing=True)
-    unfinished = path.with_name(path.name + ".importing")
-    _claim(unfinished)
-    try:
-        report = await _fill(unfinished, source, name, path)
-        await asyncio.to_thread(synchronise, unfinished)
-        ownership = await LogOwnership.acquire(path, wait_s=0)
-        try:
-            _require_nothing(path)
-            unfinished.rename(path)
-            synchronise(path.parent)
-        finally:
-            ownership.release()
-    except OSError as error:
-        raise PersistenceError(f"the log {path} cannot be made: {error.strerror}") from error
-    finally:
-        for suffix in ("", "-wal", "-shm", "-journal", ".new"):
-            unfinished.with_name(unfinished.name + suffix).unlink(missing_ok=True)
-    return report
+    async with new_log(log) as unfinished:
+        return await _fill(unfinished, source, name, sqlite_file.absolute(log))
 
 
 @asynccontextmanager
@@ -129,31 +104,6 @@ async def open_to_read(path: str | os.PathLike[str]) -> AsyncGenerator[SQLiteSto
             raise PersistenceError(f"the log {log} cannot be read: {error.strerror}") from error
         async with await SQLiteStore.open(copy, read_only=True, name=str(log)) as store:
             yield store
-
-
-def _require_nothing(log: Path) -> None:
-    """Raise unless a new log can get this name.
-
-    Raises:
-        LogFormatError: something else than a file is there.
-    """
-    if sqlite_file.look_at(log) == "file":
-        raise ConfigError(f"{log} is there already, and an import makes a new log; name another file")
-    for suffix in ("-wal", "-journal"):
-        beside = log.with_name(log.name + suffix)
-        if os.path.lexists(beside):
-            raise ConfigError(f"{beside} is left of another log, and would be mixed into the new one; move it away")
-
-
-def _claim(unfinished: Path) -> None:
-    try:
-        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-    except FileExistsError:
-        raise PersistenceError(
-            f"{unfinished} is there: another import makes the same log, or one was killed; remove it in that case"
-        ) from None
-    except OSError as error:
-        raise PersistenceError(f"{unfinished} cannot be made: {error.strerror}") from error
 
 
 async def _fill(unfinished: Path, source: BinaryIO, name: str, log: Path) -> ImportReport:

@@ -38,6 +38,7 @@ from refold.stores.sqlite import file as sqlite_file
 from refold.stores.sqlite import read as sqlite_read
 from refold.stores.sqlite.connection import Connect, SQLiteConnection
 from refold.stores.sqlite.file import Durability
+from refold.stores.sqlite.new_log import Backup, new_log
 from refold.stores.sqlite.ownership import LogOwnership
 from refold.stores.sqlite.reader import ReadingSide, source_of_owner, source_of_reader
 from refold.stores.sqlite.rewrite import LogPlace
@@ -211,6 +212,31 @@ class SQLiteStore:
 
     async def read_payloads(self, hashes: Iterable[PayloadHash]) -> dict[PayloadHash, bytes]:
         return await self._read(f"payloads of {self._name} cannot be read", sqlite_read.read_payloads, list(hashes))
+
+    async def back_up(self, path: str | os.PathLike[str]) -> None:
+        """Copy the log, as it is at this moment, into a new file with mode 0600, while its owner goes on writing.
+
+        The copy is a log of its own, made by SQLite's backup; it appears when it is complete and durable, or not at
+        all. Commands that wait in the inbox beside the log are not copied.
+
+        Args:
+            path: of the copy. Nothing may be there, or an empty file.
+
+        Raises:
+            ConfigError: the path names no file, is that of a text log, or something is there.
+            LogInUse: a runtime is about to make a log of the same name.
+            PersistenceError: the log cannot be read, or the copy cannot be written.
+        """
+        self._require_open()
+        async with new_log(path) as unfinished:
+            backup = Backup(unfinished)
+            copying = asyncio.ensure_future(self._read(f"the log {self._name} cannot be copied", backup.copy))
+            try:
+                await asyncio.shield(copying)
+            except asyncio.CancelledError:
+                backup.give_up()
+                await asyncio.wait([copying])
+                raise
 
     async def save_snapshot(self, snapshot: Snapshot) -> None:
         writing = self._require_writing()

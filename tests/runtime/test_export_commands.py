@@ -40,7 +40,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         assert process.stderr is not None
         process.stdin.write('{"line":"refold.log","format":1}\n')
         process.stdin.flush()
-        while not (tmp_path / "x.db.importing").exists():
+        while not (tmp_path / "x.db.making").exists():
             assert process.poll() is None
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130
