@@ -1,9 +1,9 @@
 """What is understood of answers and errors, as the APIs and the servers that resemble them send them.
 
 `exchanges/` has one file for each API and way of answering: whole, streamed, with an error. A case holds what the
-server sends, and everything that is made of it: the pieces in their order, and the answer or the failure. In a case,
-fields of an answer at their defaults are left out, and so is the envelope that all chunks of the Chat Completions API
-share.
+server sends, the provider's settings where they are not the default ones, and everything that is made of it: the pieces
+in their order, and the answer or the failure. In a case, fields of an answer at their defaults are left out, and so is
+the envelope that all chunks of the Chat Completions API share.
 """
 
 import json
@@ -20,6 +20,7 @@ from refold.events.model.messages import Delta
 from refold.providers import AnswerReader, WireEvent
 from refold.providers.anthropic.provider import AnthropicFormat
 from refold.providers.openai.provider import OpenAIFormat
+from refold.providers.openai.request import OpenAISettings
 from tests.providers.anthropic_messages import USAGE
 from tests.providers.chat_completions import chunk, completion
 
@@ -103,14 +104,19 @@ def check_refusal(case: Case, failure: Callable[[int, dict[str, str], bytes], Pr
     assert {name: getattr(error, name) for name in expected if name != "says"} | {"says": str(error)} == expected
 
 
+def openai(case: Case) -> OpenAIFormat:
+    return OpenAIFormat(OpenAISettings(**case.get("settings", {})))
+
+
 @pytest.mark.parametrize("case", cases("openai_answers"))
 def test_a_whole_answer_of_the_chat_completions_api(case: Case) -> None:
     if "message" in case:
-        more = {key: value for key, value in case.items() if key not in ("message", "finish", "answer", "failure")}
+        ours = ("message", "finish", "answer", "failure", "settings")
+        more = {key: value for key, value in case.items() if key not in ours}
         body = completion(case["message"], finish=case.get("finish", "stop"), **more)
     else:
         body = body_of(case)
-    check_whole(case, OpenAIFormat().answer, body)
+    check_whole(case, openai(case).answer, body)
 
 
 @pytest.mark.parametrize("case", cases("openai_streams"))
@@ -121,7 +127,7 @@ def test_a_stream_of_the_chat_completions_api(case: Case) -> None:
     ]
     if case.get("finished", True):
         events.append(WireEvent(data="[DONE]"))
-    check_stream(case, OpenAIFormat().reader(), events)
+    check_stream(case, openai(case).reader(), events)
 
 
 @pytest.mark.parametrize("case", cases("anthropic_answers"))

@@ -136,9 +136,10 @@ def _kept(block: JsonObject, *known: str) -> JsonObject | None:
 
 
 def usage_of(told: object, before: Usage = UNCOUNTED) -> Usage:
-    """Return the tokens that `told` counts; those that it does not count, or not in numbers, are as they were `before`.
+    """Return the tokens that `told` counts, and where it counts fewer, or not in numbers, those of `before`.
 
-    `input_tokens` are those that were neither read from the cache nor written to it, as the API counts them.
+    Counts of one answer are cumulative, so none of them falls; a gateway may repeat them with zeros. `input_tokens` are
+    those that were neither read from the cache nor written to it, as the API counts them.
     """
     fields = told if is_json_object(told) else {}
 
@@ -146,7 +147,7 @@ def usage_of(told: object, before: Usage = UNCOUNTED) -> Usage:
         value = fields.get(field)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        return value if type(value) is int and 0 <= value <= INTEGER_MAX else otherwise
+        return max(value, otherwise) if type(value) is int and 0 <= value <= INTEGER_MAX else otherwise
 
     return Usage(
         input_tokens=count("input_tokens", before.input_tokens),

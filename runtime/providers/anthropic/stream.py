@@ -177,7 +177,7 @@ class AnthropicReader:
             self._take_stop_reason(delta)
         if not is_json_object(data.get("usage")):
             return ()
-        self._usage = usage_of(data.get("usage"), self._usage)  # Cumulative: what is counted here counts.
+        self._usage = usage_of(data.get("usage"), self._usage)
         return (UsageDelta(self._usage),)
 
     def _take_stop_reason(self, told: JsonObject) -> None:

@@ -15,6 +15,8 @@ fields. The rules:
 
 from collections.abc import Sequence
 
+import msgspec
+
 from refold.events.core.cleaning import INTEGER_MAX, clean_text
 from refold.events.core.content import (
     Json,
@@ -40,6 +42,7 @@ from refold.providers.http.wire import WireEvent, decoded, object_field, text_fi
 from refold.providers.openai.calls import CallAssembly, kept
 from refold.providers.openai.errors import failure_inside
 from refold.providers.openai.names import ToolNames
+from refold.providers.openai.thoughts import ReasoningDetails, TaggedThinking, TaggedThoughts, thoughts_in
 
 _STOP_REASONS: dict[str, StopReason] = {
     "stop": "end_turn",
@@ -61,11 +64,6 @@ _BROKEN_OFF = ("error", "abort", "insufficient_system_resource")
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where both are given they say the same, so the first counts."""
 
-_THOUGHTS_BEGIN, _THOUGHTS_END = "<thought>", "</thought>"
-
-_GROWING_DETAILS = ("text", "summary", "data")
-
-
 DONE = "[DONE]"
 
 
@@ -81,9 +79,9 @@ class OpenAIReader:
         names: the names under which tools were offered.
     """
 
-    def __init__(self, provider: str, names: ToolNames) -> None:
+    def __init__(self, provider: str, names: ToolNames, thoughts: TaggedThinking | None = None) -> None:
         self._provider = provider
-        self._assembly = AnswerAssembly(provider, names)
+        self._assembly = AnswerAssembly(provider, names, thoughts)
         self._done = False
 
     def read(self, event: WireEvent) -> Sequence[Delta]:
@@ -114,7 +112,7 @@ class OpenAIReader:
                 deltas += self._assembly.add(delta)
             elif is_json_object(message) and not self._assembly.said_something:  # A server that does not stream.
                 deltas += self._assembly.add(message, whole=True)
-            self._assembly.finish(choice.get("finish_reason"))
+            deltas += self._assembly.finish(choice.get("finish_reason"))
             deltas += self._assembly.add_usage(choice.get("usage"))  # Moonshot puts it here.
         deltas += self._assembly.add_usage(chunk.get("usage"))
         return deltas
@@ -140,26 +138,40 @@ class AnswerAssembly:
     Args:
         provider: the provider's name, for what only it understands.
         names: the names under which tools were offered.
+        thoughts: how the model marks thoughts within its text; None = it does not.
     """
 
-    def __init__(self, provider: str, names: ToolNames) -> None:
+    def __init__(self, provider: str, names: ToolNames, thoughts: TaggedThinking | None) -> None:
         self.finish_reason: str | None = None
         """As the server said it; `length` and filters are not taken back by what comes behind them."""
         self._provider = provider
         self._text = _Text()
         self._refusal = _Text()
         self._thinking = _Text()
-        self._details = _Details()
-        self._thoughts_open = False
+        self._details = ReasoningDetails()
+        self._tagged = TaggedThoughts("think", begun=thoughts == "end_tag") if thoughts is not None else None
+        """Splits the content, where thoughts may be in it."""
+        self._tagged_thoughts = _Text()
+        self._marked = False
         """Whether the last content was marked as thoughts."""
         self._extra_content: JsonObject = {}
         self._calls = CallAssembly(provider, names)
-        self._usage: Usage | None = None
+        self._counts = TokenCounters()
         self._model: str | None = None
 
     @property
     def said_something(self) -> bool:
-        return any((self._text, self._refusal, self._thinking, self._details, self._extra_content, self.has_calls))
+        return any(
+            (
+                self._text,
+                self._refusal,
+                self._thinking,
+                self._tagged_thoughts,
+                self._details,
+                self._extra_content,
+                self.has_calls,
+            )
+        )
 
     @property
     def has_calls(self) -> bool:
@@ -178,10 +190,11 @@ class AnswerAssembly:
             whole: it is the whole message, so that each call in it is one of its own.
         """
         deltas = self._add_reasoning(message)
-        if self._take_extra_content(object_field(message, "extra_content")):
-            deltas += self._add_marked_thoughts(text_field(message, "content"))
-        else:
-            deltas += self._add_content(message.get("content"))
+        content = message.get("content")
+        marked = self._take_extra_content(object_field(message, "extra_content"))
+        if isinstance(content, str):
+            self._note_mark(content, marked=marked)
+        deltas += self._add_content(content)
         deltas += self._refusal.add(text_field(message, "refusal"), TextDelta)
         calls = message.get("tool_calls")
         if is_json_object(calls):
@@ -193,30 +206,29 @@ class AnswerAssembly:
         return deltas
 
     def add_usage(self, value: Json) -> list[Delta]:
-        """Take what was counted so far; the last counts."""
-        usage = usage_of(value)
-        if usage is None or usage in (Usage(), self._usage):
-            return []
-        self._usage = usage
-        return [UsageDelta(usage)]
+        """Take what was counted so far. None of it falls: some servers repeat it with zeros."""
+        before = self._counts
+        self._counts = before.with_those_of(value)
+        return [UsageDelta(self._counts.usage())] if self._counts != before else []
 
     def note_model(self, value: Json) -> None:
         if isinstance(value, str) and value:
             self._model = value
 
-    def finish(self, reason: Json) -> None:
-        """Take a `finish_reason`; None says nothing.
+    def finish(self, reason: Json) -> list[Delta]:
+        """Take a `finish_reason`, and return what was held back; None says nothing.
 
         Raises:
             ProviderError: the server broke off; may be repeated.
         """
         if not isinstance(reason, str) or not reason:
-            return
+            return []
         word = reason.lower()
         if word in _BROKEN_OFF:
             raise failure_inside(self._provider, {"message": f"the answer broke off: {reason}", "code": word})
         if _STOP_REASONS.get(self.finish_reason or "") not in ("max_tokens", "refusal"):
             self.finish_reason = word
+        return self._add_split(*self._tagged.rest()) if self._tagged is not None else []
 
     def answer(self) -> ModelResponse:
         """Return the answer so far.
@@ -228,16 +240,21 @@ class AnswerAssembly:
         reason = self._stop_reason(bool(calls))
         content: list[ResponseContent] = []
         details = self._details.kept()
-        if self._thinking or details:
+        if self._tagged is not None:
+            self._add_split(*self._tagged.rest())
+        thoughts, text = self._thinking.whole() + self._tagged_thoughts.whole(), self._text.whole()
+        if reason == "end_turn" and self._tagged and self._tagged.are_open and not (text or calls):
+            thoughts, text = self._thinking.whole(), self._tagged_thoughts.whole()
+        if thoughts or details:
             data: JsonObject | None = {self._provider: kept({"reasoning_details": details})} if details else None
-            content.append(ThinkingBlock(thinking=self._thinking.whole(), provider_data=data))
+            content.append(ThinkingBlock(thinking=thoughts, provider_data=data))
         if self._extra_content:
             content.append(ProviderBlock(provider=self._provider, data=kept({"extra_content": self._extra_content})))
-        content.extend(TextBlock(text=text) for text in (self._text.whole(), self._refusal.whole()) if text.strip())
+        content.extend(TextBlock(text=said) for said in (text, self._refusal.whole()) if said.strip())
         if reason != "refusal":
             content.extend(calls)
         model = clean_text(self._model) if self._model else None
-        return ModelResponse(content=tuple(content), stop_reason=reason, usage=self._usage or Usage(), model=model)
+        return ModelResponse(content=tuple(content), stop_reason=reason, usage=self._counts.usage(), model=model)
 
     def _stop_reason(self, calls: bool) -> StopReason:
         reason = _STOP_REASONS.get(self.finish_reason or "stop", "end_turn")
@@ -267,28 +284,31 @@ class AnswerAssembly:
                 self._extra_content[vendor] = value
         return thoughts
 
-    def _add_marked_thoughts(self, content: str) -> list[Delta]:
-        """Take what Gemini marks as thoughts: in tags, whose end comes with the last of them or with the answer."""
-        if not self._thoughts_open:
-            content = content.removeprefix(_THOUGHTS_BEGIN)
-        thoughts, end, text = content.partition(_THOUGHTS_END)
-        self._thoughts_open = not end
-        return self._thinking.add(thoughts, ThinkingDelta) + self._text.add(text, TextDelta)
+    def _note_mark(self, content: str, *, marked: bool) -> None:
+        """Take note of a mark that content holds thoughts, with which Gemini marks signed answers too."""
+        if marked and content.startswith("<thought>") and not (self._tagged and self._tagged.are_open):
+            self._tagged, self._marked = TaggedThoughts("thought"), True
+        elif self._marked and not marked and content and self._tagged and not content.startswith("</thought>"):
+            self._tagged.close()
+            self._marked = False
+
+    def _add_text(self, text: str) -> list[Delta]:
+        return self._text.add(text, TextDelta) if self._tagged is None else self._add_split(*self._tagged.split(text))
+
+    def _add_split(self, thoughts: str, text: str) -> list[Delta]:
+        return self._tagged_thoughts.add(thoughts, ThinkingDelta) + self._text.add(text, TextDelta)
 
     def _add_content(self, content: Json) -> list[Delta]:
         if isinstance(content, str):
-            if self._thoughts_open and content:
-                self._thoughts_open = False
-                content = content.removeprefix(_THOUGHTS_END)
-            return self._text.add(content, TextDelta)
+            return self._add_text(content)
         deltas: list[Delta] = []
         for part in content if is_json_array(content) else ():
             if isinstance(part, str):
-                deltas += self._text.add(part, TextDelta)
+                deltas += self._add_text(part)
             elif is_json_object(part):
-                deltas += self._text.add(text_field(part, "text"), TextDelta)
+                deltas += self._add_text(text_field(part, "text"))
                 deltas += self._refusal.add(text_field(part, "refusal"), TextDelta)
-                deltas += self._thinking.add(_thoughts(part.get("thinking")), ThinkingDelta)
+                deltas += self._thinking.add(thoughts_in(part.get("thinking")), ThinkingDelta)
         return deltas
 
 
@@ -315,77 +335,45 @@ class _Text:
         return "".join(self._pieces) + clean_text(self._held)
 
 
-class _Details:
-    """OpenRouter's `reasoning_details`: in a stream, neighbours of one kind and place are pieces of one another."""
+class TokenCounters(msgspec.Struct, frozen=True):
+    """The counters of an answer, as the API gives them: the prompt includes what the cache had to do with it."""
 
-    def __init__(self) -> None:
-        self._entries: list[JsonObject] = []
-        self._pieces: dict[str, list[str]] = {}
-        """Of the last entry."""
+    prompt: int = 0
+    output: int = 0
+    cached: int = 0
+    written: int = 0
+    total: int = 0
 
-    def __bool__(self) -> bool:
-        return bool(self._entries)
+    def with_those_of(self, value: Json) -> "TokenCounters":
+        """Return the larger of each counter and that of a `usage` object, which may be none."""
+        if not is_json_object(value):
+            return self
+        details = object_field(value, "prompt_tokens_details")
+        told = (
+            _count(value, "prompt_tokens") or _count(value, "input_tokens"),
+            _count(value, "completion_tokens") or _count(value, "output_tokens"),
+            _count(details, "cached_tokens")
+            or _count(value, "prompt_cache_hit_tokens")
+            or _count(value, "cached_tokens"),
+            _count(details, "cache_write_tokens"),
+            _count(value, "total_tokens"),
+        )
+        return TokenCounters(*map(max, zip(msgspec.structs.astuple(self), told, strict=True)))
 
-    def add(self, values: Sequence[Json]) -> str:
-        """Take entries, and return what can be read of them."""
-        shown: list[str] = []
-        for value in values:
-            if not is_json_object(value):
-                continue
-            shown.append(text_field(value, "text") or text_field(value, "summary"))
-            last = self._entries[-1] if self._entries else None
-            if last is None or any(last.get(key) != value.get(key) for key in ("type", "index")):
-                self._close()
-                self._entries.append({})
-            self._entries[-1].update(
-                (key, item) for key, item in value.items() if item is not None and key not in _GROWING_DETAILS
-            )
-            for key in _GROWING_DETAILS:
-                if key in value:
-                    self._pieces.setdefault(key, []).append(text_field(value, key))
-        return "".join(shown)
+    def usage(self) -> Usage:
+        """Return them with prompt and cache apart, as Anthropic counts, so that each token is paid once.
 
-    def kept(self) -> list[Json]:
-        self._close()
-        return list(self._entries)
-
-    def _close(self) -> None:
-        if self._entries:
-            self._entries[-1].update((key, "".join(pieces)) for key, pieces in self._pieces.items())
-        self._pieces = {}
-
-
-def _thoughts(value: Json) -> str:
-    """Return the text of a `thinking` part, which Mistral gives as parts of its own."""
-    if isinstance(value, str):
-        return value
-    parts = value if is_json_array(value) else []
-    return "".join(text_field(part, "text") for part in parts if is_json_object(part))
-
-
-def usage_of(value: Json) -> Usage | None:
-    """Return the tokens of a `usage` object, None where it is none.
-
-    The API counts what was read from and written to its cache within the prompt; `Usage` keeps the three apart, as
-    Anthropic does, so that each is counted and paid once. Output is what the total holds besides the prompt, where that
-    is more than was said: xAI and Gemini leave reasoning out of `completion_tokens`.
-    """
-    if not is_json_object(value):
-        return None
-    details = object_field(value, "prompt_tokens_details")
-    prompt = _count(value, "prompt_tokens") or _count(value, "input_tokens")
-    completion = _count(value, "completion_tokens") or _count(value, "output_tokens")
-    cached = (
-        _count(details, "cached_tokens") or _count(value, "prompt_cache_hit_tokens") or _count(value, "cached_tokens")
-    )
-    cached = min(cached, prompt)
-    written = min(_count(details, "cache_write_tokens"), prompt - cached)
-    return Usage(
-        input_tokens=prompt - cached - written,
-        output_tokens=max(completion, _count(value, "total_tokens") - prompt),
-        cache_read_tokens=cached,
-        cache_creation_tokens=written,
-    )
+        Output is what the total holds besides the prompt, where that is more than was said: xAI and Gemini leave
+        reasoning out of `completion_tokens`.
+        """
+        cached = min(self.cached, self.prompt)
+        written = min(self.written, self.prompt - cached)
+        return Usage(
+            input_tokens=self.prompt - cached - written,
+            output_tokens=max(self.output, self.total - self.prompt),
+            cache_read_tokens=cached,
+            cache_creation_tokens=written,
+        )
 
 
 def _count(value: JsonObject, key: str) -> int:
@@ -395,7 +383,9 @@ def _count(value: JsonObject, key: str) -> int:
     return count if type(count) is int and 0 <= count <= INTEGER_MAX else 0
 
 
-def complete_answer(body: bytes, provider: str, names: ToolNames) -> ModelResponse:
+def complete_answer(
+    body: bytes, provider: str, names: ToolNames, thoughts: TaggedThinking | None = None
+) -> ModelResponse:
     """Return the answer in the body of a response of status 200.
 
     Raises:
@@ -413,7 +403,7 @@ def complete_answer(body: bytes, provider: str, names: ToolNames) -> ModelRespon
     message = choice.get("message") if choice is not None else None
     if choice is None or not is_json_object(message):
         raise malformed("it has no choice with a message")
-    assembly = AnswerAssembly(provider, names)
+    assembly = AnswerAssembly(provider, names, thoughts)
     assembly.add(message, whole=True)
     assembly.add_usage(value.get("usage"))
     assembly.note_model(value.get("model"))

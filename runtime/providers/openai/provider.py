@@ -33,6 +33,7 @@ from refold.providers.openai.request import (
     request_body,
     tool_forms,
 )
+from refold.providers.openai.thoughts import TaggedThinking
 
 PATH = "/chat/completions"
 
@@ -59,10 +60,10 @@ class OpenAIFormat:
         return WireRequest(path=PATH, headers={"content-type": "application/json", "accept": accept}, body=body)
 
     def answer(self, body: bytes) -> ModelResponse:
-        return complete_answer(body, self.name, self._names)
+        return complete_answer(body, self.name, self._names, self.settings.thoughts_in_text)
 
     def reader(self) -> OpenAIReader:
-        return OpenAIReader(self.name, self._names)
+        return OpenAIReader(self.name, self._names, self.settings.thoughts_in_text)
 
     def failure(self, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
         return failure_of_status(self.name, status, headers, body)
@@ -90,6 +91,8 @@ class OpenAIProvider(HttpProvider):
         parallel_tool_calls: whether an answer may call several tools; None = the server's default.
         reasoning_effort: such as `low`, for models that know it.
         return_reasoning: the field in which the server wants earlier reasoning back; None = it does not.
+        thoughts_in_text: `"tags"` for a model that writes `<think>…</think>` before its answer and a server that
+            leaves it there, `"end_tag"` where the first tag may be missing; None = the text is the answer.
         extra_body: further fields of each request, such as `{"top_k": 40}`; they win over Refold's own.
         environment: where the variables are looked up.
         options: see `HttpOptions`: headers, timeouts, limits and more.
@@ -111,6 +114,7 @@ class OpenAIProvider(HttpProvider):
         parallel_tool_calls: bool | None = None,
         reasoning_effort: str | None = None,
         return_reasoning: ReturnedReasoning | None = None,
+        thoughts_in_text: TaggedThinking | None = None,
         extra_body: JsonObject | None = None,
         environment: Mapping[str, str] = os.environ,
         **options: Unpack[HttpOptions],
@@ -127,6 +131,7 @@ class OpenAIProvider(HttpProvider):
             parallel_tool_calls=parallel_tool_calls,
             reasoning_effort=reasoning_effort,
             return_reasoning=return_reasoning,
+            thoughts_in_text=thoughts_in_text,
             stop_sequences_max=STOP_SEQUENCES_MAX if official else None,
             extra_body=extra_body or {},
         )

@@ -41,6 +41,7 @@ from refold.events.model.configuration import ToolSpec
 from refold.events.model.messages import ModelRequest
 from refold.providers.http.wire import encoded, object_field
 from refold.providers.openai.names import CALL_ID_CHARACTERS_MAX, NAME_CHARACTERS_MAX, fitted
+from refold.providers.openai.thoughts import TaggedThinking
 
 NO_RESULT_TEXT = "No result of this call is known; it may or may not have run."
 """The result of a call that has none in the history."""
@@ -86,6 +87,8 @@ class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
     """As the model knows it, such as `low`; None = not sent."""
     return_reasoning: ReturnedReasoning | None = None
     """None = reasoning is never sent back, as OpenAI wants it."""
+    thoughts_in_text: TaggedThinking | None = None
+    """How the model marks thoughts within its text, where the server does not tell them apart; None = it does."""
     stop_sequences_max: int | None = STOP_SEQUENCES_MAX
     """Most accepted stop sequences; None = any number, as vLLM and llama.cpp take them."""
     extra_body: JsonObject = msgspec.field(default_factory=dict[str, Json])
@@ -98,6 +101,7 @@ class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
             ("max_tokens_field", self.max_tokens_field in _MAX_TOKENS_FIELDS, " or ".join(_MAX_TOKENS_FIELDS)),
             ("include_usage", isinstance(self.include_usage, bool), "True or False"),
             ("parallel_tool_calls", self.parallel_tool_calls in (None, True, False), "None, True or False"),
+            ("thoughts_in_text", self.thoughts_in_text in (None, "tags", "end_tag"), "None, tags or end_tag"),
             ("reasoning_effort", effort is None or (isinstance(effort, str) and bool(effort)), "None or a word"),
             (
                 "return_reasoning",
