@@ -45,8 +45,9 @@ class InputSchema:
     def repaired(self, arguments: JsonObject) -> JsonObject:
         """Return `arguments` with what is certainly meant differently put right; they are not changed themselves.
 
-        Text where only an array or an object fits, and which is the JSON of one, is decoded. A float without a
-        fraction becomes an integer where only integers fit, since some providers send every number as a float.
+        Text that does not fit, and which is exactly the JSON of what does, is decoded. A float without a fraction
+        becomes an integer where only integers fit, since some providers send every number as a float. A field that may
+        be left out and is null, where null does not fit, is left out: some models give every field that there is.
         """
         repaired = self._repaired(arguments, self.schema, 0)
         assert is_json_object(repaired)
@@ -62,16 +63,31 @@ class InputSchema:
             value = _repaired_scalar(value, {kind for item in plain for kind in _accepted(item)}, depth)
         if is_json_array(value):
             arrays = [item for item in plain if "array" in _accepted(item)]
-            if len(arrays) == 1 and "items" in arrays[0]:
-                return [self._repaired(item, arrays[0]["items"], depth + 1) for item in value]
+            if len(arrays) == 1:
+                first, others = arrays[0].get("prefixItems"), arrays[0].get("items", True)
+                places = first if is_json_array(first) else []
+                return [
+                    self._repaired(item, places[place] if place < len(places) else others, depth + 1)
+                    for place, item in enumerate(value)
+                ]
         elif is_json_object(value):
             objects = [item for item in plain if "object" in _accepted(item)]
             if len(objects) == 1:
                 properties, others = _properties(objects[0]), objects[0].get("additionalProperties", True)
+                required = objects[0].get("required", [])
                 return {
-                    name: self._repaired(item, properties.get(name, others), depth + 1) for name, item in value.items()
+                    name: self._repaired(item, properties.get(name, others), depth + 1)
+                    for name, item in value.items()
+                    if not self._stands_for_nothing(item, properties.get(name), name, required)
                 }
         return value
+
+    def _stands_for_nothing(self, item: Json, schema: Json, name: str, required: Json) -> bool:
+        """Tell whether a field is there and means that it is left out."""
+        if item not in (None, "null") or schema is None or (is_json_array(required) and name in required):
+            return False
+        accepted = {kind for plain in self._plain(schema, frozenset()) for kind in _accepted(plain)}
+        return "null" not in accepted and json_type(item) not in accepted
 
     def _problem(self, value: Json, schema: Json, path: str, seen: frozenset[str]) -> str | None:
         """Return what does not fit; `seen` are the references followed for this very value."""
@@ -194,16 +210,19 @@ def _fields(names: list[str]) -> str:
 
 
 def _repaired_scalar(value: str | float, accepted: set[str], depth: int) -> Json:
-    if not isinstance(value, str):
-        whole = "integer" in accepted and "number" not in accepted and value % 1 == 0
-        return int(value) if whole and abs(value) <= EXACT_FLOATS_MAX else value
-    if "string" in accepted or not accepted & {"array", "object"}:
-        return value
-    try:
-        decoded = clean_json(msgspec.json.decode(value), depth=depth)
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError, Unrecordable):
-        return value
-    return decoded if json_type(decoded) in accepted & {"array", "object"} else value
+    if isinstance(value, str):
+        if "string" in accepted:
+            return value
+        try:
+            decoded = clean_json(msgspec.json.decode(value), depth=depth)
+        except (msgspec.DecodeError, UnicodeEncodeError, RecursionError, Unrecordable):
+            return value
+        if not isinstance(decoded, float):
+            return decoded if json_type(decoded) in accepted else value
+        repaired = _repaired_scalar(decoded, accepted, depth)
+        return repaired if json_type(repaired) in accepted else value
+    whole = "integer" in accepted and "number" not in accepted and value % 1 == 0
+    return int(value) if whole and abs(value) <= EXACT_FLOATS_MAX else value
 
 
 def _alternatives(schema: JsonObject) -> list[Json]:

@@ -148,7 +148,7 @@ def test_without_any_tool_a_model_is_told_so() -> None:
 def test_checking_goes_to_the_tool() -> None:
     registry = ToolRegistry([pay])
     assert registry.check("pay", {"amount": 5}) == ({"amount": 5}, Verdict())
-    assert registry.check("pay", {"amount": "5"})[1].verdict == "invalid_arguments"
+    assert registry.check("pay", {"amount": "five"})[1].verdict == "invalid_arguments"
 
 
 async def test_running_goes_to_the_tool_in_the_given_pool() -> None:

@@ -7,14 +7,15 @@ import functools
 import math
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator
-from typing import Any, assert_type
+from typing import Any, TypedDict, assert_type
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from refold.actors.calls.tool_context import ToolContext
-from refold.events.core.content import JsonObject, ToolUseBlock
+from refold.events.core.content import Json, JsonObject, ToolUseBlock
 from refold.events.core.errors import ConfigError, ToolError
 from refold.events.model.messages import ModelResponse, ToolUse
 from refold.events.session.events import Verdict
@@ -190,11 +191,109 @@ def test_the_names_that_every_provider_accepts_are_accepted_and_good_arguments_a
 
 
 def test_a_refusal_names_the_tool_the_place_and_what_was_expected() -> None:
-    assert refusal(weather, {"city": "Lisbon", "days": "3"}) == (
+    assert refusal(weather, {"city": "Lisbon", "days": "three"}) == (
         "The arguments of weather were refused, and it did not run: Expected `int`, got `str` - at `$.days`"
     )
     assert "Missing required field `city`" in refusal(weather, {})
     assert "Unknown field `town` (there are `city`, `days`)" in refusal(weather, {"city": "x", "town": "y"})
+
+
+class Leg(msgspec.Struct):
+    stop: str
+    days: int = 1
+    notes: str = ""
+
+
+class Wishes(TypedDict, total=False):
+    window: bool
+
+
+@dataclasses.dataclass
+class Bag:
+    kilos: float = 7.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "read"),
+    [
+        ({"limit": None, "ratio": None, "wet": None, "word": None}, {}),
+        ({"limit": "null", "maybe": None}, {"maybe": None}),
+        (
+            {"limit": "3", "ratio": "1.5", "wet": "true", "maybe": "4"},
+            {"limit": 3, "ratio": 1.5, "wet": True, "maybe": 4},
+        ),
+        ({"ratio": "3", "limit": "3.0"}, {"ratio": 3.0, "limit": 3}),
+        ({"maybe": "null"}, {"maybe": None}),
+        ({"word": "007", "either": "007"}, {"word": "007", "either": "007"}),
+        ({"word": "null", "either": "null"}, {"word": "null", "either": "null"}),
+        ({"legs": [{"stop": "5", "days": "2", "notes": None}]}, {"legs": [Leg("5", 2)]}),
+        ({"legs": '[{"stop": "Faro", "days": null}]'}, {"legs": [Leg("Faro")]}),
+        ({"wishes": {"window": None}, "bag": {"kilos": None}}, {"wishes": {}, "bag": Bag()}),
+        ({"pair": ["1", "x"], "counts": {"a": "1"}}, {"pair": (1, "x"), "counts": {"a": 1}}),
+    ],
+)
+async def test_arguments_whose_meaning_is_certain_are_taken(arguments: JsonObject, read: dict[str, object]) -> None:
+    """Cases T17 and T51: null for what may be left out, and text that is exactly the JSON of the type."""
+    defaults: dict[str, object] = {
+        "limit": 10, "ratio": 0.5, "wet": False, "maybe": 5, "word": "owl", "either": 1, "legs": [], "wishes": None,
+        "bag": None, "pair": None, "counts": None,
+    }  # fmt: skip
+
+    @tool(tier="observe", effect="pure")
+    def search(
+        limit: int = 10,
+        ratio: float = 0.5,
+        wet: bool = False,
+        maybe: int | None = 5,
+        word: str = "owl",
+        either: int | str = 1,
+        legs: list[Leg] = [],  # noqa: B006
+        wishes: Wishes | None = None,
+        bag: Bag | None = None,
+        pair: tuple[int, str] | None = None,
+        counts: dict[str, int] | None = None,
+    ) -> dict[str, object]:
+        return dict(locals())
+
+    taken, verdict = search.check(arguments)
+    assert verdict == Verdict()
+    assert await run(search, taken) == {**defaults, **read}
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [
+        ("limit", "three"),
+        ("limit", "3.7"),
+        ("limit", ""),
+        ("limit", " "),
+        ("ratio", "nan"),
+        ("wet", "maybe"),
+        ("wet", "1"),
+        ("wet", "True"),
+        ("limit", True),
+        ("limit", 3.7),
+        ("limit", "[3]"),
+        ("count", None),
+        ("count", "null"),
+    ],
+)
+def test_arguments_whose_meaning_is_not_certain_are_refused(parameter: str, value: Json) -> None:
+    @tool(tier="observe", effect="pure")
+    def search(count: int, limit: int = 10, ratio: float = 0.5, wet: bool = False) -> str:
+        return str((count, limit, ratio, wet))
+
+    assert f"at `$.{parameter}`" in refusal(search, {"count": 1, parameter: value})
+
+
+def test_null_for_what_a_given_schema_does_not_require_is_left_out() -> None:
+    schema: JsonObject = {
+        "properties": {"words": {"type": "string"}, "limit": {"type": "integer"}},
+        "required": ["words"],
+    }
+    made = Tool.from_schema(name="search", description="", input_schema=schema, handler=lambda given: str(given))
+    assert made.check({"words": "owls", "limit": None, "other": None})[0] == {"words": "owls", "other": None}
+    assert "`$.words`" in refusal(made, {"words": None})
 
 
 def test_case_b04_no_arguments_at_all_are_good_for_a_tool_that_needs_none() -> None:
