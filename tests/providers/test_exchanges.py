@@ -138,8 +138,9 @@ def test_a_whole_answer_of_the_messages_api(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", cases("anthropic_streams"))
-def test_a_stream_of_the_messages_api(case: Case) -> None:
+def test_a_stream_of_the_messages_api(case: Case, caplog: pytest.LogCaptureFixture) -> None:
     check_stream(case, AnthropicFormat().reader(), [event_of(data, data.get("type", "")) for data in case["events"]])
+    assert caplog.messages == case.get("logs", [])
 
 
 @pytest.mark.parametrize("case", cases("openai_errors"))

@@ -7,11 +7,15 @@ official package, whose `lib/streaming/_messages.accumulate_event` gives the sam
 
 with `ping` anywhere, and `error` instead of the rest. What differs from the rule is read where there is only one way
 to read it: an index that is missing while one block is open, one that is used again for a new block, blocks that never
-stop, text without a start. A stream that ends before `message_stop`, or without a stop reason, is no answer. Events and
-deltas of unknown types are ignored, as the API's versioning rules ask; a block of the provider's own that had one is
-left out of the answer, since half of it could not go back.
+stop, text without a start. A stream that ends before `message_stop`, or without a stop reason, is no answer.
+
+A block of the provider's own is put together from the fields of its deltas, which may be of any type: texts and lists
+are joined, and null adds nothing. Where a field comes twice and is neither, what the whole is cannot be told, and the
+block is left out, since half of it could not go back. The log of the program then has a line, as it has for a delta of
+an unknown type that comes for another block and is ignored, as the API's versioning rules ask.
 """
 
+import logging
 from collections.abc import Sequence
 
 import msgspec
@@ -29,6 +33,8 @@ from refold.events.model.messages import (
 from refold.providers.anthropic.answer import OurName, content_of, response_of, usage_of
 from refold.providers.anthropic.errors import failure_of, json_object_in, malformed
 from refold.providers.http.wire import WireEvent
+
+log = logging.getLogger("refold.provider")
 
 ANSWER_CHARACTERS_MAX = 64 * 1024 * 1024
 """Most characters of events in one answer; a stream that goes on beyond it is given up."""
@@ -60,7 +66,8 @@ class _OpenBlock:
         """Of the text, the thinking, or the JSON of a call's input."""
         self.signature: str | None = None
         self.citations: list[Json] = []
-        self.broken = False
+        self.fields: dict[str, list[Json]] = {}
+        """Of a block of the provider's own: the values that came for each of its fields."""
 
     def is_providers_own(self) -> bool:
         return self.type not in ("text", "thinking", "tool_use")
@@ -71,9 +78,13 @@ class _OpenBlock:
 
     def whole(self) -> JsonObject | None:
         """Return the block as a complete response would hold it, or None if a part is missing."""
-        if self.broken:
-            return None
         block = dict(self.start)
+        for field, values in self.fields.items():
+            before = block.get(field)
+            block[field] = _joined(values if before is None else [before, *values])
+            if block[field] is None:
+                log.warning("a block of type %.50r is left out of an answer: its %.50r came twice", self.type, field)
+                return None
         joined = "".join(self.pieces)
         if self.type in ("text", "thinking"):
             field = str(self.type)
@@ -89,6 +100,17 @@ class _OpenBlock:
             if self.is_providers_own() and not is_json_object(block["input"]):
                 return None
         return block
+
+
+def _joined(values: list[Json]) -> Json:
+    """Return the whole of what came in pieces, None where that is not certain."""
+    texts = [value for value in values if isinstance(value, str)]
+    lists = [value for value in values if isinstance(value, list)]
+    if len(texts) == len(values):
+        return "".join(texts)
+    if len(lists) == len(values):
+        return [item for piece in lists for item in piece]
+    return values[0] if all(value == values[0] for value in values) else None
 
 
 def _arguments(text: str) -> Json:
@@ -233,11 +255,16 @@ class AnthropicReader:
         delta = data.get("delta")
         if not is_json_object(delta):
             raise malformed("a delta is not an object")
-        known = _DELTA_FIELDS.get(str(delta.get("type")))
+        told = str(delta.get("type"))
+        known = _DELTA_FIELDS.get(told)
+        own = self._found(data.get("index"))
+        if own is not None and own.is_providers_own() and told != "input_json_delta":
+            for field, value in delta.items():
+                if field != "type" and value is not None:
+                    own.fields.setdefault(field, []).append(value)
+            return ()
         if known is None:
-            unknown = self._found(data.get("index"))
-            if unknown is not None and unknown.is_providers_own():
-                unknown.broken = True
+            log.warning("a delta of the unknown type %.50r is left out of an answer", told)
             return ()
         block = self._block_for(known[0], data.get("index"))
         value = delta.get(known[1])
