@@ -55,6 +55,9 @@ CRASHED_TEXT = (
 )
 """The whole result of a `once` call that a crash interrupted."""
 
+OPENING_TEXT = "(The conversation begins here.)"
+"""What a user says first in a history that begins with an assistant's message."""
+
 CRASHED_IMPORT_TEXT = "Tool execution was interrupted by a crash. Please retry."
 """The whole result of an unanswered call of an imported history, which is never run."""
 
@@ -162,13 +165,16 @@ AnswerContent: TypeAlias = TextBlock | ImageBlock | ThinkingBlock | ProviderBloc
 """What a model's answer may hold."""
 
 
+Role: TypeAlias = Literal["user", "assistant"]
+"""Who says a message; results of tools are a user's."""
+
 B = TypeVar("B", bound=Block)
 
 
 class Message(msgspec.Struct, frozen=True):
     """One message of a history."""
 
-    role: Literal["user", "assistant"]
+    role: Role
     content: tuple[Block, ...]
 
     @property

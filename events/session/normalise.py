@@ -1,30 +1,33 @@
-"""Messages of another system, made into a history that this session can go on with.
+"""What comes from elsewhere, made into what a session records: messages of another system, and a provider's response.
 
-What is certain is put right: calls get ids of ours, so that no two in the session share one, blank texts go, results
-move to the front of their message, and a call that the next message does not answer gets a result that says so. What
-would need a guess is refused, with the place of the message. Calls of the very last message stay open: the session
-closes them by events of its own.
+Read `imported_messages` first. Of messages, what is certain is put right: neighbours of one role become one message,
+calls get ids of ours, so that no two in the session share one, blank texts go, results move to the front of their
+message, and a call that the next message does not answer gets a result that says so. What would need a guess is
+refused, with the place of the message. Calls of the very last message stay open: the session closes them by events of
+its own.
 
-A provider's response, made into what is recorded of it.
-
-Text is cleaned, empty blocks are dropped, arguments are brought to a JSON object where their meaning is certain, and
-every tool call gets a verdict. What a call finally holds here is what an approval shows and what executes.
+Of a response (`recorded_answer`), text is cleaned, empty blocks are dropped, arguments are brought to a JSON object
+where their meaning is certain, and every tool call gets a verdict. What a call finally holds here is what an approval
+shows and what executes.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from refold.events.core.cleaning import Unrecordable, clean_json, clean_text
 from refold.events.core.content import (
     CRASHED_IMPORT_TEXT,
+    OPENING_TEXT,
     AnswerContent,
     Block,
     ImageBlock,
     JsonObject,
     Message,
     ProviderBlock,
+    Role,
     StoredBlock,
     TextBlock,
     ThinkingBlock,
@@ -44,13 +47,18 @@ UNEXPLAINED_TEXT = "The tool failed."
 """The result of an imported call that failed and said nothing; providers refuse an error result without text."""
 
 
+Placed: TypeAlias = list[tuple[int, Block]]
+"""Blocks, each with the place of the message that it was given in."""
+
+
 def imported_messages(messages: Sequence[Message], version: int, *, first: bool) -> tuple[Message, ...]:
     """Return `messages` as they enter the history.
 
     Args:
         messages: the given history, oldest first; its calls and results are paired by id within neighbours.
         version: of the event that will hold it; calls get the ids `call_<version>_<index>`.
-        first: whether the session's history begins with it.
+        first: whether the session's history begins with it; where it begins with an assistant's message, a user's that
+            says so goes before it, since no provider takes another beginning.
 
     Raises:
         CommandRejected: nothing is left to import, or a message cannot stand where it stands; names it (`messages[3]`).
@@ -58,32 +66,32 @@ def imported_messages(messages: Sequence[Message], version: int, *, first: bool)
     imported: list[Message] = []
     open_calls: list[tuple[str, ToolCallId]] = []
     calls = 0
-    for place, message in enumerate(messages):
-        content = without_blanks(message.content)
-        if message.role == "user":
-            content = _user_content(content, open_calls, place)
-            open_calls = []
-        elif content:
-            if open_calls:
-                imported.append(Message("user", tuple(_interrupted(call) for _, call in open_calls)))
-            content, open_calls = _answer_content(content, f"call_{version}_", calls, place)
+    for role, placed in _joined(messages):
+        if role == "user":
+            content = _user_content(placed, open_calls)
+        else:
+            content, open_calls = _answer_content(placed, f"call_{version}_", calls)
             calls += len(open_calls)
-        if content:
-            imported.append(Message(message.role, content))
+        imported.append(Message(role, content))
     if not imported:
         raise CommandRejected("there is nothing to import: no message has any content")
     if first and imported[0].role != "user":
-        raise CommandRejected("messages[0] must be a user's, since a history begins with one")
+        imported.insert(0, Message("user", (TextBlock(text=OPENING_TEXT),)))
     return tuple(imported)
 
 
-def _answer_content(
-    content: tuple[Block, ...], prefix: str, calls: int, place: int
-) -> tuple[tuple[Block, ...], list[tuple[str, ToolCallId]]]:
+def _joined(messages: Sequence[Message]) -> Iterator[tuple[Role, Placed]]:
+    """Yield the role and the blocks of neighbours that have one role, messages without content left out."""
+    given = [(place, message.role, without_blanks(message.content)) for place, message in enumerate(messages)]
+    for role, neighbours in groupby((one for one in given if one[2]), key=lambda one: one[1]):
+        yield role, [(place, block) for place, _, content in neighbours for block in content]
+
+
+def _answer_content(placed: Placed, prefix: str, calls: int) -> tuple[tuple[Block, ...], list[tuple[str, ToolCallId]]]:
     """Return an assistant's blocks with ids of ours, and each call's given id with ours."""
     blocks: list[Block] = []
     open_calls: list[tuple[str, ToolCallId]] = []
-    for block in content:
+    for place, block in placed:
         if type(block) is ToolResultBlock:
             raise CommandRejected(f"messages[{place}] is the assistant's and holds a tool result; results are a user's")
         if type(block) is not ToolUseBlock:
@@ -104,18 +112,16 @@ def _answer_content(
     return tuple(blocks), open_calls
 
 
-def _user_content(
-    content: tuple[Block, ...], open_calls: list[tuple[str, ToolCallId]], place: int
-) -> tuple[Block, ...]:
+def _user_content(placed: Placed, open_calls: list[tuple[str, ToolCallId]]) -> tuple[Block, ...]:
     """Return a user's blocks: one result for each open call, in the order of the calls, then everything else.
 
     Where a provider repeats ids, its results belong to the calls in their order.
     """
-    given: dict[str, list[ToolResultBlock]] = {}
+    given: dict[str, list[tuple[int, ToolResultBlock]]] = {}
     others: list[Block] = []
-    for block in content:
+    for place, block in placed:
         if type(block) is ToolResultBlock:
-            given.setdefault(block.tool_use_id, []).append(block)
+            given.setdefault(block.tool_use_id, []).append((place, block))
         elif isinstance(block, ToolUseBlock | ThinkingBlock):
             raise CommandRejected(f"messages[{place}] is a user's and holds what only an assistant says")
         else:
@@ -123,12 +129,12 @@ def _user_content(
     results: list[Block] = []
     for theirs, ours in open_calls:
         waiting = given.get(theirs)
-        results.append(_renamed(waiting.pop(0), ours) if waiting else _interrupted(ours))
+        results.append(_renamed(waiting.pop(0)[1], ours) if waiting else _interrupted(ours))
     for theirs, left in given.items():
         if left:
             raise CommandRejected(
-                f"messages[{place}] has a result for {theirs!r} that the message before it does not call, or calls "
-                "less often; remove it"
+                f"messages[{left[0][0]}] has a result for {theirs!r} that the message before it does not call, or "
+                "calls less often; remove it"
             )
     return (*results, *others)
 

@@ -269,7 +269,11 @@ class Session:
         await self._access.ask(ResumeRun(tools=self._context.tool_names(), asked=True))
 
     async def import_history(self, messages: Sequence[Message], *, key: str | None = None) -> None:
-        """Put messages of another system at the end of the history; open calls in them get a crash result.
+        """Put messages of another system at the end of the history.
+
+        What is certain is put right: neighbours of one role become one message, results go to the calls of the answer
+        before them, calls without one get a crash result, and a history that begins with an assistant's message gets
+        a user's before it.
 
         Raises:
             CommandRejected: a run is under way, there is nothing to import, or something in it cannot be recorded.

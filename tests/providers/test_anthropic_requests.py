@@ -10,9 +10,9 @@ from anthropic.types.beta import BetaThinkingConfigParam
 from pydantic import TypeAdapter
 
 from refold import ConfigError, Message, ModelRequest, ProviderBlock, ProviderError, TextBlock, ThinkingBlock, ToolUse
-from refold.events.core.content import ImageBlock, JsonObject
+from refold.events.core.content import OPENING_TEXT, ImageBlock, JsonObject
 from refold.events.model.configuration import ToolSpec
-from refold.providers.anthropic.history import EMPTY_ERROR_TEXT, NO_RESULT_TEXT, OPENING_TEXT
+from refold.providers.anthropic.history import EMPTY_ERROR_TEXT, NO_RESULT_TEXT
 from refold.providers.anthropic.provider import AnthropicFormat
 from refold.providers.anthropic.request import AnthropicOptions, wire_name
 from tests.providers.anthropic_messages import CITATION, body_of, checked_request, message

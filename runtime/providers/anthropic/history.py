@@ -20,6 +20,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from refold.events.core.content import (
+    OPENING_TEXT,
     Block,
     ImageBlock,
     JsonObject,
@@ -38,9 +39,6 @@ from refold.events.core.ids import ToolCallId
 
 NAME = "anthropic"
 """The provider's name: the key of `provider_data` and the owner of its `ProviderBlock`s."""
-
-OPENING_TEXT = "(The conversation begins here.)"
-"""What a user says first in a history that begins with an assistant's message."""
 
 NO_RESULT_TEXT = "No result of this call is known; it may or may not have run."
 """The result of a call that has none in the history."""

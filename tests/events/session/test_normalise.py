@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from refold.events.core.content import (
     CRASHED_IMPORT_TEXT,
+    OPENING_TEXT,
     ImageBlock,
     Message,
     ThinkingBlock,
@@ -75,7 +76,18 @@ def test_a_sound_history_stays_as_it_is_but_for_the_ids_of_its_calls() -> None:
             id="results go before everything else and in the order of the calls",
         ),
         pytest.param((HI, asked("a"), HI), [CRASHED_IMPORT_TEXT], id="a call is not answered"),
-        pytest.param((HI, asked("a"), said("assistant", "Never mind.")), [CRASHED_IMPORT_TEXT], id="nor by an answer"),
+        pytest.param(
+            (HI, asked("a"), said("assistant", "Never mind."), HI), [CRASHED_IMPORT_TEXT], id="nor after an answer"
+        ),
+        pytest.param(
+            (HI, asked("x", "y"), answered("y"), answered("x")), ["of x", "of y"], id="each result is a message"
+        ),
+        pytest.param(
+            (HI, asked("x"), asked("y"), HI, answered("x"), said("user", " "), answered("y")),
+            ["of x", "of y"],
+            id="each call is a message, and the user speaks between",
+        ),
+        pytest.param((asked("a"), answered("a")), ["of a"], id="a trimmed export begins with a call"),
         pytest.param((HI, asked("a"), said("user", " "), HI), [CRASHED_IMPORT_TEXT], id="nor by a blank message"),
         pytest.param((HI, asked("a", "b"), answered("b")), [CRASHED_IMPORT_TEXT, "of b"], id="one of two is answered"),
     ],
@@ -114,10 +126,9 @@ def test_an_error_without_words_gets_words_and_a_kind() -> None:
     [
         ("nothing to import", ()),
         ("nothing to import", (said("user", " "),)),
-        (r"messages\[0\] must be a user's", (said("assistant", "Hi"),)),
         (r"messages\[1\] has a result for 'x'", (HI, answered("x"))),
         (r"messages\[2\] has a result for 'x'", (HI, asked("a"), answered("a", "x"))),
-        (r"messages\[3\] has a result for 'a'", (HI, asked("a"), HI, answered("a"))),
+        (r"messages\[4\] has a result for 'a'", (HI, asked("a"), HI, said("assistant", "Hi"), answered("a"))),
         (r"messages\[2\] has a result for 'a'.*less often", (HI, asked("a"), answered("a", "a"))),
         (r"messages\[0\] is a user's and holds", (said("user", call("a")),)),
         (r"messages\[0\] is a user's and holds", (said("user", ThinkingBlock(thinking="x")),)),
@@ -127,6 +138,17 @@ def test_an_error_without_words_gets_words_and_a_kind() -> None:
 def test_what_would_need_a_guess_is_refused_by_its_place(words: str, messages: tuple[Message, ...]) -> None:
     with pytest.raises(CommandRejected, match=words):
         imported(*messages)
+
+
+def test_neighbours_of_one_role_are_one_message_and_an_assistants_beginning_gets_a_users_before_it() -> None:
+    begun = Message("user", (say(OPENING_TEXT),))
+    assert imported(said("assistant", "How can I help?"), HI, said("user", "Tea?")) == (
+        begun,
+        said("assistant", "How can I help?"),
+        said("user", "Hi", "Tea?"),
+    )
+    joined = imported(HI, asked("a"), said("assistant", "", "And?"), said("user"), asked("b"))[1]
+    assert [getattr(block, "id", None) for block in joined.content] == ["call_7_0", None, "call_7_1"]
 
 
 def test_a_history_may_go_on_with_an_assistants_message() -> None:
