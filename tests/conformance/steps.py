@@ -213,6 +213,16 @@ async def begun(play: Play, /, count: int) -> None:
 
 
 @step
+async def ran(play: Play, /, count: int) -> None:
+    """Wait until tools that wait have begun so often, those included that a crash has cut."""
+
+    async def found() -> bool:
+        return len(play.bench.begun) >= count
+
+    await play.until(found)
+
+
+@step
 async def asked(play: Play, /, place: int = 0) -> None:
     """Wait until the model is asked for an answer that is held."""
     await play.held[place].asked.wait()

@@ -16,10 +16,8 @@ from refold import (
     AgentRuntime,
     Allow,
     Cancelled,
-    CommandRejected,
     Completed,
     ModelRequest,
-    PersistenceError,
     Session,
     ToolContext,
     say,
@@ -28,24 +26,31 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
-from refold.events.core.content import CRASHED_TEXT
-from refold.events.session.events import RunCompleted, RunParked, RunResumed, ToolApprovalRequested
+from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
+from refold.events.session.events import RunCompleted, RunParked, RunResumed
 from refold.stores import EventStore, SQLiteStore
+from tests.conformance.cases import Case, Held, Play, play_case, played
 from tests.conformance.crashes import OPENING, CutStore, assert_sound_file, runtime_on, sent_until_cut
-from tests.conformance.failing_store import FailingStore, When
+from tests.conformance.failing_store import When
 from tests.conformance.processes import BEGINNING, command_line, kill, read_until, started
-from tests.conformance.sessions import (
-    HeldAnswer,
-    Parked,
-    Seen,
-    assert_accepted,
-    crash,
-    events_of,
-    requests_of,
-    results_of,
-    runtime_of,
-    shown,
-    types_of,
+from tests.conformance.sessions import Seen, assert_accepted, requests_of, results_of, runtime_of, types_of
+from tests.conformance.steps import (
+    asked,
+    begin,
+    cancel,
+    check,
+    crash_and_restart,
+    decide,
+    ends,
+    last,
+    let_go,
+    ran,
+    refused,
+    restart,
+    resume,
+    send,
+    until,
+    waits,
 )
 
 # A14: a run that is cut at every commit
@@ -189,149 +194,107 @@ async def test_a14_a_run_whose_machine_fails_again_and_again_gets_done_in_the_en
         await errands.assert_done(session)
 
 
-# A22: keys
+# A22: keys; A24, B21: parking; and runs that wait for `resume`
+
+PARK = use("park", {"name": "a"})
+DONE = [let_go(), resume(), send("go", "done", key="k")]
+AGAIN = crash_and_restart()
+AWAY = crash_and_restart(auto_resume=False)
 
 
-async def test_a22_a_key_of_send_is_the_same_run_after_a_restart_and_a_crash(log: EventStore) -> None:
-    store, held = FailingStore(log), HeldAnswer(say("never"))
-    async with runtime_of(store, held, close_grace_s=0) as runtime:
-        session = await runtime.session("s")
-        sending = asyncio.create_task(session.send("go", key="k"))
-        await held.asked.wait()
-        await crash(runtime, store)
-    await asyncio.gather(sending, return_exceptions=True)
-    async with runtime_of(store, say("done")) as runtime:
-        first = await (await runtime.session("s")).send("go", key="k")
-        assert first.text == "done"
-    async with runtime_of(store, say("other")) as runtime:
-        session = await runtime.session("s")
-        assert await session.send("go", key="k") == first
-        with pytest.raises(CommandRejected, match="key 'k'"):
-            await session.send("something else", key="k")
-        assert (await (await runtime.session("another")).send("go", key="k")).text == "other", "keys are a session's"
-        assert (await types_of(session)).count("InputQueued") == 1
+async def of_another(play: Play) -> str:
+    """Return what is answered to the same key in another session."""
+    return (await (await play.runtime.session("another")).send("go", key="k")).text
 
 
-async def test_a22_an_input_whose_fate_is_unknown_is_sent_again_under_its_key_and_runs_once(log: EventStore) -> None:
-    store = CutStore(log, at=OPENING + 1, when="after")
-    async with runtime_of(store, close_grace_s=0) as runtime:
-        with pytest.raises(PersistenceError):
-            await (await runtime.session("s")).send("go", key="k")
-    async with runtime_of(log, say("done")) as runtime:
-        session = await runtime.session("s")
-        assert (await session.send("go", key="k")).text == "done"
-        assert (await types_of(session)).count("RunStarted") == 1
+async def reason(play: Play) -> bool:
+    (parked,) = await play.events(RunParked)
+    return "3 times without progress" in parked.reason
 
 
-@tool(tier="confirm")
-async def pay() -> str:
-    return "paid"
+CASES = {
+    "A22: a key of send is the same run after a crash and a restart, and belongs to its session": Case(
+        [Held(say("done")), say("other")],
+        [
+            [begin("go", key="k"), asked(), crash_and_restart(), let_go(), send("go", "done", key="k")],
+            [restart(), send("go", "done", key="k"), refused("key 'k'", send("something else", key="k"))],
+            check(of_another, "other"),
+        ],
+        count={"InputQueued": 1},
+    ),
+    **{
+        f"A22: a key of decide is the same decision after {how}, {allow}": Case(
+            [use("pay"), Held(say("done"))],
+            [
+                [begin("go", key="k"), decide(allow, reason="too dear", key="d"), asked()],
+                [again(approval=lambda *_: Allow()), decide(allow, call=0, reason="too dear", key="d")],
+                refused("key 'd'", decide(not allow, call=0, key="d")),
+                [let_go(), send("go", "done", key="k"), decide(allow, call=0, reason="too dear", key="d")],
+            ],
+            results=["paid 1" if allow else "too dear"],
+        )
+        for allow in (True, False)
+        for how, again in {"a restart": restart, "a crash": crash_and_restart}.items()
+    },
+    "A22: a key of cancel means its first run after a restart too": Case(
+        [Held(say("never")), Held(say("done"))],
+        [
+            [begin("one"), asked(), cancel(key="c"), ends(Cancelled()), restart()],
+            [begin("two"), asked(1), cancel(key="c"), let_go(), ends("done")],
+        ],
+        count={"CancelRequested": 1},
+    ),
+    "A24: a run that crashes the process three times is parked until it is resumed, and other sessions run": Case(
+        [PARK, say("done"), say("next")],
+        [
+            [begin("go", key="k"), *(step for life in range(1, 5) for step in (ran(life), AGAIN))],
+            [until("RunParked"), check(reason), begin("another"), waits(), check(of_another, "done")],
+            [restart(), waits(), check(lambda play: len(play.bench.begun), 4), *DONE, until("RunCompleted", 2)],
+        ],
+        history=["...", "result: a returned", "assistant: done", "user: another", "assistant: next"],
+    ),
+    "A24: progress between two crashes starts the count anew": Case(
+        [[use("act", {"name": name}) for name in "abcd"], say("done")],
+        [
+            begin("go", key="k"),
+            *(
+                [
+                    ran(4 * place + 1),
+                    AGAIN,
+                    ran(4 * place + 2),
+                    AGAIN,
+                    ran(4 * place + 3),
+                    let_go(name),
+                    ran(4 * place + 4),
+                    AGAIN,
+                ]
+                for place, name in enumerate("abc")
+            ),
+            DONE,
+        ],
+        count={"RunResumed": 9, "ToolCallCompleted": 4, "RunParked": 0},
+    ),
+    "without auto_resume nothing goes on before it is resumed": Case(
+        [PARK, say("done"), say("next")],
+        [
+            [begin("go", key="k"), ran(1), AWAY, begin("another"), last("ToolCallStarted", "InputQueued"), waits()],
+            [check(lambda play: len(play.bench.begun), 1), *DONE, until("RunCompleted", 2)],
+        ],
+        history=["user: go", "use park", "result: a returned", "assistant: done", "user: another", "assistant: next"],
+        count={"RunResumed": 1},
+    ),
+    "without auto_resume a run can be cancelled and the next one begins": Case(
+        [PARK, say("next")],
+        [begin("go"), ran(1), AWAY, cancel(), send("another", "next")],
+        results=[CANCELLED_TEXT],
+        count={"ToolCallStarted": 1},
+    ),
+}
 
 
-@pytest.mark.parametrize("allow", [True, False])
-@pytest.mark.parametrize("how", ["in order", "crash"])
-async def test_a22_a_key_of_decide_is_the_same_decision_after_a_restart(log: EventStore, how: str, allow: bool) -> None:
-    store = FailingStore(log)
-    held = HeldAnswer(say("never"))
-    async with runtime_of(store, use("pay"), held, tools=[pay], close_grace_s=0) as runtime:
-        session = await runtime.session("s")
-        seen = Seen(runtime, session)
-        sending = asyncio.create_task(session.send("go", key="k"))
-        (asked,) = await seen.first(ToolApprovalRequested)
-        await session.decide(asked.call, allow=allow, reason="too dear", key="d")
-        if how == "crash":
-            await crash(runtime, store)
-    await asyncio.gather(sending, return_exceptions=True)
-    async with runtime_of(store, say("done"), tools=[pay], approval=lambda *_: Allow()) as runtime:
-        session = await runtime.session("s")
-        await session.decide(asked.call, allow=allow, reason="too dear", key="d")
-        with pytest.raises(CommandRejected, match="key 'd'"):
-            await session.decide(asked.call, allow=not allow, key="d")
-        assert (await session.send("go", key="k")).text == "done"
-        await session.decide(asked.call, allow=allow, reason="too dear", key="d")
-        assert [block.text for block in await results_of(session)] == ["paid" if allow else "too dear"]
-
-
-async def test_a22_a_key_of_cancel_means_its_first_run_after_a_restart_too(log: EventStore) -> None:
-    held, again = HeldAnswer(say("never")), HeldAnswer(say("done"))
-    async with runtime_of(log, held) as runtime:
-        session = await runtime.session("s")
-        first = asyncio.create_task(session.send("one"))
-        await held.asked.wait()
-        await session.cancel(key="c")
-        assert (await first).outcome == Cancelled()
-    async with runtime_of(log, again) as runtime:
-        session = await runtime.session("s")
-        second = asyncio.create_task(session.send("two"))
-        await again.asked.wait()
-        await session.cancel(key="c")
-        again.gate.set()
-        assert (await second).text == "done"
-        assert (await types_of(session)).count("CancelRequested") == 1
-
-
-# A24, B21: parking
-
-
-async def test_a24_a_run_that_crashes_the_process_three_times_is_parked_until_somebody_resumes_it(
-    log: EventStore,
-) -> None:
-    store, parked = FailingStore(log), Parked()
-
-    script: list[Any] = [use("repeat", {"name": "a"})]
-    sending: list[asyncio.Task[Any]] = []
-    for life in range(4):
-        async with runtime_of(store, *script, tools=[parked.repeat], close_grace_s=0) as runtime:
-            if script:
-                sending.append(asyncio.create_task((await runtime.session("s")).send("go", key="k")))
-            await parked.until(life + 1)
-            await crash(runtime, store)
-        script = []
-    await asyncio.gather(*sending, return_exceptions=True)
-    async with runtime_of(store, say("done"), say("next"), say("beside"), tools=[parked.repeat]) as runtime:
-        session = await runtime.session("s")
-        seen = Seen(runtime, session)
-        if (await types_of(session))[-1] != "RunParked":
-            await seen.first(RunParked)
-        (event,) = await events_of(session, RunParked)
-        assert "3 times without progress" in event.reason
-        assert len(parked.begun) == 4, "once, and again after three crashes"
-        queued = asyncio.create_task(session.send("another"))
-        assert (await (await runtime.session("other")).send("go")).text == "done", "other sessions run"
-        assert not queued.done()
-    await asyncio.gather(queued, return_exceptions=True)
-    async with runtime_of(store, say("done"), say("next"), tools=[parked.repeat]) as runtime:
-        session = await runtime.session("s")
-        seen = Seen(runtime, session)
-        await session.history()
-        assert len(parked.begun) == 4, "a restart does not unpark it"
-        parked.gate.set()
-        await session.resume()
-        assert (await session.send("go", key="k")).text == "done"
-        await seen.first(RunCompleted, 2)
-        assert shown(await session.history())[-2:] == ["user: another", "assistant: next"]
-        assert [block.text for block in await results_of(session)] == ["a returned"]
-
-
-async def test_a24_progress_between_two_crashes_starts_the_count_anew(log: EventStore) -> None:
-    store, parked = FailingStore(log), Parked()
-    script = [[use("repeat", {"name": name}) for name in "abcd"]]
-    sending: list[asyncio.Task[Any]] = []
-    for life in range(9):
-        async with runtime_of(store, *script, tools=[parked.repeat], close_grace_s=0) as runtime:
-            begun = len(parked.begun)
-            sending.append(asyncio.create_task((await runtime.session("s")).send("go", key="k")))
-            await parked.until(begun + 1)
-            if life % 3 == 2:
-                parked.gate.set()
-                parked.gate.clear()
-                await parked.until(begun + 2)
-            await crash(runtime, store)
-    await asyncio.gather(*sending, return_exceptions=True)
-    types = [type(item.event).__name__ for item in SESSION_CODEC.recorded(await log.read_stream("session/s"))]
-    assert types.count("RunResumed") == 8
-    assert types.count("ToolCallCompleted") == 3
-    assert "RunParked" not in types
+@pytest.mark.parametrize("case", played(CASES))
+async def test_crash_recovery(case: Case, log: EventStore) -> None:
+    await play_case(case, log)
 
 
 # B11: who reads while it grows
@@ -392,12 +355,8 @@ async def work(context: ToolContext[object], n: int) -> str:
     await asyncio.Event().wait()
     return "unreachable"
 
-async def model(request):
-    print("asked", flush=True)
-    await asyncio.Event().wait()
-
 async def main():
-    provider = ScriptedProvider([[use("work", {"n": n}) for n in range(calls)]] if calls else [model])
+    provider = ScriptedProvider([[use("work", {"n": n}) for n in range(calls)]])
     async with AgentRuntime(AgentConfig(model="m"), provider=provider, tools=[work], log=log) as runtime:
         runtime.subscribe(lambda recorded: print("recorded", type(recorded.event).__name__, flush=True))
         await (await runtime.session("s")).send("go", key="k")
@@ -408,8 +367,8 @@ asyncio.run(main())
 
 
 def killed(log: Path, effect: str, calls: int) -> None:
-    """Kill a process in a run on a log: in all its calls but the first one, which has ended; or while it asks."""
-    until = [*(f"working {n}" for n in range(1, calls)), "recorded ToolCallCompleted"] if calls else ["asked"]
+    """Kill a process in a run on a log, in all its calls but the first one, which has ended."""
+    until = [*(f"working {n}" for n in range(1, calls)), "recorded ToolCallCompleted"]
     with started(command_line("-c", CHILD, log, effect, calls)) as child:
         read_until(child, *until)
         kill(child)
@@ -472,25 +431,4 @@ async def test_b20_a_repeatable_tool_that_no_longer_exists_is_answered_and_not_r
     killed(log, "pure", 2)
     async with runtime_after(log, say("fine"), ran=[], tools=[]) as runtime:
         assert (await results_of(await ended(runtime)))[1].text == CRASHED_TEXT
-    await assert_sound_file(log)
-
-
-async def test_a14_a_run_killed_while_the_model_was_asked_asks_again(tmp_path: Path) -> None:
-    log = tmp_path / "events.db"
-    killed(log, "once", 0)
-    async with runtime_after(log, say("second try"), ran=[]) as runtime:
-        assert [message.text for message in await (await ended(runtime)).history()] == ["go", "second try"]
-    await assert_sound_file(log)
-
-
-async def test_without_auto_resume_a_run_waits_for_resume(tmp_path: Path) -> None:
-    log, ran = tmp_path / "events.db", list[str]()
-    killed(log, "pure", 2)
-    async with runtime_after(log, say("fine"), ran=ran, effect="pure", auto_resume=False) as runtime:
-        session = await runtime.session("s", restore=True)
-        assert (await results_of(session))[1].is_error
-        assert ran == []
-        await session.resume()
-        await ended(runtime)
-        assert len(ran) == 1
     await assert_sound_file(log)

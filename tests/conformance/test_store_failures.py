@@ -35,7 +35,7 @@ from refold.events.core.content import CRASHED_TEXT
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 from tests.conformance.crashes import OPENING, assert_sound_file
 from tests.conformance.failing_store import FOR_EVER, FailingStore, Hold, MakeError, When
-from tests.conformance.sessions import CONFIG, assert_sound, results_of
+from tests.conformance.sessions import CONFIG, HeldAnswer, assert_sound, results_of
 
 PATIENT: dict[str, Any] = {"append_timeout_s": 1e6, "ask_timeout_s": 1e6}
 """For tests in which time passes by hand while a thread may still be writing a file."""
@@ -241,7 +241,6 @@ async def run_over_a_failure(store: FailingStore, at: int, error: MakeError, whe
     return told
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", range(1, APPENDS + 1))
 async def test_c1_an_append_that_fails_costs_its_caller_an_error_and_nothing_else(
@@ -255,13 +254,12 @@ async def test_c1_an_append_that_fails_costs_its_caller_an_error_and_nothing_els
         assert "the disk" in str(error)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("at", range(1, APPENDS + 1))
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ("KeyError", "CancelledError") else pytest.mark.slow)
+        pytest.param(name, marks=() if name == "KeyError" else pytest.mark.slow)
         for name in ERRORS
         if name not in ("PersistenceError", "outcome unknown")
     ],
@@ -575,6 +573,22 @@ async def test_c3_a_run_that_the_log_has_after_all_goes_on_by_itself_once_the_lo
             await clock.advance(1)
             await asyncio.to_thread(str)  # A store in a file works in threads.
         assert (seen[0], seen[-1]) == ("SessionOpened", "RunCompleted")
+
+
+async def test_c3_a_run_that_was_left_open_goes_on_by_itself_once_the_log_can_be_read(store: FailingStore) -> None:
+    held = HeldAnswer(say("never"))
+    async with at_work(store, held, close_grace_s=0) as (_, clock, runtime, session):
+        run = sending(session)
+        await held.asked.wait()
+        await closed(clock, runtime)
+    await asyncio.wait([run])
+    store.fail_reads(ERRORS["PersistenceError"], of="session/s")
+    async with at_work(store, say("fine")) as (_, clock, _, session):
+        await clock.advance(3)
+        store.mend()
+        while (last := (await session.state_at()).last_run) is None:
+            await clock.advance(1)
+        assert last.outcome == "completed"
 
 
 @pytest.mark.parametrize("times", [1, 2, 3, FOR_EVER])

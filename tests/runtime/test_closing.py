@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,20 @@ from refold import (
     ActorStopped,
     AgentConfig,
     AgentRuntime,
+    Cancelled,
     ConfigError,
     LogFormatError,
     ScriptedProvider,
     say,
+    tool,
+    use,
 )
+from refold.actors import ManualClock, SystemClock
 from refold.events import SESSION_CODEC, fold
 from refold.events.session.events import RunCompleted, RunResumed
 from refold.stores import InMemoryStore, SQLiteStore
 from tests.conformance.failing_store import FailingStore
-from tests.conformance.sessions import HeldAnswer, events_of
+from tests.conformance.sessions import HeldAnswer, Parked, events_of, results_of, types_of
 
 
 def runtime_of(log: Any, *script: Any, **options: Any) -> AgentRuntime:
@@ -131,3 +136,133 @@ async def test_a_runtime_is_refused_in_a_forked_child(monkeypatch: pytest.Monkey
             with pytest.raises(ConfigError, match="forked"):
                 await session.send("go")
         assert (await session.send("go")).text == "hi"
+
+
+async def test_a_session_actor_that_is_restarted_in_the_middle_of_a_tool_waits_for_it() -> None:
+    parked, clock, failed = Parked(), ManualClock(), list[str]()
+    options: dict[str, Any] = {"clock": clock, "on_failure": lambda failure: failed.append(failure.address)}
+    script = [use("act", {"name": "a"}), say("done")]
+    async with runtime_of(InMemoryStore(), *script, tools=[parked.act], **options) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await parked.until(1)
+        runtime.system.ref("session/s").tell(object())
+        await clock.advance(1)
+        await session.history()
+        parked.gate.set()
+        assert (await sending).text == "done"
+        assert [block.text for block in await results_of(session)] == ["a returned"]
+        assert "RunResumed" not in await types_of(session)
+    assert (parked.begun, failed) == (["a"], ["session/s"])
+
+
+# What is left
+
+
+class Left:
+    """The tasks and threads that there are; made before something that must leave none behind."""
+
+    def __init__(self) -> None:
+        self._tasks = asyncio.all_tasks()
+        self._threads = set(threading.enumerate())
+
+    async def assert_nothing_more(self) -> None:
+        """Wait for the threads that are ending, and check that no other one and no task has been added."""
+        await asyncio.sleep(0)
+        for thread in self._added():
+            await asyncio.get_running_loop().run_in_executor(None, thread.join, 5)
+        assert self._added() == []
+        assert asyncio.all_tasks() - self._tasks == set()
+
+    def _added(self) -> list[threading.Thread]:
+        added = set(threading.enumerate()) - self._threads
+        return [thread for thread in added if not thread.name.startswith("asyncio_")]
+
+
+@pytest.mark.parametrize("how", ["plainly", "with cancel", "by an error"])
+async def test_no_task_and_no_thread_is_left_after_a_runtime(tmp_path: Path, how: str) -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def work() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    @tool(tier="observe")
+    def quick() -> str:
+        return "quick"
+
+    async def use_it() -> None:
+        script, path = [[use("quick")] * 3, say("one"), use("work")], tmp_path / "events.db"
+        async with runtime_of(path, *script, tools=[work, quick], close_grace_s=0) as runtime:
+            session = await runtime.session("s")
+            await session.send("first")
+            sending = asyncio.create_task(session.send("go"))
+            await begun.wait()
+            if how == "with cancel":
+                await runtime.close(cancel=True)
+                assert (await sending).outcome == Cancelled()
+                return
+            if how == "by an error":
+                sending.cancel()
+                raise LookupError("mine")
+        with pytest.raises(ActorStopped):
+            await sending
+
+    before = Left()
+    if how == "by an error":
+        with pytest.raises(LookupError):
+            await use_it()
+    else:
+        await use_it()
+    await before.assert_nothing_more()
+
+
+async def test_a_closed_runtime_refuses_every_command_and_says_why() -> None:
+    runtime = runtime_of(InMemoryStore(), say("fine"))
+    with pytest.raises(ConfigError, match="not open"):
+        await runtime.session("s")
+    async with runtime:
+        session = await runtime.session("s")
+        await session.send("go")
+    for command in (
+        session.send("go"),
+        session.cancel(),
+        session.resume(),
+        session.history(),
+        session.decide("call_1_0", allow=True),
+        runtime.session("other"),
+    ):
+        with pytest.raises(ActorStopped, match="closed"):
+            await command
+    await runtime.close()
+    with pytest.raises(ConfigError, match="make another one"):
+        await runtime.__aenter__()
+
+
+async def test_a_runtime_that_cannot_open_its_log_leaves_no_thread_and_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "events.db"
+    path.write_bytes(b"this is no log at all, but long enough to be looked at" * 10)
+    before = Left()
+    with pytest.raises(LogFormatError):
+        await runtime_of(path).__aenter__()
+    await before.assert_nothing_more()
+    path.unlink()
+    async with runtime_of(path, wait_for_log_s=0) as runtime:
+        assert await runtime.sessions() == []
+
+
+async def test_a_runtime_whose_start_fails_releases_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "events.db"
+
+    class Broken(SystemClock):
+        def now_us(self) -> int:
+            raise RuntimeError("no time")
+
+    before = Left()
+    runtime = runtime_of(path, clock=Broken(), close_grace_s=0)
+    with pytest.raises(RuntimeError, match="no time"):
+        await runtime.__aenter__()
+    await before.assert_nothing_more()
+    async with runtime_of(path, wait_for_log_s=0) as again:
+        assert await again.sessions() == []
