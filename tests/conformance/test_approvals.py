@@ -245,7 +245,7 @@ DECISIONS = {
         done=[],
     ),
     **{
-        f"a call runs exactly if it is allowed, {allow}, and a key makes the decision one, also after a restart": Case(
+        f"A22: a call runs exactly if it is allowed, {allow}, and a key makes the decision one over restarts": Case(
             [PAY, say("done")],
             [
                 [begin(), approval_asked(), check(lambda play: play.bench.done, [])],
@@ -656,26 +656,6 @@ async def test_a_handler_may_be_any_kind_of_function(log: Any) -> None:
 async def test_what_is_no_function_is_refused_as_handler() -> None:
     with pytest.raises(ConfigError, match=r"Agent\.approval must be a function, not str"):
         Agent(config=AgentConfig(model="m"), provider=ScriptedProvider([]), approval="yes")  # type: ignore[arg-type]
-
-
-async def test_what_is_allowed_always_in_one_session_is_not_in_another(log: Any) -> None:
-    desk, bench = Desk(), Bench()
-    async with runtime_of(log, *[PAY, say("done")] * 2, tools=bench.tools, approval=desk) as runtime:
-        alice, bob = await runtime.session("alice"), await runtime.session("bob")
-        sending = asyncio.create_task(alice.send("go"))
-        [request] = await desk.requests()
-        desk.answers[0].set_result(Allow(always=True))
-        await sending
-        sending = asyncio.create_task(bob.send("go"))
-        await desk.requests(2)
-        assert desk.sessions == ["alice", "bob"]
-        assert (await alice.approvals(), len(await bob.approvals())) == ([], 1)
-        with pytest.raises(CommandRejected, match="does not wait"):
-            await alice.decide(request.call, allow=True)  # Bob's call has the same id, and is none of hers.
-        await bob.decide(request.call, allow=False, reason="not bob")
-        await sending
-        assert [block.text for block in await results_of(bob)] == ["not bob"]
-    assert bench.done == ["paid 1"]
 
 
 async def runtime_facts(log: Any) -> list[Any]:

@@ -45,6 +45,7 @@ from refold.actors import ManualClock
 from refold.events import SESSION_CODEC
 from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
 from refold.events.session.events import (
+    CancelRequested,
     InputQueued,
     RetryScheduled,
     RunCancelled,
@@ -83,12 +84,14 @@ from tests.conformance.steps import (
     cancel,
     cancel_caller,
     cancel_token,
+    check,
     crash_and_restart,
     does,
     ends,
     join,
     last,
     let_go,
+    recorded,
     restart,
     send,
     told,
@@ -373,8 +376,8 @@ CASES = {
     "B2, B12: cancelling twice and by several equals cancelling once": Case(
         [park("a", "b")],
         [
-            [begin(token=True), begun(2), cancel_token(), does(cancel_often), cancel_token()],
-            [ends(Cancelled()), cancel()],
+            [begin(token=True), begun(2), cancel_token("enough"), does(cancel_often), cancel_token("too late")],
+            [ends(Cancelled()), cancel(), recorded(CancelRequested, "reason", "enough")],
         ],
         events=["...", "CancelRequested", "ToolCallFailed", "ToolCallFailed", "RunCancelled"],
         count={"CancelRequested": 1},
@@ -389,11 +392,18 @@ CASES = {
             1: ["user: first", *["use park"] * 2, *[f"result: {CANCELLED_TEXT}"] * 2, "user: second"],
         },
     ),
-    "a cancel with a key means its first run for ever": Case(
-        [*park("a"), *park("b"), say("ok")],
+    "case G07: all who follow a run see its one terminal event, and none waits on": Case(
+        park("a"),
         [
-            [begin("one"), begun(1), cancel(key="stop"), ends(Cancelled())],
-            [begin("two"), begun(2), cancel(key="stop"), let_go(), ends("ok")],
+            [
+                *[begin(key="go")] * 3,
+                begun(1),
+                does(cancel_often),
+                ends(*[Cancelled()] * 3),
+                send(ends=Cancelled(), key="go"),
+            ],
+            check(lambda play: [kind for kind in play.heard if kind in TERMINAL], ["RunCancelled"] * 3),
+            check(lambda play: set(play.heard[-3:]), {"RunCancelled"}),
         ],
     ),
     "of two callers with one key of whom one is cancelled the other keeps the run": Case(
@@ -492,35 +502,6 @@ async def test_b7_a_tool_sees_its_token_once_and_of_its_own_result_and_the_cance
         assert (await session.send("more")).text == "after"
 
 
-async def test_a_tool_that_watches_its_token_for_too_long_is_cancelled_after_half_the_grace(log: EventStore) -> None:
-    clock, waiting, cleaned = ManualClock(), asyncio.Event(), asyncio.Event()
-
-    @tool
-    async def watch(context: ToolContext[Any]) -> str:
-        """Look once and go on."""
-        assert not context.cancel.cancelled
-        waiting.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cleaned.set()
-        return "unreachable"
-
-    async with opened(log, use("watch"), tools=[watch], clock=clock, cancel_grace_s=4) as (runtime, session):
-        seen = Seen(runtime, session)
-        sending = asyncio.create_task(session.send("go"))
-        await waiting.wait()
-        cancelling = asyncio.create_task(session.cancel())
-        await seen.first(RunCancelled)
-        await clock.advance(1.9)
-        assert not cleaned.is_set()
-        await clock.advance(0.2)
-        assert cleaned.is_set()
-        await cancelling
-        assert (await sending).outcome == Cancelled()
-        assert await abandoned_in(log, "watch") == 0
-
-
 async def test_a_cancelled_tool_that_is_silent_past_its_timeout_is_not_said_to_have_timed_out(log: EventStore) -> None:
     parked, clock = Parked(), ManualClock()
 
@@ -606,81 +587,20 @@ async def test_b4_a_cancel_that_races_a_whole_run_leaves_it_ended_once(log: Even
         assert (await session.send("more")).text in ("done", "after")
 
 
-@pytest.mark.parametrize("winner", ["result", "cancel"])
-async def test_b4_a_call_has_one_result_whichever_of_result_and_cancel_comes_first(
-    log: EventStore, winner: str
-) -> None:
-    parked, token = Parked(), CancellationToken()
-    async with opened(log, use("park", {"name": "a"}), say("after"), say("after"), tools=[parked.park]) as (
-        runtime,
-        session,
-    ):
-
-        def when_recorded(recorded: Any) -> None:
-            if type(recorded.event).__name__ == "ToolCallCompleted":
-                token.cancel()
-
-        if winner == "result":
-            runtime.subscribe(when_recorded)
-        sending = asyncio.create_task(session.send("go", cancel=token))
-        await parked.until(1)
-        if winner == "cancel":
-            token.cancel()
-        parked.gate.set()
-        assert (await sending).outcome == Cancelled()
-        texts = [block.text for block in await results_of(session)]
-        assert texts == (["a returned"] if winner == "result" else [CANCELLED_TEXT])
-
-
-@pytest.mark.parametrize("rounds", range(8))
-async def test_a_caller_cancelled_at_any_moment_leaves_no_run_that_nobody_cancels(log: EventStore, rounds: int) -> None:
-    async def never(request: ModelRequest) -> str:
-        await asyncio.Event().wait()
-        return "unreachable"
-
-    async with opened(log, never, say("after"), say("after")) as (_, session):
-        sending = asyncio.create_task(session.send("go"))
-        for _ in range(rounds):
-            await asyncio.sleep(0)
-        sending.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await sending
-        assert (await session.state_at()).run is None
-
-
 async def test_who_sends_again_what_was_just_cancelled_is_told_no_earlier_than_others(log: EventStore) -> None:
-    begun, let_go = asyncio.Event(), asyncio.Event()
-
-    @tool
-    async def stubborn() -> str:
-        """Go on for a while, whatever happens."""
-        begun.set()
-        while not let_go.is_set():
-            try:
-                await let_go.wait()
-            except asyncio.CancelledError:
-                continue
-        return "done all the same"
-
-    provider = ScriptedProvider([use("stubborn", {}), say("never said")])
-    async with AgentRuntime(
-        AgentConfig(model="m"), provider=provider, tools=[stubborn], log=log, clock=ManualClock()
-    ) as runtime:
-        session = await runtime.session("s")
-        first = asyncio.ensure_future(session.send("go", key="k"))
-        await begun.wait()
-        cancelling = asyncio.ensure_future(session.cancel())
-        for _ in range(100_000):
-            if "RunCancelled" in await types_of(session):
-                break
-            await asyncio.sleep(0)
-        again = asyncio.ensure_future(session.send("go", key="k"))
+    parked, script = Parked(), [use("ignore", {"name": "a"}), say("never said")]
+    async with opened(log, *script, tools=[parked.ignore], clock=ManualClock()) as (runtime, session):
+        seen = Seen(runtime, session)
+        first = asyncio.create_task(session.send("go", key="k"))
+        await parked.until(1)
+        cancelling = asyncio.create_task(session.cancel())
+        await seen.first(RunCancelled)
+        again = asyncio.create_task(session.send("go", key="k"))
         for _ in range(50):
             await asyncio.sleep(0)
-        told = first.done() or again.done()
-        let_go.set()
+        assert [first.done(), again.done()] == [False, False]
+        parked.gate.set()
         await cancelling
-        assert not told
         assert (await first).outcome == (await again).outcome == Cancelled()
 
 

@@ -15,7 +15,6 @@ from refold import (
     AgentRuntime,
     Cancelled,
     ModelRequest,
-    RunResult,
     ScriptedProvider,
     say,
     tool,
@@ -316,33 +315,3 @@ async def test_case_g05_a_provider_leaves_what_it_opened_in_the_task_that_opened
 
 
 # G07: durable first
-
-
-async def test_case_g07_everybody_who_follows_a_run_sees_one_terminal_event_and_nobody_waits_on(
-    log: EventStore,
-) -> None:
-    begun = asyncio.Event()
-
-    @tool
-    async def park() -> str:
-        """Wait."""
-        begun.set()
-        await asyncio.Event().wait()
-        return "unreachable"
-
-    seen: list[list[str]] = [[] for _ in range(3)]
-    async with opened(log, use("park"), tools=[park]) as (_, session):
-
-        def follow(mine: list[str]) -> asyncio.Task[RunResult]:
-            return asyncio.create_task(
-                session.send("go", key="k", on_event=lambda recorded: mine.append(type(recorded.event).__name__))
-            )
-
-        followers = [follow(mine) for mine in seen]
-        await begun.wait()
-        await asyncio.gather(*(session.cancel() for _ in range(3)))
-        assert [(await follower).outcome for follower in followers] == [Cancelled()] * 3
-        for mine in seen:
-            assert [kind for kind in mine if kind in TERMINAL] == ["RunCancelled"]
-            assert mine[-1] == "RunCancelled"
-        assert (await session.send("go", key="k")).outcome == Cancelled(), "also for who comes late"

@@ -772,6 +772,11 @@ FINISHES = {
 
 # A27: upkeep of a session
 
+
+def names_begun(play: Play) -> list[str]:
+    return list(play.bench.begun)
+
+
 UPKEEP = {
     "A27: an imported history is what the model sees first": Case(
         [say("done")],
@@ -816,6 +821,14 @@ UPKEEP = {
             send("more", "two"),
         ],
         requests={1: ["user: go", "assistant: one", "user: more"]},
+    ),
+    "observing calls run beside each other, and acting calls alone and in order": Case(
+        [[*park("a", "b"), *(use("act", {"name": name}) for name in "cd")], say("done")],
+        [
+            [begin(), begun(2), waits(), check(names_begun, ["a", "b"]), let_go("a", "b")],
+            [begun(3), waits(), check(names_begun, ["a", "b", "c"]), let_go("c"), begun(4), let_go(), ends("done")],
+        ],
+        results=[f"{name} returned" for name in "abcd"],
     ),
     **{
         f"B16: no reason makes a cancellation fail, {what}": Case(

@@ -59,10 +59,13 @@ def name(item: object) -> str:
 
 
 async def test_a4_a_handler_sees_every_event_of_its_run_in_order(log: EventStore) -> None:
-    async with streaming(log, use("look", {"name": "it"}), say("fine")) as (_, session):
+    async with streaming(log, use("look", {"name": "it"}), say("fine"), say("more")) as (_, session):
         seen: list[Any] = []
         await session.send("go", on_event=seen.append)
         assert seen == [item async for item in session.events(after_version=2)]
+        before = list(seen)
+        await session.send("again")
+        assert seen == before
 
 
 async def test_a4_an_exception_of_the_handler_cancels_the_run_and_is_the_callers(log: EventStore) -> None:
@@ -81,7 +84,9 @@ async def test_a5_a_run_is_read_as_a_stream(log: EventStore) -> None:
     calling: list[TextBlock | ToolUse] = [TextBlock(text="I look."), use("look", {"name": "it"})]
     async with streaming(log, calling, say("It is fine.")) as (_, session), session.stream("go") as stream:
         items = [item async for item in stream]
+        assert [item async for item in stream] == []
     names = [name(item) for item in items]
+    assert {(item.session, item.run) for item in items if isinstance(item, Streamed)} == {("s", stream.run)}
     answers = [place for place, kind in enumerate(names) if kind == "ModelResponded"]
     pieces = [(place, item) for place, item in enumerate(items) if isinstance(item, Streamed)]
     for turn, place in enumerate(answers, start=1):

@@ -4,7 +4,6 @@ What the rows of the features promise of runs, keys, cancellation and commits is
 """
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,10 +34,8 @@ from refold import (
 )
 from refold.actors import ManualClock
 from refold.events.model import payloads
-from refold.events.model.configuration import CORE_VERSION
-from refold.events.session.events import CancelRequested, RunStarted, ToolApprovalRequested
 from refold.stores import InMemoryStore
-from tests.conformance.sessions import HeldAnswer, Seen, events_of, requests_of, results_of
+from tests.conformance.sessions import HeldAnswer, requests_of, results_of
 from tests.runtime.talking import CONFIG, scripted, talking
 
 
@@ -69,36 +66,6 @@ async def test_a_run_with_one_tool_call_completes_with_the_final_text() -> None:
     assert (answer.tool_use_id, answer.text, answer.is_error) == (call.id, "Lisbon: sunny for 1 days", False)
     assert list(second.messages) == history[:3]
     assert ([spec.name for spec in first.tools], first.system_prompt) == (["note", "weather"], "Be brief.")
-
-
-async def test_observing_tools_run_beside_each_other_and_acting_tools_alone_and_in_order() -> None:
-    running: list[str] = []
-    most: list[int] = []
-    both = asyncio.Event()
-
-    @tool(tier="observe")
-    async def look(name: str) -> str:
-        running.append(name)
-        most.append(len(running))
-        if len(running) == 2:
-            both.set()
-        await both.wait()
-        running.remove(name)
-        return name
-
-    @tool(tier="act")
-    async def act(name: str) -> str:
-        running.append(name)
-        most.append(len(running))
-        await asyncio.sleep(0)
-        running.remove(name)
-        return name
-
-    calls = [use(kind, {"name": name}) for kind, name in (("look", "a"), ("look", "b"), ("act", "c"), ("act", "d"))]
-    async with talking(calls, say("done"), tools=[look, act]) as (session, _):
-        await session.send("go")
-        assert [block.text for block in await results_of(session)] == ["a", "b", "c", "d"]
-    assert most == [1, 2, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -135,23 +102,6 @@ async def test_an_unknown_id_with_restore_is_an_error_that_names_it() -> None:
 async def test_a_session_without_an_id_gets_one_from_the_injected_source() -> None:
     async with scripted(session_ids=lambda: "made-1") as runtime:
         assert (await runtime.session()).id == "made-1"
-
-
-async def test_on_event_sees_the_events_of_its_run_only() -> None:
-    seen: list[Any] = []
-    async with talking(use("weather", {"city": "x"}), say("one"), say("two"), tools=[weather]) as (session, _):
-        await session.send("first", on_event=seen.append)
-        first = list(seen)
-        await session.send("second")
-        recorded = [item async for item in session.events()]
-    assert seen == first == recorded[2 : 2 + len(first)]
-    assert [type(item.event).__name__ for item in first] == [
-        "InputQueued",
-        *("RunStarted", "ModelRequested"),
-        *("ModelResponded", "ToolCallStarted"),
-        *("ToolCallCompleted", "ModelRequested"),
-        *("ModelResponded", "RunCompleted"),
-    ]
 
 
 async def test_a_tool_that_fails_gives_the_model_an_error_with_its_kind_and_the_run_goes_on() -> None:
@@ -208,20 +158,6 @@ async def test_a_provider_that_fails_ends_the_run_as_failed_and_the_next_input_r
     assert (failed.stop_reason, completed.stop_reason, completed.text) == (None, "end_turn", "back")
 
 
-async def test_two_callers_with_one_key_wait_for_one_run() -> None:
-    async with talking(say("only")) as (session, runtime):
-        results = await asyncio.gather(*(session.send("go", key="k") for _ in range(3)))
-        assert [result.text for result in results] == ["only"] * 3
-        assert len(requests_of(runtime)) == 1
-
-
-async def test_every_run_records_which_code_and_configuration_decided() -> None:
-    async with talking(say("hi"), app_version="shop 3.1") as (session, _):
-        await session.send("hello")
-        [started] = await events_of(session, RunStarted)
-    assert (started.code.app, started.code.core, len(started.fingerprint)) == ("shop 3.1", CORE_VERSION, 16)
-
-
 async def test_events_carry_causes_that_lead_back_to_the_input() -> None:
     async with talking(use("weather", {"city": "x"}), say("ok"), tools=[weather]) as (session, _):
         await session.send("go")
@@ -264,72 +200,6 @@ async def test_a_tool_may_send_to_another_session() -> None:
         assert [block.text for block in await results_of(session)] == ["I say so."]
 
 
-async def test_cancelling_one_of_two_callers_with_one_key_only_detaches_it() -> None:
-    model = HeldAnswer("for both")
-    async with talking(model) as (session, _):
-        first = asyncio.create_task(session.send("go", key="k"))
-        await model.asked.wait()
-        second = asyncio.create_task(session.send("go", key="k"))
-        await session.history()
-        await session.history()
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        model.gate.set()
-        assert (await second).text == "for both"
-
-
-async def test_the_reason_of_a_token_is_recorded() -> None:
-    model, token = HeldAnswer("never"), CancellationToken()
-    async with talking(model) as (session, _):
-        sending = asyncio.create_task(session.send("go", cancel=token))
-        await model.asked.wait()
-        token.cancel("I changed my mind")
-        assert (await sending).outcome == Cancelled()
-        assert [event.reason for event in await events_of(session, CancelRequested)] == ["I changed my mind"]
-
-
-async def test_a_token_that_is_none_is_refused_by_its_type() -> None:
-    async with talking(say("hi")) as (session, _):
-        with pytest.raises(ConfigError, match="CancellationToken, not bool"):
-            await session.send("go", cancel=True)  # type: ignore[arg-type]
-
-
-async def test_calls_that_wait_for_approval_are_listed_also_after_a_restart(tmp_path: Path) -> None:
-    @tool(tier="confirm")
-    async def pay(amount: int) -> str:
-        return f"paid {amount}"
-
-    options: dict[str, Any] = {"tools": [pay], "log": tmp_path / "events.db"}
-    async with talking(use("pay", {"amount": 3}), **options) as (session, runtime):
-        seen = Seen(runtime, session)
-        sending = asyncio.create_task(session.send("pay", key="k"))
-        await seen.first(ToolApprovalRequested)
-        before = await session.approvals()
-    with pytest.raises(ActorStopped):
-        await sending
-    async with talking(say("Paid."), **options) as (session, _):
-        assert await session.approvals() == before
-        assert [(call.tool, call.input) for call in before] == [("pay", {"amount": 3})]
-        await session.decide(before[0].call, allow=True)
-        assert (await session.send("pay", key="k")).text == "Paid."
-        assert await session.approvals() == []
-
-
-async def test_a_run_of_another_agent_waits_until_it_is_resumed(tmp_path: Path) -> None:
-    model, log = HeldAnswer("never"), tmp_path / "events.db"
-    async with talking(model, log=log, close_grace_s=0.01) as (session, _):
-        sending = asyncio.create_task(session.send("go", key="k"))
-        await model.asked.wait()
-    with pytest.raises(ActorStopped):
-        await sending
-    async with talking(say("taken over"), log=log, name="other") as (session, runtime):
-        await session.history()
-        assert requests_of(runtime) == []
-        await session.resume()
-        assert (await session.send("go", key="k")).text == "taken over"
-
-
 async def test_a_provider_without_a_stream_answers_a_streaming_agent_whole() -> None:
     class Whole:
         async def complete(self, request: ModelRequest) -> ModelResponse:
@@ -337,29 +207,6 @@ async def test_a_provider_without_a_stream_answers_a_streaming_agent_whole() -> 
 
     async with AgentRuntime(AgentConfig(model="m", streaming=True), provider=Whole()) as runtime:
         assert (await (await runtime.session("s")).send("go")).text == "all at once"
-
-
-async def test_a_cancelled_input_in_the_queue_is_told_at_once_and_keeps_its_place() -> None:
-    model, token, early = HeldAnswer("first"), CancellationToken(), CancellationToken()
-    early.cancel()
-    async with talking(model, say("third")) as (session, _):
-        first = asyncio.create_task(session.send("1"))
-        await model.asked.wait()
-        by_token = asyncio.create_task(session.send("2", cancel=token, key="two"))
-        third = asyncio.create_task(session.send("3"))
-        await session.history()
-        token.cancel()
-        assert (await by_token).outcome == Cancelled()
-        assert (await session.send("2", key="two")).outcome == Cancelled()
-        assert (await session.send("4", cancel=early)).outcome == Cancelled()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(session.send("5"), 0.01)
-        assert not first.done()
-        model.gate.set()
-        assert [(await first).text, (await third).text] == ["first", "third"]
-        assert (await session.send("2", key="two")).outcome == Cancelled()
-        users = [message.text for message in await session.history() if message.role == "user"]
-    assert users == ["1", "2", "3", "4", "5"]
 
 
 class RefusesCancels(InMemoryStore):

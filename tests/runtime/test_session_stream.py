@@ -16,9 +16,7 @@ from refold import (
     CancellationToken,
     Cancelled,
     CommandRejected,
-    Completed,
     ConfigError,
-    Missed,
     Progressed,
     RecordedEvent,
     ScriptItem,
@@ -84,25 +82,6 @@ async def ended(session: Session, event: str) -> None:
                 return
 
 
-async def test_a_stream_yields_the_run_in_order_and_then_its_result() -> None:
-    async with streaming(say("hello there"), say("again")) as (session, _):
-        stream = session.stream("hi")
-        assert (stream.run or "none yet") == "none yet"
-        items = [item async for item in stream]
-        assert [name(item) for item in items] == [
-            *("InputQueued", "RunStarted", "ModelRequested"),
-            *("Streamed", "Streamed"),
-            *("ModelResponded", "RunCompleted"),
-        ]
-        assert text_of(items) == "hello there"
-        assert {(item.session, item.run, item.turn) for item in items if isinstance(item, Streamed)} == {
-            ("s", stream.run, 1)
-        }
-        assert (stream.result.outcome, stream.result.text) == (Completed(), "hello there")
-        assert [item async for item in stream] == []
-        assert text_of([item async for item in session.stream("more")]) == "again"
-
-
 async def test_without_streaming_a_stream_has_events_only() -> None:
     async with streaming(say("hello"), config=AgentConfig(model="m")) as (session, _):
         items = [name(item) async for item in session.stream("hi")]
@@ -149,19 +128,6 @@ async def test_a_stream_shows_no_report_of_a_later_run() -> None:
 
 async def collected(stream: AsyncIterator[Any]) -> list[Any]:
     return [item async for item in stream]
-
-
-async def test_a_reader_slower_than_the_answer_sees_every_event_and_how_much_was_missed() -> None:
-    answer = "x" * 20_000
-    async with streaming(say(answer)) as (session, _):
-        async with session.stream("hi") as stream:
-            await ended(session, "RunCompleted")
-            items = [item async for item in stream]
-        assert [name(item) for item in items if isinstance(item, RecordedEvent)] == (await log_of(session))[2:]
-        missed = sum(item.count for item in items if isinstance(item, Missed))
-        assert missed > 1_000
-        assert sum(isinstance(item, Streamed) for item in items) + missed == 20_000 / 8
-        assert stream.result.text == answer
 
 
 @pytest.mark.parametrize("way", ["break", "return", "error"])
@@ -375,20 +341,6 @@ async def test_the_stream_of_a_run_shows_no_late_evidence_of_the_run_before_it()
         assert "ModelInterrupted" in await log_of(session)
         assert "ModelInterrupted" not in items
         assert items[-1] == "RunCompleted"
-
-
-async def test_all_sessions_can_be_followed() -> None:
-    async with streaming(say("one"), say("two")) as (_, runtime):
-        async with runtime.follow() as follower:
-            for session in ("a", "b"):
-                await (await runtime.session(session)).send("hi")
-            seen: list[tuple[str, str]] = []
-            async for item in follower:
-                if isinstance(item, RecordedEvent):
-                    seen.append((item.stream, name(item)))
-                    if seen[-1] == ("session/b", "RunCompleted"):
-                        break
-        assert ("session/a", "RunCompleted") in seen
 
 
 async def test_following_ends_when_the_runtime_closes() -> None:
