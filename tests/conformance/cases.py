@@ -9,10 +9,10 @@ Read `Case` first; what is done is in `tests.conformance.steps`.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -84,6 +84,14 @@ class Step:
     """Whether it lets the runtime crash."""
 
 
+Steps: TypeAlias = "Sequence[Step | Steps]"
+
+
+def _steps_of(steps: Steps) -> Iterator[Step]:
+    for each in steps:
+        yield from [each] if isinstance(each, Step) else _steps_of(each)
+
+
 @dataclass(frozen=True)
 class Case:
     """What the model answers, what is done, and what must be seen; what is not given is not compared.
@@ -93,7 +101,7 @@ class Case:
 
     script: Sequence[Any] | Callable[["Play"], Sequence[Any]]
     """What the model answers; it goes on after a restart. `Held` answers wait to be let go."""
-    do: Sequence[Step | Sequence[Step]]
+    do: "Steps"
     """Steps, or groups of steps that belong together."""
     _: KW_ONLY
     tools: Sequence[Any] | Callable[["Play"], Sequence[Any]] = ()
@@ -125,7 +133,7 @@ class Case:
 
     @property
     def steps(self) -> list[Step]:
-        return [step for each in self.do for step in ([each] if isinstance(each, Step) else each)]
+        return list(_steps_of(self.do))
 
     @property
     def repeatable(self) -> bool:
@@ -153,42 +161,43 @@ class Bench:
         self.done: list[Any] = []
         self.begun: list[str] = []
         self.gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
-
-        def note(what: str) -> str:
-            self.done.append(what)
-            return what
-
-        async def parked(name: str) -> str:
-            self.begun.append(name)
-            if changed is not None:
-                changed.set()
-            await self.gates[name].wait()
-            return f"{name} returned"
+        self._changed = changed
 
         @tool(tier="observe", effect="pure")
         async def look(at: str = "it") -> str:
             """Look."""
-            return note(f"saw {at}")
+            return self.note(f"saw {at}")
 
         @tool(tier="confirm", effect="pure")
         async def pay(amount: int = 1) -> str:
             """Pay, if allowed."""
-            return note(f"paid {amount}")
+            return self.note(f"paid {amount}")
 
         @tool(tier="confirm", effect="pure", action=lambda path: path.split("/")[0])
         async def delete(path: str) -> str:
             """Delete, if allowed; what is allowed always is allowed for a folder."""
-            return note(f"deleted {path}")
+            return self.note(f"deleted {path}")
 
         @tool(tier="observe", effect="pure")
         async def park(name: str) -> str:
             """Wait, beside others."""
-            return await parked(name)
+            return await self.parked(name)
 
         @tool(tier="act", effect="pure")
         async def act(name: str) -> str:
             """Wait, alone."""
-            return await parked(name)
+            return await self.parked(name)
+
+        @tool(tier="observe", effect="once")
+        async def once(name: str) -> str:
+            """Wait; never run again."""
+            return await self.parked(name)
+
+        @tool(tier="confirm", effect="once")
+        async def sign(context: ToolContext[Any], name: str) -> str:
+            """Wait, if allowed; never run again unless that is allowed again."""
+            self.note(context.idempotency_key)
+            return await self.parked(name)
 
         @tool(tier="observe", effect="pure")
         async def finish(context: ToolContext[Any], text: str) -> str:
@@ -199,10 +208,21 @@ class Bench:
         @tool(tier="observe", effect="pure")
         async def finish_later(context: ToolContext[Any], text: str) -> str:
             """End the run when it is let go."""
-            await parked(text)
+            await self.parked(text)
             return context.finish(text)
 
-        self.tools: list[Any] = [look, pay, delete, park, act, finish, finish_later]
+        self.tools: list[Any] = [look, pay, delete, park, act, once, sign, finish, finish_later]
+
+    def note(self, what: str) -> str:
+        self.done.append(what)
+        return what
+
+    async def parked(self, name: str) -> str:
+        self.begun.append(name)
+        if self._changed is not None:
+            self._changed.set()
+        await self.gates[name].wait()
+        return f"{name} returned"
 
 
 class Play:

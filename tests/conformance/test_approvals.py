@@ -31,7 +31,7 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events.core.content import CANCELLED_TEXT
+from refold.events.core.content import CANCELLED_TEXT, CRASHED_TEXT
 from refold.events.kinds.runtime import RUNTIME_CODEC, RUNTIME_STREAM, RuntimeClosed
 from refold.events.session.events import ToolApprovalDecided
 from refold.events.session.react import CALLS_RUNNING_MAX, EXPIRED_TEXT
@@ -44,12 +44,16 @@ from tests.conformance.steps import (
     approval_asked,
     awaited,
     begin,
+    begun,
     cancel,
     check,
     clear,
+    crash_and_restart,
     decide,
     does,
     ends,
+    let_go,
+    ran,
     recorded,
     refused,
     restart,
@@ -552,7 +556,75 @@ STRANGE = {
     ),
 }
 
-CASES = {**DECISIONS, **ALWAYS, **ENDS, **STRANGE}
+# A crash in the body of a call that was allowed and may run once: it goes back to the person
+
+
+async def asked_again(play: Play) -> list[tuple[str, str]]:
+    return [(waiting.call, waiting.reason) for waiting in await play.session.approvals()]
+
+
+def signs(*names: str) -> list[Any]:
+    return [use("sign", {"name": name}) for name in names]
+
+
+LOST = [crash_and_restart(), check(asked_again, [("call_6_0", CRASHED_TEXT)])]
+
+CRASHES = {
+    **{
+        f"B20, case A14: after {times} crashes in its body the person is asked again and told why, {allow}": Case(
+            [signs("a"), say("done")],
+            [
+                [begin("go", key="k"), [[decide(True, key=f"yes {n}"), ran(n), LOST] for n in range(1, times + 1)]],
+                [decide(True, call=0, key="yes 1"), awaited("call_6_0")],  # An old answer is no new one.
+                [decide(allow, call=0), let_go("a"), send("go", "done", key="k")],
+            ],
+            results=["a returned" if allow else CRASHED_TEXT],
+            kinds=[None if allow else "crashed"],
+            done=["s/call_6_0"] * (times + allow),
+        )
+        for times in (1, 3)
+        for allow in (True, False)
+    },
+    **{
+        f"what was allowed always is asked again for the call that was lost and no other, always {always}": Case(
+            [signs("a", "b"), say("done")],
+            [
+                [begin("go", key="k"), approval_asked(2), decide(True, call=0, always=True), begun(1)],
+                [crash_and_restart(), approval_asked(3), awaited("call_6_0"), decide(True, call=0, always=always)],
+                [let_go("a"), begun(2), let_go("b"), send("go", "done", key="k")],
+            ],
+            results=["a returned", "b returned"],
+        )
+        for always in (True, False)
+    },
+    "another call that is allowed always does not let the lost one run again": Case(
+        [signs("a", "b"), say("done")],
+        [
+            [begin("go", key="k"), approval_asked(2), decide(True, call=0), begun(1), crash_and_restart()],
+            [
+                approval_asked(3),
+                awaited("call_6_1", "call_6_0"),
+                decide(True, call=1, always=True),
+                awaited("call_6_0"),
+            ],
+            [decide(False, call=0), begun(2), let_go("b"), send("go", "done", key="k")],
+        ],
+        results=[CRASHED_TEXT, "b returned"],
+        kinds=["crashed", None],
+    ),
+    "case A14: a call that waits for a person is there once after every crash": Case(
+        [PAY, say("done")],
+        [
+            [begin("go", key="k"), approval_asked(), *[crash_and_restart(), awaited("call_6_0")] * 3],
+            *[[decide(True, call=0, key="yes"), send("go", "done", key="k")]] * 2,
+        ],
+        history=["user: go", "use pay", "result: paid 1", "assistant: done"],
+        count={"InputQueued": 1, "ModelResponded": 2, "ToolApprovalRequested": 1, "RunResumed": 0},
+        done=["paid 1"],
+    ),
+}
+
+CASES = {**DECISIONS, **ALWAYS, **ENDS, **STRANGE, **CRASHES}
 
 
 @pytest.mark.parametrize("case", played(CASES, clock=False))

@@ -1,85 +1,150 @@
 """Sessions that are idle leave memory, and nobody who talks to them can tell."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from refold import (
-    AgentConfig,
-    AgentRuntime,
-    Completed,
-    Deny,
-    Failed,
-    ModelRequest,
-    RetryPolicy,
-    RunResult,
-    Session,
-    say,
-    tool,
-    use,
-)
-from refold.actors import ManualClock
+from refold import Cancelled, Deny, ModelRequest, RetryPolicy, say, use
+from refold.events.core.content import CANCELLED_TEXT
 from refold.events.core.errors import ProviderError
-from refold.stores import EventStore
-from tests.conformance.sessions import HeldAnswer, checked_log, requests_of, runtime_of
+from refold.events.session.react import EXPIRED_TEXT
+from refold.stores import EventStore, InMemoryStore
+from tests.conformance.cases import Case, Fails, Held, Play, after, play_case, played
+from tests.conformance.sessions import runtime_of
+from tests.conformance.steps import (
+    advance,
+    approval_asked,
+    asked,
+    awaited,
+    begin,
+    cancel,
+    check,
+    decide,
+    does,
+    ends,
+    let_go,
+    remind,
+    requested,
+    send,
+    turn,
+    until,
+)
 
-
-@pytest.fixture(params=["memory", "file"])
-async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
-    async with checked_log(request.param, tmp_path) as store:
-        yield store
-
-
+PAY = use("pay", {"amount": 3})
 HOURLY = RetryPolicy(base_s=3_600, max_s=3_600, jitter=0)
-
 BROKEN = ProviderError("broken", kind="server", retryable=True)
 
 
-@tool(tier="confirm", effect="once")
-def pay(amount: int) -> str:
-    return f"paid {amount}"
+def live(play: Play) -> list[str]:
+    return [address for address in play.runtime.system.live() if address.startswith("session/")]
 
 
-def echo(request: ModelRequest) -> str:
-    """Answer with what was said first and last."""
-    return f"{request.messages[0].text} ... {request.messages[-1].text}"
+GONE = check(live, [])
+HERE = check(live, ["session/s"])
+IDLE = [advance(61), GONE]
+"""What lets a session go that waits for nothing but time or a person."""
 
 
-def live(runtime: AgentRuntime) -> list[str]:
-    return [address for address in runtime.system.live() if address.startswith("session/")]
+async def jump(play: Play) -> None:
+    """Set the clock, which no timer notices."""
+    assert play.clock is not None
+    play.clock.jump(3_600 * 18)
 
 
-async def idle(clock: ManualClock) -> None:
-    await clock.advance(61)
+def long_waits(play: Play) -> list[float]:
+    assert play.clock is not None
+    return [seconds for seconds in play.clock.waiting() if 60 < seconds < 10_000]
 
 
-async def sent(session: Session, clock: ManualClock, text: str = "go") -> "asyncio.Task[RunResult]":
-    """Send an input, and return when nothing goes on."""
-    sending = asyncio.ensure_future(session.send(text))
-    await clock.settle()
-    return sending
+async def said(play: Play) -> list[str]:
+    return [message.text for message in await play.session.history()]
 
 
-async def test_an_idle_session_is_let_go_and_knows_everything_when_it_is_spoken_to_again(log: EventStore) -> None:
-    clock = ManualClock()
-    async with runtime_of(log, echo, echo, clock=clock) as runtime:
-        session = await runtime.session("alice")
-        assert (await session.send("one")).text == "one ... one"
-        await clock.advance(59)
-        assert live(runtime) == ["session/alice"]
-        await clock.advance(1)
-        assert live(runtime) == []
-        assert [message.text for message in await session.history()] == ["one", "one ... one"]
-        await idle(clock)
-        assert (await session.send("two")).text == "one ... two"
+CASES = {
+    "an idle session is let go and knows everything when it is spoken to again": Case(
+        [say("one"), say("two")],
+        [
+            [send("go", "one"), advance(59), HERE, advance(1), GONE],
+            [check(said, ["go", "one"]), IDLE, send("more", "two")],
+        ],
+        clock=True,
+        requests={1: ["user: go", "assistant: one", "user: more"]},
+    ),
+    **{
+        f"a session that waits for approval is let go and the decision finds it, auto_resume {auto_resume}": Case(
+            [PAY, say("done")],
+            [begin(), approval_asked(), IDLE, decide(True), ends("done")],
+            clock=True,
+            options={"auto_resume": auto_resume},
+            count={"RunResumed": 0},
+        )
+        for auto_resume in (True, False)
+    },
+    "the time for a decision passes while the session is not in memory": Case(
+        [PAY, say("then not")],
+        [begin(), approval_asked(), advance(3_600), GONE, advance(3_601), ends("then not")],
+        clock=True,
+        config={"approval_expiry_s": 7_200},
+        results=[EXPIRED_TEXT],
+    ),
+    "an input for later finds a session that is not in memory also when the clock is set": Case(
+        [say("heard")] * 2,
+        [
+            [remind("soon", after(10_800)), remind("later", after(72_000)), advance(3_600), GONE],
+            [advance(7_260), requested(1), IDLE, does(jump), advance(61), until("RunCompleted", 2)],
+        ],
+        clock=True,
+        history=["user: soon", "assistant: heard", "user: later", "assistant: heard"],
+    ),
+    "a session at work stays and a pause before a retry is no work": Case(
+        [BROKEN, Held(say("at last"))],
+        [
+            [begin(), until("RetryScheduled"), advance(3_000), GONE],
+            [advance(700), asked(), advance(61), HERE, let_go(), ends("at last")],
+        ],
+        clock=True,
+        config={"retry": HOURLY},
+        count={"RunResumed": 0},
+    ),
+    "a run that goes step by step waits outside memory": Case(
+        [PAY, say("done")],
+        [turn("go"), IDLE, turn(ends="done")],
+        clock=True,
+        options={"approval": lambda session, request: Deny("no")},
+    ),
+    "a run is cancelled that waits outside memory": Case(
+        [PAY],
+        [begin(), approval_asked(), IDLE, cancel(), ends(Cancelled())],
+        clock=True,
+        results=[CANCELLED_TEXT],
+    ),
+    "a closed runtime wakes nobody, and the next one minds the time": Case(
+        [PAY, say("then not")],
+        [
+            [begin(), approval_asked(), IDLE, does(Play.close), check(long_waits, []), does(Play.open)],
+            [awaited("call_6_0"), advance(7_300), until("RunCompleted")],
+        ],
+        clock=True,
+        config={"approval_expiry_s": 7_200},
+        results=[EXPIRED_TEXT],
+    ),
+    "a run timeout comes to a session whose run waits to try again": Case(
+        [BROKEN],
+        [begin(), until("RetryScheduled"), advance(900), GONE, advance(101), ends(Fails("run_timeout"))],
+        clock=True,
+        config={"run_timeout_s": 1_000, "retry": HOURLY},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", played(CASES))
+async def test_passivation(case: Case, memory: InMemoryStore) -> None:
+    await play_case(case, memory)
 
 
 @pytest.mark.slow
 async def test_a_burst_over_many_sessions_in_turn_stays_within_the_limit(log: EventStore) -> None:
+    def echo(request: ModelRequest) -> str:
+        return f"{request.messages[0].text} ... {request.messages[-1].text}"
+
     async with runtime_of(log, *[echo] * 120, live_max=20) as runtime:
         most = 0
         for number in range(60):
@@ -89,140 +154,3 @@ async def test_a_burst_over_many_sessions_in_turn_stays_within_the_limit(log: Ev
             assert (await (await runtime.session(f"s{number}")).send("two")).text == "one ... two"
         assert most <= 23  # The limit, those that come and go, and what is never let go.
         assert runtime.system.passivation.count > 90
-
-
-@pytest.mark.parametrize("auto_resume", [True, False])
-async def test_a_session_that_waits_for_approval_is_let_go_and_the_decision_finds_it(
-    memory: EventStore, auto_resume: bool
-) -> None:
-    clock = ManualClock()
-    script = [use("pay", {"amount": 3}), say("done")]
-    async with runtime_of(memory, *script, tools=[pay], clock=clock, auto_resume=auto_resume) as runtime:
-        session = await runtime.session("alice")
-        sending = await sent(session, clock, "pay 3")
-        await idle(clock)
-        assert live(runtime) == []
-        [waiting] = await session.approvals()
-        await idle(clock)
-        await session.decide(waiting.call, allow=True)
-        await clock.settle()
-        assert (await sending).text == "done"
-        assert [type(item.event).__name__ async for item in session.events()].count("RunResumed") == 0
-
-
-async def test_the_time_for_a_decision_passes_while_the_session_is_not_in_memory(memory: EventStore) -> None:
-    clock = ManualClock()
-    config = AgentConfig(model="m", approval_expiry_s=7_200)
-    script = [use("pay", {"amount": 3}), echo]
-    async with runtime_of(memory, *script, tools=[pay], clock=clock, config=config) as runtime:
-        session = await runtime.session("alice")
-        sending = await sent(session, clock, "pay 3")
-        await clock.advance(3_600)
-        assert live(runtime) == []
-        await clock.advance(3_601)
-        assert sending.done()
-        assert (await sending).outcome == Completed()
-        assert "nobody allowed the call in time" in str(requests_of(runtime)[1].messages[-1])
-
-
-async def test_an_input_for_later_finds_a_session_that_is_not_in_memory_also_when_the_clock_is_set(
-    memory: EventStore,
-) -> None:
-    clock = ManualClock()
-    async with runtime_of(memory, echo, echo, clock=clock) as runtime:
-        session = await runtime.session("alice")
-        now = datetime.fromtimestamp(clock.now_us() / 1e6, UTC)
-        await session.remind("soon", at=now + timedelta(hours=3))
-        await session.remind("later", at=now + timedelta(hours=20))
-        await clock.advance(3_600)
-        assert live(runtime) == []
-        await clock.advance(3_600 * 2 + 60)
-        assert [request.messages[-1].text for request in requests_of(runtime)] == ["soon"]
-        assert live(runtime) == []
-        clock.jump(3_600 * 18)
-        await clock.advance(61)
-        assert [request.messages[-1].text for request in requests_of(runtime)] == ["soon", "later"]
-
-
-async def test_a_session_at_work_stays_and_a_pause_before_a_retry_is_no_work(memory: EventStore) -> None:
-    clock = ManualClock()
-    slow = HeldAnswer("at last")
-    config = AgentConfig(model="m", retry=HOURLY)
-    async with runtime_of(memory, BROKEN, slow, clock=clock, config=config) as runtime:
-        session = await runtime.session("alice")
-        sending = await sent(session, clock)
-        await clock.advance(3_000)
-        assert live(runtime) == []
-        await clock.advance(700)
-        await idle(clock)
-        at_work = live(runtime)
-        slow.gate.set()
-        await clock.settle()
-        assert (await sending).text == "at last"
-        assert [type(item.event).__name__ async for item in session.events()].count("RunResumed") == 0
-    assert at_work == ["session/alice"]
-
-
-async def test_a_run_that_goes_step_by_step_waits_outside_memory(memory: EventStore) -> None:
-    clock = ManualClock()
-    script = [use("pay", {"amount": 3}), say("done")]
-
-    def no(_session: Any, _request: Any) -> Deny:
-        return Deny("no")
-
-    async with runtime_of(memory, *script, tools=[pay], clock=clock, approval=no) as runtime:
-        session = await runtime.session("alice")
-        assert (await session.step("go")).result is None
-        await idle(clock)
-        assert live(runtime) == []
-        turn = await session.step()
-        assert turn.result is not None
-        assert turn.result.text == "done"
-
-
-async def test_a_run_is_cancelled_that_waits_outside_memory(memory: EventStore) -> None:
-    clock = ManualClock()
-    async with runtime_of(memory, use("pay", {"amount": 3}), tools=[pay], clock=clock) as runtime:
-        session = await runtime.session("alice")
-        sending = await sent(session, clock, "pay 3")
-        await idle(clock)
-        cancelling = asyncio.ensure_future(session.cancel())
-        await clock.settle()
-        await cancelling
-        assert type((await sending).outcome).__name__ == "Cancelled"
-        assert "Cancelled by user" in str((await session.history())[-1])
-
-
-async def test_a_closed_runtime_wakes_nobody(memory: EventStore) -> None:
-    clock = ManualClock()
-    config = AgentConfig(model="m", approval_expiry_s=7_200)
-    runtime = runtime_of(memory, use("pay", {"amount": 3}), tools=[pay], clock=clock, config=config)
-    async with runtime:
-        session = await runtime.session("alice")
-        sending = await sent(session, clock, "pay 3")
-        await idle(clock)
-        closing = asyncio.ensure_future(runtime.close())
-        await clock.settle()
-        await clock.advance(10)
-        await closing
-        with pytest.raises(Exception, match="closed"):
-            await sending
-    assert [seconds for seconds in clock.waiting() if seconds > 60] == []
-    async with runtime_of(memory, echo, tools=[pay], clock=clock, config=config) as runtime:
-        session = await runtime.session("alice")
-        assert len(await session.approvals()) == 1
-        await clock.advance(7_300)
-        assert (await session.state_at()).run is None
-
-
-async def test_a_run_timeout_comes_to_a_session_whose_run_waits_to_try_again(memory: EventStore) -> None:
-    clock = ManualClock()
-    config = AgentConfig(model="m", run_timeout_s=1_000, retry=HOURLY)
-    async with runtime_of(memory, BROKEN, clock=clock, config=config) as runtime:
-        sending = await sent(await runtime.session("alice"), clock)
-        await clock.advance(900)
-        assert live(runtime) == []
-        await clock.advance(101)
-        outcome = (await sending).outcome
-        assert isinstance(outcome, Failed)
-        assert outcome.error.kind == "run_timeout"
