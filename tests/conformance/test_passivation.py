@@ -80,7 +80,10 @@ CASES = {
     },
     "the time for a decision passes while the session is not in memory": Case(
         [PAY, say("then not")],
-        [begin(), approval_asked(), advance(3_600), GONE, advance(3_601), ends("then not")],
+        [
+            [begin(), approval_asked(), advance(3_600), GONE, advance(3_601)],
+            [check(lambda play: play.callers[0].done()), ends("then not")],
+        ],
         clock=True,
         config={"approval_expiry_s": 7_200},
         results=[EXPIRED_TEXT],
