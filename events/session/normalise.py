@@ -178,12 +178,12 @@ def recorded_answer(response: ModelResponse, check: CheckCall) -> NormalisedResp
     verdicts: list[Verdict] = []
     for block in response.content:
         if isinstance(block, ToolUse):
-            use, verdict = _recorded_call(block, check)
+            use, verdict = recorded_call(block, check)
             content.append(use)
             verdicts.append(verdict)
         elif isinstance(block, ToolUseBlock):
             given = ToolUse(name=block.name, input=block.input, id=block.provider_id, provider_data=block.provider_data)
-            use, verdict = _recorded_call(given, check)
+            use, verdict = recorded_call(given, check)
             content.append(use)
             verdicts.append(verdict)
         elif (cleaned := _cleaned(block)) is not None:
@@ -221,7 +221,8 @@ def cleaned_data(data: JsonObject | None) -> JsonObject | None:
     return cleaned
 
 
-def _recorded_call(use: ToolUse, check: CheckCall) -> tuple[ToolUseBlock, Verdict]:
+def recorded_call(use: ToolUse, check: CheckCall) -> tuple[ToolUseBlock, Verdict]:
+    """Return a model's call as it is recorded, but for its id, which is the session's to give."""
     name = clean_text(use.name)[:NAME_CHARACTERS_MAX]
     provider_id = clean_text(use.id)[:NAME_CHARACTERS_MAX] if use.id is not None else None
     data = cleaned_data(use.provider_data)

@@ -8,6 +8,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn, ParamSpec, TextIO
@@ -44,6 +45,13 @@ def option(name: str, metavar: str, words: str, *, short: str | None = None, min
     names = [name] if short is None else [name, short]
     made: OptionInfo = typer.Option(*names, metavar=metavar, help=words, show_default=False, min=min)
     return made
+
+
+class HistoryForm(StrEnum):
+    """A form in which other systems have conversations."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
 
 
 ERROR_CHARACTERS: Final = 1_000

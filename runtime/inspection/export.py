@@ -1,4 +1,4 @@
-"""`export_log`: a log as JSON Lines, whole or some of its streams, to any writer or to a new file.
+"""`export_log`: a log as JSON Lines, whole or some of its streams, to any writer or to a new file; or a conversation.
 
 Read `refold.stores.jsonl.export` for what is written. The rule it protects: an export of some streams holds all
 payloads that they refer to and, of sessions, no others, and a file appears when it is complete.
@@ -8,15 +8,18 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 
+from refold.events.core.content import Message
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.events.core.ids import PayloadHash, StreamName
-from refold.events.model.payloads import referenced_payloads
-from refold.events.session.core import SESSION_CODEC, SESSION_KIND
+from refold.events.core.pure_core import evolve_all
+from refold.events.model.payloads import all_restored, referenced_payloads, stored_hashes
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
+from refold.events.session.state import history
 from refold.inspection.log_reading import Batches, ReadableLog, kind_of, opened, session_head, stream_head
 from refold.stores.event_store import EventStore, WholeLog
 from refold.stores.jsonl.export import exported_lines
@@ -85,6 +88,42 @@ async def export_to_file(
         LogFormatError: as `export_log`.
         PersistenceError: the log cannot be read, or the file cannot be written.
     """
+    async with _new_file(path) as file:
+        await export_log(log, file.write, sessions=sessions, streams=streams)
+
+
+async def export_to_new_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write bytes into a new file with mode 0600, which appears when it is complete and durable.
+
+    Raises:
+        ConfigError: the file is there already.
+        PersistenceError: it cannot be written.
+    """
+    async with _new_file(path) as file:
+        file.write(content)
+
+
+async def conversation_of(log: ReadableLog, session: str) -> tuple[str, list[Message]]:
+    """Return the system prompt that a session's agent has now, and its balanced history.
+
+    Raises:
+        ConfigError: there is no such session.
+        LogFormatError: the log is damaged.
+        PersistenceError: it cannot be read.
+    """
+    async with opened(log) as store:
+        head = await session_head(store, session)
+        state = SESSION_CORE.initial()
+        async for batch in Batches(store, head.stream):
+            state = evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(batch), state)
+        messages = history(state)
+        prompt = state.configuration.system_prompt if state.configuration is not None else None
+        payloads = await store.read_payloads([*stored_hashes(messages), *([prompt] if prompt is not None else [])])
+        return payloads[prompt].decode() if prompt is not None else "", all_restored(messages, payloads)
+
+
+@asynccontextmanager
+async def _new_file(path: str | os.PathLike[str]) -> AsyncGenerator[BinaryIO, None]:
     target = absolute(path)
     unfinished = target.with_name(target.name + ".exporting")
     _require_nothing(target)
@@ -98,7 +137,7 @@ async def export_to_file(
         raise PersistenceError(f"{target} cannot be written: {error.strerror}") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
-            await export_log(log, file.write, sessions=sessions, streams=streams)
+            yield file
             file.flush()
             await asyncio.to_thread(os.fsync, descriptor)
         _require_nothing(target)

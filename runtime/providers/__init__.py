@@ -9,6 +9,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from refold.providers.anthropic.provider import AnthropicProvider as AnthropicProvider
     from refold.providers.fallback import FallbackProvider as FallbackProvider
+    from refold.providers.histories import WireHistory as WireHistory
+    from refold.providers.histories import history_from_anthropic as history_from_anthropic
+    from refold.providers.histories import history_from_openai as history_from_openai
+    from refold.providers.histories import history_to_anthropic as history_to_anthropic
+    from refold.providers.histories import history_to_openai as history_to_openai
     from refold.providers.http.provider import HttpProvider as HttpProvider
     from refold.providers.http.secrets import Secret as Secret
     from refold.providers.http.secrets import key_from as key_from
@@ -32,6 +37,9 @@ else:
         {
             "refold.providers.anthropic.provider": "AnthropicProvider",
             "refold.providers.fallback": "FallbackProvider",
+            "refold.providers.histories": (
+                "history_from_anthropic history_from_openai history_to_anthropic history_to_openai WireHistory"
+            ),
             "refold.providers.http.provider": "HttpProvider",
             "refold.providers.http.secrets": "key_from Secret",
             "refold.providers.http.settings": "HttpLimits HttpOptions HttpTimeouts",

@@ -25,7 +25,7 @@ import msgspec
 from refold.actors.kernel.clock import Clock, SystemClock
 from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import CommandRejected, ConfigError, LogInUse, PersistenceError
-from refold.events.core.ids import PayloadHash, RunId, SessionId, StreamName, ToolCallId, stream_name
+from refold.events.core.ids import RunId, SessionId, ToolCallId, stream_name
 from refold.events.core.pure_core import Plan, Recorded, evolve_all, plan
 from refold.events.core.records import EncodedBatch
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
@@ -266,7 +266,6 @@ class _Round:
         self._store = store
         self._inbox = inbox
         self._session = session
-        self._stream: StreamName = stream_name(SESSION_KIND, session)
         self._clock = clock
         self._ahead = False
         """The state is ahead of the log by commands that wait for a runtime."""
@@ -303,7 +302,7 @@ class _Round:
                 self._ahead = True
                 return planned.state
             else:
-                await self._append(planned, version, payloads)
+                await self._store.append([encoded_batch(self._session, planned, version)], payloads)
                 state = planned.state
                 outcome = await done(self._store, self._session, entry.command, version + 1, new=True)
         except CommandRejected as error:
@@ -313,20 +312,19 @@ class _Round:
         await self._inbox.finish(entry, outcome)
         return state
 
-    async def _append(
-        self, planned: Plan[SessionState, SessionEvent], version: int, payloads: dict[PayloadHash, bytes]
-    ) -> None:
-        batch = EncodedBatch(
-            stream=self._stream,
-            expected_version=version,
-            at=planned.events[0].at,
-            events=tuple(SESSION_CODEC.encode(event) for event in planned.events),
-            pending=tuple(effect.key for effect in SESSION_CORE.pending(planned.state)),
-        )
-        await self._store.append([batch], payloads)
-
     async def _durable_state(self) -> SessionState:
         return await session_state(self._store, self._session)
+
+
+def encoded_batch(session: SessionId, planned: Plan[SessionState, SessionEvent], version: int) -> EncodedBatch:
+    """Return what a session's core has decided on the state at `version`, where no runtime owns the log."""
+    return EncodedBatch(
+        stream=stream_name(SESSION_KIND, session),
+        expected_version=version,
+        at=planned.events[0].at,
+        events=tuple(SESSION_CODEC.encode(event) for event in planned.events),
+        pending=tuple(effect.key for effect in SESSION_CORE.pending(planned.state)),
+    )
 
 
 class AwaitedDecision(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar, cast
 import msgspec
 
 from refold.actors.calls.middleware import Hooks, UserBlocks
-from refold.actors.calls.validation import checked_block
+from refold.actors.calls.validation import checked_block, checked_messages
 from refold.actors.effects import Cause, Envelope, Performed, read_state
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.ref import ActorRef
@@ -27,6 +27,7 @@ from refold.events.session.commands import (
     AllowTurn,
     CancelRun,
     DecideApproval,
+    ImportHistory,
     ResumeRun,
     SendInput,
     SessionCommand,
@@ -70,6 +71,17 @@ def input_blocks(content: Input) -> list[TextBlock | ImageBlock]:
     if not blocks:
         raise CommandRejected("the input is empty; send some text")
     return blocks
+
+
+def import_command(messages: Sequence[Message], key: str | None) -> tuple[ImportHistory, dict[PayloadHash, bytes]]:
+    """Return the command that imports messages, and the payloads of what is large in them; or raise CommandRejected."""
+    kept: list[Message] = []
+    payloads: dict[PayloadHash, bytes] = {}
+    for message in checked_messages(messages):
+        content, large = spill(message.content)
+        kept.append(Message(message.role, content))
+        payloads.update(large)
+    return ImportHistory(messages=tuple(kept), key=checked_key(key)), payloads
 
 
 def checked_key(key: str | None) -> str | None:

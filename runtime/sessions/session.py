@@ -11,20 +11,18 @@ from refold.actors.agent.session import PerformedInRun
 from refold.actors.agent.subsession import children_prefix, parent_of
 from refold.actors.calls.conversation import own_copy
 from refold.actors.calls.tool_context import require_other_session
-from refold.actors.calls.validation import checked_messages
 from refold.actors.cancellation import CancellationToken
 from refold.context import RuntimeContext
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import Message
 from refold.events.core.errors import ConfigError
 from refold.events.core.ids import PayloadHash, RunId, SessionId, ToolCallId, kind_and_identifier, stream_name
-from refold.events.model.payloads import all_restored, spill, stored_hashes
+from refold.events.model.payloads import all_restored, stored_hashes
 from refold.events.session.commands import (
     AllowTurn,
     CancelRun,
     ClearHistory,
     DecideApproval,
-    ImportHistory,
     ResumeRun,
     SendInput,
 )
@@ -43,6 +41,7 @@ from refold.sessions.access import (
     checked_key,
     checked_name,
     checked_time,
+    import_command,
     input_content,
 )
 from refold.sessions.checkpoint import Checkpoint, checkpoint_bytes, completed, encode_message, with_history
@@ -278,13 +277,7 @@ class Session:
         Raises:
             CommandRejected: a run is under way, there is nothing to import, or something in it cannot be recorded.
         """
-        kept: list[Message] = []
-        payloads: dict[PayloadHash, bytes] = {}
-        for message in checked_messages(messages):
-            content, large = spill(message.content)
-            kept.append(Message(message.role, content))
-            payloads.update(large)
-        await self._access.ask(ImportHistory(messages=tuple(kept), key=checked_key(key)), payloads)
+        await self._access.ask(*import_command(messages, key))
 
     async def clear(self, *, key: str | None = None) -> None:
         """Begin the conversation anew: the next request to the model holds nothing of what was said before.

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
-from refold.commands.execution import EXIT_OK, LogArgument, command, option
+from refold.commands.execution import EXIT_OK, HistoryForm, LogArgument, command, option
 
 
 @command
@@ -21,6 +22,10 @@ async def export(
             "Only this stream, of any kind, such as book/ACME; may be repeated, and given beside --session.",
         ),
     ] = None,
+    form: Annotated[
+        HistoryForm | None,
+        option("--format", "FORM", "The conversation of one --session, in this form: openai or anthropic."),
+    ] = None,
 ) -> int:
     """Write a log as JSON Lines, of which `refold import` makes the same log again.
 
@@ -29,16 +34,37 @@ async def export(
     at the positions that they have and with the payloads that they refer to, and the header says so. FILE appears when
     it is complete; one that is there already is refused.
 
+    With --format the conversation of SESSION is written as the messages of a request, of which `refold import --format`
+    makes a session again.
+
     JSON: {line: refold.log, format, export, ...}, then {line: payload, hash, text | base64}, then {line: batch,
     position, stream, version, at, correlation, causation, pending, events, chain}, then {line: end, batches, events,
-    payloads, sha256}; one object per line. Times are microseconds since the epoch.
+    payloads, sha256}; one object per line. Times are microseconds since the epoch. With --format {system, messages}.
     """
-    from refold.inspection.export import export_log, export_to_file
+    from refold.inspection.export import export_log, export_to_file, export_to_new_file
 
-    if output is not None:
+    if form is not None:
+        if session is None or len(session) != 1 or stream:
+            raise typer.BadParameter("--format takes the conversation of one --session")
+        conversation = await _conversation(log, session[0], form)
+        if output is not None:
+            await export_to_new_file(output, conversation)
+        else:
+            typer.echo(conversation, nl=False)
+    elif output is not None:
         await export_to_file(log, output, sessions=session or None, streams=stream or None)
     else:
         await export_log(
             log, lambda lines: typer.echo(lines, nl=False), sessions=session or None, streams=stream or None
         )
     return EXIT_OK
+
+
+async def _conversation(log: Path, session: str, form: HistoryForm) -> bytes:
+    from refold.inspection.export import conversation_of
+    from refold.providers.histories import history_to_anthropic, history_to_openai
+
+    written = history_to_openai if form is HistoryForm.OPENAI else history_to_anthropic
+    system_prompt, messages = await conversation_of(log, session)
+    body = msgspec.json.encode(written(messages, system_prompt=system_prompt))
+    return msgspec.json.format(body, indent=2) + b"\n"

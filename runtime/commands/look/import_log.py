@@ -1,11 +1,12 @@
-"""`refold import FILE LOG`: a new log of JSON Lines."""
+"""`refold import FILE LOG`: a new log of JSON Lines; or a conversation of another system, into a session."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
+import msgspec
 import typer
 
-from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, argument, command
+from refold.commands.execution import EXIT_OK, HistoryForm, JsonOption, LogArgument, argument, command, option
 from refold.commands.output import console, counted, one_line, write_json, write_paragraph
 
 if TYPE_CHECKING:
@@ -19,31 +20,78 @@ async def import_log(
         argument("FILE", "What `refold export` wrote, or an older text log; - is stdin."),
     ],
     log: LogArgument,
+    form: Annotated[
+        HistoryForm | None,
+        option("--format", "FORM", "FILE is a conversation in this form, openai or anthropic, for --session."),
+    ] = None,
+    session: Annotated[
+        str | None, option("--session", "SESSION", "The session that the conversation becomes, or goes on.")
+    ] = None,
+    agent: Annotated[
+        str, option("--agent-name", "NAME", "The agent whose session a new one is; `agent` if not given.")
+    ] = "agent",
     as_json: JsonOption = False,
 ) -> int:
-    """Make a new log of JSON Lines.
+    """Make a new log of JSON Lines, or put a conversation of another system into a session.
 
     All that an export holds is checked, line by line, and kept as it was; LOG appears when all of it was found whole,
     and not at all otherwise. A LOG that is there already is refused.
 
-    JSON: {log, streams, batches, events, payloads, partial}.
+    With --format, FILE is the list of `messages` of a request to Chat Completions (openai) or to the Messages API
+    (anthropic), or the body of such a request, as JSON. They are put at the end of the history of SESSION, which may be
+    new, in LOG, which may be new, too; no runtime may own it. The system prompt is left out: an agent has its own.
+
+    JSON: {log, streams, batches, events, payloads, partial}; with --format {log, session, imported, messages}.
     """
     from refold.events.core.errors import PersistenceError
+
+    if (form is None) != (session is None):
+        raise typer.BadParameter("--format and --session belong together")
+    if source == "-":
+        file: BinaryIO = typer.get_binary_stream("stdin")
+        return await _imported(file, "stdin", log, form, session, agent, as_json)
+    try:
+        file = Path(source).open("rb")  # noqa: ASYNC230, SIM115 - opening a local file, closed below
+    except (OSError, ValueError) as error:
+        raise PersistenceError(f"{source} cannot be read: {getattr(error, 'strerror', error)}") from error
+    with file:
+        return await _imported(file, source, log, form, session, agent, as_json)
+
+
+async def _imported(
+    file: BinaryIO, name: str, log: Path, form: HistoryForm | None, session: str | None, agent: str, as_json: bool
+) -> int:
     from refold.stores.jsonl.importing import import_log as make_log
 
-    if source == "-":
-        report = await make_log(typer.get_binary_stream("stdin"), "stdin", log)
-    else:
-        try:
-            file = Path(source).open("rb")  # noqa: ASYNC230, SIM115 - opening a local file, closed below
-        except (OSError, ValueError) as error:
-            raise PersistenceError(f"{source} cannot be read: {getattr(error, 'strerror', error)}") from error
-        with file:
-            report = await make_log(file, source, log)
+    if form is not None and session is not None:
+        return await _import_conversation(file, name, log, form, session, agent, as_json)
+    report = await make_log(file, name, log)
     if as_json:
         write_json(report)
     else:
         _write_report(report)
+    return EXIT_OK
+
+
+async def _import_conversation(
+    file: BinaryIO, name: str, log: Path, form: HistoryForm, session: str, agent: str, as_json: bool
+) -> int:
+    from refold.events.core.errors import ConfigError
+    from refold.providers.histories import history_from_anthropic, history_from_openai
+    from refold.remote.importing import import_conversation
+
+    read = history_from_openai if form is HistoryForm.OPENAI else history_from_anthropic
+    try:
+        given = msgspec.json.decode(file.read())
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ConfigError(f"{name} is not JSON: {error}") from None
+    history = read(given)
+    messages = await import_conversation(log, session, history.messages, agent=agent)
+    if as_json:
+        write_json({"log": str(log), "session": session, "imported": len(history.messages), "messages": messages})
+    else:
+        told = f"session {one_line(session)} has {counted(messages, 'message')} in its history"
+        write_paragraph(console(), told, style="bold")
     return EXIT_OK
 
 

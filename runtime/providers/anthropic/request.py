@@ -245,10 +245,11 @@ def _called(history: list[Message]) -> list[str]:
 
 
 def _message(message: Message) -> JsonObject:
-    return {"role": message.role, "content": [_block(block, message.role) for block in message.content]}
+    return {"role": message.role, "content": [wire_block(block, message.role) for block in message.content]}
 
 
-def _block(block: Block, role: str) -> JsonObject:
+def wire_block(block: Block, role: str) -> JsonObject:
+    """Return a block as it goes over the wire; `role` is that of its message."""
     match block:
         case TextBlock(text=text, provider_data=data):
             # Texts of users have nothing that the API would take back, such as citations.
@@ -256,7 +257,7 @@ def _block(block: Block, role: str) -> JsonObject:
         case ImageBlock():
             return _image(block)
         case ThinkingBlock(thinking=thinking, signature=signature, provider_data=data):
-            return {**own_data(data), "type": "thinking", "thinking": thinking, "signature": signature}
+            return {**own_data(data), "type": "thinking", "thinking": thinking, "signature": signature or ""}
         case ProviderBlock(data=data):
             return data
         case ToolUseBlock(id=call, name=name, input=given, provider_data=data):
@@ -280,7 +281,7 @@ def _block(block: Block, role: str) -> JsonObject:
 
 def _result_part(part: ResultContent) -> JsonObject:
     assert not isinstance(part, TextBlock) or part.text.strip()
-    return _block(part, "user")
+    return wire_block(part, "user")
 
 
 def _image(block: ImageBlock) -> JsonObject:

@@ -218,7 +218,9 @@ def _kept(message: Message, place: int, provider: str) -> tuple[Block, ...]:
             refuse(f"message {place} is a user's and holds a tool call")
         if message.role == "assistant" and isinstance(block, ImageBlock):
             kept.append(TextBlock(text=ASSISTANT_IMAGE_TEXT))
-        elif not isinstance(block, ProviderBlock) or (message.role == "assistant" and block.provider == provider):
+        elif not isinstance(block, ProviderBlock) or (
+            block.provider == provider and (message.role == "assistant" or "type" in block.data)
+        ):
             kept.append(block)
     if all(isinstance(block, ThinkingBlock | ToolResultBlock) for block in kept):
         return tuple(block for block in kept if isinstance(block, ToolResultBlock))  # Only thoughts: no answer.
@@ -282,6 +284,8 @@ class _MessageWriter:
                 parts.append({"type": "text", "text": block.text})
             elif isinstance(block, ImageBlock):
                 parts.append(_image(block))
+            elif isinstance(block, ProviderBlock):  # A part that only this API has, such as a sound or a file.
+                parts.append(block.data)
         self._images = []
         if len(texts) == len(parts):
             if texts:

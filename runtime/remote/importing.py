@@ -1,0 +1,61 @@
+"""Putting a conversation of another system into a log that no runtime owns.
+
+Read `import_conversation` first. The rule: what is recorded is decided by the same core as in a runtime.
+"""
+
+import os
+from collections.abc import Sequence
+
+from refold.actors.kernel.clock import Clock, SystemClock
+from refold.events.core.content import Message
+from refold.events.core.ids import AgentId, SessionId, checked_identifier
+from refold.events.core.pure_core import Recorded, plan
+from refold.events.core.records import EncodedBatch
+from refold.events.session.commands import OpenSession
+from refold.events.session.core import SESSION_CORE
+from refold.remote.client import encoded_batch, session_state
+from refold.sessions.access import import_command
+from refold.stores.sqlite.store import SQLiteStore
+
+
+async def import_conversation(
+    log: str | os.PathLike[str],
+    session: str,
+    messages: Sequence[Message],
+    *,
+    agent: str = "agent",
+    key: str | None = None,
+    clock: Clock | None = None,
+) -> int:
+    """Put messages at the end of a session's history, and return how many its history has now.
+
+    Args:
+        log: path of the log; a missing file becomes a new one.
+        session: a session of the log, or a new one.
+        messages: as `refold.providers.history_from_openai` and its like give them.
+        agent: the name of the agent whose session a new one is.
+        key: idempotency key: the same messages under it are imported once.
+        clock: None = the machine's.
+
+    Raises:
+        CommandRejected: a run of the session is under way, there is nothing to import, or something cannot be recorded.
+        ConfigError: the session's name cannot be one.
+        LogInUse: a runtime owns the log; `Session.import_history` is its way.
+        PersistenceError: the log cannot be read or written.
+    """
+    clock = clock if clock is not None else SystemClock()
+    name = SessionId(checked_identifier(session, "session id"))
+    command, payloads = import_command(messages, key)
+    async with await SQLiteStore.open(log, wait_for_log_s=0) as store:
+        state = await session_state(store, name)
+        opening = OpenSession(session=name, agent=AgentId(checked_identifier(agent, "agent's name")))
+        batches: list[EncodedBatch] = []
+        for each in (opening, command) if state.version == 0 else (command,):
+            version = state.version
+            planned = plan(SESSION_CORE, state, each, max(clock.now_us(), state.at))
+            if isinstance(planned, Recorded):
+                return len(state.messages)
+            batches.append(encoded_batch(name, planned, version))
+            state = planned.state
+        await store.append(batches, payloads)
+        return len(state.messages)
