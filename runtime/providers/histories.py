@@ -118,7 +118,8 @@ def history_from_openai(given: WireMessages) -> WireHistory:
         role, content = message.get("role"), message.get("content")
         match role:
             case "system" | "developer" if not read:
-                system.append("\n\n".join(block.text for block in _openai_parts(content, path) if _is_text(block)))
+                parts = _openai_parts(content, path)
+                system.append("\n\n".join(part.text for part in parts if isinstance(part, TextBlock)))
             case "system" | "developer" | "user":
                 read.append(Message("user", tuple(_openai_parts(content, path))))
             case "assistant":
@@ -127,8 +128,8 @@ def history_from_openai(given: WireMessages) -> WireHistory:
                 call = message.get("tool_call_id", functions.get(str(message.get("name"))))
                 if not isinstance(call, str):
                     raise ConfigError(f"{path} is the result of a tool and has no tool_call_id")
-                parts = [part for part in _openai_parts(content, path) if isinstance(part, TextBlock | ImageBlock)]
-                read.append(Message("user", (ToolResultBlock(tool_use_id=ToolCallId(call), content=tuple(parts)),)))
+                shown = tuple(part for part in _openai_parts(content, path) if isinstance(part, TextBlock | ImageBlock))
+                read.append(Message("user", (ToolResultBlock(tool_use_id=ToolCallId(call), content=shown),)))
             case _:
                 raise ConfigError(
                     f"{path} has the role {role!r:.40}; there are system, developer, user, assistant, tool"
@@ -172,10 +173,6 @@ def _parts(given: WireMessages) -> tuple[JsonObject, list[JsonObject]]:
             raise ConfigError(f"messages[{place}] is no object with a role and content")
         checked.append(message)
     return body, checked
-
-
-def _is_text(block: Block) -> bool:
-    return isinstance(block, TextBlock)
 
 
 def _is_of(block: Block, provider: str) -> bool:

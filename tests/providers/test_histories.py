@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from refold import AgentConfig, AgentRuntime, ScriptedProvider, say
 from refold.events import Message, TextBlock, ToolResultBlock, ToolUseBlock
-from refold.events.core.content import ImageBlock, ProviderBlock, ThinkingBlock
+from refold.events.core.content import ImageBlock, JsonObject, ProviderBlock, ThinkingBlock
 from refold.events.core.errors import ConfigError, LogInUse
 from refold.events.core.ids import ToolCallId
 from refold.inspection.check import check_log
@@ -24,8 +24,8 @@ from refold.providers import (
 from refold.remote.importing import import_conversation
 from tests.runtime.command_line import error_of, run
 
-AUDIO = {"type": "input_audio", "input_audio": {"data": "UklG", "format": "wav"}}
-DOCUMENT = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Tea."}}
+AUDIO: JsonObject = {"type": "input_audio", "input_audio": {"data": "UklG", "format": "wav"}}
+DOCUMENT: JsonObject = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "Tea."}}
 
 OPENAI, ANTHROPIC = (
     json.loads((Path(__file__).parent / "histories" / f"{form}.json").read_text()) for form in ("openai", "anthropic")
@@ -110,8 +110,8 @@ arguments = st.dictionaries(words, st.none() | st.booleans() | st.integers(-9, 9
 def openai_histories(draw: st.DrawFn) -> list[dict[str, object]]:
     messages: list[dict[str, object]] = []
     for turn in range(draw(st.integers(1, 4))):
-        parts = [{"type": "text", "text": draw(words)}, *draw(st.lists(st.just(AUDIO), max_size=2))]
-        messages.append({"role": "user", "content": parts if len(parts) > 1 else parts[0]["text"]})
+        said, sounds = draw(words), draw(st.lists(st.just(AUDIO), max_size=2))
+        messages.append({"role": "user", "content": [{"type": "text", "text": said}, *sounds] if sounds else said})
         ids = [f"{draw(names)}{turn}{place}" for place in range(draw(st.integers(0, 2)))]
         answer: dict[str, object] = {"role": "assistant", "content": None if ids else draw(words)}
         if ids:
