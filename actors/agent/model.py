@@ -9,7 +9,8 @@ import asyncio
 import functools
 import logging
 import math
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Callable, Generator
+from contextlib import contextmanager
 from typing import TypeVar, cast
 
 import msgspec
@@ -19,11 +20,20 @@ from refold.actors.calls.middleware import HookContext, Hooks
 from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider, SessionObserver, ToolRunner
 from refold.actors.calls.recall import Recalling
-from refold.actors.calls.request import OutgoingRequest, RequestMaker, WantedRequest
+from refold.actors.calls.request import BuiltRequest, OutgoingRequest, RequestMaker, WantedRequest
 from refold.actors.calls.streaming import PartialResponse, answer_stream, can_stream, close_stream
 from refold.actors.calls.validation import checked_delta, checked_response
 from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, AnswerRules, CheckOutput, error_words
-from refold.actors.effects import CANCEL_GRACE_S, CancelEffect, EffectEnded, once_log_allows, tell_end
+from refold.actors.effects import (
+    CANCEL_GRACE_S,
+    CancelEffect,
+    Cause,
+    EffectEnded,
+    Envelope,
+    once_log_allows,
+    tell_end,
+    teller,
+)
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.mailbox import Vital
 from refold.actors.kernel.ref import ActorRef
@@ -49,6 +59,9 @@ T = TypeVar("T")
 MODEL_KIND = "model"
 """Kind of a model actor's address."""
 
+IN_FLIGHT_S = 0.02
+"""A call that takes longer has its request recorded before its end, if it does not follow from the log."""
+
 DELTAS_PER_STEP = 50
 """After so many pieces of an answer that came without a wait, others get a turn."""
 
@@ -59,6 +72,8 @@ class StartModelCall(Vital, frozen=True, kw_only=True):
     key: str
     reply_to: ActorRef
     wanted: WantedRequest
+    cause: Cause | None = None
+    """The event that wants it, and what that goes back to."""
 
     def __str__(self) -> str:
         return f"model call {self.key} of session {self.wanted.session}"
@@ -67,6 +82,7 @@ class StartModelCall(Vital, frozen=True, kw_only=True):
 class _Calling:
     def __init__(self, message: StartModelCall) -> None:
         self.message = message
+        self.outgoing: OutgoingRequest | None = None
         self.task: asyncio.Task[None] | None = None
         self.begun = False
         self.cancelled = False
@@ -138,12 +154,15 @@ class ModelActor(Actor):
 
     async def _call(self, calling: _Calling) -> EffectEnded:
         message = calling.message
-        outgoing: OutgoingRequest | None = None
         try:
             wanted = await self._compacted(message)
             calling.paid = wanted.paid
             outgoing = await once_log_allows(lambda: self._requests.make(wanted), self.system.clock, str(message))
-            response = await self._answer(calling, outgoing.request)
+            outgoing = outgoing.leaving_through(self._provider, streamed=wanted.configuration.streaming)
+            calling.outgoing = outgoing
+            with self._in_flight(message, lambda: self._built(calling, wanted, outgoing)):
+                response = await self._answer(calling, outgoing.request)
+            outgoing = calling.outgoing
             if self._hooks is not None:
                 response, outgoing = await self._after_hooks(self._hooks, calling, response, outgoing)
             where = HookContext(session=message.wanted.session, run=message.wanted.run, turn=message.wanted.turn)
@@ -152,12 +171,12 @@ class ModelActor(Actor):
         except NotWanted:
             return EffectEnded(key=message.key)
         except ProviderError as error:
-            return self._failed(message, error, outgoing)
+            return self._failed(message, error, calling.outgoing)
         except (asyncio.CancelledError, KeyboardInterrupt):
             raise
         except BaseException as error:  # User code (a provider, a validator) fails its call, nothing else.
             log.warning("%s failed: %s", message, error_words(error), exc_info=error)
-            return self._failed(message, error, outgoing)
+            return self._failed(message, error, calling.outgoing)
         command: SessionCommand = RecordModelResponse(
             run=message.wanted.run,
             turn=message.wanted.turn,
@@ -171,6 +190,28 @@ class ModelActor(Actor):
             rejected=rejected,
         )
         return EffectEnded(key=message.key, command=command, payloads={**outgoing.payloads, **answer.payloads})
+
+    @contextmanager
+    def _in_flight(self, message: StartModelCall, built: Callable[[], BuiltRequest]) -> Generator[None, None, None]:
+        """Have a request recorded that is not answered at once, and does not follow from the log; nobody waits."""
+
+        def report() -> None:
+            command, payloads = built()
+            said = Envelope(command, payloads, vital=True, insist=True, cause=message.cause)
+            teller(message.reply_to, said)()
+
+        if not message.wanted.configuration.builds_requests:
+            yield
+            return
+        timer = self.system.clock.call_later(IN_FLIGHT_S, report)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _built(self, calling: _Calling, wanted: WantedRequest, outgoing: OutgoingRequest) -> BuiltRequest:
+        calling.outgoing = outgoing = outgoing.in_flight()
+        return wanted.built(outgoing.reference), outgoing.payloads
 
     async def _after_hooks(
         self, hooks: Hooks, calling: _Calling, response: ModelResponse, outgoing: OutgoingRequest
@@ -194,7 +235,14 @@ class ModelActor(Actor):
             return message.wanted
         clock = self.system.clock
         make = functools.partial(
-            compacted, self._window, self._requests, self._summariser, clock, message.reply_to, message.wanted
+            compacted,
+            self._window,
+            self._requests,
+            self._summariser,
+            clock,
+            message.reply_to,
+            message.wanted,
+            functools.partial(self._in_flight, message),
         )
         return await once_log_allows(make, clock, str(message))
 

@@ -34,6 +34,7 @@ from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.events.core.codec import RecordedEvent
 from refold.events.core.content import TextBlock
 from refold.events.core.errors import CommandRejected, CoreFailed, LogFormatError
+from refold.events.core.event import Event
 from refold.events.core.ids import AgentId, RunId, SessionId, StreamName, event_ref, kind_and_identifier, stream_name
 from refold.events.core.pure_core import Effect, WaitUntil
 from refold.events.core.records import StoredEvent
@@ -57,7 +58,7 @@ from refold.events.session.commands import (
     SessionCommand,
 )
 from refold.events.session.core import SESSION_CORE, SESSION_KIND
-from refold.events.session.events import ModelResponded, SessionEvent, ToolApprovalRequested
+from refold.events.session.events import ModelResponded, RequestBuilt, SessionEvent, ToolApprovalRequested
 from refold.events.session.react import AskPerson, CallModel, RunTool
 from refold.events.session.state import (
     Run,
@@ -111,6 +112,7 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
     """
 
     resumed_by: ClassVar[tuple[type, ...]] = (ResumeRun,)
+    reports: ClassVar[tuple[type[Event], ...]] = (RequestBuilt,)
 
     def __init__(
         self,
@@ -322,7 +324,8 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
                 assert run is not None
                 assert configuration is not None
                 wanted = self._wanted_request(run, effect.turn, configuration)
-                message: object = StartModelCall(key=key, reply_to=reply_to, wanted=wanted)
+                cause = (event_ref(self._stream, effect.causation), event_ref(self._stream, effect.correlation))
+                message: object = StartModelCall(key=key, reply_to=reply_to, wanted=wanted, cause=cause)
             case RunTool():
                 message = StartToolCall(
                     key=key,

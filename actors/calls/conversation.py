@@ -38,11 +38,13 @@ def _holds_json(block: Block) -> bool:
 class HistoryView(Sequence[Message]):
     """The first messages of a list that only grows: fixed from the day it was made."""
 
-    __slots__ = ("_length", "_messages")
+    __slots__ = ("_length", "_messages", "digest")
 
-    def __init__(self, messages: list[Message], length: int) -> None:
+    def __init__(self, messages: list[Message], length: int, digest: str = "") -> None:
         self._messages = messages
         self._length = length
+        self.digest = digest
+        """SHA-256 over the JSON of the messages, in hexadecimal."""
 
     def __len__(self) -> int:
         return self._length
@@ -85,6 +87,8 @@ class Conversation:
         self._source: list[Message] | None = None
         self._messages: list[Message] = []
         self._digest = hashlib.sha256()
+        self._whole_digest = self._digest
+        """Over the restored messages; the same one as long as these are the stored ones."""
 
     async def upto(self, source: list[Message], length: int) -> tuple[Sequence[Message], str]:
         """Return the first `length` messages of `source`, restored, and the SHA-256 over their stored form.
@@ -94,12 +98,19 @@ class Conversation:
             PersistenceError: the log cannot be read.
         """
         if source is not self._source or length < len(self._messages):
-            self._source, self._messages, self._digest = source, [], hashlib.sha256()
+            self._source, self._messages = source, []
+            self._whole_digest = self._digest = hashlib.sha256()
         fresh = source[len(self._messages) : length]
         hashes = stored_hashes(fresh)
         payloads = await self._read_payloads(hashes) if hashes else {}
         whole = all_restored(fresh, payloads)  # All or none of them: a payload may be missing.
-        for message in fresh:
-            self._digest.update(_encode(message))
+        if hashes and self._whole_digest is self._digest:
+            self._whole_digest = self._digest.copy()
+        for message, restored in zip(fresh, whole, strict=True):
+            data = _encode(message)
+            self._digest.update(data)
+            if self._whole_digest is not self._digest:
+                self._whole_digest.update(data if restored is message else _encode(restored))
         self._messages += map(own_copy, whole)
-        return HistoryView(self._messages, length), self._digest.hexdigest()
+        view = HistoryView(self._messages, length, self._whole_digest.hexdigest())
+        return view, self._digest.hexdigest()

@@ -89,6 +89,11 @@ class Hooks:
     def __init__(self, middleware: Sequence[Middleware]) -> None:
         self._middleware = tuple(middleware)
 
+    @property
+    def change_requests(self) -> bool:
+        """Whether some of it is asked about requests."""
+        return bool(self._overriding("on_pre_llm"))
+
     async def user_message(
         self, session: SessionId, content: UserBlocks, blocks_of: Callable[[Any], Sequence[TextBlock | ImageBlock]]
     ) -> UserBlocks:

@@ -44,6 +44,20 @@ class StreamingProvider(Provider, Protocol):
         yield await self.complete(request)
 
 
+class TellingProvider(Provider, Protocol):
+    """A provider that says what it makes of a request, so that the log has the digest of what left."""
+
+    def sent_digest(self, request: ModelRequest, *, streamed: bool) -> str:
+        """Return the digest of what would be sent for a request, behind the name of its form: `acme:5d41402a`.
+
+        It depends on the request and the provider's settings alone, and is asked again in a replay. It returns quickly.
+
+        Raises:
+            ProviderError: nothing would be sent.
+        """
+        ...
+
+
 class ToolRunner(Protocol):
     """The tools that exist in this process."""
 

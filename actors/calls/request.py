@@ -6,24 +6,28 @@ from that by `refold.events.model.request`, as a reader of the log builds it aga
 does.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol, Self
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, Self, TypeAlias
 
 import msgspec
 
-from refold.actors.calls.conversation import Conversation
+from refold.actors.calls.conversation import Conversation, HistoryView
 from refold.actors.calls.middleware import HookContext, Hooks
 from refold.actors.calls.policy import Offer, offered_tools
+from refold.actors.calls.protocols import Provider
 from refold.actors.calls.recall import Recalling
 from refold.actors.calls.results import text_of_error
+from refold.actors.calls.streaming import can_stream
 from refold.events.core.cleaning import Unrecordable
 from refold.events.core.content import AnswerContent, Message
-from refold.events.core.errors import AgentLoopError
+from refold.events.core.errors import AgentLoopError, ProviderError
 from refold.events.core.ids import PayloadHash, RunId, SessionId
 from refold.events.model.configuration import AgentConfiguration, ToolSpec
 from refold.events.model.context_window import Context, ContextWindow, Range
 from refold.events.model.history_rules import HistoryRules
 from refold.events.model.messages import NOTHING, ModelRequest, Prepared, RequestReference
+from refold.events.model.payloads import INLINE_BYTES_MAX
 from refold.events.model.request import (
     applied,
     difference,
@@ -31,9 +35,16 @@ from refold.events.model.request import (
     prepared_of,
     prompt_and_tools,
     recordable,
+    request_digest,
     with_prepared,
 )
 from refold.events.model.spending import Usage
+from refold.events.session.commands import RecordRequest
+
+log = logging.getLogger("refold.model")
+
+TWICE_BYTES_MAX = 256
+"""What was done to a request in flight is a payload where it has more bytes: its answer refers to that once more."""
 
 
 class PartsReader(Protocol):
@@ -72,6 +83,14 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     paid: Usage = Usage()
     """Tokens that were paid for that."""
 
+    def built(self, reference: RequestReference, *, summary: bool = False) -> RecordRequest:
+        """Return the command that records a request of this; `summary` says that it asks for one of the history."""
+        return RecordRequest(run=self.run, turn=self.turn, asked=self.asked, request=reference, summary=summary)
+
+
+BuiltRequest: TypeAlias = tuple[RecordRequest, Mapping[PayloadHash, bytes]]
+"""The command that records a request, and the payloads that it refers to."""
+
 
 class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request that is ready to be sent."""
@@ -85,12 +104,37 @@ class OutgoingRequest(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolSpec, ...] = ()
     """All that are configured, in name order."""
 
+    def leaving_through(self, provider: Provider, *, streamed: bool) -> Self:
+        """Return this with the digest of the request as it leaves."""
+        sent = sent_digest(provider, self.request, streamed=streamed)
+        return msgspec.structs.replace(self, reference=msgspec.structs.replace(self.reference, sent=sent))
+
+    def in_flight(self) -> Self:
+        """Return this as two events refer to it, so that the log has what was done to the request once."""
+        return self._referring(self.prepared, TWICE_BYTES_MAX)
+
     def answered_with(self, answer: tuple[AnswerContent, ...]) -> Self:
         """Return this with the model's own answer, which middleware changed."""
+        return self._referring(msgspec.structs.replace(self.prepared, answer=answer), INLINE_BYTES_MAX)
+
+    def _referring(self, prepared: Prepared, inline_bytes_max: int) -> Self:
         plain = msgspec.structs.replace(self.reference, prepared=None, prepared_payload=None)
-        prepared = msgspec.structs.replace(self.prepared, answer=answer)
-        reference, payloads = with_prepared(plain, prepared)
+        reference, payloads = with_prepared(plain, prepared, inline_bytes_max)
         return msgspec.structs.replace(self, reference=reference, payloads=payloads, prepared=prepared)
+
+
+def sent_digest(provider: Provider, request: ModelRequest, *, streamed: bool) -> str:
+    """Return the digest of a request as it leaves through a provider; empty where that is not known, or none leaves."""
+    try:
+        if (ask := getattr(provider, "sent_digest", None)) is not None:
+            return str(ask(request, streamed=streamed and can_stream(provider)))
+        history = request.messages.digest if isinstance(request.messages, HistoryView) else None
+        return request_digest(request, history)
+    except ProviderError:
+        return ""
+    except Exception as error:  # The border to a provider, which may be the user's own.
+        log.warning("what %s sends is not known: %s", type(provider).__name__, text_of_error(error), exc_info=error)
+        return ""
 
 
 class RequestMaker:

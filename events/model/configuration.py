@@ -241,6 +241,9 @@ class AgentConfiguration(msgspec.Struct, frozen=True, kw_only=True, omit_default
     resumes_max: int = DEFAULT_RESUMES_MAX
     streaming: bool = False
     protocol: Protocol = "native"
+    builds_requests: bool = False
+    """Whether an offer of tools, a memory, a context window or middleware may change requests, so that one in flight is
+    recorded as it was built (RequestBuilt); False = a request follows from what is recorded before."""
     fingerprint: str = ""
     """First 16 hexadecimal digits of the SHA-256 of everything above but `code`: two equal agents have one."""
 
@@ -255,7 +258,12 @@ order of the recorded bytes, and a common base would put its own before the agen
 
 
 def configuration_of(
-    config: AgentConfig, *, agent: AgentId, tools: tuple[ToolSpec, ...], code: CodeIdentity
+    config: AgentConfig,
+    *,
+    agent: AgentId,
+    tools: tuple[ToolSpec, ...],
+    code: CodeIdentity,
+    builds_requests: bool = False,
 ) -> tuple[AgentConfiguration, dict[PayloadHash, bytes]]:
     """Return what is recorded of an agent, and the payloads that it refers to.
 
@@ -264,6 +272,7 @@ def configuration_of(
         agent: the agent's name.
         tools: its tools, in any order.
         code: the code that will decide.
+        builds_requests: see `AgentConfiguration`.
     """
     ordered = tuple(
         msgspec.structs.replace(spec, timeout_s=float(spec.timeout_s)) for spec in sorted(tools, key=lambda it: it.name)
@@ -276,6 +285,7 @@ def configuration_of(
         tool_schemas=payload_hash(schemas),
         tools=tuple(ToolPolicy(spec.name, spec.tier, spec.effect) for spec in ordered),
         code=code,
+        builds_requests=builds_requests,
         **{name: getattr(config, name) for name in SETTINGS},
     )
     given = msgspec.structs.replace(given, prices=dict(sorted(config.prices.items())))

@@ -139,6 +139,9 @@ class RequestReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """What else was done to the request; None = nothing, or it is a payload."""
     prepared_payload: PayloadHash | None = None
     """The JSON of that, where it is large."""
+    sent: str = ""
+    """Digest of the request as it left, with the name of its form: `request:…` (see `request_digest`), or the name of a
+    wire format; empty = that is not known, or it did not leave."""
 
 
 class TextDelta(msgspec.Struct, frozen=True):

@@ -5,7 +5,8 @@ builds them again, so that what is shown of a log is what was sent, field by fie
 first.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -25,6 +26,12 @@ from refold.events.model.messages import (
     SystemAddition,
 )
 from refold.events.model.payloads import INLINE_BYTES_MAX, PAYLOAD_BYTES_MAX
+
+AS_IT_STANDS = "request"
+"""Form of a request whose provider does not say what it makes of it."""
+
+DIGEST_CHARACTERS = 32
+"""So many hexadecimal digits of a SHA-256 are recorded of a request as it left."""
 
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(Prepared)
@@ -132,6 +139,38 @@ def _splice(before: Sequence[Message], after: Sequence[Message]) -> Splice | Non
     return Splice(first=first, removed=len(before) - first - last, messages=tuple(after[first : len(after) - last]))
 
 
+def messages_digest(messages: Iterable[Message]) -> str:
+    """Return the SHA-256 over the JSON of messages, in hexadecimal."""
+    digest = hashlib.sha256()
+    for message in messages:
+        digest.update(_encode(message))
+    return digest.hexdigest()
+
+
+def request_digest(request: ModelRequest, history: str | None = None) -> str:
+    """Return the digest of a request that is sent as it stands: of all that a model is told, and how it is to answer.
+
+    Args:
+        request: as a provider gets it.
+        history: the `messages_digest` of its messages, where that is known, so that they are not walked.
+    """
+    told = (
+        request.model,
+        request.system_prompt,
+        messages_digest(request.messages) if history is None else history,
+        [(spec.name, spec.description, spec.input_schema) for spec in request.tools],
+        request.max_tokens,
+        request.temperature,
+        tuple(request.stop_sequences),
+    )
+    return f"{AS_IT_STANDS}:{hashlib.sha256(_encode(told)).hexdigest()[:DIGEST_CHARACTERS]}"
+
+
+def form_of(digest: str) -> str:
+    """Return the name of the form in which a request left, given its digest."""
+    return digest.rpartition(":")[0]
+
+
 def recordable(prepared: Prepared) -> tuple[Prepared, bytes]:
     """Return what was done as the log will give it back, and its JSON.
 
@@ -148,8 +187,10 @@ def recordable(prepared: Prepared) -> tuple[Prepared, bytes]:
     return again, data
 
 
-def with_prepared(reference: RequestReference, prepared: Prepared) -> tuple[RequestReference, dict[PayloadHash, bytes]]:
-    """Return a reference with what was done to its request, as a payload where that is large.
+def with_prepared(
+    reference: RequestReference, prepared: Prepared, inline_bytes_max: int = INLINE_BYTES_MAX
+) -> tuple[RequestReference, dict[PayloadHash, bytes]]:
+    """Return a reference with what was done to its request, as a payload where that is larger than so many bytes.
 
     Raises:
         Unrecordable: see `recordable`.
@@ -157,7 +198,7 @@ def with_prepared(reference: RequestReference, prepared: Prepared) -> tuple[Requ
     if prepared == NOTHING:
         return reference, {}
     again, data = recordable(prepared)
-    if len(data) <= INLINE_BYTES_MAX:
+    if len(data) <= inline_bytes_max:
         return msgspec.structs.replace(reference, prepared=again), {}
     name = payload_hash(data)
     return msgspec.structs.replace(reference, prepared_payload=name), {name: data}

@@ -88,6 +88,16 @@ def admit(state: SessionState, command: commands.SessionCommand) -> ev.SessionEv
             return _admit_resume(state, command)
         case commands.RecordContext():
             return _admit_context(state, command)
+        case commands.RecordRequest():
+            if not _awaits_model(state, command.run, command.turn, command.asked):
+                return Recorded(0)
+            return ev.RequestBuilt(
+                run=command.run,
+                turn=command.turn,
+                asked=command.asked,
+                request=command.request,
+                summary=command.summary,
+            )
         case commands.RecordModelResponse():
             return _admit_response(state, command)
         case commands.RecordModelInterruption(turn=turn, asked=asked, content=content, usage=usage):

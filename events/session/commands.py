@@ -117,6 +117,18 @@ class RecordContext(msgspec.Struct, frozen=True, kw_only=True):
     request: RequestReference | None = None
 
 
+class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """The request of a model call that is in flight."""
+
+    run: RunId
+    turn: int
+    asked: int
+    """Version of the event that wants the model call."""
+    request: RequestReference
+    summary: bool = False
+    """It asks for a summary of the history, before the model call itself."""
+
+
 class RecordModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The model answered. The calls in `content` have placeholder ids, which `admit` replaces."""
 
@@ -199,6 +211,7 @@ SessionCommand: TypeAlias = (
     | DecideApproval
     | ResumeRun
     | RecordContext
+    | RecordRequest
     | RecordModelResponse
     | RecordModelInterruption
     | RecordModelFailure

@@ -106,6 +106,7 @@ class OrderRules:
                 self._read_call_started(call)
             case (
                 ev.ContextPrepared(run=run)
+                | ev.RequestBuilt(run=run)
                 | ev.ModelFailed(run=run)
                 | ev.RetryScheduled(run=run)
                 | ev.TurnAllowed(run=run)

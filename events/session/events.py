@@ -129,6 +129,22 @@ class ModelRequested(Event, frozen=True, kw_only=True, tag="session.model_reques
     """From 1 in each run."""
 
 
+class RequestBuilt(Event, frozen=True, kw_only=True, tag="session.request_built.v1"):
+    """The request of a model call that is in flight, as user code or a memory may have changed it.
+
+    Only where `AgentConfiguration.builds_requests` says so, and where the answer does not come within a moment. It is
+    evidence for the time until then: nothing is decided from it, and nobody waits for it.
+    """
+
+    run: RunId
+    turn: int
+    asked: int
+    """Version of the event that wants the model call."""
+    request: RequestReference
+    summary: bool = False
+    """It asks for a summary of the history, before the model call itself."""
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What was found about one proposed tool call before it was recorded."""
 
@@ -348,6 +364,7 @@ SessionEvent: TypeAlias = (
     | TurnAllowed
     | ContextPrepared
     | ModelRequested
+    | RequestBuilt
     | ModelResponded
     | ModelInterrupted
     | ModelFailed

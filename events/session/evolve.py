@@ -162,6 +162,10 @@ def _model_requested(state: SessionState, event: ev.ModelRequested) -> None:
     _join(state, run)
 
 
+def _request_built(state: SessionState, event: ev.RequestBuilt) -> None:
+    """Change nothing: it is evidence."""
+
+
 def _join(state: SessionState, run: Run) -> None:
     """Put the inputs that join a run into the history, behind all that it holds."""
     if run.joining:
@@ -366,6 +370,7 @@ FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
     ev.TurnAllowed: _turn_allowed,
     ev.ContextPrepared: _context_prepared,
     ev.ModelRequested: _model_requested,
+    ev.RequestBuilt: _request_built,
     ev.ModelResponded: _model_responded,
     ev.ModelInterrupted: _model_interrupted,
     ev.ModelFailed: _model_failed,

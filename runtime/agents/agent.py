@@ -191,6 +191,14 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return Recalling(self.memory, self.working_memory)
 
+    @property
+    def builds_requests(self) -> bool:
+        """Whether its requests depend on more than its configuration and the history of a session."""
+        hooks = self.hooks()
+        remembers = self.memory is not None or self.working_memory is not None
+        changed = self.offer is not None or self.context is not None or (hooks is not None and hooks.change_requests)
+        return remembers or changed
+
     def _check_names_of_actions(self) -> None:
         for item in self.tools:
             name = item.name if isinstance(item, Tool) else getattr(item, "__name__", "")

@@ -1,13 +1,16 @@
-"""The exact request behind a model's answer, built again from the log.
+"""The exact request of a model call, built again from the log, answered or not.
 
     request = await recorded_request("events.db", "alice", 12)
 
 It is made of the same parts and by the same functions as the one that was sent (`refold.events.model.request`): the
-configuration in force, the history as far as it was sent, and what was done to both. The rule: a request that cannot be
-built as it was is an error, never something like it.
+configuration in force, the history as far as it was sent, and what was done to both. Of a call in flight, or lost with
+its process, the last is in its RequestBuilt; where the agent has nothing that may change a request, there is no such
+event, and the request follows from the state. The rule: a request that cannot be built as it was is an error, never
+something like it.
 """
 
-import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,12 +19,26 @@ from refold.events.core.ids import PayloadHash
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import ModelRequest, Prepared, RequestReference
 from refold.events.model.payloads import all_restored, stored_hashes
-from refold.events.model.request import applied, plain_request, prepared_of, prompt_and_tools
+from refold.events.model.request import (
+    AS_IT_STANDS,
+    applied,
+    form_of,
+    messages_digest,
+    plain_request,
+    prepared_of,
+    prompt_and_tools,
+    request_digest,
+)
 from refold.events.session import events as ev
 from refold.events.session.core import fold
+from refold.events.session.evolve import evolve
 from refold.inspection.log_reading import ReadableLog, opened, session_head
 from refold.inspection.session_view import checked_version, events_until
+from refold.react.prompt import text_request
 from refold.stores.event_store import EventStore
+
+REFERRING = (ev.RequestBuilt, ev.ModelResponded, ev.ModelFailed, ev.ContextPrepared)
+"""Events that refer to a request."""
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,41 +52,112 @@ class RecordedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Identifiers of the remembered items that entered it."""
     prepared: Prepared
     """What was done to the plain request of configuration and history."""
+    open: bool = False
+    """Whether the log has no end of its call: it is in flight, or was lost with its process."""
+    sent: str = ""
+    """Digest of the request as it left, see `RequestReference.sent`."""
+    as_sent: bool | None = None
+    """Whether today's code makes the same of it, by that digest; None = the digest is not there, or is of a form that
+    only the provider knows."""
+
+
+class _Found(NamedTuple):
+    """Which request is meant."""
+
+    version: int
+    """Of the event that it belongs to."""
+    reference: RequestReference
+    before: int
+    """How many events there were before that."""
+    is_open: bool = False
 
 
 async def recorded_request(log: ReadableLog, session: str, version: int | None = None) -> RecordedRequest:
-    """Return the request that belongs to a model's answer, failure or summary; nothing is written.
+    """Return a request as a model gets it; nothing is written.
 
     Args:
         log: path of the file, or an open store, which stays open. It may be in use.
         session: whose it is.
-        version: of the ModelResponded, ModelFailed or ContextPrepared; None = the last of them.
+        version: of the event that it belongs to: what wants the call (ModelRequested, or the TimerFired before another
+            attempt), RequestBuilt, or what came of it (ModelResponded, ModelFailed, ModelInterrupted, ContextPrepared);
+            None = the last request.
 
     Raises:
-        ConfigError: there is no such session or version, or the event at it refers to no request.
+        ConfigError: there is no such session or version, the event at it has no request, or that was not built yet.
         LogFormatError: the log lacks a part of the request, or a part is not what it was.
         PersistenceError: the log cannot be read.
     """
     async with opened(log) as store:
         head = await session_head(store, session)
-        events = await events_until(store, head.stream, checked_version(head, version))
-        place, reference = _reference_in(events, session, latest=version is None)
-        configured = events[reference.configured - 1] if 0 < reference.configured <= place else None
+        place = checked_version(head, version)
+        events = await events_until(store, head.stream, head.version)
+        found = _last_in(events, session) if version is None else _found_at(events, place, session)
+        configured = events[found.reference.configured - 1] if 0 < found.reference.configured <= found.before else None
         if not isinstance(configured, ev.AgentConfigured):
-            raise LogFormatError(f"version {place} of session {session!r} names a configuration that is none")
-        return await _built(store, session, events[: place - 1], configured.configuration, reference)
+            raise LogFormatError(f"version {found.version} of session {session!r} names a configuration that is none")
+        return await _built(store, session, events[: found.before], configured.configuration, found)
 
 
-def _reference_in(events: list[ev.SessionEvent], session: str, *, latest: bool) -> tuple[int, RequestReference]:
-    """Return the version of the event that is meant, and its reference."""
+def _last_in(events: Sequence[ev.SessionEvent], session: str) -> _Found:
+    run = fold(events).run
+    if run is not None and run.phase == "model":
+        return _of_call(events, run.asked, session)
     for place in range(len(events), 0, -1):
-        event = events[place - 1]
-        if isinstance(event, ev.ModelResponded | ev.ModelFailed | ev.ContextPrepared) and event.request is not None:
-            return place, event.request
-        if not latest:
+        found = _referred(events, place)
+        if found is not None:
+            return found
+        if isinstance(events[place - 1], ev.ModelRequested):  # Its run has ended without an answer.
+            return _of_call(events, place, session)
+    raise ConfigError(f"session {session!r} has no event that refers to a request; `refold show --events` lists")
+
+
+def _found_at(events: Sequence[ev.SessionEvent], place: int, session: str) -> _Found:
+    found = _referred(events, place)
+    if found is not None:
+        return found
+    event = events[place - 1]
+    if isinstance(event, ev.ModelInterrupted) and event.asked:
+        return _of_call(events, event.asked, session)
+    run = fold(events[:place]).run
+    if run is None or run.asked != place:
+        raise ConfigError(
+            f"session {session!r} has no event at version {place} that has a request; `refold show --events` lists"
+        )
+    return _of_call(events, place, session)
+
+
+def _referred(events: Sequence[ev.SessionEvent], place: int) -> _Found | None:
+    """Return the request that an event refers to, if it does."""
+    event = events[place - 1]
+    if not isinstance(event, REFERRING) or event.request is None:
+        return None
+    return _Found(place, event.request, place - 1)
+
+
+def _of_call(events: Sequence[ev.SessionEvent], asked: int, session: str) -> _Found:
+    """Return the request of the model call that an event wants."""
+    state, before, end = fold(events[:asked]), asked, None
+    derived = RequestReference(configured=state.configured, messages=len(state.messages))
+    configuration = state.configuration
+    for event in events[asked:]:
+        derived = RequestReference(configured=state.configured, messages=len(state.messages))
+        configuration = state.configuration
+        state = evolve(state, event)
+        if state.run is None or state.run.asked != asked or state.run.phase != "model":
+            end = event
             break
-    where = "" if latest else f" at version {len(events)}"
-    raise ConfigError(f"session {session!r} has no event{where} that refers to a request; `refold show --events` lists")
+        before += 1
+    if isinstance(end, ev.ModelResponded | ev.ModelFailed) and (found := _referred(events, before + 1)) is not None:
+        return found
+    reports = [place for place in range(asked + 1, before + 1) if isinstance(events[place - 1], ev.RequestBuilt)]
+    if reports and (found := _referred(events, reports[-1])) is not None:
+        return found._replace(is_open=end is None)
+    if configuration is not None and configuration.builds_requests:
+        raise ConfigError(
+            f"the request that version {asked} of session {session!r} wants is not in the log: the offer of tools, a "
+            "memory, the context window or middleware was still at work on it, or its call had only just begun"
+        )
+    return _Found(asked, derived, before, end is None)
 
 
 async def _built(
@@ -77,15 +165,15 @@ async def _built(
     session: str,
     before: list[ev.SessionEvent],
     configuration: AgentConfiguration,
-    reference: RequestReference,
+    found: _Found,
 ) -> RecordedRequest:
-    """Return the request of an event, given the events before it."""
-    version = len(before) + 1
+    """Return the request that is meant, given the events before the one that it belongs to."""
+    reference = found.reference
     stored = fold(before).messages[: reference.messages]
-    digest = hashlib.sha256(b"".join(map(msgspec.json.encode, stored))).hexdigest()
+    digest = messages_digest(stored)
     if len(stored) < reference.messages or (reference.digest and digest != reference.digest):
         raise LogFormatError(
-            f"the history before version {version} of session {session!r} is not the one that was sent; "
+            f"the history before version {found.version} of session {session!r} is not the one that was sent; "
             "`refold check` says what is wrong with the log"
         )
     names: list[PayloadHash] = [configuration.system_prompt, configuration.tool_schemas, *stored_hashes(stored)]
@@ -104,10 +192,18 @@ async def _built(
         tuple(all_restored(stored, payloads)),
         reference.offered,
     )
+    request = applied(plain, prepared)
+    sent = reference.sent if form_of(reference.sent) == AS_IT_STANDS else ""
+    if configuration.protocol == "react":  # A provider may have been told to send no stop sequence.
+        texts = [text_request(request, stop=stop) for stop in (True, False)]
+        request = next((text for text in texts if request_digest(text) == sent), texts[0])
     return RecordedRequest(
         session=session,
-        version=version,
-        request=applied(plain, prepared),
+        version=found.version,
+        request=request,
         recalled=reference.recalled,
         prepared=prepared,
+        open=found.is_open,
+        sent=reference.sent,
+        as_sent=request_digest(request) == sent if sent else None,
     )

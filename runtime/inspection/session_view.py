@@ -15,6 +15,7 @@ from refold.events.core.errors import ConfigError, LogFormatError
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.core.records import StoredEvent, StreamHead
 from refold.events.model.messages import Usage
+from refold.events.model.request import prepared_of
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_KIND, fold
 from refold.events.session.react import pending
@@ -218,9 +219,26 @@ async def view_session(store: EventStore, session: str, *, at: int | None = None
     version = checked_version(head, at)
     events = await events_until(store, head.stream, version)
     transcript = Transcript()
-    transcript.add_all(events)
+    transcript.add_all(await _with_what_was_done(store, events))
     parent = await parent_of(store, SessionId(session))
     return _view(SessionId(session), parent, head.version, fold(events), transcript)
+
+
+async def _with_what_was_done(store: EventStore, events: list[ev.SessionEvent]) -> list[ev.SessionEvent]:
+    """Return events whose answers say what was done to their requests, also where the log keeps that apart."""
+    names = [event.request.prepared_payload for event in events if isinstance(event, ev.ModelResponded)]
+    payloads = await store.read_payloads([name for name in names if name is not None]) if any(names) else {}
+    return [
+        msgspec.structs.replace(
+            event,
+            request=msgspec.structs.replace(
+                event.request, prepared=prepared_of(event.request, payloads), prepared_payload=None
+            ),
+        )
+        if isinstance(event, ev.ModelResponded) and event.request.prepared_payload in payloads
+        else event
+        for event in events
+    ]
 
 
 def checked_version(head: StreamHead, version: int | None) -> int:

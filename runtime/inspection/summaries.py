@@ -29,7 +29,7 @@ def request_words(reference: RequestReference | None) -> list[str]:
 
     Of what is kept as a payload it only says that.
     """
-    if not isinstance(reference, RequestReference):
+    if reference is None:
         return []
     lines: list[str] = []
     if reference.recalled:
@@ -79,6 +79,9 @@ def _run_words(event: Event) -> str:
             return run
         case ev.ModelRequested(run=run, turn=turn):
             return f"{run}, turn {turn}"
+        case ev.RequestBuilt(turn=turn, request=request, summary=summary):
+            what = "a summary is asked for" if summary else f"turn {turn} is asked"
+            return "; ".join((f"{what}, with {_counted(request.messages, 'message')}", *request_words(request)))
         case ev.ModelResponded(content=content, rejected=rejected) if rejected:
             return f"{content_words(content) or '(empty)'} (rejected: {rejected})"
         case ev.ModelResponded(content=content, stop_reason=stop_reason, request=request):

@@ -109,7 +109,7 @@ class Transcript:
 
     def _add(self, event: ev.SessionEvent) -> None:
         match event:
-            case ev.SessionOpened():
+            case ev.SessionOpened() | ev.RequestBuilt():
                 return
             case ev.ModelRequested(turn=turn):
                 self._turns = turn

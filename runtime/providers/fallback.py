@@ -6,6 +6,7 @@ the call's failure; the agent's `RetryPolicy` says whether it is made again. Eac
 that failed often is not asked for a while, so that no call has to wait for its next failure.
 """
 
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
@@ -15,10 +16,13 @@ from typing import TypeAlias, get_args
 import msgspec
 
 from refold.actors.calls.protocols import Provider, StreamingProvider, StreamItem
+from refold.actors.calls.request import sent_digest
 from refold.actors.calls.streaming import answer_stream, close_behind
 from refold.actors.calls.validation import checked_delta, checked_provider, checked_response
+from refold.events.core.content import Message, TextBlock
 from refold.events.core.errors import CircuitOpen, ConfigError, ProviderError, ProviderErrorKind
 from refold.events.model.messages import ModelRequest, ModelResponse, UsageDelta
+from refold.events.model.request import DIGEST_CHARACTERS
 from refold.memory.stream_object import stream_objects_of
 from refold.providers.http.secrets import redactor_of
 from refold.resilience.breaker import CircuitBreaker
@@ -114,6 +118,19 @@ class FallbackProvider(StreamingProvider):
                 close = getattr(provider, "aclose", None)
                 if close is not None:
                     stack.push_async_callback(close)
+
+    def sent_digest(self, request: ModelRequest, *, streamed: bool) -> str:
+        """Return the digest of what the first provider would be sent, and of how the others would be asked a word.
+
+        Raises:
+            ProviderError: the first would be sent nothing.
+        """
+        word = msgspec.structs.replace(request, messages=(Message("user", (TextBlock(text="?"),)),))
+        told: list[str] = []
+        for place, (provider, model) in enumerate(self._alternatives):
+            asked = _for_model(word if place else request, model)
+            told.append(sent_digest(provider, asked, streamed=streamed))
+        return f"fallback:{hashlib.sha256(' '.join(told).encode()).hexdigest()[:DIGEST_CHARACTERS]}" if told[0] else ""
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return the first answer that is given.

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from refold.actors.calls.protocols import Provider, StreamingProvider, StreamItem
+from refold.actors.calls.request import sent_digest
 from refold.actors.calls.streaming import answer_stream, close_behind
 from refold.actors.calls.validation import checked_delta, checked_provider, checked_response
 from refold.events.core.cleaning import clean_text
@@ -50,6 +51,21 @@ class ReActProvider(StreamingProvider):
         self.redactor = redactor_of(provider)
         self.stream_objects = stream_objects_of(provider)
         self._stop = stop
+        self._text: tuple[ModelRequest, ModelRequest] | None = None
+        """A request that is about to be sent, and the text that it becomes."""
+
+    def sent_digest(self, request: ModelRequest, *, streamed: bool) -> str:
+        """Return the digest of the text that would be sent.
+
+        Raises:
+            ProviderError: nothing would be sent.
+        """
+        self._text = (request, text_request(request, stop=self._stop))
+        return sent_digest(self._provider, self._text[1], streamed=streamed)
+
+    def _text_of(self, request: ModelRequest) -> ModelRequest:
+        made, self._text = self._text, None
+        return made[1] if made is not None and made[0] is request else text_request(request, stop=self._stop)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return the model's next step.
@@ -57,7 +73,7 @@ class ReActProvider(StreamingProvider):
         Raises:
             ProviderError: the call failed, or the other provider's answer is none.
         """
-        answer = await self._provider.complete(text_request(request, stop=self._stop))
+        answer = await self._provider.complete(self._text_of(request))
         return self._step(answer, request)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[StreamItem]:
@@ -66,7 +82,7 @@ class ReActProvider(StreamingProvider):
         Raises:
             ProviderError: the call failed, perhaps half-way, or the other provider streamed what is no answer.
         """
-        stream = answer_stream(self._provider, text_request(request, stop=self._stop))
+        stream = answer_stream(self._provider, self._text_of(request))
         pieces = StepPieces()
         try:
             async for item in stream:

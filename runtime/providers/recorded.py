@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from refold.actors.calls.protocols import Provider, StreamingProvider, StreamItem
+from refold.actors.calls.request import sent_digest
 from refold.actors.calls.streaming import can_stream, close_behind
 from refold.actors.calls.validation import checked_provider
 from refold.events.core.cleaning import Unrecordable, clean_json, clean_text
@@ -238,6 +239,14 @@ class RecordingProvider(StreamingProvider):
         self.redactor = Redactor(secrets, [redactor_of(provider)])
         self.stream_objects = stream_objects_of(provider)
         self._cassette = CassetteWriter(path)
+
+    def sent_digest(self, request: ModelRequest, *, streamed: bool) -> str:
+        """Return the digest of what the other provider would be sent.
+
+        Raises:
+            ProviderError: nothing would be sent.
+        """
+        return sent_digest(self._provider, request, streamed=streamed)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return the other provider's answer.

@@ -20,7 +20,7 @@ from refold.actors.agent.subsession import parent_in
 from refold.actors.calls.conversation import Conversation
 from refold.actors.calls.middleware import HookContext
 from refold.actors.calls.recall import Remembered
-from refold.actors.calls.request import WantedRequest
+from refold.actors.calls.request import WantedRequest, sent_digest
 from refold.agents.agent import Agent, with_subagents
 from refold.events.core.content import (
     Json,
@@ -36,7 +36,7 @@ from refold.events.model.messages import (
     Prepared,
     RequestReference,
 )
-from refold.events.model.request import applied, plain_request, prepared_of
+from refold.events.model.request import applied, form_of, plain_request, prepared_of
 from refold.events.session import events as ev
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE
 from refold.events.session.state import SessionState
@@ -242,7 +242,10 @@ class AgentReplay:
         found += await self._no_summary(batch, pair)
         now = await self._done_again("request", batch, lambda: self._request_now(pair))
         if now is not None:
-            found += self._compared("request", batch, in_requests(pair.request, now, "request"))
+            different = in_requests(pair.request, now, "request")
+            if different is None:
+                different = await self._in_sent(batch, reference.sent, now)
+            found += self._compared("request", batch, different)
         if isinstance(event, ev.ModelResponded):
             offered = now.tools if now is not None else pair.request.tools
             found += await self._answer(batch, event, pair, offered)
@@ -313,6 +316,22 @@ class AgentReplay:
     async def _request_now(self, pair: RequestPair) -> ModelRequest:
         self._current.given.recorded = Remembered(added=pair.prepared.added, recalled=pair.reference.recalled)
         return (await self._current.requests.make(pair.wanted)).request
+
+    async def _in_sent(self, batch: Sequence[StoredEvent], recorded: str, now: ModelRequest) -> Mismatch | None:
+        """Compare what leaves for a request that is the recorded one: the protocol and the provider make that of it."""
+        if not recorded:
+            return None
+        provider = self._current.provider
+
+        async def leaving() -> str:
+            sent = sent_digest(provider, now, streamed=self._current.configuration.streaming)
+            if form_of(sent) != form_of(recorded):
+                name = type(self._current.agent.provider).__name__
+                raise NotComparable(f"it left as {form_of(recorded)}, and {name} makes another form of it")
+            return sent
+
+        sent = await self._done_again("request", batch, leaving, "as it leaves")
+        return mismatch(recorded, sent, "request.sent") if sent is not None else None
 
     async def _context(self, pair: RequestPair) -> tuple[ModelRequest, Context]:
         plain, _ = await self._current.requests.plain(pair.wanted)

@@ -170,6 +170,8 @@ class CurrentAgent:
 
     def __init__(self, agent: Agent, store: EventStore) -> None:
         self.agent = agent
+        self.provider = agent.answering()
+        """What its requests go to; it is only asked what would leave."""
         self.hooks = agent.hooks() or Hooks(())
         self.tools = RecordedTools(agent, self.hooks)
         self.specs = self.tools.specs()
@@ -178,6 +180,7 @@ class CurrentAgent:
             agent=AgentId(agent.name),
             tools=self.specs,
             code=CodeIdentity(refold=__version__, core=CORE_VERSION),
+            builds_requests=agent.builds_requests,
         )
         output_check = OutputCheck(agent.output_type) if agent.output_type is not None else None
         self.output_check = output_check

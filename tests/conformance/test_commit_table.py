@@ -1,6 +1,9 @@
 """A turn costs as many appends of its session's stream with everything switched on as it does with nothing."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
+
+import pytest
 
 from refold import (
     AgentConfig,
@@ -10,6 +13,7 @@ from refold import (
     EpisodicStore,
     GraphStore,
     Middleware,
+    ModelRequest,
     ScriptedProvider,
     SemanticStore,
     Skill,
@@ -23,6 +27,7 @@ from refold import (
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch
 from refold.providers import FallbackProvider
+from refold.providers.scripted import ScriptedAnswer
 from refold.resilience import CircuitBreaker
 from refold.stores import InMemoryStore, MemoryBackend
 
@@ -49,12 +54,45 @@ class CountingStore(InMemoryStore):
         super().__init__()
         self.waits = 0
         """Appends that a session waits for."""
+        self.reports = 0
+        """Appends of requests in flight, which nothing waits for."""
+        self.reported = asyncio.Event()
 
     async def append(
         self, batches: Sequence[EncodedBatch], payloads: Mapping[PayloadHash, bytes] | None = None
     ) -> list[Appended]:
-        self.waits += any(batch.stream.startswith("session/") for batch in batches)
-        return await super().append(batches, payloads)
+        own = [batch.events[0] for batch in batches if batch.stream.startswith("session/")]
+        in_flight = bool(own) and all(b'"session.request_built.v1"' in first for first in own)
+        self.reports += in_flight
+        self.waits += bool(own) and not in_flight
+        appended = await super().append(batches, payloads)
+        if in_flight:
+            self.reported.set()
+        return appended
+
+
+@pytest.mark.parametrize("shaped", [True, False])
+async def test_a_request_in_flight_is_appended_after_its_call_has_begun_and_costs_the_turn_no_wait(
+    shaped: bool,
+) -> None:
+    store, asked = CountingStore(), list[int]()
+
+    async def slow(request: ModelRequest) -> ScriptedAnswer:
+        asked.append(store.reports)
+        if shaped:
+            await store.reported.wait()
+            store.reported.clear()
+        return say("Sunny.") if len(asked) == 2 else use("weather", {"city": "Lisbon"})
+
+    async with AgentRuntime(
+        AgentConfig(model="m"),
+        provider=ScriptedProvider([slow, slow]),
+        tools=[weather],
+        context=TokenWindow(10_000) if shaped else None,
+        log=store,
+    ) as runtime:
+        assert (await (await runtime.session("alice")).send("Lisbon?")).outcome == Completed()
+    assert (store.waits, store.reports, asked) == (4, 2 * shaped, [0, int(shaped)])
 
 
 async def test_an_input_one_tool_and_a_final_answer_are_four_appends_with_everything_switched_on() -> None:

@@ -72,6 +72,7 @@ WEIGHTS: dict[str, int] = {
     "ImportHistory": 1,
     "RecordModelInterruption": 1,
     "RecordContext": 1,
+    "RecordRequest": 1,
     "RecordCallWaiting": 1,
     "OpenSession": 1,
     "Configure": 1,

@@ -29,7 +29,9 @@ async def show(
     ],
     events: Annotated[bool, typer.Option("--events", help="Show its events instead of the conversation.")] = False,
     at: Annotated[int | None, option("--at", "N", "As it was after version N.")] = None,
-    request: Annotated[int | None, option("--request", "N", "Show the exact request behind version N.")] = None,
+    request: Annotated[
+        int | None, option("--request", "N", "Show the exact request of version N, answered or not.")
+    ] = None,
     payload: Annotated[str | None, option("--payload", "HASH", "Write content that the log keeps by its hash.")] = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -43,7 +45,8 @@ async def show(
     due_at}], pending: [{key, causation, what}], transcript: [{type: said | noted | ended, version, at, ...}]}. With
     --events: {session, version, last_version, events: [{stream, version, position, time, event, batch, correlation,
     causation}]}; of another stream the same with stream in place of session. With --request: {session, version,
-    request: {model, system_prompt, messages, tools, ...}, recalled, prepared}. Times are microseconds since the epoch.
+    request: {model, system_prompt, messages, tools, ...}, recalled, prepared, open, sent, as_sent}. Times are
+    microseconds since the epoch.
     """
     from refold.inspection.log_reading import opened, other_stream, session_head
 
@@ -115,6 +118,10 @@ async def _request(log: Path, session: str, version: int, as_json: bool) -> int:
     asked = recorded.request
     limit = f", at most {asked.max_tokens:,} tokens" if asked.max_tokens is not None else ""
     rows = table("ROLE", "CONTENT")
+    if recorded.open:
+        rows.add_row("state", "not answered: in flight, or lost with its process")
+    if recorded.as_sent is False:
+        rows.add_row("state", "today's code makes another request of this than the one that left")
     rows.add_row("model", cell(f"{asked.model}{limit}"))
     rows.add_row("tools", cell(", ".join(spec.name for spec in asked.tools) or "(none)"))
     rows.add_row("system", cell(asked.system_prompt, REQUEST_CHARACTERS))

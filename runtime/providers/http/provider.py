@@ -11,6 +11,7 @@ key is in what comes back; and a call that ends early, however it does, leaves n
 """
 
 import asyncio
+import hashlib
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
@@ -18,10 +19,12 @@ from types import TracebackType
 from typing import NoReturn, Self, Unpack
 
 import httpx
+import msgspec
 
 from refold.actors.calls.protocols import StreamingProvider, StreamItem
 from refold.events.core.errors import ConfigError, ProviderError
 from refold.events.model.messages import ModelRequest, ModelResponse
+from refold.events.model.request import DIGEST_CHARACTERS
 from refold.providers.http.client import LoopConnections, encryption, new_client
 from refold.providers.http.events import EventStreamReader
 from refold.providers.http.exchange import HttpExchange, retry_after_s
@@ -110,6 +113,8 @@ class HttpProvider(StreamingProvider):
                 f"what the environment says of proxies and certificates cannot be used ({reason}): see {ENVIRONMENT}, "
                 "or leave trust_env out"
             ) from None
+        self._written: tuple[ModelRequest, bool, WireRequest] | None = None
+        """A request that is about to be sent, whether its answer is streamed, and how it is written."""
         self._connections: dict[asyncio.AbstractEventLoop, LoopConnections] = {}
 
     def __repr__(self) -> str:
@@ -117,6 +122,25 @@ class HttpProvider(StreamingProvider):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(f"{type(self).__name__} holds a key and connections and is not pickled or copied; make another")
+
+    def sent_digest(self, request: ModelRequest, *, streamed: bool) -> str:
+        """Return the digest of what would be sent: the path, the format's headers and the body, behind its name.
+
+        The address, the key and the headers of `HttpOptions` are no part of it.
+
+        Raises:
+            ProviderError: the request cannot be expressed, so that nothing would be sent.
+        """
+        written = self._format.request(request, stream=streamed)
+        self._written = (request, streamed, written)
+        head = msgspec.json.encode((written.path, sorted(written.headers.items())))
+        return f"{self._format.name}:{hashlib.sha256(head + written.body).hexdigest()[:DIGEST_CHARACTERS]}"
+
+    def _as_written(self, request: ModelRequest, *, stream: bool) -> WireRequest:
+        known, self._written = self._written, None
+        if known is not None and known[0] is request and known[1] is stream:
+            return known[2]
+        return self._format.request(request, stream=stream)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return the model's answer.
@@ -174,7 +198,7 @@ class HttpProvider(StreamingProvider):
     @asynccontextmanager
     async def _exchange(self, request: ModelRequest, *, stream: bool) -> AsyncGenerator[HttpExchange, None]:
         """Send a request, and give its response if that is no refusal."""
-        wire_request = self._format.request(request, stream=stream)
+        wire_request = self._as_written(request, stream=stream)
         connections = self._connections_of_this_loop()
         client = await connections.borrow()
         answered = False

@@ -28,6 +28,7 @@ from refold.events.session.events import (
     ModelInterrupted,
     ModelRequested,
     ModelResponded,
+    RequestBuilt,
     RetryScheduled,
     RunCompleted,
     RunFailed,
@@ -46,10 +47,11 @@ from refold.inspection.summaries import block_words, call_words, content_words, 
 
 RUN, CALL = RunId("run_3"), ToolCallId("call_6_0")
 TEXT = (TextBlock(text="hello"),)
+REQUEST = RequestReference(configured=2, messages=1)
 
 
 def responded(**fields: object) -> ModelResponded:
-    settings = {"content": TEXT, "stop_reason": "end_turn", "request": RequestReference(configured=2, messages=1)}
+    settings = {"content": TEXT, "stop_reason": "end_turn", "request": REQUEST}
     return ModelResponded(run=RUN, turn=1, **{**settings, **fields})  # type: ignore[arg-type]
 
 
@@ -59,6 +61,11 @@ def responded(**fields: object) -> ModelResponded:
         (InputQueued(content=TEXT), "hello"),
         (InputQueued(content=TEXT, cancelled=True), "hello (cancelled before it was accepted)"),
         (ModelRequested(run=RUN, turn=2), "run_3, turn 2"),
+        (RequestBuilt(run=RUN, turn=2, asked=5, request=REQUEST), "turn 2 is asked, with 1 message"),
+        (
+            RequestBuilt(run=RUN, turn=2, asked=5, request=REQUEST, summary=True),
+            "a summary is asked for, with 1 message",
+        ),
         (responded(), "hello"),
         (responded(content=()), "(empty)"),
         (responded(stop_reason="max_tokens"), "hello (max_tokens)"),
@@ -94,11 +101,10 @@ def test_an_event_says_what_it_holds(event: Event, words: str) -> None:
 def test_every_session_event_has_words(event_type: type[SessionEvent]) -> None:
     text = "x"
     values: dict[str, object] = {}
+    known = {"version": 1, "turn": 1, "attempt": 1, "due_at": 1, "input": {}, "replaced": 1, "request": REQUEST}
     for field in msgspec.structs.fields(event_type):
         if field.required:
-            values[field.name] = {"version": 1, "turn": 1, "attempt": 1, "due_at": 1, "input": {}, "replaced": 1}.get(
-                field.name, () if field.name in ("content", "messages", "summary") else text
-            )
+            values[field.name] = known.get(field.name, () if field.name in ("content", "messages", "summary") else text)
     if event_type is RunStarted:
         values["input"] = 1
     assert event_words(event_type(**values))  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ from refold.events.session.commands import (
     RecordModelFailure,
     RecordModelInterruption,
     RecordModelResponse,
+    RecordRequest,
     RecordTimer,
     RecordToolResult,
     ResumeRun,
@@ -61,6 +62,7 @@ SCHEDULED_AT = (AT + 2_000_000, AT + 1_000_000)
 
 _HELLO = (TextBlock(text="Hello"),)
 _HURRY = (TextBlock(text="Hurry"),)
+_REQUEST = RequestReference(configured=2, messages=1)
 _SUMMARY = Message("user", (TextBlock(text="In short."),))
 _HISTORY = (
     Message("user", (TextBlock(text="Before"),)),
@@ -165,6 +167,9 @@ class EnabledCommands:
         for run, seen in observed.runs.items():
             if seen.asked and self._scope.interrupts:
                 yield Move(RecordModelInterruption(turn=seen.turn, asked=seen.asked, content=late.content), True)
+                for asked in (seen.asked, seen.asked - 1):
+                    in_flight = RecordRequest(run=run, turn=seen.turn, asked=asked, request=_REQUEST)
+                    yield Move(in_flight, must_happen=asked == seen.asked)
             if seen.asked and self._scope.attempts_max > 1:
                 yield Move(_failure(run, seen.turn, retryable=True), must_happen=True)
             turn, awaited = max(seen.turn, 1), bool(seen.asked)
@@ -293,7 +298,7 @@ def _response(run: RunId, turn: int, answer: Answer) -> RecordModelResponse:
         content=answer.content,
         stop_reason=answer.stop_reason,
         usage=Usage(output_tokens=1),
-        request=RequestReference(configured=2, messages=1),
+        request=_REQUEST,
         verdicts=answer.verdicts,
         rejected=answer.rejected,
     )

@@ -1,0 +1,144 @@
+"""Agents whose second model call does not end, and the process that is killed in it: `requests_in_flight.py LOG SHAPE`.
+
+It says `in flight` when the call's request is as durable as it gets; what the model was asked is in LOG.asked.
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from refold import (
+    Agent,
+    AgentConfig,
+    AgentRuntime,
+    EpisodicStore,
+    HookContext,
+    Middleware,
+    ModelRequest,
+    RecordedEvent,
+    ScriptedProvider,
+    Summarising,
+    TokenWindow,
+    WorkingMemory,
+    say,
+    tool,
+    use,
+)
+from refold.events.session.events import ModelRequested, RequestBuilt
+from refold.providers.recorded import json_of
+from refold.providers.scripted import ScriptItem
+
+INPUT = "Is the tea in Lisbon green?"
+
+
+@tool(tier="observe", effect="pure")
+async def look(what: str) -> str:
+    """Look."""
+    return f"{what} seen, and {'much ' * 40}besides"
+
+
+class Adding(Middleware):
+    """Says more than a payload's least size behind the prompt, and who is asked."""
+
+    def on_pre_llm(self, context: HookContext, request: ModelRequest) -> ModelRequest:
+        return msgspec.structs.replace(request, system_prompt=f"{context.turn} ä\U0001f375 " * 60, temperature=0.5)
+
+
+class Hanging(Middleware):
+    """Is still at work on the second request."""
+
+    def __init__(self) -> None:
+        self.reached = asyncio.Event()
+
+    async def on_pre_llm(self, context: HookContext, request: ModelRequest) -> None:
+        if context.turn == 2:
+            self.reached.set()
+            await asyncio.get_running_loop().create_future()
+
+
+def remembering() -> dict[str, Any]:
+    """Return memories that have something to say; filled again from the log they say no more."""
+    memory, working = EpisodicStore(), WorkingMemory(2)
+    memory.add_episode("agent", "Tea in Lisbon is green", importance=0.9)
+    working.set("city", "Lisbon")
+    return {"memory": memory, "working_memory": working}
+
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "react": {"protocol": "react"},
+    "middleware": {"middleware": [Adding()]},
+    "window": {"context": TokenWindow(60)},
+    "offer": {"offer": lambda session, spec: False},
+    "recall": {},
+    "summary": {"context": Summarising(60)},
+    "unbuilt": {},
+}
+"""What changes the requests of each agent; `unbuilt` has a hook that is never done with one."""
+
+
+def first_answer(shape: str) -> ScriptItem:
+    if shape == "react":
+        return say('Thought: I look.\nAction: look\nAction Input: {"what": "tea"}')
+    return use("look", {"what": "tea"}) if shape != "offer" else [use("look", {"what": "tea"})]
+
+
+def agent(shape: str, *script: ScriptItem) -> Agent:
+    """Return an agent of a shape, which answers its first request with a call, and goes on by a script."""
+    parts = dict(SHAPES[shape])
+    config = AgentConfig(model="m", system_prompt="Serve.", protocol=parts.pop("protocol", "native"))
+    if shape == "recall":
+        parts |= remembering()
+    if shape == "unbuilt":
+        parts["middleware"] = [Hanging()]
+    return Agent(config=config, provider=ScriptedProvider(script), tools=[look], **parts)
+
+
+def builds(shape: str) -> bool:
+    """Return whether requests of a shape do not follow from what is recorded before."""
+    return shape not in ("plain", "react")
+
+
+async def until_in_flight(session: Any, shape: str, asked: asyncio.Event) -> None:
+    """Wait until a session's second model call is in flight, and its request is in the log."""
+    await asked.wait()
+    calls = 0
+    async with session.follow(after_version=0) as followed:
+        async for item in followed:
+            event = item.event if isinstance(item, RecordedEvent) else None
+            calls += isinstance(event, ModelRequested)
+            if calls == 2 and isinstance(event, RequestBuilt if builds(shape) else ModelRequested):
+                return
+
+
+def note(log: str, request: ModelRequest) -> None:
+    Path(f"{log}.asked").write_bytes(msgspec.json.encode(json_of(request)))
+
+
+async def main(log: str, shape: str) -> None:
+    asked = asyncio.Event()
+
+    async def hang(request: ModelRequest) -> str:
+        note(log, request)
+        asked.set()
+        await asyncio.get_running_loop().create_future()
+        return ""
+
+    made = agent(shape, first_answer(shape), hang)
+    async with AgentRuntime(made, log=log) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send(INPUT))
+        if isinstance(hanging := next(iter(made.middleware), None), Hanging):
+            await hanging.reached.wait()
+        else:
+            await until_in_flight(session, shape, asked)
+        sys.stdout.write("in flight\n")
+        sys.stdout.flush()
+        await sending
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

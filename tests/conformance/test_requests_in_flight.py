@@ -1,0 +1,220 @@
+"""Issue: the request that hangs or kills can be seen, and what left is recorded by its digest."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from refold import (
+    Agent,
+    AgentConfig,
+    AgentRuntime,
+    Completed,
+    ConfigError,
+    ModelRequest,
+    ProviderError,
+    ScriptedProvider,
+    say,
+)
+from refold.events.model import request as request_building
+from refold.events.model.request import form_of, request_digest
+from refold.events.session.core import SESSION_CODEC
+from refold.events.session.events import (
+    InputQueued,
+    ModelFailed,
+    ModelRequested,
+    ModelResponded,
+    RequestBuilt,
+    RunCompleted,
+)
+from refold.providers import FallbackProvider, OpenAIProvider, RecordingProvider
+from refold.providers.http.settings import HttpTimeouts
+from refold.providers.recorded import json_of
+from refold.replay import recorded_request, replay
+from refold.stores import EventStore, InMemoryStore, SQLiteStore
+from tests.conformance import requests_in_flight as flight
+from tests.conformance.processes import command_line, read_until, refold_line, run, started
+
+PROGRAM = Path(flight.__file__)
+
+FOLLOWING = tuple(shape for shape in flight.SHAPES if shape != "unbuilt")
+
+QUICK = ("plain", "middleware", "unbuilt")
+"""Shapes whose process is killed in every run of the tests."""
+
+
+def shown(recorded: Any) -> object:
+    """Return a request as its JSON says it, so that two of them can be compared."""
+    return json_of(msgspec.structs.replace(recorded, messages=tuple(recorded.messages)))
+
+
+async def versions(log: EventStore, *types: type) -> list[int]:
+    events = SESSION_CODEC.decode_all(await log.read_stream("session/s"))
+    return [version for version, event in enumerate(events, 1) if isinstance(event, types)]
+
+
+@pytest.mark.parametrize("shape", FOLLOWING)
+async def test_a_request_in_flight_is_shown_as_it_left_and_is_the_same_when_it_is_answered(shape: str) -> None:
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def wait(request: ModelRequest) -> str:
+        asked.set()
+        await answer.wait()
+        return "Thought: so.\nFINAL_ANSWER: green" if shape == "react" else "green, shortly"
+
+    script = [flight.first_answer(shape), wait, *[say("green")] * (shape == "summary")]
+    log, agent = InMemoryStore(), flight.agent(shape, *script)
+    async with AgentRuntime(agent, log=log) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send(flight.INPUT))
+        await flight.until_in_flight(session, shape, asked)
+        sent: Sequence[ModelRequest] = agent.provider.requests  # type: ignore[attr-defined]
+        wanted = (await versions(log, ModelRequested))[1]
+        found = [await recorded_request(log, "s", version) for version in (wanted, None)]
+        assert [(shown(each.request), each.open) for each in found] == [(shown(sent[1]), True)] * 2
+        answer.set()
+        assert (await sending).outcome == Completed()
+        again = await recorded_request(log, "s", wanted)
+        assert (shown(again.request), again.open, again.as_sent) == (shown(sent[-1]), False, True)
+        ends = [await recorded_request(log, "s", each) for each in await versions(log, ModelResponded)]
+        assert [each.sent for each in ends] == [request_digest(sent[0]), request_digest(sent[-1])]
+        built = await versions(log, RequestBuilt)
+        assert len(built) == flight.builds(shape)
+        for version in built:
+            assert shown((await recorded_request(log, "s", version)).request) == shown(sent[1])
+    (await replay(log, agent=agent)).raise_for_divergence()
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [shape if shape in QUICK else pytest.param(shape, marks=pytest.mark.slow) for shape in flight.SHAPES],
+)
+async def test_a_request_in_which_the_process_was_killed_is_shown_by_the_command(shape: str, tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    with started(command_line(PROGRAM, log, shape)) as process:
+        read_until(process, "in flight")
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    async with await SQLiteStore.open(log, read_only=True) as store:
+        wanted = (await versions(store, ModelRequested))[1]
+    done = run(refold_line("show", log, "s", "--request", wanted, "--json"))
+    if shape == "unbuilt":
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"the request that version {wanted} of session 's' wants is not in the log" in done.stderr
+        return
+    recorded = json.loads(done.stdout)
+    asked = json.loads(run(["cat", f"{log}.asked"]).stdout)
+    assert {name: value for name, value in recorded["request"].items() if name in asked} == asked
+    assert recorded["open"]
+    assert "not answered" in run(refold_line("show", log, "s", "--request", wanted)).stdout
+    agent = flight.agent(shape, *[say("FINAL_ANSWER: green")] * 2)
+    async with AgentRuntime(agent, log=log) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("And now?")).outcome == Completed()
+        first: ModelRequest = agent.provider.requests[0]  # type: ignore[attr-defined]
+        again = await recorded_request(log, "s", wanted)
+        assert again.open is False
+        if shape != "summary":
+            assert shown(again.request) == shown(first)
+
+
+def completing(words: str) -> Any:
+    """Return a connection to a host that answers in the form of OpenAI's API."""
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": words}}
+    return httpx.MockTransport(lambda _: httpx.Response(200, json={"choices": [choice]}))
+
+
+def openai(**options: Any) -> OpenAIProvider:
+    return OpenAIProvider(api_key="sk-none", transport=completing("green"), **options)
+
+
+def elsewhere() -> OpenAIProvider:
+    return openai(base_url="http://127.0.0.1:9", max_tokens_field="max_completion_tokens")
+
+
+def asking(provider: Any, **config: Any) -> Agent:
+    return Agent(
+        config=AgentConfig(model="m", system_prompt="Serve.", **config), provider=provider, tools=[flight.look]
+    )
+
+
+def scripted() -> ScriptedProvider:
+    return ScriptedProvider([say("green")])
+
+
+def changed_building(patch: pytest.MonkeyPatch) -> None:
+    plain = request_building.plain_request
+
+    def without_temperature(*given: Any) -> ModelRequest:
+        return msgspec.structs.replace(plain(*given), temperature=None)
+
+    for module in ("refold.actors.calls.request", "refold.replay.agent_replay"):
+        patch.setattr(f"{module}.plain_request", without_temperature)
+
+
+@pytest.mark.parametrize(
+    ("then", "today", "found"),
+    [
+        pytest.param(asking(scripted()), asking(scripted()), "", id="nothing"),
+        pytest.param(asking(scripted()), asking(scripted(), protocol="react"), "request.sent", id="protocol"),
+        pytest.param(asking(openai()), asking(openai(timeouts=HttpTimeouts(total_s=9))), "", id="a timeout"),
+        pytest.param(asking(openai()), asking(elsewhere()), "", id="another address"),
+        pytest.param(asking(openai()), asking(openai(reasoning_effort="high")), "request.sent", id="reasoning"),
+        pytest.param(asking(openai()), asking(openai(extra_body={"top_k": 4})), "request.sent", id="body"),
+        pytest.param(asking(openai()), asking(openai(), streaming=True), "request.sent", id="streaming"),
+        pytest.param(asking(openai()), asking(scripted()), "ScriptedProvider makes another form", id="provider"),
+        pytest.param(
+            asking(FallbackProvider([openai(), (openai(), "n")])),
+            asking(FallbackProvider([openai(), (openai(reasoning_effort="low"), "n")])),
+            "request.sent",
+            id="second of two",
+        ),
+        pytest.param(asking(scripted(), temperature=1.0), changed_building, "request.sent", id="our own code"),
+    ],
+)  # fmt: skip
+async def test_what_makes_another_request_leave_is_found_by_its_digest(
+    then: Agent, today: Any, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = InMemoryStore()
+    async with AgentRuntime(then, log=log) as runtime:
+        assert (await (await runtime.session("s")).send("Is tea green?")).outcome == Completed()
+    if not isinstance(today, Agent):
+        today(monkeypatch)
+        today = then
+    report = await replay(log, agent=today)
+    missed = [reason.why for each in report.compared for reason in each.not_compared]
+    paths = [divergence.difference.path for divergence in report.divergences]
+    assert (paths, bool(missed)) == ([found] * found.startswith("request"), found.startswith("Scripted"))
+    assert all(found in why for why in missed)
+
+
+async def test_a_failure_has_the_digest_and_a_request_that_never_left_has_none(tmp_path: Path) -> None:
+    class Odd(ScriptedProvider):
+        def sent_digest(self, request: ModelRequest, *, streamed: bool) -> str:
+            raise self.error  # type: ignore[attr-defined]
+
+    refused, broken = Odd([say("a")]), Odd([say("a")])
+    refused.error, broken.error = ProviderError("no"), KeyError("no")  # type: ignore[attr-defined]
+    failing = ScriptedProvider([ProviderError("down", kind="server")])
+    cassette = RecordingProvider(openai(), tmp_path / "calls.jsonl")
+    for provider, form in ((failing, "request"), (cassette, "openai"), (refused, ""), (broken, "")):
+        log = InMemoryStore()
+        async with AgentRuntime(asking(provider), log=log) as runtime:
+            await (await runtime.session("s")).send("Is tea green?")
+        assert form_of((await recorded_request(log, "s")).sent) == form
+    assert await versions(log, ModelFailed) == []
+
+
+async def test_a_version_that_wants_no_call_has_no_request() -> None:
+    log, agent = InMemoryStore(), asking(scripted())
+    async with AgentRuntime(agent, log=log) as runtime:
+        await (await runtime.session("s")).send("Is tea green?")
+    for version in await versions(log, InputQueued, RunCompleted):
+        with pytest.raises(ConfigError, match=f"no event at version {version} that has a request"):
+            await recorded_request(log, "s", version)
