@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from typing import TypeAlias
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -125,7 +125,8 @@ class EventBus:
         self._subscribers: dict[SessionId | None, list[Subscriber]] = {}
         self._ending: dict[SessionId, dict[RunId, int]] = {}
         self._open: dict[SessionId, None] = {}
-        self._subscriptions: dict[SessionId | None, WeakSet[Subscription]] = {}
+        self._subscriptions: dict[SessionId | None, WeakValueDictionary[int, Subscription]] = {}
+        """By identity; who subscribed first is told first."""
         self._model_watchers: dict[SessionId, list[Callable[[bool], None]]] = {}
         self._person_watchers: dict[SessionId, list[Callable[[bool], None]]] = {}
 
@@ -239,19 +240,20 @@ class EventBus:
             self._pass_on(session, Progressed(session=session, call=ToolCallId(call), report=report))
 
     def add(self, subscription: Subscription) -> None:
-        self._subscriptions.setdefault(subscription.session, WeakSet()).add(subscription)
+        self._subscriptions.setdefault(subscription.session, WeakValueDictionary())[id(subscription)] = subscription
 
     def drop(self, subscription: Subscription) -> None:
         others = self._subscriptions.get(subscription.session)
         if others is not None:
-            others.discard(subscription)
+            others.pop(id(subscription), None)
             if not others:
                 self._subscriptions.pop(subscription.session, None)
 
     def _subscriptions_to(self, session: SessionId) -> list[Subscription]:
         if not self._subscriptions:
             return []
-        return [*self._subscriptions.get(session, ()), *self._subscriptions.get(None, ())]
+        found = (self._subscriptions.get(session), self._subscriptions.get(None))
+        return [*chain.from_iterable(each.values() for each in found if each is not None)]
 
     def _pass_on(self, session: SessionId, item: Streamed | Progressed) -> None:
         for subscription in self._subscriptions_to(session):
@@ -263,7 +265,7 @@ class EventBus:
             follower.fail(ActorStopped(f"session/{session}", reason))
 
     def end(self) -> None:
-        for subscription in [*chain.from_iterable(self._subscriptions.values())]:
+        for subscription in [*chain.from_iterable(each.values() for each in self._subscriptions.values())]:
             subscription.end()
 
     def close(self) -> None:

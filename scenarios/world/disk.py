@@ -80,9 +80,8 @@ class InlineWorker:
     def end(self) -> None:
         """End, for which there is nothing to do."""
 
-    def is_alive(self) -> bool:
-        """Return False: there is no thread whose end anybody has to wait for."""
-        return False
+    def join(self) -> None:
+        """Return: there is no thread."""
 
     def _queue(self, operation: _Operation) -> None:
         self._waiting.append(operation)
@@ -184,7 +183,7 @@ class SimulatedDisk:
             PersistenceError: it cannot be opened.
         """
         self._store = await SQLiteStore.open(
-            self._folder() / LOG, read_only=read_only, fault=self._reached, connect=self._connect
+            self._folder() / LOG, read_only=read_only, fault=self._reached, connect=self._connect, name=LOG
         )
         return self._store
 

@@ -14,7 +14,8 @@ import os
 import sqlite3
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -101,27 +102,42 @@ class SQLiteStore:
         sqlite_file.require_path(path)
         sqlite_file.require_no_text_log(path)
         sqlite_file.require_sqlite()
-        if read_only:
-            log = sqlite_file.resolved(path)
-            return await cls._open_for_reading(log, name or str(log), append_timeout_s, connect)
-        log = sqlite_file.absolute(path)
+        log = sqlite_file.resolved(path) if read_only else sqlite_file.absolute(path)
+        with _called(log, name or str(log)):
+            if read_only:
+                return await cls._open_for_reading(log, name or str(log), append_timeout_s, connect)
+            return await cls._open_for_writing(
+                log, name or str(log), durability, wait_for_log_s, append_timeout_s, fault, connect
+            )
+
+    @classmethod
+    async def _open_for_writing(
+        cls,
+        log: Path,
+        name: str,
+        durability: Durability,
+        wait_for_log_s: float,
+        timeout_s: float,
+        fault: FaultPoint,
+        connect: Connect,
+    ) -> Self:
         if sqlite_file.look_at(log) == "file":
             await sqlite_file.examine(log, connect)
         sqlite_file.require_access(log, writing=True)
         ownership = await LogOwnership.acquire(log, wait_s=wait_for_log_s)
         place = LogPlace(log)
-        reading = ReadingSide(log, partial(source_of_owner, place), timeout_s=append_timeout_s, connect=connect)
+        reading = ReadingSide(log, partial(source_of_owner, place), timeout_s=timeout_s, connect=connect)
         writing = WritingSide(
             log,
             place,
             ownership,
             durability=durability,
-            timeout_s=append_timeout_s,
+            timeout_s=timeout_s,
             fault=fault,
             close_reader=reading.disconnect,
             connect=connect,
         )
-        store = cls(log, name or str(log), reading, writing)
+        store = cls(log, name, reading, writing)
         try:
             if sqlite_file.look_at(log) != "file":
                 await sqlite_file.create(log, connect)
@@ -175,7 +191,8 @@ class SQLiteStore:
         check_append(given, kept)
         if not given and not kept:
             return []
-        return await writing.write(lambda writer: writer.append(given, kept), f"the append to {self._name} failed")
+        with _called(self._log, self._name):
+            return await writing.write(lambda writer: writer.append(given, kept), f"the append to {self._name} failed")
 
     async def read_stream(self, stream: str, *, after_version: int = 0, limit: int | None = None) -> list[StoredEvent]:
         check_limit(limit)
@@ -241,10 +258,11 @@ class SQLiteStore:
     async def save_snapshot(self, snapshot: Snapshot) -> None:
         writing = self._require_writing()
         check_snapshot(snapshot)
-        await writing.write(
-            lambda writer: writer.save_snapshot(snapshot),
-            f"the snapshot of stream {snapshot.stream!r} could not be kept in {self._name}",
-        )
+        with _called(self._log, self._name):
+            await writing.write(
+                lambda writer: writer.save_snapshot(snapshot),
+                f"the snapshot of stream {snapshot.stream!r} could not be kept in {self._name}",
+            )
 
     async def load_snapshot(self, stream: str) -> Snapshot | None:
         return await self._read(
@@ -273,7 +291,9 @@ class SQLiteStore:
         Raises:
             PersistenceError: it failed; `outcome_unknown` says whether it may nevertheless be in the file.
         """
-        await self._require_writing().write(lambda writer: writer.change_beside(work), failed)
+        writing = self._require_writing()
+        with _called(self._log, self._name):
+            await writing.write(lambda writer: writer.change_beside(work), failed)
 
     async def list_payloads(self, *, after: str = "", limit: int) -> list[ListedPayload]:
         """Return at most `limit` payloads whose hashes are greater than `after`, in order of the hashes."""
@@ -309,7 +329,9 @@ class SQLiteStore:
             LogFormatError: the file is not the log that it was.
             PersistenceError: the file cannot be opened, or a write that hangs still holds it.
         """
-        await self._require_writing().open_anew()
+        writing = self._require_writing()
+        with _called(self._log, self._name):
+            await writing.open_anew()
 
     async def close(self) -> None:
         if self._closed:
@@ -335,7 +357,8 @@ class SQLiteStore:
         self, failed: str, work: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         self._require_open()
-        return await self._reading.read(lambda connection: work(connection, *args, **kwargs), failed)
+        with _called(self._log, self._name):
+            return await self._reading.read(lambda connection: work(connection, *args, **kwargs), failed)
 
     def _require_open(self) -> None:
         if self._closed:
@@ -351,6 +374,17 @@ class SQLiteStore:
         if self._writing is None:
             raise PersistenceError(f"the log {self._name} is open for reading only; open it without read_only=True")
         return self._writing
+
+
+@contextmanager
+def _called(log: Path, name: str) -> Generator[None]:
+    """Have the errors inside call the log by its name, where they know it by its path only."""
+    try:
+        yield
+    except PersistenceError as error:
+        if str(log) not in name:
+            error.args = (str(error).replace(str(log), name),)
+        raise
 
 
 def _warn_of_open_log(log: Path, pid: int) -> None:

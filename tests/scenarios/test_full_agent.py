@@ -8,7 +8,6 @@ from refold.resilience import CircuitBreaker
 from refold.scenarios import Say, Scenario, Simulator, drawn_scenario, faults
 from refold.scenarios.plan.scenario import WireName
 from tests.scenarios.full_agent import full_agent
-from tests.scenarios.two_processes import said_in_both
 
 
 @pytest.mark.parametrize("wire", ["none", "openai", "anthropic"])
@@ -22,25 +21,6 @@ def test_drawn_scenarios_with_everything_break_nothing(wire: WireName) -> None:
 def test_many_drawn_scenarios_with_everything_break_nothing(wire: WireName) -> None:
     for seed in range(3_000, 3_004):
         Simulator(full_agent(streaming=seed % 2 == 0)).run(drawn_scenario(seed, wire=wire)).raise_if_broken()
-
-
-def test_one_agent_plays_the_same_scenario_twice_in_the_same_way() -> None:
-    simulator = Simulator(full_agent())
-    scenario = Scenario(acts=(Say(session="a"), Say(session="b", at_s=1.0)), faults=(faults.Crash(at_s=4.0),), seed=5)
-    assert simulator.run(scenario).digest == simulator.run(scenario).digest
-
-
-PROGRAM = """
-from refold.scenarios import Simulator, drawn_scenario
-from tests.scenarios.full_agent import full_agent
-for seed, wire in ((21, "none"), (22, "anthropic")):
-    print(Simulator(full_agent()).run(drawn_scenario(seed, wire=wire)).digest)
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_with_other_hash_seeds_play_the_same_log_with_everything() -> None:
-    assert len(set(said_in_both(PROGRAM))) == 2
 
 
 def test_what_an_agent_had_in_memory_ends_with_the_simulation() -> None:

@@ -11,7 +11,6 @@ from refold.scenarios.report import SimulationReport
 from refold.scenarios.wire.messages import Wire
 from tests.planted_faults.faults import search
 from tests.scenarios.test_simulator import agent
-from tests.scenarios.two_processes import said_in_both
 
 WIRES: tuple[Wire, ...] = ("openai", "anthropic")
 
@@ -98,20 +97,6 @@ def test_a_crash_takes_the_connections_with_it() -> None:
     for at_s in (0.1, 0.9, 2.2):
         report = played("openai", faults.Crash(at_s=at_s))
         assert report.lives == 2
-
-
-PROGRAM = """
-from refold.scenarios.plan.random_scenario import drawn_scenario
-from refold.scenarios.simulator import Simulator
-from tests.scenarios.test_simulator import agent
-for wire in ("openai", "anthropic"):
-    print(Simulator(agent()).run(drawn_scenario(11, wire=wire)).digest)
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_with_other_hash_seeds_play_the_same_log_over_a_network() -> None:
-    assert len(set(said_in_both(PROGRAM))) == 2
 
 
 @pytest.mark.parametrize("wire", WIRES)

@@ -25,7 +25,6 @@ from refold.stores import SQLiteStore
 from refold.stores.sample_batches import batch
 from tests.planted_faults.faults import search
 from tests.scenarios.test_simulator import agent
-from tests.scenarios.two_processes import said_in_both
 
 
 def played(*planned: AnyFault, seed: int = 1) -> SimulationReport:
@@ -65,21 +64,6 @@ def test_the_same_scenario_gives_the_same_log_and_operations() -> None:
     planned = (faults.PowerCut(nth=120, damage="torn"), faults.DiskError(nth=200), faults.Crash(at_s=6))
     assert played(*planned) == played(*planned)
     assert played(*planned).digest != played(*planned, seed=2).digest
-
-
-PROGRAM = """
-from refold.scenarios.plan.random_scenario import drawn_scenario
-from refold.scenarios.simulator import Simulator
-from tests.scenarios.test_simulator import agent
-for seed in (3, 4):
-    report = Simulator(agent()).run(drawn_scenario(seed, store="sqlite"))
-    print(report.digest, report.steps, report.virtual_s, report.operations)
-"""
-
-
-@pytest.mark.slow
-def test_two_processes_with_other_hash_seeds_play_the_same_log() -> None:
-    assert len(set(said_in_both(PROGRAM))) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,78 @@
+"""One seed is one log, byte for byte: in one process played twice, and in two that hash otherwise and lie elsewhere."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PROGRAM = """
+import hashlib, importlib, json, sys
+import msgspec
+from refold.scenarios import Simulator, drawn_scenario
+for agent, seeds, drawing in json.loads(sys.argv[1]):
+    module, _, name = agent.partition(":")
+    simulator = Simulator(getattr(importlib.import_module(f"tests.scenarios.{module}"), name))
+    for seed in seeds:
+        for _ in range(int(sys.argv[2])):
+            report = simulator.run(drawn_scenario(seed, **drawing))
+            print(agent, seed, drawing, report.digest, hashlib.sha256(msgspec.json.encode(report)).hexdigest())
+"""
+"""Plays seeds of agents, each so many times in a row, and prints what came of them."""
+
+
+def said(seeds: object, *, times: int = 1) -> list[str]:
+    """Return the lines that the program prints, which must be the same under each seed of Python's hashes."""
+    playing = [
+        subprocess.Popen(
+            [sys.executable, "-P", "-c", PROGRAM, msgspec.json.encode(seeds).decode(), str(times)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT), "PYTHONASYNCIODEBUG": ""},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for hash_seed in ("1", "2")
+    ]
+    first, second = (process.communicate()[0].splitlines() for process in playing)
+    assert [process.returncode for process in playing] == [0, 0]
+    assert first == second
+    return first
+
+
+GOOD, FULL = "rehearsed:good", "full_agent:full_agent"
+
+EVERYDAY = (
+    (GOOD, (127,), {}),  # Two follow a session, and wake in the order in which they came.
+    (GOOD, (2,), {"store": "sqlite"}),
+    (GOOD, (11,), {"wire": "anthropic"}),
+    (FULL, (50,), {}),
+    (FULL, (5,), {"store": "sqlite"}),  # A tool tells that its file cannot be written.
+)
+
+
+def test_a_seed_gives_the_same_log_twice_and_in_two_processes() -> None:
+    lines = said(EVERYDAY, times=2)
+    assert lines[::2] == lines[1::2]
+    assert len(set(lines)) == sum(len(seeds) for _, seeds, _ in EVERYDAY)
+
+
+@pytest.mark.slow(seconds=60)
+@pytest.mark.parametrize(
+    ("agent", "seeds", "drawing"),
+    [
+        (GOOD, 130, {}),
+        (GOOD, 30, {"store": "sqlite"}),
+        (GOOD, 30, {"wire": "openai"}),
+        (GOOD, 20, {"wire": "anthropic"}),
+        ("rehearsed:parent", 30, {}),
+        ("rehearsed:in_text", 20, {}),
+        (FULL, 40, {}),
+        (FULL, 20, {"store": "sqlite"}),
+        (FULL, 10, {"wire": "anthropic"}),
+    ],
+)
+def test_many_seeds_give_the_same_logs_in_two_processes(agent: str, seeds: int, drawing: dict[str, str]) -> None:
+    assert len(said([(agent, tuple(range(seeds)), drawing)])) == seeds
