@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, TypeGuard, cast
 import msgspec
 
 from refold.actors.calls.validation import checked_block
-from refold.events.core.cleaning import Unrecordable, clean_json, clean_text
+from refold.events.core.cleaning import Unrecordable, clean_json, clean_text, without_addresses
 from refold.events.core.content import ErrorKind, ImageBlock, ResultContent, StoredBlock, TextBlock
 from refold.events.core.errors import CircuitOpen, ToolError
 from refold.events.core.ids import PayloadHash
@@ -181,6 +181,6 @@ def _singles(error: BaseException) -> list[BaseException]:
 def text_of_error(error: BaseException) -> str:
     """Return an error's text, clean; where the error itself cannot say it, a text that says that."""
     try:
-        return clean_text(str.__str__(str(error)))
+        return clean_text(without_addresses(str.__str__(str(error))))
     except Exception as second:  # noqa: BLE001 - `__str__` is user code, and an error must not be lost to another.
         return f"(its text cannot be had: {type(second).__name__})"

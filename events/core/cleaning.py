@@ -5,6 +5,7 @@ The rule: nothing is written that cannot be read back, and what is refused is na
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import cast
 
@@ -50,6 +51,14 @@ def clean_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+(?=>)")
+
+
+def without_addresses(text: str) -> str:
+    """Return `text` without the addresses that Python names objects by, which are others in each process."""
+    return _ADDRESS.sub("", text) if " at 0x" in text else text
 
 
 def clean_json(value: object, path: str = "$", depth: int = 0) -> Json:
@@ -134,7 +143,9 @@ def _cleaned_object(value: Mapping[object, object], depth: int) -> JsonObject:
     cleaned: JsonObject = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise _Unclean(f"has the key {key!r:.80} of type {type(key).__name__}; keys must be strings")
+            raise _Unclean(
+                f"has the key {without_addresses(repr(key)):.80} of type {type(key).__name__}; keys must be strings"
+            )
         name = clean_text(str.__str__(key))
         if name in cleaned:
             raise _Unclean(f"has two keys that both become {name!r:.80}; rename one")
@@ -148,12 +159,13 @@ def _cleaned_object(value: Mapping[object, object], depth: int) -> JsonObject:
 
 def _cleaned_other(value: object, depth: int) -> Json:
     if isinstance(value, BaseException | type):
-        raise _Unclean(f"is {value!r:.80}, which JSON has no form for; return its text")
+        raise _Unclean(f"is {without_addresses(repr(value)):.80}, which JSON has no form for; return its text")
     try:
         builtin = msgspec.to_builtins(value, order="deterministic")
     except (msgspec.MsgspecError, TypeError, ValueError, RecursionError, OverflowError) as error:
+        why = without_addresses(str(error))
         raise _Unclean(
-            f"is of type {type(value).__name__}, which JSON has no form for; convert it ({error!s:.100})"
+            f"is of type {type(value).__name__}, which JSON has no form for; convert it ({why:.100})"
         ) from None
     if type(builtin) is type(value):
         raise _Unclean(f"is of type {type(value).__name__}, which JSON has no form for; convert it")

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import clean_text, without_addresses
 from refold.events.core.content import AnswerContent, ErrorKind, JsonObject, Message, ResultContent, UserContent
 from refold.events.core.event import Event
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
@@ -442,4 +442,4 @@ def recorded_reason(reason: object) -> str:
         said = "" if reason is None else str.__str__(str(reason))
     except Exception as error:  # noqa: BLE001 - `__str__` is user code, and what the reason is given for must not fail.
         said = f"(a reason that cannot be had: {type(error).__name__})"
-    return clean_text(said[:REASON_CHARACTERS_MAX])
+    return clean_text(without_addresses(said)[:REASON_CHARACTERS_MAX])

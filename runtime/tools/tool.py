@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from functools import WRAPPER_ASSIGNMENTS
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar, Unpack, cast, overload
 
-from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit
+from refold.actors.calls.results import DEFAULT_RESULT_LIMIT, WithLimit, text_of_error
 from refold.actors.calls.tool_context import ToolContext
 from refold.actors.calls.tool_rules import NO_RULES, ToolRules
+from refold.actors.calls.verdicts import error_words
 from refold.actors.thread_pool import LateOutcome, ThreadPool
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import JsonObject
@@ -137,9 +138,9 @@ class Tool(Generic[P, R_co]):
             repaired = self._arguments.input.repaired(arguments)
             problem = self._problem(self._arguments.read(repaired))
         except (ToolError, ValueError) as error:
-            problem = str(error) or type(error).__name__
+            problem = text_of_error(error) or type(error).__name__
         except Exception as error:  # noqa: BLE001 - The border to the user's validator and types.
-            problem = f"{type(error).__name__}: {error}"
+            problem = error_words(error)
         if problem is None:
             return repaired, self._permitted(repaired)
         text = clean_text(problem)[:REASON_CHARACTERS_MAX]
@@ -182,14 +183,15 @@ class Tool(Generic[P, R_co]):
         try:
             action = cast("object", self._action(**self._arguments.read(arguments)))
         except Exception as error:  # noqa: BLE001 - The border to user code: nobody knows what would be allowed.
-            action = error
-        if inspect.iscoroutine(action):
-            action.close()
-        if not isinstance(action, str) or not action.strip():
-            return Verdict(
-                verdict="broken", reason=clean_text(f"The action of {self.name} is not known: {action!r:.200}")
-            )
+            return self._not_known(error_words(error))
+        if not isinstance(action, str):
+            return self._not_known(f"its `action` returned {_kind_of(action)}; it must return text")
+        if not action.strip():
+            return self._not_known("its `action` returned an empty text")
         return Verdict(action=f"{self.name}: {_shortened(clean_text(action))}")
+
+    def _not_known(self, why: str) -> Verdict:
+        return Verdict(verdict="broken", reason=f"The action of {self.name} is not known: {why:.200}")
 
     def _problem(self, values: dict[str, object]) -> str | None:
         """Return what the validator says."""
@@ -198,9 +200,7 @@ class Tool(Generic[P, R_co]):
         said = cast("object", self._validate(**values))
         if said is None or isinstance(said, str):
             return said
-        if inspect.iscoroutine(said):
-            said.close()
-        return f"the tool's validator returned {said!r:.100}; it must return None or text"
+        return f"the tool's validator returned {_kind_of(said)}; it must return None or text"
 
     @classmethod
     def from_schema(
@@ -264,6 +264,14 @@ def _made(
         checked_result_limit(spec.name, options),
         checked_rules(spec, options),
     )
+
+
+def _kind_of(returned: object) -> str:
+    """Return what a user's function returned, in words that are the same in each process; no coroutine is left open."""
+    if inspect.iscoroutine(returned):
+        returned.close()
+        return "a coroutine"
+    return f"an object of type {type(returned).__name__}"
 
 
 def _shortened(action: str) -> str:

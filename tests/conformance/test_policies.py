@@ -242,7 +242,9 @@ def unnamed(play: Play) -> list[Any]:
     """Tools whose actions have no name."""
 
     def named(path: str) -> Any:
-        return {"none": None, "blank": " "}[path]  # And for every other path it raises.
+        if path == "raises":
+            raise RuntimeError(f"no {object()}")
+        return {"none": object(), "blank": " "}[path]
 
     async def action() -> str:
         return "an action"
@@ -267,8 +269,18 @@ def unnamed(play: Play) -> list[Any]:
 
 async def verdicts(play: Play) -> list[str]:
     (responded, _) = await play.events(ModelResponded)
-    assert "The action of remove is not known" in responded.verdicts[0].reason
-    return [verdict.verdict for verdict in responded.verdicts]
+    return [f"{verdict.verdict}: {verdict.reason}" for verdict in responded.verdicts]
+
+
+NOT_KNOWN = [
+    f"broken: The action of {name} is not known: {why}"
+    for name, why in (
+        ("remove", "its `action` returned an object of type object; it must return text"),
+        ("remove", "its `action` returned an empty text"),
+        ("remove", "RuntimeError: no <object object>"),
+        ("wipe", "its `action` returned a coroutine; it must return text"),
+    )
+]
 
 
 @tool(tier="observe", effect="pure")
@@ -333,10 +345,9 @@ BROKEN = {
     ),
     "an action that cannot be named breaks its call and asks nobody": Case(
         [[*(use("remove", {"path": path}) for path in ("none", "blank", "raises")), use("wipe")], say("done")],
-        [send("go", "done"), check(verdicts, ["broken"] * 4)],
+        [send("go", "done"), check(verdicts, NOT_KNOWN)],
         config={"error_recovery": "retry"},
         tools=unnamed,
-        options={"alike": False},
         results=[BROKEN_TEXT] * 4,
         count={"ToolApprovalRequested": 0},
         done=[],

@@ -108,4 +108,5 @@ def test_an_offer_that_would_end_the_process_is_an_error_that_names_the_tool() -
 
 def test_a_reason_is_recorded_as_valid_text_of_bounded_length() -> None:
     assert recorded_reason("x" * 20_000) == "x" * REASON_CHARACTERS_MAX
+    assert recorded_reason(object()) == "<object object>", "its address is another in each process"
     assert (recorded_reason(None), recorded_reason(7), recorded_reason("\ud83d")) == ("", "7", "�")

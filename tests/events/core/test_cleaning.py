@@ -148,6 +148,11 @@ def test_a_set_becomes_an_array_in_one_order(values: list[object]) -> None:
         ("$", "is of type generator", (item for item in "ab")),
         ("$", "is of type function", lambda: None),
         ("$.e", "is ValueError('x'), which JSON has no form for; return its text", {"e": ValueError("x")}),
+        (
+            "$.e",
+            "is ValueError(<object object>), which JSON has no form for; return its text",
+            {"e": ValueError(object())},
+        ),
         ("$.e", "is <class 'ValueError'>", {"e": ValueError}),
         ("$", "is of type Point", Point(1j, 0)),
         ("$", "is of type Pair", Pair(object(), 0)),
