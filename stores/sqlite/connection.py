@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from weakref import WeakSet
 
 from refold.events.core.errors import ConfigError, LogFormatError, PersistenceError
-from refold.stores.sqlite.serial_worker import SerialWorker, Worker, close_worker, ended
+from refold.stores.sqlite.serial_worker import SerialWorker, Worker, close_worker
 
 T = TypeVar("T")
 
@@ -58,9 +58,7 @@ class SQLiteConnection:
             await connection._worker.submit(connection._open)
         except BaseException:
             connection._closing = True
-            connection._worker.submit(connection._give_up)
-            connection._worker.end()
-            await ended(connection._worker)
+            await close_worker(connection._worker, connection._give_up)
             raise
         return connection
 

@@ -43,8 +43,8 @@ class Worker(Protocol):
         """Take no more work, and end once all that is queued has run."""
         ...
 
-    def is_alive(self) -> bool:
-        """Return whether it still runs, or is going to run, what is queued."""
+    def join(self) -> None:
+        """Return once nothing of it runs any more; it was ended, and all that was queued has run."""
         ...
 
 
@@ -83,7 +83,12 @@ class SerialWorker:
         self._ended = True
         self._queue.put(None)
 
+    def join(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
     def is_alive(self) -> bool:
+        """Return whether it still runs, or is going to run, what is queued."""
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
@@ -137,13 +142,7 @@ async def close_worker(worker: Worker, last: Callable[[], None] = _nothing, *, t
     except TimeoutError:
         _logger.warning("closing %s takes longer than %s s; it goes on in the background", worker.name, timeout_s)
     else:
-        await ended(worker)
-
-
-async def ended(worker: Worker) -> None:
-    """Return once nothing of a worker runs any more that was ended: the loop may be closed next."""
-    while worker.is_alive():  # noqa: ASYNC110 - a thread's end sets no event
-        await asyncio.sleep(0)
+        worker.join()  # It has nothing left to do, and the loop may be closed next.
 
 
 async def settled(future: asyncio.Future[T], *, timeout_s: float | None = None) -> T:

@@ -1,10 +1,12 @@
 """One connection on a thread of its own: whole functions in order, and nothing left behind."""
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +84,29 @@ async def test_a_connection_that_cannot_be_opened_leaves_no_thread(tmp_path: Pat
     before = set(threading.enumerate())
     with pytest.raises(sqlite3.OperationalError):
         await SQLiteConnection.open(f"file:{tmp_path}/missing.db?mode=ro")
+    assert set(threading.enumerate()) <= before
+
+
+async def test_an_opening_that_was_given_up_is_waited_for_while_the_loop_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, released, connect = threading.Event(), threading.Event(), sqlite3.connect
+    before, loop = set(threading.enumerate()), asyncio.get_running_loop()
+
+    def slow(*given: Any, **options: Any) -> sqlite3.Connection:
+        begun.set()
+        released.wait()
+        return connect(*given, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", slow)
+    opening = asyncio.create_task(SQLiteConnection.open(memory()))
+    while not begun.is_set():  # noqa: ASYNC110 - A thread sets no event of the loop.
+        await asyncio.sleep(0)
+    opening.cancel()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not vars(loop)["_ready"]
+    released.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
     assert set(threading.enumerate()) <= before
 
 
