@@ -16,7 +16,6 @@ import hashlib
 import os
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import contextmanager
@@ -65,7 +64,7 @@ AMOUNT_ALLOWED_MAX = 70
 """Refunds and insurances up to this are allowed, the others denied."""
 
 
-# What the desk can do. The sleeps stand for work; they are what a kill is to fall into.
+# What the desk can do. Turns of the loop and hashing stand for work; they are what a kill is to fall into.
 
 
 def desk_tool(name: str, tier: Tier, effect: EffectClass, *, blocking: bool = False) -> Tool[..., object]:
@@ -73,12 +72,12 @@ def desk_tool(name: str, tier: Tier, effect: EffectClass, *, blocking: bool = Fa
 
     async def work(context: ToolContext[Witness], parcel: str, amount: int = 0) -> str:
         with at_work(context):
-            await asyncio.sleep(a_moment(context.idempotency_key))
+            await some_turns(context.idempotency_key)
         return receipt(name, parcel, context.idempotency_key)
 
     def work_in_a_thread(context: ToolContext[Witness], parcel: str, amount: int = 0) -> str:
         with at_work(context):
-            time.sleep(a_moment(context.idempotency_key))
+            some_hashing(context.idempotency_key)
         return receipt(name, parcel, context.idempotency_key)
 
     return tool(name=name, tier=tier, effect=effect)(work_in_a_thread if blocking else work)
@@ -109,9 +108,19 @@ def receipt(tool_name: str, parcel: str, key: str) -> str:
     return f"{tool_name} {parcel} [{key}]"
 
 
-def a_moment(text: str) -> float:
-    """Return 1 to 16 ms, in seconds; always the same for the same text."""
-    return (1 + crc32(text.encode()) % 16) / 1_000
+async def some_turns(text: str) -> None:
+    """Let the loop turn 16 to 256 times; always as often for the same text."""
+    for _ in range(16 * share(text)):
+        await asyncio.sleep(0)
+
+
+def some_hashing(text: str) -> None:
+    """Hash for some milliseconds, which lets other threads run."""
+    hashlib.pbkdf2_hmac("sha256", text.encode(), b"", 2_000 * share(text))
+
+
+def share(text: str) -> int:
+    return 1 + crc32(text.encode()) % 16
 
 
 # Who says what is to be done. The answer follows from the request alone, so it does not matter which life asks.
@@ -119,7 +128,7 @@ def a_moment(text: str) -> float:
 
 class Dispatcher(Provider):
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        await asyncio.sleep(a_moment(f"{len(request.messages)} {request.messages[-1]}"))
+        await some_turns(f"{len(request.messages)} {request.messages[-1]}")
         return next_answer(request.messages)
 
 
@@ -242,7 +251,7 @@ class Desk:
         and then the old decision must not answer for the new one.
         """
         announce("approval")
-        await asyncio.sleep(0.01 + a_moment(request.call))
+        await some_turns(request.call)
         allowed = int(str(request.input["amount"])) <= AMOUNT_ALLOWED_MAX
         key = f"decision on the request at {version}"
         try:
