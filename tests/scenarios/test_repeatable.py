@@ -44,7 +44,7 @@ def said(seeds: object, *, times: int = 1) -> list[str]:
 
 GOOD, FULL = "rehearsed:good", "full_agent:full_agent"
 
-EVERYDAY = (
+EVERYDAY: tuple[tuple[str, tuple[int, ...], dict[str, str]], ...] = (
     (GOOD, (127,), {}),  # Two follow a session, and wake in the order in which they came.
     (GOOD, (2,), {"store": "sqlite"}),
     (GOOD, (11,), {"wire": "anthropic"}),

@@ -19,6 +19,7 @@ from refold.events.session.events import (
 )
 from refold.events.session.state import FinishedRun, SessionState
 from refold.publishing.event_bus import EventBus
+from refold.publishing.subscription import Subscription
 
 ALICE, BOB = SessionId("alice"), SessionId("bob")
 
@@ -88,6 +89,24 @@ def test_a_subscriber_may_end_subscriptions_and_begin_others_while_it_is_told() 
     bus.recorded(ALICE, [recorded(InputQueued(content=()), 1), recorded(InputQueued(content=()), 2)])
     bus.recorded(ALICE, [recorded(InputQueued(content=()), 3)])
     assert [event.version for event in seen][-1:] == [3]
+
+
+def test_who_follows_first_is_told_first() -> None:
+    bus, told = EventBus(), list[int]()
+
+    async def read(*_: object) -> Any:
+        raise AssertionError("never read")
+
+    def follows(number: int) -> Subscription:
+        subscription = Subscription(bus, read, ALICE)
+        subscription.wants = lambda item: not told.append(number)  # type: ignore[func-returns-value]
+        return subscription
+
+    following = [follows(number) for number in range(40)]
+    del following[30]
+    following.pop(7).close()
+    bus.progressed(ALICE, "call_1_0", "half")
+    assert told == [number for number in range(40) if number not in (7, 30)]
 
 
 def test_what_a_subscriber_does_to_arguments_changes_no_event_of_the_session() -> None:

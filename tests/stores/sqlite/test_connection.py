@@ -88,10 +88,11 @@ async def test_a_connection_that_cannot_be_opened_leaves_no_thread(tmp_path: Pat
 
 
 async def test_an_opening_that_was_given_up_is_waited_for_while_the_loop_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, released, connect = threading.Event(), threading.Event(), sqlite3.connect
+    begun, released = threading.Event(), threading.Event()
+    connect: Any = sqlite3.connect
     before, loop = set(threading.enumerate()), asyncio.get_running_loop()
 
-    def slow(*given: Any, **options: Any) -> sqlite3.Connection:
+    def slow(*given: Any, **options: Any) -> Any:
         begun.set()
         released.wait()
         return connect(*given, **options)
