@@ -94,6 +94,8 @@ def checked_response(response: object) -> ModelResponse:
             raise Unrecordable("$.stop_reason", f"is {response.stop_reason!r:.80}, not one of {get_args(StopReason)}")
         if not isinstance(response.model, str | None):
             raise Unrecordable("$.model", f"is {_kind(response.model)}, not text")
+        if not isinstance(response.stop_details, dict | None):
+            raise Unrecordable("$.stop_details", f"is {_kind(response.stop_details)}, not an object")
         if not isinstance(response.rejected, str):
             raise Unrecordable("$.rejected", f"is {_kind(response.rejected)}, not text")
         if response.rejected and any(isinstance(block, ToolUse | ToolUseBlock) for block in response.content):

@@ -118,6 +118,8 @@ class ModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage = Usage()
     model: str | None = None
     """The model that answered, where the provider says."""
+    stop_details: JsonObject | None = None
+    """What the provider says of why the model stopped, beyond the reason: such as the category of a refusal."""
     rejected: str = ""
     """Why the answer, which calls no tool, cannot be used, in words for the model, which is then asked again."""
 

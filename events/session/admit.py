@@ -13,7 +13,7 @@ does not get in.
 
 from typing import assert_never
 
-from refold.events.core.content import AnswerContent, TextBlock, ToolUseBlock, tool_uses, without_blanks
+from refold.events.core.content import AnswerContent, JsonObject, TextBlock, ToolUseBlock, tool_uses, without_blanks
 from refold.events.core.errors import CommandRejected
 from refold.events.core.ids import ToolCallId
 from refold.events.core.pure_core import Recorded, WaitUntil
@@ -33,6 +33,7 @@ from refold.events.session.state import (
     input_key,
     run_of_input,
     running_calls,
+    says_something,
 )
 
 FAILED_TEXT = "The tool failed and gave no reason."
@@ -301,7 +302,14 @@ def _admit_response(state: SessionState, command: commands.RecordModelResponse) 
         request=command.request,
         verdicts=command.verdicts,
         rejected=command.rejected if command.rejected.strip() or not command.rejected else REJECTED_TEXT,
+        stop_details=command.stop_details or _stop_details(command, content),
     )
+
+
+def _stop_details(command: commands.RecordModelResponse, content: list[AnswerContent]) -> JsonObject | None:
+    """Return the reason itself where it ends the run, or may, so that the log tells why without anything else."""
+    cut = command.stop_reason == "max_tokens" and not says_something(tuple(content))
+    return {"type": command.stop_reason} if cut or command.stop_reason == "refusal" else None
 
 
 def _awaits_model(state: SessionState, run: str, turn: int, asked: int) -> bool:

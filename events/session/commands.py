@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from refold.events.core.content import AnswerContent, ErrorKind, Message, ResultContent, UserContent
+from refold.events.core.content import AnswerContent, ErrorKind, JsonObject, Message, ResultContent, UserContent
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.model.configuration import AgentConfiguration
 from refold.events.model.messages import RequestReference, StopReason, Usage
@@ -144,6 +144,7 @@ class RecordModelResponse(msgspec.Struct, frozen=True, kw_only=True):
     verdicts: tuple[Verdict, ...] = ()
     rejected: str = ""
     """Why it cannot be used, in words for the model; only for an answer without tool calls."""
+    stop_details: JsonObject | None = None
 
 
 class RecordModelInterruption(msgspec.Struct, frozen=True, kw_only=True):

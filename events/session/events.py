@@ -25,6 +25,7 @@ RunFailureKind = Literal[
     "provider",
     "empty_answers",
     "truncated_answers",
+    "refused",
     "tool_execution",
     "run_timeout",
     "budget",
@@ -171,6 +172,9 @@ class ModelResponded(Event, frozen=True, kw_only=True, tag="session.model_respon
     """One for each tool call in `content`, in order."""
     rejected: str = ""
     """Why the answer, which calls no tool, cannot be used; the model is told so and asked again."""
+    stop_details: JsonObject | None = None
+    """What the provider said of why the model stopped, if anything; of a refusal, and of an answer that was cut before
+    its first word, at least the reason itself."""
 
 
 class ModelInterrupted(Event, frozen=True, kw_only=True, tag="session.model_interrupted.v1"):

@@ -48,6 +48,7 @@ from refold.events.session.state import (
     retry_key,
     run_of_input,
     says_something,
+    useless_for_good,
 )
 
 
@@ -180,6 +181,11 @@ def _model_responded(state: SessionState, event: ev.ModelResponded) -> None:
     run.resumes = 0
     run.stop_reason = event.stop_reason
     uses = tool_uses(event.content)
+    if (ending := useless_for_good(event)) is not None:
+        run.phase, run.ending = "ending", ending
+        if says_something(event.content):
+            state.messages.append(Message("assistant", event.content))
+        return
     if event.rejected:
         _rejected(state, run, event)
         return

@@ -26,12 +26,14 @@ from refold.events.core.content import (
     ToolResultBlock,
     UserContent,
     error_result,
+    tool_uses,
 )
 from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.core.pure_core import RecordedKey
 from refold.events.model.configuration import AgentConfiguration, ToolPolicy
 from refold.events.model.messages import StopReason
 from refold.events.model.spending import Usage, overspent
+from refold.events.session import events as ev
 from refold.events.session.events import RunFailureKind, Verdict
 
 Phase = Literal["ready", "model", "tools", "answered", "waiting", "ending"]
@@ -370,6 +372,30 @@ def says_something(content: tuple[Block, ...]) -> bool:
     return any(
         bool(block.text.strip()) if type(block) is TextBlock else type(block) is not ThinkingBlock for block in content
     )
+
+
+def told_reasons(event: ev.ModelResponded) -> list[str]:
+    """Return what the provider said in words of why the model stopped: a category, an explanation, or neither."""
+    details = event.stop_details or {}
+    return [str(details[key]).rstrip(".") for key in ("category", "explanation") if details.get(key)]
+
+
+def useless_for_good(event: ev.ModelResponded) -> Ending | None:
+    """Return how an answer ends its run that cannot be used and would not be another one if it was asked for again.
+
+    Such an answer has a reason: the model refused, or was cut before its first word. In logs of before `stop_details`
+    it counts as empty.
+    """
+    details = event.stop_details
+    if details is None or tool_uses(event.content):
+        return None
+    silent = not says_something(event.content)
+    if event.stop_reason == "refusal" and (silent or event.rejected):
+        return Ending("failed", "refused", f"{': '.join(['The model refused to answer', *told_reasons(event)])}.")
+    if event.stop_reason == "max_tokens" and silent:
+        limit = "the token limit" if details.get("type") == event.stop_reason else f"a limit ({details.get('type')})"
+        return Ending("failed", "truncated_answers", f"The answer was cut at {limit} before its first word.")
+    return None
 
 
 def calls_awaiting_approval(state: SessionState) -> list[TurnCall]:

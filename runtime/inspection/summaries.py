@@ -21,6 +21,7 @@ from refold.events.kinds.breaker import BreakerConfigured, CircuitClosed, Circui
 from refold.events.model.messages import Prepared, RequestReference, Usage
 from refold.events.session import events as ev
 from refold.events.session.react import AskPerson, CallModel, RunTool
+from refold.events.session.state import told_reasons
 from refold.inspection.times import time_words
 
 
@@ -86,7 +87,8 @@ def _run_words(event: Event) -> str:
             return f"{content_words(content) or '(empty)'} (rejected: {rejected})"
         case ev.ModelResponded(content=content, stop_reason=stop_reason, request=request):
             words = content_words(content) or "(empty)"
-            words = words if stop_reason in ("end_turn", "tool_use") else f"{words} ({stop_reason})"
+            if stop_reason not in ("end_turn", "tool_use"):
+                words = f"{words} ({': '.join([stop_reason, *told_reasons(event)])})"
             done = "; ".join(request_words(request))
             return f"{words} ({done})" if done else words
         case ev.ModelInterrupted(turn=turn, content=content):

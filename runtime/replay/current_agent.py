@@ -267,6 +267,7 @@ async def answer_now(
         stop_reason=event.stop_reason,
         usage=event.usage,
         model=event.model,
+        stop_details=event.stop_details,
         rejected=event.rejected if by_provider else "",
     )
     changed = await current.hooks.post_llm(where, checked_response(response))
@@ -283,6 +284,7 @@ async def answer_now(
             model=event.model,
             verdicts=answer.verdicts,
             rejected=current.rules.rejection(changed),
+            stop_details=changed.stop_details,
         ),
     )
     if not isinstance(now, ev.ModelResponded):

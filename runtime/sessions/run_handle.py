@@ -346,7 +346,7 @@ async def result_of(finished: FinishedRun, store: EventStore) -> RunResult:
         case "failed":
             outcome = Failed(error=RunError(kind=finished.kind or "agent_loop", message=finished.message))
     # The state says `end_turn`, too, where there was no answer.
-    has_answered = finished.outcome == "completed" or finished.kind == "empty_answers"
+    has_answered = finished.outcome == "completed" or finished.kind in ("empty_answers", "refused")
     return RunResult(
         run=finished.run,
         outcome=outcome,

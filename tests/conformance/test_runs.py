@@ -25,6 +25,7 @@ from refold import (
     ScriptedProvider,
     Session,
     TextBlock,
+    ThinkingBlock,
     ToolContext,
     ToolUse,
     ToolUseBlock,
@@ -34,7 +35,7 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events.core.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT
+from refold.events.core.content import CANCELLED_TEXT, CRASHED_IMPORT_TEXT, JsonObject
 from refold.events.core.ids import ToolCallId
 from refold.events.session.events import (
     InputQueued,
@@ -113,6 +114,7 @@ from tests.conformance.steps import (
 LOOK = use("look")
 PARK = use("park", {"name": "a"})
 EMPTY: list[Any] = [say(""), say(" \n\t"), [], ModelResponse(content=())]
+DECLINED: JsonObject = {"type": "refusal", "category": "cyber", "explanation": "declined by a classifier"}
 REFUSAL = ProviderError("no such model", kind="invalid_request")
 BEFORE = Message("user", (TextBlock(text="before"),))
 THEIRS = ToolUseBlock(id=ToolCallId("theirs"), name="look", input={"at": "x"})
@@ -178,6 +180,25 @@ ENDS = {
     ),
     "A15: empty answers end the run when three come in a row": Case(
         [*EMPTY[:3], say("next")], [send("go", Fails("empty_answers", "3 empty answers")), send("more", "next")]
+    ),
+    "T02: a refusal without a word is one call, and its reason is told": Case(
+        [ModelResponse(content=(), stop_reason="refusal", stop_details=DECLINED), say("next")],
+        [
+            send("go", Fails("refused", "The model refused to answer: cyber: declined by a classifier.")),
+            check(lambda play: play.sent[0].stop_reason, "refusal"),
+            send("more", "next"),
+        ],
+        history=["user: go", "user: more", "assistant: next"],
+        count={"ModelRequested": 2},
+    ),
+    "T02: a refusal where data was asked for is not asked again": Case(
+        [say("I cannot.", stop_reason="refusal")],
+        [send("go", Fails("refused", "The model refused to answer."))],
+        options={"output_type": int},
+    ),
+    "T02: an answer cut before its first word is not asked again": Case(
+        [ModelResponse(content=(ThinkingBlock(thinking="hm", signature="s"),), stop_reason="max_tokens")],
+        [send("go", Fails("truncated_answers", "before its first word"))],
     ),
     "A15: asking again is bounded by max_turns": Case(
         EMPTY[:2], [send("go", Fails("max_turns"))], config={"max_turns": 2}

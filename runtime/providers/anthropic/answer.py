@@ -56,25 +56,39 @@ def answer_in(body: bytes, our_name: OurName) -> ModelResponse:
     if not is_json_array(blocks):
         raise malformed("it has no list of content")
     content = tuple(content_of(block, our_name) for block in blocks)
-    return response_of(content, message.get("stop_reason"), usage_of(message.get("usage")), message.get("model"))
+    return response_of(content, message, usage_of(message.get("usage")))
 
 
-def response_of(
-    content: tuple[ResponseContent, ...], stop_reason: object, usage: Usage, model: object
-) -> ModelResponse:
+def response_of(content: tuple[ResponseContent, ...], message: JsonObject, usage: Usage) -> ModelResponse:
     """Return an answer put together.
+
+    Args:
+        message: says who answered, and why the model stopped.
 
     Raises:
         ProviderError: it does not say why the model stopped.
     """
-    if not isinstance(stop_reason, str):
+    told, model = message.get("stop_reason"), message.get("model")
+    if not isinstance(told, str):
         raise malformed("it does not say why the model stopped")
+    stop_reason = stop_reason_of(told, content)
     return ModelResponse(
         content=content,
-        stop_reason=stop_reason_of(stop_reason, content),
+        stop_reason=stop_reason,
+        stop_details=_stop_details(message, told, stop_reason),
         usage=usage,
         model=model if isinstance(model, str) and model else None,
     )
+
+
+def _stop_details(message: JsonObject, told: str, ours: StopReason) -> JsonObject | None:
+    """Return what a message says of why the model stopped, beyond our word for it."""
+    details, sequence = message.get("stop_details"), message.get("stop_sequence")
+    if is_json_object(details) and details:
+        return details
+    if sequence is not None:
+        return {"type": told, "stop_sequence": sequence}
+    return {"type": told} if told != ours else None
 
 
 def stop_reason_of(told: str, content: tuple[ResponseContent, ...]) -> StopReason:

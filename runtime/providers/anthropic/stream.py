@@ -137,7 +137,8 @@ class AnthropicReader:
         self._calls = 0
         self._characters = 0
         self._message: JsonObject | None = None
-        self._stop_reason: str | None = None
+        self._stopped: JsonObject = {}
+        """What was said of why the model stopped."""
         self._usage = Usage()
         self._finished = False
 
@@ -175,7 +176,7 @@ class AnthropicReader:
         blocks = sorted(self._blocks, key=lambda block: block.index)  # Stable: as they began, within one index.
         whole = [block for block in (block.whole() for block in blocks) if block is not None]
         content = tuple(content_of(block, self._our_name) for block in whole)
-        return response_of(content, self._stop_reason, self._usage, self._message.get("model"))
+        return response_of(content, {"model": self._message.get("model"), **self._stopped}, self._usage)
 
     def _message_start(self, message: object) -> Sequence[Delta]:
         if not is_json_object(message):
@@ -203,9 +204,9 @@ class AnthropicReader:
         return (UsageDelta(self._usage),)
 
     def _take_stop_reason(self, told: JsonObject) -> None:
-        reason = told.get("stop_reason")
-        if isinstance(reason, str):
-            self._stop_reason = reason
+        for field in ("stop_reason", "stop_sequence", "stop_details"):
+            if told.get(field) is not None:
+                self._stopped[field] = told[field]
 
     def _start(self, start: object, index: object) -> Sequence[Delta]:
         if not is_json_object(start) or not isinstance(start.get("type"), str):

@@ -59,6 +59,9 @@ _STOP_REASONS: dict[str, StopReason] = {
 }
 """By `finish_reason` in lower case; the official ones and their likes."""
 
+_EXPLAINING_FIELDS = ("native_finish_reason", "content_filter_results")
+"""OpenRouter's, and Azure's."""
+
 _BROKEN_OFF = ("error", "abort", "insufficient_system_resource")
 
 _REASONING_FIELDS = ("reasoning_content", "reasoning")
@@ -112,7 +115,7 @@ class OpenAIReader:
                 deltas += self._assembly.add(delta)
             elif is_json_object(message) and not self._assembly.said_something:  # A server that does not stream.
                 deltas += self._assembly.add(message, whole=True)
-            deltas += self._assembly.finish(choice.get("finish_reason"))
+            deltas += self._assembly.finish(choice)
             deltas += self._assembly.add_usage(choice.get("usage"))  # Moonshot puts it here.
         deltas += self._assembly.add_usage(chunk.get("usage"))
         return deltas
@@ -156,6 +159,8 @@ class AnswerAssembly:
         """Whether the last content was marked as thoughts."""
         self._extra_content: JsonObject = {}
         self._calls = CallAssembly(provider, names)
+        self._explained: JsonObject = {}
+        """What the server says of why it stopped, besides the reason."""
         self._counts = TokenCounters()
         self._model: str | None = None
 
@@ -215,12 +220,14 @@ class AnswerAssembly:
         if isinstance(value, str) and value:
             self._model = value
 
-    def finish(self, reason: Json) -> list[Delta]:
-        """Take a `finish_reason`, and return what was held back; None says nothing.
+    def finish(self, choice: JsonObject) -> list[Delta]:
+        """Take a choice's `finish_reason` and what explains it, and return what was held back; null says nothing.
 
         Raises:
             ProviderError: the server broke off; may be repeated.
         """
+        reason = choice.get("finish_reason")
+        self._explained.update((key, choice[key]) for key in _EXPLAINING_FIELDS if choice.get(key))
         if not isinstance(reason, str) or not reason:
             return []
         word = reason.lower()
@@ -239,14 +246,14 @@ class AnswerAssembly:
         calls = self._calls.uses()
         reason = self._stop_reason(bool(calls))
         content: list[ResponseContent] = []
-        details = self._details.kept()
+        reasoning = self._details.kept()
         if self._tagged is not None:
             self._add_split(*self._tagged.rest())
         thoughts, text = self._thinking.whole() + self._tagged_thoughts.whole(), self._text.whole()
         if reason == "end_turn" and self._tagged and self._tagged.are_open and not (text or calls):
             thoughts, text = self._thinking.whole(), self._tagged_thoughts.whole()
-        if thoughts or details:
-            data: JsonObject | None = {self._provider: kept({"reasoning_details": details})} if details else None
+        if thoughts or reasoning:
+            data: JsonObject | None = {self._provider: kept({"reasoning_details": reasoning})} if reasoning else None
             content.append(ThinkingBlock(thinking=thoughts, provider_data=data))
         if self._extra_content:
             content.append(ProviderBlock(provider=self._provider, data=kept({"extra_content": self._extra_content})))
@@ -254,7 +261,16 @@ class AnswerAssembly:
         if reason != "refusal":
             content.extend(calls)
         model = clean_text(self._model) if self._model else None
-        return ModelResponse(content=tuple(content), stop_reason=reason, usage=self._counts.usage(), model=model)
+        details: JsonObject = {}
+        if reason == "refusal" and (self._explained or not self._refusal):
+            details = {"type": "refusal", "category": self.finish_reason, **self._explained}
+        return ModelResponse(
+            content=tuple(content),
+            stop_reason=reason,
+            stop_details=kept(details) or None,
+            usage=self._counts.usage(),
+            model=model,
+        )
 
     def _stop_reason(self, calls: bool) -> StopReason:
         reason = _STOP_REASONS.get(self.finish_reason or "stop", "end_turn")
@@ -407,7 +423,7 @@ def complete_answer(
     assembly.add(message, whole=True)
     assembly.add_usage(value.get("usage"))
     assembly.note_model(value.get("model"))
-    assembly.finish(choice.get("finish_reason"))
+    assembly.finish(choice)
     return assembly.answer()
 
 

@@ -47,7 +47,7 @@ class HistoryDelta(msgspec.Struct):
                 open_run = observed.open_run
                 if open_run is not None and timer == f"retry:{observed.runs[open_run].failed}":
                     self._add_joining(observed, open_run)
-            case ev.ModelResponded(rejected=rejected) if rejected:
+            case ev.ModelResponded(rejected=rejected, stop_reason=reason) if rejected and reason != "refusal":
                 if event.content:
                     self.added.append(told(Message("assistant", event.content)))
                 self.added.append(told(Message("user", (TextBlock(text=rejected),))))

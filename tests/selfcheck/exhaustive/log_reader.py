@@ -85,6 +85,8 @@ class ObservedRun(msgspec.Struct, omit_defaults=True):
     """Answers in a row that were cut inside their calls."""
     rejected: int = 0
     """Answers in a row that could not be used."""
+    useless: str = ""
+    """Why its last answer stopped, where it is useless and would be so again."""
     tokens: int = 0
     """Of its answers."""
     called: int = 0
@@ -323,6 +325,11 @@ def _read_answer(
     cut = bool(uses) and event.stop_reason == "max_tokens"
     run.tokens += event.usage.output_tokens
     run.called += 0 if cut else len(uses)
+    told = event.stop_reason if event.stop_details is not None and not uses else ""
+    silent = not any(type(block) is TextBlock for block in event.content)
+    if (told == "refusal" and (silent or event.rejected)) or (told == "max_tokens" and silent):
+        run.useless, run.concluded = told, False
+        return
     run.rejected = run.rejected + 1 if event.rejected else 0
     if event.rejected:
         run.concluded, run.empty, run.broke, observed.paused = False, 0, False, False

@@ -107,6 +107,9 @@ class Properties:
                 self._expect(
                     "BUDGET", not self._is_overspent(seen), f"turn {turn} of {run} begins, its budget is spent"
                 )
+                self._expect(
+                    "OUTCOME", not seen.useless, f"{run} asks again, and the answer had a reason: {seen.useless}"
+                )
                 self._expect("FINISH", not seen.finishing, f"{run} goes on though a tool has ended it")
                 if seen.allowed is not None:
                     said = f"turn {turn} of {run} begins, allowed are {seen.allowed}"
@@ -239,7 +242,9 @@ class Properties:
             case ev.RunFailed(kind="empty_answers"):
                 fits = run.empty == USELESS_ANSWERS
             case ev.RunFailed(kind="truncated_answers"):
-                fits = run.cut == USELESS_ANSWERS
+                fits = run.cut == USELESS_ANSWERS or run.useless == "max_tokens"
+            case ev.RunFailed(kind="refused"):
+                fits = run.useless == "refusal"
             case _:
                 fits = False
         self._expect("OUTCOME", fits, f"{event.run} ends with {event} after {stimulus}")

@@ -172,9 +172,11 @@ def answers(scope: Scope) -> tuple[Answer, ...]:
         Answer((ThinkingBlock(thinking="hm", signature="s"),)),
         Answer((TextBlock(text="Let me go on."),), "pause_turn"),
         Answer((TextBlock(text="It is because"),), "max_tokens"),
+        Answer((), "refusal"),
     )
     if scope.rejects:
         texts = (*texts, Answer((TextBlock(text="Hm."),), rejected="Say it otherwise."), Answer((), rejected="Say it."))
+        texts = (*texts, Answer((TextBlock(text="No."),), "refusal", rejected="Give the data."))
     shapes = _call_shapes(scope)
     single = [Answer((use,), "tool_use", (verdict,)) for use, verdict in shapes]
     pairs = [Answer((first[0], second[0]), "tool_use", (first[1], second[1])) for first in shapes for second in shapes]
