@@ -20,7 +20,7 @@ from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.replay.core_replay import What
 from refold.stores import SQLiteStore
-from tests.golden import record_agent, record_children, record_requests, record_stores
+from tests.golden import record_agent, record_children, record_requests, record_retries, record_stores
 from tests.golden.record_stores import CORES, Stores
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.db"))
@@ -28,7 +28,7 @@ GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.db"))
 
 def core_of(golden: Path) -> int:
     """Return the core version that a log was recorded with, which its name tells."""
-    named = re.fullmatch(r"format-\d+-core-(\d+)(-stores|-children|-agent|-requests)?", golden.stem)
+    named = re.fullmatch(r"format-\d+-core-(\d+)(-stores|-children|-agent|-requests|-retries)?", golden.stem)
     assert named is not None, golden.name
     return int(named[1])
 
@@ -51,6 +51,8 @@ def agent_of(golden: Path) -> Agent:
             return record_children.boss()
         case "requests":
             return record_requests.guide()
+        case "retries":
+            return record_retries.clerk([])
         case _:
             return record_agent.desk(own=[], translator=[], counter=[])
 

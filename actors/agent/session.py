@@ -336,6 +336,8 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
                     started=event_ref(self._stream, effect.causation),
                     correlation=event_ref(self._stream, effect.correlation),
                     ancestors=self._ancestors or (),
+                    attempt=effect.attempt,
+                    again=effect.again,
                 )
             case AskPerson():
                 request = self._request_of(effect)
@@ -408,9 +410,9 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
     def failed(self, effect: Effect | None, command: SessionCommand, error: Exception) -> SessionCommand | None:
         reason = str(error) if isinstance(error, CommandRejected) else type(error).__name__
         match command:
-            case RecordToolResult(call=call):
+            case RecordToolResult(call=call, attempt=attempt):
                 text = f"The tool's result cannot be recorded: {reason}"
-                return RecordToolResult(call=call, content=(TextBlock(text=text),), kind="permanent")
+                return RecordToolResult(call=call, content=(TextBlock(text=text),), kind="permanent", attempt=attempt)
             case RecordModelResponse(run=run, turn=turn, asked=asked):
                 text = f"the model's answer cannot be recorded: {reason}"
                 return RecordModelFailure(run=run, turn=turn, kind="malformed", message=text, asked=asked)

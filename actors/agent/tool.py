@@ -5,19 +5,21 @@ stream tells what the tool was defined as and which calls were given up.
 A call's body runs beside the mailbox. The rules: a call that is begun twice under one key runs once; each call tells
 its session its end exactly once, and a body that outlives that end tells it what it returned, which the session keeps
 as evidence. How a call is carried out, see `refold.actors.calls.tool_rules`: it may wait until fewer bodies
-run, and be tried again; neither wait is silence, and both end at once when the run is cancelled.
+run, which is no silence, and ends at once when the run is cancelled. What is carried out here is one attempt at a call;
+whether there is another, the session decides. It is told of a silent one that may be followed by another only when the
+body has ended, so that no two run beside each other.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from refold.actors.calls.middleware import CallRefused
 from refold.actors.calls.protocols import SessionObserver, ToolRunner
 from refold.actors.calls.results import WithLimit, failure, result_content, text_of_error
 from refold.actors.calls.tool_context import CallingTool, Subagents, ToolContext, calling_tool
-from refold.actors.calls.tool_rules import CallGuard, CallNotMade, NoSignOfLife, ToolRules, may_run_again, silence_text
+from refold.actors.calls.tool_rules import CallGuard, CallNotMade, NoSignOfLife, ToolRules
 from refold.actors.cancellation import CancellationToken
 from refold.actors.effects import CANCEL_GRACE_S, CancelEffect, EffectEnded, Later, retry_pause_s, tell_end, teller
 from refold.actors.folded_stream import FoldedStream
@@ -38,14 +40,13 @@ from refold.events.core.errors import (
 )
 from refold.events.core.ids import EventRef, PayloadHash, SessionId, StreamName, ToolCallId, kind_and_identifier
 from refold.events.kinds.tool import TOOL_CODEC, TOOL_CORE, AbandonCall, DefineTool, ToolCommand
-from refold.events.model.retry import retry_delay_us
 from refold.events.session.commands import RecordToolResult
 
 log = logging.getLogger("refold.tool")
 
 
 class StartToolCall(Vital, frozen=True, kw_only=True):
-    """Run the body for one call."""
+    """Run the body for one attempt at a call."""
 
     key: str
     session: SessionId
@@ -58,6 +59,9 @@ class StartToolCall(Vital, frozen=True, kw_only=True):
     """What that goes back to; None = it is not known."""
     ancestors: tuple[SessionId, ...] = ()
     """The session's parent, the parent's parent and so on."""
+    attempt: int = 1
+    again: bool = False
+    """Whether another attempt may follow."""
 
 
 class RecordFact(Vital, frozen=True):
@@ -78,13 +82,10 @@ class _Running:
         self.may_be_silent = False
         self.told = False
         """Whether the session has been told that the call is over."""
-        self.attempts = 0
-        self.attempt_token = self.token
-        """Of the attempt under way."""
-        self.silent = False
-        """Whether the attempt under way gave no sign of life, and is to end so that there can be another."""
+        self.silent: NoSignOfLife | None = None
+        """That it gave no sign of life, where it is to end so that there can be another attempt."""
         self.waits = False
-        """Whether it waits for other bodies to end, or for its next attempt."""
+        """Whether it waits for other bodies to end, or for the breaker."""
         self.guard: CallGuard | None = None
         self.ended_by: EventRef | None = None
         """The event of its session that cancelled it."""
@@ -161,7 +162,7 @@ class ToolActor(Actor):
             case CancelEffect():
                 running = self._calls.get((message.asker, message.key))
                 if running is not None and not message.abandoned:
-                    running.ended_by = message.cause
+                    running.ended_by, running.silent = message.cause, None
                     self._cancel(running, "the run was cancelled")
                 elif running is not None:
                     running.free_slot()  # Or the calls that wait for it would wait for ever.
@@ -218,6 +219,8 @@ class ToolActor(Actor):
                 raise  # This actor stops, and the call stays open as after a crash.
             else:
                 self._tell(running, *failure(RuntimeError("the tool let out a CancelledError of its own")))
+        except NoSignOfLife as error:
+            self._tell_text(running, error.told, "timeout", again=True)
         except Unrecordable as error:
             self._tell_text(running, f"The tool ran, and its result cannot be recorded: {error}", "permanent")
         except KeyboardInterrupt:
@@ -233,7 +236,8 @@ class ToolActor(Actor):
         except BaseException as error:  # The border to user code: its failure is a result for the model.
             if not isinstance(error, ToolError):
                 log.warning("%s: call %s of %s raised", self.address, running.message.call, place[0], exc_info=error)
-            self._tell(running, *failure(error))
+            content, kind = failure(error)
+            self._tell(running, content, kind, again=kind == "transient")
         finally:
             running.stop_timers()
             running.free_slot()
@@ -243,49 +247,6 @@ class ToolActor(Actor):
     async def _carried_out(self, running: _Running) -> object:
         rules = self._runner.rules(self.tool)
         await self._enter(running, rules)
-        failed: Exception | None = None
-        while True:
-            running.attempts += 1
-            try:
-                return await self._attempt(running, rules)
-            except CallNotMade:
-                if failed is not None:  # What happened before says more.
-                    raise failed from None
-                raise
-            except AgentLoopError:
-                raise
-            except Exception as error:
-                failed = error
-                spec = self._runner.spec(self.tool)
-                over = running.told or running.token.cancelled
-                if over or failure(error)[1] != "transient" or not may_run_again(spec, rules, running.attempts):
-                    raise
-            await self._pause(running, rules, failed)
-
-    async def _enter(self, running: _Running, rules: ToolRules) -> None:
-        if rules.concurrency is None:
-            return
-        if self._slots is None or self._slots[0] != rules.concurrency:
-            self._slots = (rules.concurrency, asyncio.Semaphore(rules.concurrency))
-        slot = self._slots[1]
-        running.waits = True
-        await slot.acquire()
-        running.slot, running.waits = slot, False
-
-    async def _pause(self, running: _Running, rules: ToolRules, failed: Exception) -> None:
-        assert rules.retries is not None
-        message = running.message
-        delay_us = retry_delay_us(rules.retries, running.attempts, None, f"{message.session}/{message.call}")
-        log.info(
-            "%s: attempt %d at call %s of session %s failed and is made again after %.3g s: %s",
-            self.address, running.attempts, message.call, message.session, delay_us / 1e6, text_of_error(failed),
-        )  # fmt: skip
-        running.stop_timers()
-        running.waits = True
-        await self.system.clock.sleep(delay_us / 1e6)
-        running.waits = False
-
-    async def _attempt(self, running: _Running, rules: ToolRules) -> object:
         if rules.breaker is None:
             return await self._body(running)
         guard = rules.breaker.guard()
@@ -303,15 +264,23 @@ class ToolActor(Actor):
         await guard.end(None)
         return value
 
+    async def _enter(self, running: _Running, rules: ToolRules) -> None:
+        if rules.concurrency is None:
+            return
+        if self._slots is None or self._slots[0] != rules.concurrency:
+            self._slots = (rules.concurrency, asyncio.Semaphore(rules.concurrency))
+        slot = self._slots[1]
+        running.waits = True
+        await slot.acquire()
+        running.slot, running.waits = slot, False
+
     async def _body(self, running: _Running) -> object:
         message = running.message
-        running.silent = False
-        running.attempt_token = running.token.child()
         running.context = ToolContext(
             call=message.call,
             session=message.session,
             deps=self._deps,
-            cancel=running.attempt_token,
+            cancel=running.token,
             report=lambda report: self._progressed(running, report),
         )
         self._listen(running)
@@ -329,19 +298,17 @@ class ToolActor(Actor):
         calling_tool.set(calling)
         try:
             return await self._runner.run(self.tool, message.arguments, running.context)
-        except BaseException:
-            if not running.silent or running.token.cancelled or not self.actor_ref.is_alive():
-                raise
-            running.stop_timers()
-            task = asyncio.current_task()
-            while task is not None and task.cancelling():
-                task.uncancel()  # It was the attempt's end that was meant, and there may be another.
-            raise NoSignOfLife("it gave no sign of life") from None
+        except (Exception, asyncio.CancelledError):
+            if running.silent is not None and self.actor_ref.is_alive():
+                raise running.silent from None
+            raise
         finally:
             calling.over = True
 
-    def _tell_text(self, running: _Running, text: str, kind: ErrorKind, *, broken: bool = False) -> None:
-        self._tell(running, (TextBlock(text=text),), kind, broken=broken)
+    def _tell_text(
+        self, running: _Running, text: str, kind: ErrorKind, *, broken: bool = False, again: bool = False
+    ) -> None:
+        self._tell(running, (TextBlock(text=text),), kind, broken=broken, again=again)
 
     def _tell(
         self,
@@ -352,11 +319,18 @@ class ToolActor(Actor):
         *,
         ends_run: bool = False,
         broken: bool = False,
+        again: bool = False,
     ) -> None:
         original, more = running.context.original if running.context is not None else (None, {})
-        call = running.message.call
         command = RecordToolResult(
-            call=call, content=content, kind=kind, ends_run=ends_run, broken=broken, original=original
+            call=running.message.call,
+            content=content,
+            kind=kind,
+            ends_run=ends_run,
+            broken=broken,
+            original=original,
+            attempt=running.message.attempt,
+            again=again,
         )
         self._tell_end(running, EffectEnded(key=running.message.key, command=command, payloads={**payloads, **more}))
 
@@ -372,16 +346,10 @@ class ToolActor(Actor):
         """Show the token first; a body that does not watch it, or watches for too long, has its task cancelled."""
         running.stop_timers()
         running.token.cancel(reason)
-        if running.waits and running.task is not None:
-            running.task.cancel()
-        else:
-            self._end_body(running)
-
-    def _end_body(self, running: _Running) -> None:
         task = running.task
-        if task is None or running.context is None:
+        if task is None or (running.context is None and not running.waits):
             return  # It has not begun, and will see its token when it does.
-        if running.context.watches_cancel:
+        if running.context is not None and running.context.watches_cancel:
             running.patience = self.system.clock.call_later(self._patience_s, task.cancel)
         else:
             task.cancel()
@@ -401,35 +369,28 @@ class ToolActor(Actor):
             running.silence = self.system.clock.call_later(timeout_s, lambda: self._timed_out(running, timeout_s))
 
     def _timed_out(self, running: _Running, timeout_s: float) -> None:
-        """End an attempt that gives no sign of life: so that there can be another, or with the call."""
+        """End an attempt that gives no sign of life, with its call or so that there can be another attempt."""
+        silence = NoSignOfLife(timeout_s)
         if running.guard is not None:
-            running.guard.lose(NoSignOfLife(f"no sign of life for {timeout_s:g} seconds"))
-        reason = "the call gave no sign of life for too long"
-        if may_run_again(self._runner.spec(self.tool), self._runner.rules(self.tool), running.attempts):
-            running.silent = True
-            running.attempt_token.cancel(reason)
-            self._end_body(running)
-            running.grace = self.system.clock.call_later(self._grace_s, lambda: self._give_up(running, timeout_s))
+            running.guard.lose(silence)
+        if running.message.again:
+            running.silent = silence
         else:
-            self._tell_text(running, silence_text(timeout_s), "timeout")
-            self._cancel(running, reason)
-            running.grace = self.system.clock.call_later(self._grace_s, self._abandoning(running))
+            self._tell_text(running, silence.told, "timeout")
+        self._cancel(running, "the call gave no sign of life for too long")
+        running.grace = self.system.clock.call_later(self._grace_s, lambda: self._give_up(running))
 
-    def _give_up(self, running: _Running, timeout_s: float) -> None:
-        """End a call one of whose attempts does not end: there cannot be another beside it."""
-        running.silent = False
-        self._tell_text(running, silence_text(timeout_s), "timeout")
-        running.token.cancel("the call gave no sign of life for too long")
-        self._abandoning(running)()
-
-    def _abandoning(self, running: _Running) -> Callable[[], None]:
-        """Return what has a call given up, behind the messages that wait."""
+    def _give_up(self, running: _Running) -> None:
+        """Have a body that does not end given up, behind the messages that wait; no other attempt begins beside it."""
+        silence, running.silent = running.silent, None
+        if silence is not None:
+            self._tell_text(running, silence.told, "timeout")
         message = running.message
-        return teller(self.actor_ref, CancelEffect(message.reply_to.address, message.key, abandoned=True))
+        teller(self.actor_ref, CancelEffect(message.reply_to.address, message.key, abandoned=True))()
 
     def _progressed(self, running: _Running, report: object) -> None:
         def publish() -> None:
-            if not (running.told or running.silent or running.waits or running.token.cancelled):
+            if not (running.told or running.waits or running.token.cancelled):
                 self._listen(running)
             self._observer.progressed(running.message.session, running.message.call, report)
 

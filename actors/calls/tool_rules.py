@@ -1,4 +1,4 @@
-"""How the calls of one tool are carried out: what protects the tool, when it is tried again, how many run at once.
+"""How the calls of one tool are carried out: what protects the tool, and how many run at once.
 
 These settings hold in this process and are not recorded: no decision of a session reads them.
 """
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from refold.events.core.errors import CircuitOpen
-from refold.events.model.configuration import ToolSpec
-from refold.events.model.retry import RetryPolicy
 
 
 class CallGuard(Protocol):
@@ -41,16 +39,13 @@ class ToolRules:
 
     breaker: CallBreaker | None = None
     """Keeps calls away while the tool fails; in a runtime, it lives on the log."""
-    retries: RetryPolicy | None = None
-    """A body that failed in a way that may pass (a transient error, or silence) is run again with the same idempotency
-    key, after pauses, at most `attempts_max` times in all; None = never. No body whose effect is `once` is."""
     concurrency: int | None = None
     """Most bodies that run at once, over all sessions; None = any number. Further calls wait, which is not silence. A
     body that ignores its cancellation is not counted once it is given up."""
 
 
 NO_RULES = ToolRules()
-"""Every call is carried out at once, and only once."""
+"""Every call is carried out at once."""
 
 
 class CallNotMade(Exception):
@@ -64,19 +59,12 @@ class CallNotMade(Exception):
 
 
 class NoSignOfLife(TimeoutError):
-    """An attempt at a call that gave no sign of life and was ended."""
+    """A call, or an attempt at it, that gave no sign of life for so many seconds and was ended."""
 
-
-def silence_text(timeout_s: float) -> str:
-    """Return what a model is told of a call that was given up."""
-    return (
-        f"The tool gave no sign of life for {timeout_s:g} seconds and was given up. It may have taken full, "
-        "partial or no effect."
-    )
-
-
-def may_run_again(spec: ToolSpec | None, rules: ToolRules, attempts: int) -> bool:
-    """Tell whether a body that may be run again has attempts left; one whose effect is `once` never has."""
-    if spec is None or spec.effect == "once" or rules.retries is None:
-        return False
-    return attempts < rules.retries.attempts_max
+    def __init__(self, timeout_s: float) -> None:
+        super().__init__(f"no sign of life for {timeout_s:g} seconds")
+        self.told = (
+            f"The tool gave no sign of life for {timeout_s:g} seconds and was given up. It may have taken full, "
+            "partial or no effect."
+        )
+        """What a model is told of it."""

@@ -191,6 +191,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Longest silence of a running call in seconds; progress counts as activity."""
     display_name: str = ""
     """What people are shown instead of the name; no model is told it. Empty = the name."""
+    retries: RetryPolicy | msgspec.UnsetType = msgspec.UNSET
+    """How a call that failed in a way that may pass is tried again; unset = it is not."""
 
 
 class ToolPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -199,6 +201,8 @@ class ToolPolicy(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     tier: Tier = "act"
     effect: EffectClass = "once"
+    retries: RetryPolicy | None = None
+    """How a call that failed in a way that may pass is tried again; None, or an effect of `once` = it is not."""
 
 
 class CodeIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -283,7 +287,7 @@ def configuration_of(
         agent=agent,
         system_prompt=payload_hash(prompt),
         tool_schemas=payload_hash(schemas),
-        tools=tuple(ToolPolicy(spec.name, spec.tier, spec.effect) for spec in ordered),
+        tools=tuple(ToolPolicy(spec.name, spec.tier, spec.effect, spec.retries or None) for spec in ordered),
         code=code,
         builds_requests=builds_requests,
         **{name: getattr(config, name) for name in SETTINGS},

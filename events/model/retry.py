@@ -1,4 +1,4 @@
-"""When a failed model call is made again: a policy, and the delay that it gives for an attempt.
+"""When a failed model call or tool call is tried again: a policy, and the delay that it gives for an attempt.
 
 Kinds of errors may have budgets of their own, so that a provider that is overloaded for minutes uses up nothing of what
 is meant for broken connections.
@@ -20,7 +20,7 @@ RETRY_AFTER_S_MAX = 600.0
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How often, and after which pauses, a failed model call that may be repeated is made again.
+    """How often, and after which pauses, a failed model call, or tool call, that may be repeated is tried again.
 
     The pause after attempt `n` (from 1) is `base_s * 2 ** (n - 1)`, at most `max_s`, less a part of up to `jitter` of
     it; but never shorter than the provider asks for.
@@ -30,9 +30,10 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """
 
     attempts_max: int = 3
-    """Most attempts of one model call, the first one included, >= 1."""
+    """Most attempts at one call, the first one included, >= 1; one that a crash interrupted does not count."""
     attempts_by_kind: dict[str, int] = {}
-    """Most attempts by kind of error, such as `{"overloaded": 20}`, >= 1: a kind named here is counted by itself."""
+    """Most attempts by kind of error, such as `{"overloaded": 20}`, >= 1: a kind named here is counted by itself. Kinds
+    are those of model calls."""
     attempts_total_max: int | None = None
     """Most attempts with errors of any kind, >= 1; None = as many as all of the above together."""
     base_s: float = 1.0
@@ -82,7 +83,7 @@ def attempts_counted(policy: RetryPolicy, failures: Mapping[str, int], kind: str
 
     Args:
         policy: how often to try.
-        failures: failed attempts of this model call by kind of error, the last one included.
+        failures: failed attempts at this call by kind of error, the last one included.
         kind: of the last error.
     """
     own = policy.attempts_by_kind

@@ -26,6 +26,7 @@ from refold.events.session.state import (
     CALL_ID,
     CommandWord,
     SessionState,
+    attempts_that_count,
     awaits_step,
     content_digest,
     decision_digest,
@@ -329,14 +330,29 @@ def _admit_tool_result(state: SessionState, command: commands.RecordToolResult) 
         return ev.ToolResultLate(call=command.call, content=content, kind=command.kind)
     if not call.started:
         raise CommandRejected(f"{command.call} has a result and was never started")
+    at_work = state.turn
+    pauses = at_work is not None and call.id in at_work.pausing
+    if pauses or 0 < command.attempt <= call.failed_attempts:  # That this attempt failed is recorded.
+        return Recorded(0)
     if command.kind is None:
         return ev.ToolCallCompleted(
             call=command.call, content=content, ends_run=command.ends_run, original=command.original
         )
+    kind, content = command.kind, content or (TextBlock(text=FAILED_TEXT),)
+    if command.again and attempts_that_count(call, 0) is not None:
+        return ev.ToolAttemptFailed(
+            call=command.call,
+            attempt=call.failed_attempts + 1,
+            kind=kind,
+            content=content,
+            original=command.original,
+        )
+    if kind == "shed" and call.failure is not None:  # What failed before says more than that it is left alone now.
+        kind, content = call.failure.kind, call.failure.content
     return ev.ToolCallFailed(
         call=command.call,
-        kind=command.kind,
-        content=content or (TextBlock(text=FAILED_TEXT),),
+        kind=kind,
+        content=content,
         started=True,
         broken=command.broken,
         original=command.original,

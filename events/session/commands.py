@@ -185,6 +185,10 @@ class RecordToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """It is not the tool that failed, but what carries it out."""
     original: tuple[ResultContent, ...] | None = None
     """What the tool gave, where middleware changed it."""
+    attempt: int = 0
+    """Which attempt at the call brought it; 0 = the one under way."""
+    again: bool = False
+    """Another attempt may bring something else: this one is over, and what went wrong may pass."""
 
 
 class RecordCallWaiting(msgspec.Struct, frozen=True, kw_only=True):

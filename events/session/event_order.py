@@ -29,6 +29,10 @@ class _KnownCall(msgspec.Struct):
     started: bool = False
     """At least once; a call that a crash interrupted may be put to a person and start again."""
     running: bool = False
+    failed: int = 0
+    """Attempts that failed and may be followed by another."""
+    retries: int = 0
+    """Attempts that were scheduled after those."""
     answered: bool = False
     waits_for_approval: bool = False
 
@@ -103,7 +107,15 @@ class OrderRules:
                     known.waits_for_approval, known.running = True, False
             case ev.ToolCallStarted(run=run, call=call):
                 self._read_work(run, call)
-                self._read_call_started(call)
+                self._read_call_started(call, event.attempt)
+            case ev.RetryScheduled(run=run, call=str(call)):
+                self._read_work(run, call)
+                if (known := self._open_call(call)) is not None:
+                    known.retries += 1
+                    if known.running or not known.retries == known.failed == event.attempt:
+                        self._find(
+                            "INV1", f"{call} is tried again, of which attempt {event.attempt} has not just failed"
+                        )
             case (
                 ev.ContextPrepared(run=run)
                 | ev.RequestBuilt(run=run)
@@ -125,6 +137,11 @@ class OrderRules:
                     if not known.waits_for_approval:
                         self._find("INV1", f"{call} is decided about and did not wait for approval")
                     known.waits_for_approval = False
+            case ev.ToolAttemptFailed(call=call, attempt=attempt):
+                if (known := self._open_call(call)) is not None:
+                    if not known.running or attempt != known.failed + 1:
+                        self._find("INV1", f"attempt {attempt} at {call} fails, which was not under way")
+                    known.running, known.failed = False, attempt
             case ev.ToolCallCompleted(call=call):
                 self._read_result(call, must_have_started=True)
             case ev.ToolCallFailed(call=call, kind=kind):
@@ -213,7 +230,7 @@ class OrderRules:
         self._calls[call] = _KnownCall()
         self._unanswered[call] = None
 
-    def _read_call_started(self, call: ToolCallId) -> None:
+    def _read_call_started(self, call: ToolCallId, attempt: int) -> None:
         known = self._open_call(call)
         if known is None:
             return
@@ -221,6 +238,8 @@ class OrderRules:
             self._find("INV1", f"{call} starts while it waits for approval")
         if known.running:
             self._find("INV1", f"{call} starts again")
+        if attempt != known.failed + 1 or known.retries != known.failed:
+            self._find("INV1", f"attempt {attempt} at {call} starts after {known.failed} failed ones")
         known.started = known.running = True
 
     def _read_result(self, call: ToolCallId, *, must_have_started: bool) -> None:

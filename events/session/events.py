@@ -203,7 +203,7 @@ class ModelFailed(Event, frozen=True, kw_only=True, tag="session.model_failed.v1
 
 
 class RetryScheduled(Event, frozen=True, kw_only=True, tag="session.retry_scheduled.v1"):
-    """The failed model call is made again later."""
+    """What failed, a model call or an attempt at a tool call, is tried again later."""
 
     run: RunId
     turn: int
@@ -211,6 +211,8 @@ class RetryScheduled(Event, frozen=True, kw_only=True, tag="session.retry_schedu
     """How many attempts have failed."""
     due_at: int
     """Microseconds since the epoch."""
+    call: ToolCallId | None = None
+    """The tool call; None = it is the model call."""
 
 
 class ToolApprovalRequested(Event, frozen=True, kw_only=True, tag="session.tool_approval_requested.v1"):
@@ -243,6 +245,24 @@ class ToolCallStarted(Event, frozen=True, kw_only=True, tag="session.tool_call_s
 
     run: RunId
     call: ToolCallId
+    attempt: int = 1
+    """Which attempt at the call this is; one that a crash interrupted is made again under its own number."""
+
+
+class ToolAttemptFailed(Event, frozen=True, kw_only=True, tag="session.tool_attempt_failed.v1"):
+    """An attempt at a call is over and failed in a way that may pass. The call is open until its ToolCallFailed.
+
+    Only of tools that are tried again (`ToolPolicy.retries`): RetryScheduled follows, or ToolCallFailed with the same
+    content where there is no attempt left.
+    """
+
+    call: ToolCallId
+    attempt: int
+    """Which attempt, from 1; so many have failed."""
+    kind: ErrorKind
+    content: tuple[ResultContent, ...]
+    original: tuple[ResultContent, ...] | None = None
+    """What the tool gave, where middleware changed it."""
 
 
 class ToolCallCompleted(Event, frozen=True, kw_only=True, tag="session.tool_call_completed.v1"):
@@ -376,6 +396,7 @@ SessionEvent: TypeAlias = (
     | ToolApprovalRequested
     | ToolApprovalDecided
     | ToolCallStarted
+    | ToolAttemptFailed
     | ToolCallCompleted
     | ToolCallFailed
     | ToolResultLate

@@ -23,11 +23,14 @@ from refold.events.session import events as ev
 from refold.events.session.evolve_calls import (
     approval_decided,
     approval_requested,
+    attempt_failed,
     call_completed,
     call_failed,
     call_started,
     call_waiting,
     note_breakage,
+    pause_over,
+    pause_scheduled,
     result_late,
     texts_of,
     turn_of,
@@ -245,7 +248,10 @@ def _model_failed(state: SessionState, event: ev.ModelFailed) -> None:
 
 def _retry_scheduled(state: SessionState, event: ev.RetryScheduled) -> None:
     run = _open_run(state)
-    run.phase, run.ending, run.retry_at = "waiting", None, event.due_at
+    if event.call is not None:
+        pause_scheduled(state, event, event.call)
+    else:
+        run.phase, run.ending, run.retry_at = "waiting", None, event.due_at
 
 
 def _cancel_requested(state: SessionState, event: ev.CancelRequested) -> None:
@@ -294,7 +300,7 @@ def _timer_fired(state: SessionState, event: ev.TimerFired) -> None:
     run = state.run
     if run is None:
         return
-    if event.timer == retry_key(run) and run.phase == "waiting":
+    if event.timer == retry_key(run.asked) and run.phase == "waiting":
         run.phase, run.asked = "model", state.version
         _join(state, run)
     elif event.timer == deadline_key(run):
@@ -302,6 +308,8 @@ def _timer_fired(state: SessionState, event: ev.TimerFired) -> None:
             "ending",
             Ending("failed", "run_timeout", "The run took longer than run_timeout_s allows."),
         )
+    else:
+        pause_over(state, event.timer)
 
 
 def _run_completed(state: SessionState, event: ev.RunCompleted) -> None:
@@ -384,6 +392,7 @@ FOLDERS: dict[type, Callable[[SessionState, Any], None]] = {
     ev.ToolApprovalRequested: approval_requested,
     ev.ToolApprovalDecided: approval_decided,
     ev.ToolCallStarted: call_started,
+    ev.ToolAttemptFailed: attempt_failed,
     ev.ToolCallCompleted: call_completed,
     ev.ToolCallFailed: call_failed,
     ev.ToolResultLate: result_late,

@@ -26,6 +26,7 @@ from refold.events.session.state import (
     needs_approval,
     needs_verdict,
     results_message,
+    retry_key,
 )
 
 
@@ -83,6 +84,34 @@ def call_started(state: SessionState, event: ev.ToolCallStarted) -> None:
     _advance_places(turn)
 
 
+def attempt_failed(state: SessionState, event: ev.ToolAttemptFailed) -> None:
+    turn = _turn(state)
+    turn.calls[turn.index[event.call]].failure = event
+    turn.running.pop(event.call, None)
+    turn.waiting.pop(event.call, None)
+    if event.kind == "transient" and state.run is not None:
+        state.run.resumes = 0
+
+
+def pause_scheduled(state: SessionState, event: ev.RetryScheduled, call: ToolCallId) -> None:
+    turn = _turn(state)
+    turn.pausing[call] = state.version
+    turn.calls[turn.index[call]].retry_at = event.due_at
+    _advance_places(turn)
+
+
+def pause_over(state: SessionState, timer: str) -> None:
+    """Let the call whose pause is over, if that is what the timer is of, be the next to start."""
+    turn = state.turn
+    if turn is None:
+        return
+    call = next((call for call, scheduled in turn.pausing.items() if retry_key(scheduled) == timer), None)
+    if call is not None:
+        del turn.pausing[call]
+        turn.next_start = min(turn.next_start, turn.index[call])
+        _advance_places(turn)
+
+
 def call_completed(state: SessionState, event: ev.ToolCallCompleted) -> None:
     run = state.run
     if run is not None:
@@ -121,6 +150,7 @@ def _answer(state: SessionState, call: ToolCallId, result: ToolResultBlock) -> N
     turn.running.pop(call, None)
     turn.waiting.pop(call, None)
     turn.awaiting.pop(call, None)
+    turn.pausing.pop(call, None)
     turn.open -= 1
     _advance_places(turn)
     if turn.open:
@@ -149,7 +179,7 @@ def note_breakage(state: SessionState, message: str) -> None:
 
 def _advance_places(turn: Turn) -> None:
     """Move the turn's places over what is settled, so that deciding what comes next never walks all calls."""
-    calls, running, count = turn.calls, turn.running, len(turn.calls)
+    calls, count = turn.calls, len(turn.calls)
     place = turn.first_open
     while place < count and calls[place].result is not None:
         place += 1
@@ -159,9 +189,13 @@ def _advance_places(turn: Turn) -> None:
         place += 1
     turn.checked = place
     place = turn.next_start
-    while place < count and (calls[place].id in running or calls[place].result is not None):
+    while place < count and _is_begun(turn, calls[place]):
         place += 1
     turn.next_start = place
+
+
+def _is_begun(turn: Turn, call: TurnCall) -> bool:
+    return call.id in turn.running or call.result is not None or call.id in turn.pausing
 
 
 def texts_of(content: tuple[Block, ...]) -> tuple[TextBlock | StoredBlock, ...]:

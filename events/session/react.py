@@ -37,8 +37,10 @@ and the run's terminal event follows when `evolve` has closed the turn. Since th
 stimulus, no reader of the log ever sees a cancelled run with an open call. What the body of such a call still returns
 is recorded as ToolResultLate and never enters the history.
 
-A retry is decided in one place each: of a model call in `_retry`, of an unusable answer in `_no_further_turn`, of a
-call that a crash interrupted in `_closed_lost`. The counts that they read are kept by `evolve`.
+A retry is decided in one place each: of a model call in `_retry`, of a tool call in `_after_attempt`, of an unusable
+answer in `_no_further_turn`, of a call that a crash interrupted in `_closed_lost`. The counts that they read are kept
+by `evolve`. Between two attempts a call is open and does not run: it waits in `Turn.pausing`, beside what else goes on,
+and then starts like a call that has not begun.
 
 Read `refold.events.session.state` first, and `refold.events.core.pure_core` for what the functions are. The rule
 protected here: a run ends exactly once, and never before each of its calls has exactly one result.
@@ -66,6 +68,7 @@ from refold.events.session.state import (
     TurnCall,
     action_of,
     approval_key,
+    attempts_that_count,
     awaits_person,
     awaits_step,
     budget_spent,
@@ -122,11 +125,15 @@ class AskPerson(Effect, frozen=True, kw_only=True):
 
 
 class RunTool(Effect, frozen=True, kw_only=True):
-    """Run the body of a tool."""
+    """Run the body of a tool, once."""
 
     call: ToolCallId
     name: str
     input: JsonObject
+    attempt: int = 1
+    """Which attempt at the call this is."""
+    again: bool = False
+    """Another one may follow if this one fails in a way that may pass, though never beside it."""
 
 
 SessionEffect = CallModel | RunTool | AskPerson | Wait | WaitUntil
@@ -154,6 +161,8 @@ def react(state: SessionState, event: ev.SessionEvent) -> list[ev.SessionEvent]:
             return [_denied(state, expired, "denied", EXPIRED_TEXT)]
         case ev.ModelFailed() if (retry := _retry(state, event)) is not None:
             return [retry]
+        case ev.ToolAttemptFailed():
+            return [_after_attempt(state, event)]
         case ev.RunResumed() if state.run is not None and state.configuration is not None:
             run = state.run
             if run.resumes > state.configuration.resumes_max:
@@ -209,6 +218,20 @@ def _retry(state: SessionState, event: ev.ModelFailed) -> ev.SessionEvent | None
     pause_us = retry_delay_us(policy, counted, event.retry_after_s, f"{state.session}:{run.id}:{run.turns}")
     attempt = sum(run.failures.values())
     return ev.RetryScheduled(run=run.id, turn=run.turns, attempt=attempt, due_at=event.at + pause_us)
+
+
+def _after_attempt(state: SessionState, event: ev.ToolAttemptFailed) -> ev.SessionEvent:
+    """Return that a call is tried again, or what it is answered with where no attempt is left."""
+    run, call = state.run, find_call(state, event.call)
+    counted = attempts_that_count(call, event.attempt) if call is not None else None
+    if run is None or call is None or call.policy.retries is None or counted is None:
+        return ev.ToolCallFailed(
+            call=event.call, kind=event.kind, content=event.content, started=True, original=event.original
+        )
+    pause_us = retry_delay_us(call.policy.retries, counted, None, f"{state.session}:{call.id}")
+    return ev.RetryScheduled(
+        run=run.id, turn=run.turns, attempt=event.attempt, due_at=event.at + pause_us, call=event.call
+    )
 
 
 def _close_lost(state: SessionState) -> list[ev.SessionEvent]:
@@ -347,16 +370,19 @@ def _no_further_turn(state: SessionState, run: Run) -> ev.SessionEvent | None:
 
 
 def _next_call(state: SessionState, run: Run, turn: Turn) -> list[ev.SessionEvent]:
-    if run.finishing:  # Calls that run beside the one that ended the run are awaited; those not begun are denied.
-        unstarted = turn.calls[turn.next_start : turn.next_start + 1]
-        return [_denied(state, call.id, "denied", ENDED_TEXT) for call in unstarted]
     # All verdicts are settled before the first call starts: a person sees every call of the answer that needs them
     # at once, and none waits behind a long tool.
     if turn.checked < len(turn.calls):
         return [_settle_verdict(state, run, turn, turn.calls[turn.checked])]
-    if turn.next_start < len(turn.calls) and _may_start(turn):
-        return [ev.ToolCallStarted(run=run.id, call=turn.calls[turn.next_start].id)]
-    return []
+    if turn.next_start == len(turn.calls):
+        return []
+    call = turn.calls[turn.next_start]
+    # Calls that run beside the one that ended the run are awaited, further attempts too; those not begun are denied.
+    if run.finishing and call.failure is None:
+        return [_denied(state, call.id, "denied", ENDED_TEXT)]
+    if not _may_start(turn):
+        return []
+    return [ev.ToolCallStarted(run=run.id, call=call.id, attempt=call.failed_attempts + 1)]
 
 
 def _settle_verdict(state: SessionState, run: Run, turn: Turn, call: TurnCall) -> ev.SessionEvent:
@@ -422,10 +448,13 @@ def pending(state: SessionState) -> list[SessionEffect]:
         effects.append(CallModel(key=f"model:{run.asked}", causation=run.asked, correlation=run.input, turn=run.turns))
     elif run.phase == "waiting":
         effects.append(
-            WaitUntil(key=retry_key(run), causation=run.asked, correlation=run.input, due_at=run.retry_at, pause=True)
+            WaitUntil(
+                key=retry_key(run.asked), causation=run.asked, correlation=run.input, due_at=run.retry_at, pause=True
+            )
         )
     if state.turn is not None:
         effects.extend(_run_tool(run, state.turn, call) for call in running_calls(state.turn))
+        effects.extend(_await_attempt(run, state.turn, call) for call in state.turn.pausing)
         for call_id, requested in islice(state.turn.awaiting.items(), CALLS_RUNNING_MAX):
             effects.extend(_await_decision(run, state.turn.calls[state.turn.index[call_id]], requested))
     return effects
@@ -453,11 +482,19 @@ def _await_decision(run: Run, call: TurnCall, requested: int) -> list[SessionEff
 
 
 def _run_tool(run: Run, turn: Turn, call: TurnCall) -> RunTool:
+    attempt = call.failed_attempts + 1
     return RunTool(
-        key=f"tool:{call.id}",
+        key=f"tool:{call.id}" if attempt == 1 else f"tool:{call.id}:{attempt}",
         causation=turn.running[call.id],
         correlation=run.input,
         call=call.id,
         name=call.name,
         input=call.input,
+        attempt=attempt,
+        again=attempts_that_count(call, attempt) is not None,
     )
+
+
+def _await_attempt(run: Run, turn: Turn, call_id: ToolCallId) -> WaitUntil:
+    scheduled, due_at = turn.pausing[call_id], turn.calls[turn.index[call_id]].retry_at
+    return WaitUntil(key=retry_key(scheduled), causation=scheduled, correlation=run.input, due_at=due_at, pause=True)

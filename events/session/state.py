@@ -32,9 +32,10 @@ from refold.events.core.ids import AgentId, RunId, SessionId, ToolCallId
 from refold.events.core.pure_core import RecordedKey
 from refold.events.model.configuration import AgentConfiguration, ToolPolicy
 from refold.events.model.messages import StopReason
+from refold.events.model.retry import attempts_counted
 from refold.events.model.spending import Usage, overspent
 from refold.events.session import events as ev
-from refold.events.session.events import RunFailureKind, Verdict
+from refold.events.session.events import RunFailureKind, ToolAttemptFailed, Verdict
 
 Phase = Literal["ready", "model", "tools", "answered", "waiting", "ending"]
 """What a run is doing.
@@ -90,7 +91,16 @@ class TurnCall(msgspec.Struct):
     """Its body may have begun, in this process or before a crash."""
     lost: bool = False
     """A crash interrupted it and it is not simply run again."""
+    failure: ToolAttemptFailed | None = None
+    """The last attempt at it that failed and may be followed by another."""
+    retry_at: int = 0
+    """When that one is due, in microseconds since the epoch."""
     result: ToolResultBlock | None = None
+
+    @property
+    def failed_attempts(self) -> int:
+        """How many attempts at it have failed; the one under way is the next."""
+        return self.failure.attempt if self.failure is not None else 0
 
 
 class Turn(msgspec.Struct):
@@ -108,12 +118,14 @@ class Turn(msgspec.Struct):
     """The calls whose bodies may be running, in the order of their start, with the version of ToolCallStarted."""
     awaiting: dict[ToolCallId, int] = {}
     """The calls that a person has to allow or deny, oldest first, with the version of ToolApprovalRequested."""
+    pausing: dict[ToolCallId, int] = {}
+    """The calls between two attempts, with the version of RetryScheduled."""
     waiting: dict[ToolCallId, None] = {}
     """Of those that run, the calls whose work does nothing but wait for a person."""
     broken: bool = False
     """Carrying out its calls broke."""
     next_start: int = 0
-    """Calls before this place are running or answered."""
+    """Calls before this place are running, between two attempts, or answered."""
     first_open: int = 0
     """Calls before this place are answered."""
 
@@ -313,6 +325,19 @@ def reason_to_ask(call: TurnCall) -> str:
     return CRASHED_TEXT if call.started else call.verdict.reason
 
 
+def attempts_that_count(call: TurnCall, failed: int) -> int | None:
+    """Return how many failed attempts at a call count for the next pause; None = it is not tried again.
+
+    Args:
+        call: which.
+        failed: how many attempts at it have failed.
+    """
+    policy = call.policy
+    if policy.retries is None or policy.effect == "once":  # What began and failed may have had its effect.
+        return None
+    return attempts_counted(policy.retries, {"": failed}, "")
+
+
 def action_of(call: TurnCall) -> str:
     """Return which action an allowance for always is about."""
     return call.verdict.action or call.name
@@ -323,9 +348,13 @@ def deadline_key(run: Run) -> str:
     return f"deadline:{run.id}"
 
 
-def retry_key(run: Run) -> str:
-    """Return the effect key of the wait before the failed model call is made again; each attempt has its own."""
-    return f"retry:{run.asked}"
+def retry_key(version: int) -> str:
+    """Return the effect key of the wait before another attempt; each has its own.
+
+    Args:
+        version: of the event that wanted the failed model call, or of the RetryScheduled of a tool call.
+    """
+    return f"retry:{version}"
 
 
 def resume_key(run: Run) -> str:
@@ -411,8 +440,10 @@ def awaits_step(run: Run) -> bool:
 
 def is_interrupted(state: SessionState) -> bool:
     """Tell whether a run did something, or was about to, when its process ended."""
-    run = state.run
-    return run is not None and (run.phase in ("model", "waiting") or bool(state.turn and state.turn.running))
+    run, turn = state.run, state.turn
+    if run is None:
+        return False
+    return run.phase in ("model", "waiting") or (turn is not None and bool(turn.running or turn.pausing))
 
 
 def awaits_person(run: Run, turn: Turn | None) -> bool:
@@ -422,6 +453,6 @@ def awaits_person(run: Run, turn: Turn | None) -> bool:
     """
     if run.parked or awaits_step(run):
         return True
-    if turn is None or not (turn.awaiting or turn.waiting):
+    if turn is None or turn.pausing or not (turn.awaiting or turn.waiting):
         return False
     return turn.running.keys() <= turn.waiting.keys()

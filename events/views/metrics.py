@@ -231,7 +231,7 @@ def spent(event: Event, rates: Rates | None) -> ModelSpending | None:
             return _counted(None, asked, {"interruptions": 1}, usage, rates)
         case ev.ModelFailed():
             return ModelSpending(asked, {"calls": 1, "failures": 1})
-        case ev.RetryScheduled():
+        case ev.RetryScheduled(call=None):
             return ModelSpending(asked, {"retries": 1})
         case _:
             return None
@@ -271,6 +271,9 @@ def _model_failed(state: MetricsState, stream: str, event: ev.ModelFailed) -> No
 
 
 def _retry_scheduled(state: MetricsState, stream: str, event: ev.RetryScheduled) -> None:
+    if event.call is not None:
+        _add_tool(state, _open(state, stream).calls.get(event.call, NOT_FOUND), "retries")
+        return
     _add(state.totals, "model_retries")
     _spend(state, stream, event)
 

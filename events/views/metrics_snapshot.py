@@ -40,6 +40,9 @@ class ToolCounts(Counts, frozen=True, kw_only=True):
     """Asked for by a model, with a result or without."""
     started: int = 0
     """Times that its body may have begun; one of a call that went on after a crash counts again."""
+    retries: int = 0
+    """Attempts that failed and after which another one was scheduled; the call has no result by then. So
+    `retries + failures` is how often the tool failed, its calls or attempts at them."""
     successes: int = 0
     """Calls that the tool answered."""
     failures: int = 0
@@ -240,6 +243,11 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
         return self._over_tools("calls")
 
     @property
+    def tool_retries(self) -> int:
+        """Attempts that failed and after which another one was scheduled."""
+        return self._over_tools("retries")
+
+    @property
     def tool_successes(self) -> int:
         """Calls that a tool answered."""
         return self._over_tools("successes")
@@ -351,6 +359,7 @@ class MetricsSnapshot(Counts, frozen=True, kw_only=True):
 
 DERIVED = (
     "tool_calls",
+    "tool_retries",
     "tool_successes",
     "tool_failures",
     "tool_failure_rate",

@@ -75,6 +75,11 @@ class SessionStatistics(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(action for step in self.steps for action in step.actions)
 
     @property
+    def retries(self) -> int:
+        """How often a tool call was tried again."""
+        return sum(max(action.attempts - 1, 0) for action in self.tool_calls)
+
+    @property
     def failed_tool_calls(self) -> tuple[Action, ...]:
         """The calls that were answered with an error, in order."""
         return tuple(action for action in self.tool_calls if action.kind is not None)

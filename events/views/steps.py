@@ -39,6 +39,8 @@ class Action(msgspec.Struct, frozen=True, kw_only=True):
     """Why it has no ordinary result; None = it has one, or none yet."""
     ended_at: int = 0
     """When that came, in microseconds since the epoch, UTC; 0 = it has not."""
+    attempts: int = 0
+    """How many attempts at it have begun; one that a crash interrupted is made again and counts once."""
 
     @property
     def text(self) -> str:
@@ -120,6 +122,8 @@ class Steps:
                 self._wanted_at = event.at
             case ev.ModelResponded():
                 self._begin(event)
+            case ev.ToolCallStarted(call=call, attempt=attempt):
+                self._note(call, attempts=attempt)
             case ev.ToolCallCompleted():
                 self._observe(event, None)
             case ev.ToolCallFailed(kind=kind):
@@ -153,14 +157,16 @@ class Steps:
         )
 
     def _observe(self, event: ev.ToolCallCompleted | ev.ToolCallFailed, kind: ErrorKind | None) -> None:
-        place, number = self._open.pop(event.call, (None, 0))
+        self._note(event.call, observation=self.text_of(event.content), kind=kind, ended_at=event.at)
+        self._open.pop(event.call, None)
+
+    def _note(self, call: ToolCallId, **known: object) -> None:
+        place, number = self._open.get(call, (None, 0))
         if place is None:  # A call of an imported history.
             return
         step = self._steps[place]
         actions = list(step.actions)
-        actions[number] = msgspec.structs.replace(
-            actions[number], observation=self.text_of(event.content), kind=kind, ended_at=event.at
-        )
+        actions[number] = msgspec.structs.replace(actions[number], **known)
         self._steps[place] = msgspec.structs.replace(step, actions=tuple(actions))
 
     def _text(self, block: Block) -> str:

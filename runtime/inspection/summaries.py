@@ -95,8 +95,10 @@ def _run_words(event: Event) -> str:
             return f"the answer of turn {turn} was cut after: {content_words(content) or '(nothing)'}"
         case ev.ModelFailed(kind=kind, message=message, status=status):
             return f"the model call failed ({kind}{f', HTTP {status}' if status is not None else ''}): {message}"
-        case ev.RetryScheduled(attempt=attempt, due_at=due_at):
-            return f"after {attempt} failed attempts, the model is asked again in {max(due_at - event.at, 0) / 1e6:g} s"
+        case ev.RetryScheduled(attempt=attempt, due_at=due_at, call=call):
+            again = f"{call} is tried" if call is not None else "the model is asked"
+            pause_s = max(due_at - event.at, 0) / 1e6
+            return f"after {_counted(attempt, 'failed attempt')}, {again} again in {pause_s:g} s"
         case ev.RunFailed(run=run, kind=kind, message=message):
             return f"{run} ({kind}): {message}"
         case ev.RunResumed(run=run, asked=asked):
@@ -125,8 +127,10 @@ def _call_words(event: Event) -> str:
         case ev.ToolApprovalDecided(call=call, allowed=allowed, reason=reason, always=always):
             words = f"{call} {'allowed' if allowed else 'denied'}{' always' if always else ''}"
             return f"{words}: {reason}" if reason else words
-        case ev.ToolCallStarted(call=call):
-            return call
+        case ev.ToolCallStarted(call=call, attempt=attempt):
+            return call if attempt == 1 else f"{call}, attempt {attempt}"
+        case ev.ToolAttemptFailed(call=call, attempt=attempt, kind=kind, content=content):
+            return f"attempt {attempt} at {call} failed ({kind}): {content_words(content)}"
         case ev.ToolCallCompleted(call=call, content=content, ends_run=ends_run):
             return f"{call}: {content_words(content)}{' (ends the run)' if ends_run else ''}"
         case ev.ToolCallFailed(call=call, kind=kind, content=content):

@@ -36,7 +36,9 @@ class CallEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     approval: Literal["", "requested", "allowed", "denied"] = ""
     approval_reason: str = ""
     started_at: int = 0
-    """Microseconds since the epoch; 0 = its body was not started."""
+    """Microseconds since the epoch; 0 = its body was not started. Of several attempts, the first one's."""
+    attempts: int = 1
+    """How many attempts at it have begun, or will have when it does."""
     ended_at: int = 0
     """Likewise; 0 = it has no result yet."""
     result: tuple[ResultContent, ...] = ()
@@ -191,7 +193,7 @@ class Transcript:
             case ev.ToolApprovalDecided():
                 call.approval, call.approval_reason = "allowed" if event.allowed else "denied", event.reason
             case ev.ToolCallStarted():
-                call.started_at = event.at
+                call.started_at, call.attempts = call.started_at or event.at, event.attempt
 
     def _answered(self, event: ev.ToolCallCompleted | ev.ToolCallFailed) -> None:
         call = self._calls.get(event.call)

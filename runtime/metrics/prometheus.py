@@ -217,6 +217,7 @@ COUNTERS: tuple[tuple[str, str, tuple[str, ...], Callable[[MetricsSnapshot], Sam
         _each("models", "cost"),
     ),
     ("refold_tool_calls", "Tool calls that a model asked for.", ("tool",), _each("tools", "calls")),
+    ("refold_tool_retries", "Attempts that failed and were scheduled again.", ("tool",), _each("tools", "retries")),
     ("refold_tool_successes", "Tool calls that the tool answered.", ("tool",), _each("tools", "successes")),
     ("refold_tool_failures", "Tool calls that were answered with an error.", ("tool", "kind"), _tool_failures),
     ("refold_recalls", "Memories that entered a model's context.", (), _one("recalls")),

@@ -44,6 +44,7 @@ from refold.replay.core_replay import CoreReplay, Divergence, Tally, What, diffe
 from refold.replay.current_agent import (
     CurrentAgent,
     PastRecalling,
+    RecordedResult,
     answer_now,
     input_now,
     require_remembering,
@@ -173,7 +174,7 @@ class AgentReplay:
                 return await self._turn(batch, stimulus, reference)
             case ev.ContextPrepared(request=reference) if reference is not None:
                 return await self._summary(batch, stimulus, reference)
-            case ev.ToolCallCompleted() | ev.ToolCallFailed():
+            case ev.ToolCallCompleted() | ev.ToolAttemptFailed() | ev.ToolCallFailed():
                 return await self._result(batch, stimulus)
             case _:
                 return []
@@ -395,9 +396,7 @@ class AgentReplay:
         now = await self._done_again("answer", batch, judged)
         return self._in_events("answer", batch, event, now) if now is not None else []
 
-    async def _result(
-        self, batch: Sequence[StoredEvent], event: ev.ToolCallCompleted | ev.ToolCallFailed
-    ) -> list[Divergence]:
+    async def _result(self, batch: Sequence[StoredEvent], event: RecordedResult) -> list[Divergence]:
         again = result_now(event, self._state, self._session, self._current, self._store)
         if again is None:
             return []

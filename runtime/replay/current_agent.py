@@ -6,7 +6,7 @@ the state in which the recorded one was: what user code was given is in the log,
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import msgspec
 
@@ -313,6 +313,10 @@ def _with_old_faults(recorded: ev.ModelResponded, now: ev.ModelResponded) -> ev.
     return msgspec.structs.replace(now, content=content, verdicts=tuple(verdicts))
 
 
+RecordedResult: TypeAlias = ev.ToolCallCompleted | ev.ToolAttemptFailed | ev.ToolCallFailed
+"""What a body's end is recorded as."""
+
+
 class ResultNow(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a call today."""
 
@@ -321,14 +325,14 @@ class ResultNow(msgspec.Struct, frozen=True, kw_only=True):
     """Why its body did not run; None = it ran."""
     refused: str | None
     """The same today."""
-    event: ev.ToolCallCompleted | ev.ToolCallFailed | None = None
+    event: RecordedResult | None = None
     """Its result as it would be recorded today; None = there is none to compare."""
     missed: str | None = None
     """Why there is none."""
 
 
 def result_now(
-    event: ev.ToolCallCompleted | ev.ToolCallFailed,
+    event: RecordedResult,
     state: SessionState,
     session: SessionId,
     current: CurrentAgent,
@@ -336,7 +340,7 @@ def result_now(
 ) -> Callable[[], Awaitable[ResultNow]] | None:
     """Return what does the end of a call again; None where no code but Refold's had a hand in it."""
     call = find_call(state, event.call)
-    kind = event.kind if isinstance(event, ev.ToolCallFailed) else None
+    kind = None if isinstance(event, ev.ToolCallCompleted) else event.kind
     if call is None or not _of_the_body(event, call, current):
         return None
     found = call
@@ -367,9 +371,9 @@ def result_now(
             return ResultNow(call=shown, refused_then=refused_then, refused=None, missed=missed)
         assert command is not None
         now = SESSION_CORE.admit(state, command)
-        if not isinstance(now, ev.ToolCallCompleted | ev.ToolCallFailed):
+        if not isinstance(now, RecordedResult):
             raise NotComparable("the result was not waited for")
-        if isinstance(now, ev.ToolCallFailed) and now.original is not None and text_of(said).startswith(MADE_UP):
+        if not isinstance(now, ev.ToolCallCompleted) and now.original is not None and text_of(said).startswith(MADE_UP):
             return ResultNow(
                 call=shown, refused_then=None, refused=None, missed="the log does not have what the tool gave"
             )
@@ -378,10 +382,12 @@ def result_now(
     return again
 
 
-def _of_the_body(event: ev.ToolCallCompleted | ev.ToolCallFailed, call: TurnCall, current: CurrentAgent) -> bool:
+def _of_the_body(event: RecordedResult, call: TurnCall, current: CurrentAgent) -> bool:
     """Tell whether a result is what a body, or middleware before it, made."""
     if isinstance(event, ev.ToolCallCompleted):
         return True
+    if isinstance(event, ev.ToolAttemptFailed):
+        return event.kind == "transient"
     if not event.started or event.broken or not call.started:
         return False
     if event.kind == "denied":  # By a person after a crash; or a subagent's, which has no middleware of its own.
@@ -409,6 +415,7 @@ async def _command(
         kind=kind,
         ends_run=kind is None and context.finished is not None,
         original=context.original[0],
+        again=kind == "transient",
     )
 
 

@@ -51,10 +51,10 @@ class ToolOptions(OfferOptions, total=False):
     """Options of a tool that is a function; `tool` describes each."""
 
     effect: EffectClass
+    retries: RetryPolicy | None
     validate: Validator | None
     action: ActionName | None
     breaker: CallBreaker | None
-    retries: RetryPolicy | None
     concurrency: int | None
 
 
@@ -101,6 +101,7 @@ def checked_spec(
     *,
     effect: EffectClass,
     silence_s: float = DEFAULT_TOOL_SILENCE_S,
+    retries: RetryPolicy | None = None,
 ) -> ToolSpec:
     spec = ToolSpec(
         name=name,
@@ -110,6 +111,7 @@ def checked_spec(
         effect=effect,
         timeout_s=options.get("timeout_s", silence_s),
         display_name=options.get("display_name", ""),
+        retries=retries if retries is not None else msgspec.UNSET,
     )
     seconds = spec.timeout_s
     good_time = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
@@ -134,6 +136,7 @@ def checked_spec(
     for field_name, value, good, wanted in bounds:
         if not good:
             raise ConfigError(f"the {field_name} of the tool {spec.name!r:.100} must be {wanted}, not {value!r:.100}")
+    _check_retries(spec.name, effect, retries)
     return msgspec.structs.replace(
         spec,
         description=clean_text(spec.description),
@@ -142,21 +145,29 @@ def checked_spec(
     )
 
 
-def checked_rules(spec: ToolSpec, options: ToolOptions) -> ToolRules:
-    rules = ToolRules(options.get("breaker"), options.get("retries"), options.get("concurrency"))
-    breaker, retries, concurrency = rules.breaker, rules.retries, rules.concurrency
+def _check_retries(name: str, effect: EffectClass, retries: RetryPolicy | None) -> None:
+    if retries is None:
+        return
     problem = None
-    if breaker is not None and not callable(getattr(breaker, "guard", None)):
-        problem = f"breaker is a CircuitBreaker, not {breaker!r:.100}"
-    elif retries is not None and not isinstance(retries, RetryPolicy):
+    if not isinstance(retries, RetryPolicy):
         problem = f"retries are a RetryPolicy, not {retries!r:.100}"
-    elif retries is not None and spec.effect == "once":
+    elif effect == "once":
         problem = (
             'effect is "once", so what failed is not run again: it may have taken effect. Say effect="idempotent" or '
             '"pure" where it may be, or leave out retries'
         )
-    elif retries is not None and (retries.attempts_by_kind or retries.attempts_total_max is not None):
+    elif retries.attempts_by_kind or retries.attempts_total_max is not None:
         problem = "retries say attempts_max only; kinds of errors are those of model calls"
+    if problem is not None:
+        raise ConfigError(f"the tool {name!r} cannot work: its {problem}")
+
+
+def checked_rules(spec: ToolSpec, options: ToolOptions) -> ToolRules:
+    rules = ToolRules(options.get("breaker"), options.get("concurrency"))
+    breaker, concurrency = rules.breaker, rules.concurrency
+    problem = None
+    if breaker is not None and not callable(getattr(breaker, "guard", None)):
+        problem = f"breaker is a CircuitBreaker, not {breaker!r:.100}"
     elif concurrency is not None and not (type(concurrency) is int and concurrency >= 1):
         problem = f"concurrency is None or an integer of at least 1, not {concurrency!r:.100}"
     if problem is not None:

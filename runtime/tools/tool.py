@@ -239,7 +239,14 @@ class Tool(Generic[P, R_co]):
         call = cast("Callable[..., object]", handler)
         return _made(
             handler,
-            checked_spec(name, description, arguments.input.schema, options, effect=options.get("effect", "once")),
+            checked_spec(
+                name,
+                description,
+                arguments.input.schema,
+                options,
+                effect=options.get("effect", "once"),
+                retries=options.get("retries"),
+            ),
             arguments,
             lambda values, context: call(values, **dict.fromkeys(contexts, context)),
             options,
@@ -322,8 +329,9 @@ def tool(
             and the end, and the log keeps all of it (`refold.actors.calls.results`). None = all, and images of any
             size.
         breaker: keeps calls away while the tool fails, such as a `CircuitBreaker`; in a runtime, it lives on the log.
-        retries: how a body that failed in a way that may pass (a transient error, or silence) is run again, with the
-            same idempotency key; at most `attempts_max` times in all. None = never. Refused where `effect` is `once`.
+        retries: how a call that failed in a way that may pass (a transient error, or silence) is tried again, with the
+            same idempotency key: at most `attempts_max` attempts in all, counted in the log over crashes, with pauses
+            that are recorded. None = never. Refused where `effect` is `once`.
         concurrency: most bodies that run at once, over all sessions; None = any number. Further calls wait, which is
             not silence. A body that ignores its cancellation is not counted once it is given up.
 
@@ -345,6 +353,7 @@ def tool(
             signature.input.schema,
             options,
             effect=options.get("effect", "once"),
+            retries=options.get("retries"),
         )
         call = cast("Callable[..., object]", function)
         contexts = signature.context_names

@@ -18,7 +18,6 @@ from refold.events.core.errors import PersistenceError
 from refold.events.core.ids import EventRef, SessionId, ToolCallId
 from refold.events.kinds.tool import TOOL_CODEC, ToolCallAbandoned, ToolDefined
 from refold.events.model.configuration import ToolSpec
-from refold.events.model.retry import RetryPolicy
 from refold.events.session.commands import RecordToolResult
 from refold.events.session.events import Verdict
 from refold.stores import InMemoryStore
@@ -350,19 +349,3 @@ async def test_a_stop_leaves_calls_open_as_after_a_crash(setups: Callable[..., S
     await setup.start()
     assert await setup.system.close() == ()
     assert setup.ends() == []
-
-
-async def test_case_k05_a_body_whose_effect_is_once_runs_once_whatever_the_rules_say(
-    setups: Callable[..., Setup],
-) -> None:
-    attempts: list[str] = []
-
-    async def body(context: ToolContext[object]) -> object:
-        attempts.append(context.idempotency_key)
-        raise ConnectionError("reset after it was paid")
-
-    setup = setups(body)
-    setup.runner.known_rules = ToolRules(retries=RetryPolicy(attempts_max=9))
-    await setup.start()
-    await setup.clock.advance(1_000)
-    assert (setup.ends(), len(attempts)) == ([("transient", "ConnectionError: reset after it was paid")], 1)

@@ -426,5 +426,5 @@ def test_d6_a_tool_from_a_schema_has_rules_too() -> None:
         retries=RETRIES,
         concurrency=2,
     )
-    assert (made.rules.retries, made.rules.concurrency) == (RETRIES, 2)
+    assert (made.spec.retries, made.rules.concurrency) == (RETRIES, 2)
     assert [living.stream for living in made.stream_objects] == ["breaker/bank"]

@@ -76,7 +76,7 @@ def _overview(snapshot: "MetricsSnapshot") -> list[tuple[str, str]]:
     )
     calls = (
         f"{snapshot.tool_calls:,}, {snapshot.tool_failures:,} failed ({share_words(snapshot.tool_failure_rate)}), "
-        f"{snapshot.sheds:,} shed"
+        f"{snapshot.sheds:,} shed, {snapshot.tool_retries:,} retried"
     )
     return [
         ("sessions", f"{snapshot.sessions:,}, {snapshot.active_sessions:,} active"),
@@ -114,11 +114,12 @@ def cost_words(cost: float) -> str:
 
 
 def _tools(snapshot: "MetricsSnapshot") -> "Table":
-    rows = table("TOOL", "#CALLS", "#SUCCEEDED", "#FAILED", "#RATIO", "ERRORS")
+    rows = table("TOOL", "#CALLS", "#RETRIED", "#SUCCEEDED", "#FAILED", "#RATIO", "ERRORS")
     for name, counts in snapshot.tools.items():
         kinds = ", ".join(f"{kind} {number:,}" for kind, number in counts.failure_kinds.items())
-        figures = (f"{counts.calls:,}", f"{counts.successes:,}", f"{counts.failures:,}")
-        rows.add_row(cell(name, 40), *figures, share_words(counts.failure_ratio), cell(kinds))
+        figures = (counts.calls, counts.retries, counts.successes, counts.failures)
+        shown = (f"{figure:,}" for figure in figures)
+        rows.add_row(cell(name, 40), *shown, share_words(counts.failure_ratio), cell(kinds))
     return rows
 
 

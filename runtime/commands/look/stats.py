@@ -31,10 +31,11 @@ async def stats(
 ) -> int:
     """Show the steps of a session: what was thought, done and seen; or how all sessions of a log went.
 
-    JSON: {session, version, steps: [{run, turn, thought, actions: [{call, tool, input, observation, kind, ended_at}],
-    answer, rejected, started_at, answered_at, ended_at, failed}], inputs, runs_started, runs_completed, runs_failed,
-    runs_cancelled, final_answer, duration_s, usage, memory_hits, models: {NAME: {calls, ..., cost_nano}}, cost,
-    thoughts, actions, observations, tool_calls, failed_tool_calls, successful_steps}; the last three are numbers.
+    JSON: {session, version, steps: [{run, turn, thought, actions: [{call, tool, input, observation, kind, ended_at,
+    attempts}], answer, rejected, started_at, answered_at, ended_at, failed}], inputs, runs_started, runs_completed,
+    runs_failed, runs_cancelled, final_answer, duration_s, usage, memory_hits, models: {NAME: {calls, ..., cost_nano}},
+    cost, retries, thoughts, actions, observations, tool_calls, failed_tool_calls, successful_steps}; the last three are
+    numbers, and `retries` is how often a tool call was tried again.
     Without SESSION {log, sessions: [{session, version, steps, ...}]}, where `steps` is a number too and texts are left
     out, and a session that cannot be read has {session, error}. Times are microseconds since the epoch.
     """
@@ -87,7 +88,8 @@ def _figures(statistics: "SessionStatistics") -> dict[str, object]:
     """Return what can be said of a session without its texts."""
     fields = {name: getattr(statistics, name) for name in statistics.__struct_fields__ if name != "append_errors"}
     numbers = ("steps", "tool_calls", "failed_tool_calls", "successful_steps")
-    return {**fields, "cost": statistics.cost, **{name: len(getattr(statistics, name)) for name in numbers}}
+    figures = {"cost": statistics.cost, "retries": statistics.retries}
+    return {**fields, **figures, **{name: len(getattr(statistics, name)) for name in numbers}}
 
 
 def _step_document(step: "Step") -> dict[str, object]:
@@ -122,6 +124,8 @@ def _write(to: "Console", statistics: "SessionStatistics") -> None:
         f"open for {duration_words(int(statistics.duration_s * 1_000_000))}"
     )
     calls = f"{counted(len(statistics.tool_calls), 'tool call')}, {len(statistics.failed_tool_calls):,} failed"
+    if statistics.retries:
+        calls += f", {statistics.retries:,} retried"
     write_paragraph(to, runs, style="bold")
     write_paragraph(to, f"{counted(len(statistics.steps), 'step')}, {calls}; {usage_words(statistics.usage)}")
     if statistics.cost or len(statistics.models) > 1:
@@ -139,6 +143,8 @@ def _write_step(to: "Console", step: "Step") -> None:
         write_paragraph(to, f"action: {one_line(action.text, TEXT_CHARACTERS)}", indent=2)
         seen = "(none yet)" if action.observation is None else one_line(action.observation, TEXT_CHARACTERS)
         failed = f" ({action.kind})" if action.kind is not None else ""
+        if action.attempts > 1:
+            failed += f" (attempt {action.attempts})"
         write_paragraph(to, f"observation{failed}: {seen}", indent=2)
     if step.answer:
         write_paragraph(to, f"answer: {one_line(step.answer, TEXT_CHARACTERS)}", indent=2)

@@ -114,16 +114,19 @@ class CallLines:
         self._quiet = quiet
         self._tools: dict[str, str] = {}
         """Names by call."""
-        self._failure = ""
-        """Why the last model call failed."""
+        self._failures: dict[str | None, str] = {}
+        """Why the last attempt failed, by call; None = at the model call."""
 
     def see(self, recorded: RecordedSessionEvent) -> None:
         """Write what an event says of a tool call, or of a model call that is made again, if it does."""
         match recorded.event:
             case ev.ModelFailed(message=message):
-                self._failure = message
-            case ev.RetryScheduled(due_at=due_at, at=at):
-                self.tell(f".. asked again in {max(due_at - at, 0) / 1e6:.0f} s: {self._failure}")
+                self._failures[None] = message
+            case ev.ToolAttemptFailed(call=call_id, content=content):
+                self._failures[call_id] = content_words(content)
+            case ev.RetryScheduled(due_at=due_at, at=at, call=failed):
+                what = "asked" if failed is None else f"{self._tools.get(failed, failed)} is tried"
+                self.tell(f".. {what} again in {max(due_at - at, 0) / 1e6:.0f} s: {self._failures.get(failed, '')}")
             case ev.ModelResponded(content=content):
                 for call in tool_uses(content):
                     self._tools[call.id] = call.name

@@ -32,7 +32,7 @@ from refold.events.session.commands import (
     SendInput,
     SessionCommand,
 )
-from tests.selfcheck.exhaustive.log_reader import ObservedRun, ObservedSession
+from tests.selfcheck.exhaustive.log_reader import ObservedCall, ObservedRun, ObservedSession
 from tests.selfcheck.exhaustive.scope import (
     AGENT,
     AT,
@@ -78,6 +78,8 @@ class Move(msgspec.Struct, frozen=True):
     """It may be neither refused nor taken for something that was recorded before."""
     foreign: bool = False
     """It names what is not of this session."""
+    known: bool = False
+    """It tells of an attempt what the log says already, so that nothing is to be recorded."""
 
 
 class EnabledCommands:
@@ -217,12 +219,28 @@ class EnabledCommands:
                 yield Move(RecordToolResult(call=call, content=DONE, ends_run=True), seen.running)
             if self._scope.breaks is not None:
                 yield Move(RecordToolResult(call=call, content=_IMAGE, kind="permanent", broken=True), seen.running)
+            if self._scope.tool_attempts_max > 1:
+                yield from self._attempts(observed, call, seen)
         if observed.closed_call is not None:
             yield Move(RecordToolResult(call=observed.closed_call, content=DONE))
             yield Move(RecordToolResult(call=observed.closed_call, content=(), kind="permanent"))
         yield Move(RecordToolResult(call=FOREIGN_CALL, content=DONE), foreign=True)
         if self._scope.waits:
             yield Move(RecordCallWaiting(call=FOREIGN_CALL, waits=True), foreign=True)
+
+    def _attempts(self, observed: ObservedSession, call: ToolCallId, seen: ObservedCall) -> Iterator[Move]:
+        """Yield failures that may pass, what was told before, and the times of further attempts."""
+        failure = RecordToolResult(call=call, content=(), kind="transient", attempt=seen.attempts + 1, again=True)
+        yield Move(failure, seen.running)
+        if self._scope.calls == 1:  # What failed is nothing to other calls.
+            yield Move(msgspec.structs.replace(failure, kind="timeout"), seen.running)
+            yield Move(msgspec.structs.replace(failure, kind="shed", again=False), seen.running)
+        if seen.attempts:
+            yield Move(msgspec.structs.replace(failure, attempt=seen.attempts), known=True)
+            yield Move(RecordToolResult(call=call, content=DONE, attempt=seen.attempts), known=True)
+        if seen.retry:
+            goes_on = all(not run.parked for run in observed.runs.values())
+            yield Move(RecordTimer(timer=f"retry:{seen.retry}"), seen.retry_at is not None and goes_on)
 
     def _decisions(self, observed: ObservedSession) -> Iterator[Move]:
         closed = (observed.closed_call,) if observed.closed_call is not None else ()

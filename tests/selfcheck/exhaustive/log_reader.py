@@ -48,6 +48,14 @@ class ObservedCall(msgspec.Struct, omit_defaults=True):
     """Running, and its work waits for a person in another session."""
     survivor: bool = False
     """Running, and started in a process that is gone."""
+    attempts: int = 0
+    """How many attempts at it have failed."""
+    retry: int = 0
+    """Version of its last RetryScheduled; 0 = none."""
+    retry_at: int | None = None
+    """When it is tried again; None = it is not between two attempts, or the time has come."""
+    due: bool = False
+    """That time has come, and it has not started again."""
     tool_present: bool = True
     """The process that resumed its run has the tool."""
     answered: bool = False
@@ -178,7 +186,7 @@ class ObservedSession(msgspec.Struct, omit_defaults=True):
         if name is None:
             return False
         awaiting = any(call.approval == "waits" or call.waiting for call in self.calls.values())
-        at_work = any(call.running and not call.waiting for call in self.calls.values())
+        at_work = any((call.running and not call.waiting) or call.retry_at for call in self.calls.values())
         return self.runs[name].parked or self.awaits_step or (awaiting and not at_work)
 
 
@@ -227,8 +235,10 @@ def read(observed: ObservedSession, event: ev.SessionEvent, configuration: Agent
             | ev.ToolApprovalDecided()
             | ev.ToolCallStarted()
             | ev.ToolCallWaiting()
+            | ev.ToolAttemptFailed()
             | ev.ToolCallCompleted()
             | ev.ToolCallFailed()
+            | ev.RetryScheduled(call=str())
         ):
             if (call := observed.calls.get(event.call)) is not None:
                 _read_call(observed, call, event)
@@ -267,6 +277,9 @@ def _read_timer(observed: ObservedSession, timer: str) -> None:
         if timer == f"input:{scheduled.version}":
             observed.due = observed.scheduled.pop(name)
             return
+    for call in observed.calls.values():
+        if call.retry_at is not None and timer == f"retry:{call.retry}":
+            call.retry_at, call.due = None, True
     run = observed.runs[open_run] if (open_run := observed.open_run) is not None else None
     if run is not None and run.retry_at is not None and timer == f"retry:{run.failed}":
         run.asked, run.retry_at = observed.version, None
@@ -395,8 +408,10 @@ def _read_call(
     | ev.ToolApprovalDecided
     | ev.ToolCallStarted
     | ev.ToolCallWaiting
+    | ev.ToolAttemptFailed
     | ev.ToolCallCompleted
-    | ev.ToolCallFailed,
+    | ev.ToolCallFailed
+    | ev.RetryScheduled,
 ) -> None:
     match event:
         case ev.ToolApprovalRequested():
@@ -408,12 +423,20 @@ def _read_call(
                 observed.allowed_actions.append(call.action)
             _read_key(observed, event.key, "decide", (event.call, event.allowed, event.always))
         case ev.ToolCallStarted():
-            call.started, call.running, call.survivor = observed.version, True, False
+            call.started, call.running, call.survivor, call.due = observed.version, True, False, False
         case ev.ToolCallWaiting():
             call.waiting = event.waits
+        case ev.ToolAttemptFailed():
+            call.attempts += 1
+            call.running, call.survivor, call.waiting = False, False, False
+            if event.kind == "transient" and (name := observed.open_run) is not None:
+                observed.runs[name].resumes = 0
+        case ev.RetryScheduled():
+            call.retry, call.retry_at = observed.version, event.due_at
         case ev.ToolCallCompleted() | ev.ToolCallFailed():
             call.answered, call.running, call.survivor, call.waiting = True, False, False, False
             call.approval, call.requested, call.expires_at = "", 0, None
+            call.attempts, call.retry, call.retry_at, call.due = 0, 0, None, False
             if (name := observed.open_run) is not None:
                 _read_result(observed.runs[name], event)
             if all(other.answered for other in observed.calls.values()):

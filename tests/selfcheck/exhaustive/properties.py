@@ -117,6 +117,8 @@ class Properties:
             case ev.TurnAllowed(run=run, turn=turn):
                 last = observed.runs.get(run, ObservedRun()).turn
                 self._expect("STEPS", turn == last + 1, f"turn {turn} of {run} is allowed after turn {last}")
+            case ev.RetryScheduled(call=str(call)):
+                self._judge_next_attempt(call, observed.calls.get(call), event, stimulus)
             case ev.RetryScheduled(run=run):
                 self._judge_retry(observed.runs.get(run, ObservedRun()), event, stimulus)
             case ev.ToolApprovalRequested(call=call):
@@ -129,10 +131,16 @@ class Properties:
                 self._judge_decided_as_well(observed, call, event, stimulus)
             case ev.ToolCallStarted(run=run, call=call):
                 finishing = observed.runs.get(run, ObservedRun()).finishing
-                self._expect("FINISH", not finishing, f"{call} begins though a tool has ended {run}")
+                self._expect("FINISH", not finishing or event.attempt > 1, f"{call} begins, a tool has ended {run}")
                 self._expect_not_parked(observed.runs.get(run, ObservedRun()), call)
                 if (known := observed.calls.get(call)) is not None:
+                    said = f"attempt {event.attempt} at {call} starts after {known.attempts} failed ones"
+                    self._expect("RETRY", event.attempt == known.attempts + 1, said)
                     self._judge_start(observed, call, known)
+            case ev.ToolAttemptFailed(call=call, attempt=attempt):
+                known = observed.calls.get(call, ObservedCall("", "", "act", "once"))
+                fits = is_stimulus and known.running and attempt == known.attempts + 1
+                self._expect("RETRY", fits, f"attempt {attempt} at {call} fails, which was not under way")
             case ev.ToolCallFailed() if not is_stimulus:
                 if (known := observed.calls.get(event.call)) is not None:
                     self._judge_made_up(observed, event, known, stimulus)
@@ -155,6 +163,19 @@ class Properties:
         fits = may and event.due_at > event.at
         self._expect("RETRY", fits, f"a retry after {run.attempts} of {most} attempts: {event}")
 
+    def _judge_next_attempt(
+        self, name: ToolCallId, call: ObservedCall | None, event: ev.RetryScheduled, stimulus: ev.SessionEvent
+    ) -> None:
+        may = type(stimulus) is ev.ToolAttemptFailed and stimulus.call == name and call is not None
+        fits = may and call is not None and call.effect != "once" and event.attempt == call.attempts
+        fits = fits and event.attempt < self._attempts_max(name, call) and event.due_at > event.at
+        self._expect("RETRY", fits, f"{call} is tried again: {event}")
+
+    def _attempts_max(self, name: ToolCallId, call: ObservedCall | None) -> int:
+        tool = call.tool if call is not None else ""
+        policy = next((policy.retries for policy in self._configuration.tools if policy.name == tool), None)
+        return policy.attempts_max if policy is not None and call is not None and call.effect != "once" else 1
+
     def _judge_decided_as_well(
         self, observed: ObservedSession, name: ToolCallId, event: ev.ToolApprovalDecided, stimulus: ev.SessionEvent
     ) -> None:
@@ -170,13 +191,15 @@ class Properties:
         self._expect("APPROVAL", approved and call.refused_as is None, f"{name} must not run and starts")
         others = list(observed.calls.values())
         before = others[: list(observed.calls).index(name)]
-        in_order = all(other.running or other.answered for other in before)
+        in_order = all(other.running or other.answered or other.retry_at for other in before)
         beside = [other.tier for other in others if other.running]
         alone = not beside or {call.tier, *beside} == {"observe"}
         self._expect("TIERS", in_order and alone, f"{name} ({call.tier}) starts out of order or beside {beside}")
         if (run := observed.runs.get(observed.open_run or RunId(""))) is not None:
             self._expect("BUDGET", not self._is_overspent(run), f"{name} starts though the budget is spent")
-        if call.started:
+        if call.attempts:
+            self._expect("RETRY", call.due, f"{name} starts again before the time of its next attempt")
+        elif call.started:
             self._expect("ONCE", call.approval == "allowed", f"{name} starts again without a new approval")
 
     def _judge_made_up(
@@ -184,6 +207,13 @@ class Properties:
     ) -> None:
         text = text_of(event.content)
         run = observed.runs[name] if (name := observed.open_run) is not None else ObservedRun()
+        if type(stimulus) is ev.ToolAttemptFailed and stimulus.call == event.call:
+            told = (event.kind, event.content) == (stimulus.kind, stimulus.content)
+            spent = call.attempts >= self._attempts_max(event.call, call)
+            self._expect(
+                "RETRY", told and spent, f"{event} after {call.attempts} failed attempts, the last: {stimulus}"
+            )
+            return
         match event.kind:
             case "crashed" if run.finishing and not call.running:
                 fits = text == CRASHED_TEXT
@@ -292,6 +322,8 @@ class Properties:
         if any(run.parked for run in observed.runs.values()):
             return  # What it has left open is settled when it goes on.
         for name, call in observed.calls.items():
+            pauses = call.attempts > 0 and not call.running and not call.answered
+            self._expect("RETRY", not pauses or call.retry_at is not None, f"{name} is not tried again, nor answered")
             if call.approval == "denied" or call.refused_as is not None:
                 self._expect("APPROVAL", call.answered, f"{name} must not run and is left open")
             if call.survivor:
@@ -302,7 +334,8 @@ class Properties:
         """Judge what a run that is under way must not have left open, parked or not."""
         self._expect("RECOVERY", not self._is_failing(run), f"{name} goes on after {run.breakages} breakages in a row")
         if run.finishing and not run.parked:
-            left = [call for call, seen in observed.calls.items() if not (seen.running or seen.answered)]
+            calls = observed.calls.items()
+            left = [call for call, seen in calls if not (seen.running or seen.answered or seen.retry_at)]
             self._expect("FINISH", bool(observed.calls) and not left, f"{name} is ended by a tool and goes on: {left}")
 
 
@@ -336,7 +369,10 @@ def _work(observed: ObservedSession) -> dict[str, Work]:
         work[f"retry:{run.failed}"] = (run.failed, run.input, run.retry_at)
     for call, seen in observed.calls.items():
         if seen.running:
-            work[f"tool:{call}"] = (seen.started, run.input, None)
+            attempt = f":{seen.attempts + 1}" if seen.attempts else ""
+            work[f"tool:{call}{attempt}"] = (seen.started, run.input, None)
+        if seen.retry_at is not None:
+            work[f"retry:{seen.retry}"] = (seen.retry, run.input, seen.retry_at)
         if seen.approval == "waits":
             work[f"approval:{seen.requested}"] = (seen.requested, run.input, None)
             if seen.expires_at is not None:

@@ -36,7 +36,7 @@ RULES: dict[Rule, str] = {
     "BUDGET": "a run that has spent its budget asks no model, starts no call and fails for it; no other does",
     "TURNS": "turns count from 1 without gaps, up to max_turns",
     "STEPS": "a run that goes step by step takes no turn that was not allowed",
-    "RETRY": "a failed model call is made again where the policy says so, and not more often",
+    "RETRY": "a failed model call or attempt is made again where the policy says so, after its pause, not more often",
     "PARKED": "a run parks after so many fruitless resumes, and then does nothing by itself",
     "SCHEDULE": "a scheduled input is queued when its time has come, once, as it was given",
     "KEYS": "a command with a key has one outcome",

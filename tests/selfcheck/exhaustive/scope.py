@@ -109,6 +109,8 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """A tool may end the run."""
     attempts_max: int = 1
     """Most attempts of a model call; 1 = it is never made again."""
+    tool_attempts_max: int = 1
+    """Most attempts at a tool call, as the policy of every tool says, one of `once` too; 1 = no tool has a policy."""
     breaks: ErrorRecovery | None = None
     """Carrying out calls may break, and then the run stops or the model is asked again; None = nothing breaks."""
     interrupts: bool = False
@@ -139,7 +141,8 @@ What does not meet in any decision is not multiplied. A run reads nothing of the
 of two calls is tried in one run (`calls`), and in two runs only one tool of each tier (`runs`). Keys are read where a
 command is admitted, where nothing looks at a tool (`keys`). An import is over before a run begins (`import`). Inputs
 that join, steps and retries meet where a model is asked, which no tool changes (`joining`, `steps`, `retries`); what
-ends or breaks a run meets the other calls of its answer, and nothing of other runs (`finishing`, `breaking`).
+ends or breaks a run, and a call between two attempts, meets the other calls of its answer, and nothing of other runs
+(`finishing`, `breaking`, `attempts`).
 """
 
 
@@ -158,7 +161,11 @@ def configuration(scope: Scope) -> AgentConfiguration:
         budget=scope.budget,
     )
     code = CodeIdentity(refold="0.1.0", core=CORE_VERSION)
-    return configuration_of(config, agent=AGENT, tools=TOOLS, code=code)[0]
+    tools = TOOLS
+    if scope.tool_attempts_max > 1:  # Without jitter, which is drawn from identifiers and would keep states apart.
+        retries = RetryPolicy(attempts_max=scope.tool_attempts_max, jitter=0)
+        tools = tuple(msgspec.structs.replace(spec, retries=retries) for spec in TOOLS)
+    return configuration_of(config, agent=AGENT, tools=tools, code=code)[0]
 
 
 def answers(scope: Scope) -> tuple[Answer, ...]:

@@ -19,6 +19,7 @@ SCOPES = (
     Scope(name="people", inputs=1, turns=1, calls=1, tools=("pay",), refusals=0, always=True, expires=True),
     Scope(name="steps", turns=2, calls=0, now=True, stepwise=True, resumes_max=0),
     Scope(name="retries", inputs=1, turns=1, calls=0, attempts_max=2, interrupts=True),
+    Scope(name="attempts", inputs=1, turns=1, calls=1, tools=("put",), refusals=0, tool_attempts_max=2),
     Scope(
         name="finishing", inputs=1, turns=1, tools=("look",), refusals=0, finishes=True, breaks="retry", resumes_max=0
     ),

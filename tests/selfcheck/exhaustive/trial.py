@@ -139,6 +139,8 @@ class Trials:
             return Tried(list(self._judge_inert(life, move, state, observed, planned)))
         self.transitions += 1
         findings = self._judge_key(move, observed, None)
+        if move.known:
+            findings.append(Finding("RETRY", f"what is known of an attempt is recorded again: {planned.events}"))
         try:
             batch = _through_the_log(planned.events, observed.version + 1)
             findings.extend(self._judge_replay(life, batch, planned.state))
