@@ -392,7 +392,8 @@ def _of_the_body(event: RecordedResult, call: TurnCall, current: CurrentAgent) -
         return False
     if event.kind == "denied":  # By a person after a crash; or a subagent's, which has no middleware of its own.
         return call.approval != "denied" and not isinstance(current.tools.get(call.name), SubagentTool)
-    return event.kind in ("transient", "permanent")
+    # A transient failure would have been that of an attempt: this one is what an attempt that was not made is told as.
+    return event.kind == "permanent" or (event.kind == "transient" and call.failure is None)
 
 
 async def _command(

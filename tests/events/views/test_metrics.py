@@ -93,7 +93,9 @@ def test_the_figures_are_those_of_an_independent_count(golden: Path) -> None:
     assert (found.cost > 0) == any(state.cost for state in folds)
     calls = sum(kinds[kind] for kind in (ev.ModelResponded, ev.ModelFailed, ev.ContextPrepared))
     assert sum(counts.calls for counts in found.models.values()) == calls
-    assert sum(counts.retries for counts in found.models.values()) == kinds[ev.RetryScheduled]
+    assert sum(counts.retries for counts in found.models.values()) == found.model_retries
+    assert sum(counts.retries for counts in found.tools.values()) == found.tool_retries
+    assert found.model_retries + found.tool_retries == kinds[ev.RetryScheduled]
     assert found.models.get(UNKNOWN_MODEL, ModelCounts()).calls == 0, "but evidence of calls that never were"
 
     tools: dict[tuple[str, str], str] = {}
@@ -283,6 +285,7 @@ def test_where_there_is_nothing_there_is_no_rate() -> None:
     derived = MetricsSnapshot().derived()
     assert {name: value for name, value in derived.items() if value is not None} == {
         "tool_calls": 0,
+        "tool_retries": 0,
         "tool_successes": 0,
         "tool_failures": 0,
         "tools_with_failures": (),

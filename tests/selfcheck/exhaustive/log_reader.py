@@ -238,10 +238,12 @@ def read(observed: ObservedSession, event: ev.SessionEvent, configuration: Agent
             | ev.ToolAttemptFailed()
             | ev.ToolCallCompleted()
             | ev.ToolCallFailed()
-            | ev.RetryScheduled(call=str())
         ):
             if (call := observed.calls.get(event.call)) is not None:
                 _read_call(observed, call, event)
+        case ev.RetryScheduled(call=str(name)):
+            if (call := observed.calls.get(name)) is not None:
+                call.retry, call.retry_at = observed.version, event.due_at
         case _:
             _read_run(observed, event, configuration)
 
@@ -410,8 +412,7 @@ def _read_call(
     | ev.ToolCallWaiting
     | ev.ToolAttemptFailed
     | ev.ToolCallCompleted
-    | ev.ToolCallFailed
-    | ev.RetryScheduled,
+    | ev.ToolCallFailed,
 ) -> None:
     match event:
         case ev.ToolApprovalRequested():
@@ -431,8 +432,6 @@ def _read_call(
             call.running, call.survivor, call.waiting = False, False, False
             if event.kind == "transient" and (name := observed.open_run) is not None:
                 observed.runs[name].resumes = 0
-        case ev.RetryScheduled():
-            call.retry, call.retry_at = observed.version, event.due_at
         case ev.ToolCallCompleted() | ev.ToolCallFailed():
             call.answered, call.running, call.survivor, call.waiting = True, False, False, False
             call.approval, call.requested, call.expires_at = "", 0, None

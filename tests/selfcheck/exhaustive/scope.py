@@ -161,7 +161,7 @@ def configuration(scope: Scope) -> AgentConfiguration:
         budget=scope.budget,
     )
     code = CodeIdentity(refold="0.1.0", core=CORE_VERSION)
-    tools = TOOLS
+    tools: tuple[ToolSpec, ...] = TOOLS
     if scope.tool_attempts_max > 1:  # Without jitter, which is drawn from identifiers and would keep states apart.
         retries = RetryPolicy(attempts_max=scope.tool_attempts_max, jitter=0)
         tools = tuple(msgspec.structs.replace(spec, retries=retries) for spec in TOOLS)
