@@ -11,7 +11,6 @@ its end; what is in flight at the end is left to the next start, as after a cras
 import asyncio
 import os
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypedDict, Unpack
 
 from refold.actors.effects import CANCEL_GRACE_S, EffectsInFlight
@@ -107,11 +106,6 @@ class EventSourcedSystem(ActorSystem):
             raise ConfigError("this system has been open already; make another one")
         self._journal = Journal(await self._open_store())
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
 
     @property
     def host(self) -> Host:

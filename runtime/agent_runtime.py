@@ -16,6 +16,7 @@ from typing import Self, Unpack, overload
 from refold.actors.calls.protocols import Provider
 from refold.actors.effects import read_state
 from refold.actors.hosting import Host
+from refold.actors.kernel.clock import moved_after
 from refold.actors.kernel.system import ActorSystem
 from refold.agents.agent import Agent, AgentParts, agent_of, parts_and_rest
 from refold.agents.skill import Skill, checked_skills
@@ -193,7 +194,8 @@ class AgentRuntime:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        async with moved_after(error, self.options.clock):
+            await self.close()
 
     def __enter__(self) -> "SyncRuntime":
         self._face = SyncRuntime(self)

@@ -8,11 +8,15 @@ import asyncio
 import heapq
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 SETTLE_ROUNDS = 50
 """How often `ManualClock.advance` lets the loop go round after each timer: deeper chains of tasks need `settle`."""
+
+RUN_STEP_S, RUN_EVERY_S = 1.0, 0.01
+"""How far, and how often by the loop's time, a `ManualClock` moves while something ends after an error."""
 
 
 class Timer(Protocol):
@@ -80,6 +84,9 @@ class _ManualTimer:
 
 class ManualClock:
     """A clock that moves only when told to; all its timers run inside `advance`, in order of their due times.
+
+    Where an error leaves the block of a runtime or an actor system, the clock moves by itself until that is closed, so
+    that a test which fails ends.
 
     Use it from one thread, that of the event loop under test.
     """
@@ -159,3 +166,23 @@ class ManualClock:
     def _move_to(self, elapsed_us: int) -> None:
         self._now_us += elapsed_us - self._elapsed_us
         self._elapsed_us = elapsed_us
+
+
+@asynccontextmanager
+async def moved_after(error: BaseException | None, clock: Clock | None) -> AsyncGenerator[None]:
+    """Have a `ManualClock` move by itself inside, if there was an error: who would have moved it is gone by then."""
+    if error is None or not isinstance(clock, ManualClock):
+        yield
+        return
+    moving = asyncio.get_running_loop().create_task(_move(clock), name="moving the clock")
+    try:
+        yield
+    finally:
+        moving.cancel()
+        await asyncio.wait([moving])
+
+
+async def _move(clock: ManualClock) -> None:
+    while True:
+        await asyncio.sleep(RUN_EVERY_S)
+        await clock.advance(RUN_STEP_S)

@@ -19,7 +19,7 @@ import pykka
 
 from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.cell import ActorCell
-from refold.actors.kernel.clock import Clock, SystemClock
+from refold.actors.kernel.clock import Clock, SystemClock, moved_after
 from refold.actors.kernel.errors import ActorStopped, WouldDeadlock
 from refold.actors.kernel.lifecycle import Passivation
 from refold.actors.kernel.mailbox import START, CrossThreadQueue, is_vital
@@ -168,7 +168,8 @@ class ActorSystem:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
+        async with moved_after(error, self.clock):
+            await self.close()
 
     # The directory
 

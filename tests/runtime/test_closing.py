@@ -4,6 +4,7 @@ import asyncio
 import os
 import sqlite3
 import threading
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from refold import (
     tool,
     use,
 )
-from refold.actors import ManualClock, SystemClock
+from refold.actors import Actor, ActorSystem, ManualClock, SystemClock
 from refold.events import SESSION_CODEC, fold
 from refold.events.session.events import RunCompleted, RunResumed
 from refold.stores import InMemoryStore, SQLiteStore
@@ -266,3 +267,49 @@ async def test_a_runtime_whose_start_fails_releases_its_file(tmp_path: Path) -> 
     await before.assert_nothing_more()
     async with runtime_of(path, wait_for_log_s=0) as again:
         assert await again.sessions() == []
+
+
+class Stuck(Actor):
+    async def on_receive(self, message: asyncio.Event) -> None:
+        message.set()
+        await asyncio.Event().wait()
+
+
+async def in_a_model_call(clock: ManualClock) -> None:
+    held = HeldAnswer("never")
+    async with runtime_of(InMemoryStore(), held, clock=clock) as runtime:
+        await fail_beside((await runtime.session("s")).send("go"), held.asked)
+
+
+async def in_an_append(clock: ManualClock) -> None:
+    store = FailingStore(InMemoryStore())
+    async with runtime_of(store, say("never"), clock=clock) as runtime:
+        session, hold = await runtime.session("s"), store.hold_append(len(store.appends) + 1)
+        await fail_beside(session.send("go"), hold.reached)
+
+
+async def in_a_handler(clock: ManualClock) -> None:
+    async with ActorSystem(clock=clock) as system:
+        stuck, reached = await system.start(Stuck), asyncio.Event()
+        stuck.tell(reached)
+        await reached.wait()
+        raise AssertionError("as tests fail")
+
+
+async def fail_beside(sending: Coroutine[Any, Any, Any], reached: asyncio.Event) -> None:
+    task = asyncio.create_task(sending)
+    task.add_done_callback(lambda ended: ended.exception())
+    await reached.wait()
+    raise AssertionError("as tests fail")
+
+
+@pytest.mark.parametrize("failing", [in_a_model_call, in_an_append, in_a_handler])
+async def test_an_error_inside_ends_what_runs_on_a_clock_that_nobody_moves(failing: Any) -> None:
+    clock = ManualClock()
+    began_us = clock.now_us()
+    with pytest.raises(AssertionError, match="as tests fail"):
+        await failing(clock)
+    ended_us = clock.now_us()
+    assert ended_us - began_us >= 5_000_000, "the grace was given"
+    await asyncio.sleep(0)
+    assert clock.now_us() == ended_us, "and then the clock stands still again"
