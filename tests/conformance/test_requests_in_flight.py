@@ -18,10 +18,12 @@ from refold import (
     Completed,
     ConfigError,
     ModelRequest,
+    PersistenceError,
     ProviderError,
     ScriptedProvider,
     say,
 )
+from refold.actors import ManualClock
 from refold.events.model import request as request_building
 from refold.events.model.request import form_of, request_digest
 from refold.events.session.core import SESSION_CODEC
@@ -39,6 +41,7 @@ from refold.providers.recorded import json_of
 from refold.replay import recorded_request, replay
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
 from tests.conformance import requests_in_flight as flight
+from tests.conformance.failing_store import FailingStore, When
 from tests.conformance.processes import command_line, read_until, refold_line, run, started
 
 PROGRAM = Path(flight.__file__)
@@ -218,3 +221,36 @@ async def test_a_version_that_wants_no_call_has_no_request() -> None:
     for version in await versions(log, InputQueued, RunCompleted):
         with pytest.raises(ConfigError, match=f"no event at version {version} that has a request"):
             await recorded_request(log, "s", version)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("meets", ["the request", "the answer"])
+async def test_a_log_that_fails_loses_neither_a_request_in_flight_nor_its_answer(when: When, meets: str) -> None:
+    log, clock, gate = InMemoryStore(), ManualClock(), asyncio.Event()
+    store = FailingStore(log)
+
+    async def wait(request: ModelRequest) -> str:
+        await gate.wait()
+        return "green"
+
+    async def on(seconds: float) -> None:
+        for _ in range(10):
+            await clock.settle()
+            await clock.advance(seconds / 10)
+
+    agent = flight.agent("window", wait)
+    async with AgentRuntime(agent, log=store, clock=clock, inbox_poll_s=0) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send(flight.INPUT))
+        await clock.settle()
+        if meets == "the answer":
+            await on(1)
+        store.fail_appends(lambda: PersistenceError("gone", outcome_unknown=True), when=when, of="session/", times=2)
+        await on(5)
+        gate.set()
+        await on(30)
+        assert (await sending).outcome == Completed()
+        assert shown((await recorded_request(log, "s")).request) == shown(agent.provider.requests[0])  # type: ignore[attr-defined]
+    built = SESSION_CODEC.decode_all(await log.read_stream("session/s"))
+    assert 1 <= sum(isinstance(event, RequestBuilt) for event in built) <= 3
+    assert sum(isinstance(event, ModelResponded) for event in built) == 1
