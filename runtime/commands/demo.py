@@ -1,11 +1,19 @@
 """`refold demo`: an agent is killed in the middle of a tool, goes on, and replays."""
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from refold.commands.execution import EXIT_FOUND, EXIT_OK, JsonOption, command, option
-from refold.commands.output import cell, console, table, tell_error, write_json, write_paragraph, write_table
+from refold.commands.output import (
+    cell,
+    console,
+    shell_word,
+    table,
+    tell_error,
+    write_json,
+    write_paragraph,
+    write_table,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -76,12 +84,12 @@ def _write_end(to: "Console", story: "Story") -> None:
         shown = f"{'yes' if claim.holds else 'NO '}  {claim.name}: {claim.words}"
         write_paragraph(to, shown, indent=2, style="" if claim.holds else "bold red")
     write_paragraph(to, f"\nThat took {story.seconds:.1f} s. Look at it yourself:", style="bold")
-    log = shlex.quote(story.log)
+    log = shell_word(story.log)
     for line in (
         f"refold show {log} {story.session}",
         f"refold show {log} {story.session} --events",
         f"refold replay {log}",
         f"refold check {log}",
-        f"cat {shlex.quote(story.report)}",
+        f"cat {shell_word(story.report)}",
     ):
         write_paragraph(to, line, indent=2)

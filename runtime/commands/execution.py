@@ -128,10 +128,12 @@ def run_blocking_command(work: Callable[[], int]) -> NoReturn:
 
 
 def _exit_code_of(work: Callable[[], int]) -> int:
+    from refold.commands.program_log import safe_logging
     from refold.events.core.errors import LogInUse, RefoldError
 
     try:
-        code = work()
+        with safe_logging():
+            code = work()
         _flush_output()
     except LogInUse as error:
         return _failed(error, EXIT_LOG_IN_USE)

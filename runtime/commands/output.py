@@ -3,10 +3,13 @@
 Models, tools and strangers wrote what stands in a log. The rule: everything that comes from a log passes through
 `safe_text`, `safe_json` or `safe_lines`, so that it can neither move the cursor, colour, rename the window or answer
 for the user (escape sequences), nor show something else than it says (controls that turn the direction of writing,
-characters that cannot be seen). Colours and the terminal's width are for terminals only; a pipe or a file gets neither.
+characters that cannot be seen). What a person decides about, and the command that decides it, are shown exactly
+(`exact_text`, `exact_json`, `shell_word`): what cannot be seen stands there as an escape, and nothing is cut without
+saying how much. Colours and the terminal's width are for terminals only; a pipe or a file gets neither.
 """
 
 import re
+import shlex
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -26,11 +29,15 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _INVISIBLE: Final = re.compile(
     "["
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # turn the direction of writing
-    "\u00ad\u200b\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb"  # take no space
+    "\u00ad\u034f\u180b-\u180f\u200b\u2060-\u2064\u206a-\u206f\ufeff\ufff9-\ufffb"  # take no space
+    "\U0001d173-\U0001d17a\U000e0100-\U000e01ef"
+    "\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # are blank, and no white space
     "\u2028\u2029"  # begin a line
     "\U000e0000-\U000e007f"  # tags, which spell hidden text
     "]"
 )
+_UNSEEN: Final = re.compile(f"{_INVISIBLE.pattern}|[\u200c\u200d\ufe00-\ufe0f]")
+"""Also those that writing needs: joiners, and what chooses the form of a character."""
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 
 _UNSAFE_IN_JSON: Final = re.compile(f"{_CONTROLS.pattern}|{_INVISIBLE.pattern}")
@@ -58,6 +65,61 @@ def safe_json(text: str) -> str:
     return _UNSAFE_IN_JSON.sub(_escaped, text)
 
 
+def exact_text(text: str) -> str:
+    """Return `text` on one line, with an escape for each character that cannot be seen or is not what it looks like.
+
+    A backslash is doubled, so that no two texts are shown alike.
+    """
+    return _exact(text.replace("\\", "\\\\"))
+
+
+def exact_json(text: str) -> str:
+    """Return JSON text, or words with JSON in them, where a backslash is one already, as `exact_text` does."""
+    return _exact(text)
+
+
+def _exact(text: str) -> str:
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_python_escape(one) if _cannot_be_seen(one) else one for one in text)
+
+
+def _cannot_be_seen(character: str) -> bool:
+    # Printable is all but controls, formats, surrogates, unassigned ones and white space other than the space.
+    return not character.isprintable() or _UNSEEN.match(character) is not None
+
+
+def _python_escape(character: str) -> str:
+    if character in "\n\r\t":
+        return {"\n": "\\n", "\r": "\\r", "\t": "\\t"}[character]
+    number = ord(character)
+    return f"\\u{number:04x}" if number <= 0xFFFF else f"\\U{number:08x}"
+
+
+def exact_line(text: str, rest: str) -> str:
+    """Return an exact text, or the beginning of a very long one, how much is left out, and where the rest is."""
+    left = len(text) - EXACT_CHARACTERS_MAX
+    return text if left <= 0 else f"{text[:EXACT_CHARACTERS_MAX]}… ({left:,} more characters; {rest})"
+
+
+def shell_word(word: str) -> str:
+    r"""Return a word of a command so that a shell gives it back, and a person sees all of it.
+
+    Characters that cannot be seen are written as `$'\u200b'`, which bash, zsh and ksh know.
+    """
+    if not any(_cannot_be_seen(one) for one in word):
+        return shlex.quote(word)
+    written: list[str] = []
+    for one in word:
+        if "\udc80" <= one <= "\udcff":  # A byte of an argument that was no Unicode.
+            written.append(f"\\x{ord(one) - 0xDC00:02x}")
+        elif one in "\\'":
+            written.append(f"\\{one}")
+        else:
+            written.append(_python_escape(one) if _cannot_be_seen(one) else one)
+    return f"$'{''.join(written)}'"
+
+
 def safe_lines(text: str) -> str:
     """Return text of a format that has no escapes for them with a sign in place of each such character."""
     return _SURROGATES.sub("\ufffd", _UNSAFE_IN_JSON.sub(_replaced, text))
@@ -73,6 +135,9 @@ def _escaped(found: re.Match[str]) -> str:
     units = found[0].encode("utf-16-be")
     return "".join(f"\\u{int.from_bytes(units[place : place + 2]):04x}" for place in range(0, len(units), 2))
 
+
+EXACT_CHARACTERS_MAX = 4_000
+"""So much of an exact text is shown at least."""
 
 PIPE_COLUMNS = 1_000
 """Width of tables that go into a pipe or a file."""
@@ -103,14 +168,14 @@ def console() -> "Console":
     return made
 
 
-def tell_error(words: str) -> None:
-    """Write an error, which is one line on stderr."""
-    typer.echo(f"refold: {one_line(words)}", err=True)
+def tell_error(words: str, *, exact: bool = False) -> None:
+    """Write an error, which is one line on stderr; `exact`: it was made safe already."""
+    typer.echo(f"refold: {words if exact else one_line(words)}", err=True)
 
 
-def tell(words: str) -> None:
-    """Write a line about what goes on, to stderr, where no answers are."""
-    typer.secho(one_line(words), err=True, dim=True)
+def tell(words: str, *, exact: bool = False) -> None:
+    """Write a line about what goes on, to stderr, where no answers are; `exact`: it was made safe already."""
+    typer.secho(words if exact else one_line(words), err=True, dim=True)
 
 
 def table(*columns: str) -> "Table":
@@ -156,6 +221,13 @@ def write_paragraph(to: "Console", text: str, *, indent: int = 0, style: str = "
         for part in shown.wrap(to, max(to.width - indent, 20)) if line else [shown]:
             part.rstrip()
             to.print(Text(margin) + part if part else Text(), soft_wrap=True)
+
+
+def write_exact(to: "Console", text: str, *, style: str = "") -> None:
+    """Write a line that was made safe already; a terminal wraps it without losing a space."""
+    from rich.text import Text
+
+    to.print(Text(text, style=style), soft_wrap=True)
 
 
 def cell(text: object, characters_max: int = 60) -> str:

@@ -181,8 +181,11 @@ def _other_words(event: Event) -> str:
 
 
 def call_words(tool: str, arguments: JsonObject) -> str:
-    """Return a tool call as code: `weather(city="Lisbon", days=1)`."""
-    shown = (f"{name}={msgspec.json.encode(value).decode()}" for name, value in arguments.items())
+    """Return a tool call as code: `weather(city="Lisbon", days=1)`; a name that could be mistaken stands in quotes."""
+    shown = (
+        f"{name if name.isidentifier() else msgspec.json.encode(name).decode()}={msgspec.json.encode(value).decode()}"
+        for name, value in arguments.items()
+    )
     return f"{tool}({', '.join(shown)})"
 
 

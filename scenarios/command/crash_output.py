@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from refold.commands.output import console, table, write_json, write_paragraph, write_table
+from refold.commands.output import console, shell_word, table, write_json, write_paragraph, write_table
 from refold.scenarios.command.log_crashes import CrashSummary
 from refold.scenarios.command.output import SEEDS_NAMED, live_line
 from refold.scenarios.monitors.monitor import PROMISES, SITUATIONS
@@ -66,8 +66,8 @@ def write_crashes(
         stream = first.broken[0].stream.partition("/")[2]
         words = ["--from", str(log), *([agent] if agent is not None else []), "--at", str(first.boundary.position)]
         commands = [
-            *([f"refold show {shlex.quote(str(saved))} {shlex.quote(stream)} --events"] if stream else []),
-            f"refold check {shlex.quote(str(saved))}",
+            *([f"refold show {shell_word(str(saved))} {shell_word(stream)} --events"] if stream else []),
+            f"refold check {shell_word(str(saved))}",
             f"refold simulate {shlex.join(words)}{' --own-tools' if own_tools else ''}",
         ]
         write_paragraph(to, "Look into what became of it, or do it again:")

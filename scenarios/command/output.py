@@ -1,12 +1,11 @@
 """What `refold simulate` writes: how far it is, tables of what was met and what was kept, and what was broken."""
 
-import shlex
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, get_args
 
-from refold.commands.output import cell, console, counted, table, write_json, write_paragraph, write_table
+from refold.commands.output import cell, console, counted, shell_word, table, write_json, write_paragraph, write_table
 from refold.scenarios.failure_artifact import FailureArtifact
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.monitor import PROMISES, SITUATIONS, Situation, verdict_on
@@ -233,7 +232,7 @@ def _write_promises(to: "Console", summary: SweepSummary) -> None:
 
 
 def _write_failure(to: "Console", plan: SweepPlan, violation: FailureArtifact, again: str | None) -> None:
-    agent, options = shlex.quote(plan.agent), options_words(plan)
+    agent, options = shell_word(plan.agent), options_words(plan)
     acts, faults = len(violation.scenario.acts), len(violation.scenario.faults)
     write_paragraph(to, f"\nviolated: {violation.broken}", style="bold red")
     write_paragraph(
@@ -249,15 +248,15 @@ def _write_failure(to: "Console", plan: SweepPlan, violation: FailureArtifact, a
     stream = violation.broken.stream.partition("/")[2]
     commands: list[str] = []
     if violation.log is not None:
-        log = shlex.quote(violation.log)
+        log = shell_word(violation.log)
         commands += [f"refold check {log}", f"refold replay {log}"]
-        commands += [f"refold show {log} {shlex.quote(stream)} --events"] if stream else []
+        commands += [f"refold show {log} {shell_word(stream)} --events"] if stream else []
     commands += [
-        *([f"refold simulate {agent} --scenario {shlex.quote(violation.file)}{options}"] if violation.file else []),
+        *([f"refold simulate {agent} --scenario {shell_word(violation.file)}{options}"] if violation.file else []),
         *([f"refold simulate {agent} {again}{options}"] if again is not None else []),
     ]
     if violation.test is not None:
-        commands.append(f"python -m pytest {shlex.quote(violation.test)}")
+        commands.append(f"python -m pytest {shell_word(violation.test)}")
     for command in commands:
         write_paragraph(to, command, indent=4)
 

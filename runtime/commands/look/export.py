@@ -1,5 +1,6 @@
 """`refold export LOG`: a log as JSON Lines."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import msgspec
 import typer
 
 from refold.commands.execution import EXIT_OK, HistoryForm, LogArgument, command, option
+from refold.commands.output import safe_json
 
 
 @command
@@ -50,14 +52,17 @@ async def export(
         if output is not None:
             await export_to_new_file(output, conversation)
         else:
-            typer.echo(conversation, nl=False)
+            _write(conversation)
     elif output is not None:
         await export_to_file(log, output, sessions=session or None, streams=stream or None)
     else:
-        await export_log(
-            log, lambda lines: typer.echo(lines, nl=False), sessions=session or None, streams=stream or None
-        )
+        await export_log(log, _write, sessions=session or None, streams=stream or None)
     return EXIT_OK
+
+
+def _write(lines: bytes) -> None:
+    """Write lines of JSON; on a terminal what it could obey stands there as escapes, which say the same."""
+    typer.echo(safe_json(lines.decode()) if sys.stdout.isatty() else lines, nl=False)
 
 
 async def _conversation(log: Path, session: str, form: HistoryForm) -> bytes:

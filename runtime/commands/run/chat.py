@@ -6,7 +6,6 @@ is pressed at, a reading or a run; and however the command ends, the log says wh
 """
 
 import os
-import shlex
 import signal
 import socket
 import sys
@@ -28,7 +27,16 @@ from refold.commands.execution import (
     run_blocking_command,
     tell_result,
 )
-from refold.commands.output import console, counted, one_line, tell, tell_error
+from refold.commands.output import (
+    console,
+    counted,
+    exact_json,
+    exact_line,
+    exact_text,
+    shell_word,
+    tell,
+    tell_error,
+)
 from refold.commands.run.options import (
     DEFAULT_LOG,
     NO_CHOICE,
@@ -308,11 +316,12 @@ class Talk:
         if self._is_cancelled or not self._thread.run(lambda: self._session.waits(waiting)):
             return True
         request = waiting.request
-        words = one_line(call_words(request.tool, request.input))
+        rest = "`refold approve LOG --json` shows all"
+        words = exact_line(exact_json(call_words(request.tool, request.input)), rest)
         if waiting.session != self._session.id:
-            words = f"{words} of {one_line(waiting.session)}"
+            words = f"{words} of {exact_text(waiting.session)}"
         if not self._lines.from_terminal:
-            tell_error(f"{words} waits for approval as {request.call}; the run is left open")
+            tell_error(f"{words} waits for approval as {request.call}; the run is left open", exact=True)
             typer.echo(approve_line(self._session.log, waiting.session, request.call), err=True)
             self._code = EXIT_FOUND
             return False
@@ -323,7 +332,7 @@ class Talk:
             self._cancel()
             return True
         if answer is None:
-            tell(f"{words} waits for approval as {request.call}; the run is left open")
+            tell(f"{words} waits for approval as {request.call}; the run is left open", exact=True)
             return False
         allow, always, reason = answer
         try:
@@ -338,9 +347,9 @@ class Talk:
         Raises:
             KeyboardInterrupt: Ctrl-C instead.
         """
-        why = f" ({one_line(request.reason)})" if request.reason else ""
-        means = f"; always means {one_line(request.action)}" if request.action else ""
-        tell(f"{words} waits for approval{why}{means}")
+        why = f" ({exact_text(request.reason)})" if request.reason else ""
+        means = f"; always means {exact_text(request.action)}" if request.action else ""
+        tell(f"{words} waits for approval{why}{means}", exact=True)
         while (answer := self._read("allow it? [y/n/always] ")) is not None:
             match answer.strip().lower():
                 case "y" | "yes":
@@ -384,7 +393,7 @@ class Talk:
         write_conversation(console(), view)
 
     def _tell_session(self, *, how_to_return: bool = False) -> None:
-        session, log = shlex.quote(self._session.id), shlex.quote(str(self._session.log))
+        session, log = shell_word(self._session.id), shell_word(str(self._session.log))
         before = f", {counted(self._session.messages, 'message')} before" if self._session.messages else ""
         words = f"session {session} in {log} with {self._session.agent.config.model}{before}"
         if how_to_return:

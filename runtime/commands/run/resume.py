@@ -1,13 +1,12 @@
 """`refold resume [AGENT]`: the open run of a session, and what is queued behind it, to their end."""
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from refold.commands.execution import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK, JsonOption, command, option, result_members
-from refold.commands.output import tell, write_json
+from refold.commands.output import shell_word, tell, write_json
 from refold.commands.run.options import (
     DEFAULT_LOG,
     NO_CHOICE,
@@ -78,7 +77,7 @@ def _tell_nothing_open(log: Path, session: str | None, as_json: bool) -> int:
     if as_json:
         write_json({"log": str(log), "session": session, "runs": [], "open": None})
     else:
-        where = f"session {shlex.quote(session)}" if session is not None else shlex.quote(str(log))
+        where = f"session {shell_word(session)}" if session is not None else shell_word(str(log))
         tell(f"no run is open in {where}")
     return EXIT_OK
 
@@ -107,7 +106,7 @@ async def _session_of(log: Path, session: str | None) -> str | None:
         opened_runs = [_asker(name, found) for name, session in found.items() if session.status in HAS_OPEN_RUN]
     names = sorted({*opened_runs, *commanded})
     if len(names) > 1:
-        named = ", ".join(shlex.quote(name) for name in names[:SESSIONS_NAMED_MAX])
+        named = ", ".join(shell_word(name) for name in names[:SESSIONS_NAMED_MAX])
         more = f" and {len(names) - SESSIONS_NAMED_MAX} more" if len(names) > SESSIONS_NAMED_MAX else ""
         raise ConfigError(f"{len(names)} sessions have open runs: {named}{more}; name one with --session")
     return names[0] if names else None

@@ -7,7 +7,6 @@ call, so a run that waits for one is left open and the runtime is closed.
 
 import asyncio
 import os
-import shlex
 import signal
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
@@ -22,7 +21,7 @@ from refold.actors.kernel.errors import ActorStopped
 from refold.agent_runtime import AgentRuntime
 from refold.agents.agent import Agent, with_subagents
 from refold.commands.execution import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_TERMINATED, tell_result
-from refold.commands.output import tell, tell_error
+from refold.commands.output import exact_json, exact_line, exact_text, shell_word, tell, tell_error
 from refold.commands.run.shown import INBOX_POLL_S, LIVE_CAPACITY, CallLines, ChildApprovals, LiveText
 from refold.commands.steer.delivery import approve_line, resume_line
 from refold.events.core.codec import RecordedEvent
@@ -75,7 +74,7 @@ async def session_run(agent: Agent, log: Path, session_id: str | None, *, quiet:
         async with runtime_on(agent, log) as runtime:
             session = await runtime.session(session_id)
             if not quiet:
-                tell(f"session {shlex.quote(session.id)} in {shlex.quote(str(log))}")
+                tell(f"session {shell_word(session.id)} in {shell_word(str(log))}")
             run = SessionRun(runtime, session, log, cancel, quiet=quiet)
             with _sigterm_leaves_open(run):
                 yield run
@@ -146,7 +145,7 @@ class SessionRun:
         Args:
             agent: the words of a command line that say which agent it is.
         """
-        tell_error(f"{self.waits_for}; the run is left open")
+        tell_error(f"{self.waits_for}; the run is left open", exact=True)
         for place, call in self._waiting_calls:
             typer.echo(approve_line(self.log, place, call), err=True)
         typer.echo(resume_line(self.log, self.session, agent), err=True)
@@ -231,20 +230,19 @@ class SessionRun:
         self._calls.see(recorded)
         match recorded.event:
             case ev.ToolApprovalRequested(call=call_id, tool=tool, input=arguments):
-                waits = f"{call_words(tool, arguments)} waits for approval as {call_id}"
                 if self._has_handler:
-                    self._calls.tell(waits)
+                    self._calls.tell(f"{call_words(tool, arguments)} waits for approval as {call_id}")
                 else:
-                    self._wait_for_decision(self.session, call_id, waits)
+                    self._wait_for_decision(self.session, call_id, f"{_exact(recorded.event)} as {call_id}")
             case ev.RunParked(reason=reason):
-                self._wait_for(f"the run is parked: {reason}")
+                self._wait_for(f"the run is parked: {exact_text(reason)}")
             case ev.RunCompleted() | ev.RunFailed() | ev.RunCancelled():
                 self._ends.append(recorded.version)
             case _:
                 return
 
     def _see_child(self, child: Session, request: ev.ToolApprovalRequested) -> None:
-        waits = f"{call_words(request.tool, request.input)} waits for approval as {request.call} of {child.id}"
+        waits = f"{_exact(request)} as {request.call} of {exact_text(child.id)}"
         self._wait_for_decision(child.id, request.call, waits)
 
     def _wait_for_decision(self, session: str, call: str, what: str) -> None:
@@ -299,3 +297,8 @@ def _handled(number: signal.Signals, handler: Callable[[], None]) -> Generator[N
         yield
     finally:
         loop.remove_signal_handler(number)
+
+
+def _exact(request: ev.ToolApprovalRequested) -> str:
+    what = exact_line(exact_json(call_words(request.tool, request.input)), "`refold approve LOG --json` shows all")
+    return f"{what} waits for approval"

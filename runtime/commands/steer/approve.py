@@ -6,14 +6,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from refold.commands.execution import EXIT_OK, JsonOption, LogArgument, argument, command
-from refold.commands.output import cell, console, write_json, write_paragraph
+from refold.commands.output import (
+    console,
+    exact_json,
+    exact_line,
+    exact_text,
+    write_exact,
+    write_json,
+    write_paragraph,
+)
 from refold.commands.steer.delivery import KeyOption, TimeoutOption, approve_line, given, tell_given
 
 if TYPE_CHECKING:
     from refold.remote.client import AwaitedDecision
 
-CALL_CHARACTERS = 200
-"""After so many characters the words of a call are cut in a list."""
+REST = "--json shows all"
 
 
 @command
@@ -75,9 +82,10 @@ async def _list(log: Path, session: str | None, as_json: bool) -> int:
 
 def _write(log: Path, decision: "AwaitedDecision") -> None:
     to = console()
-    why = f" ({cell(decision.reason, CALL_CHARACTERS)})" if decision.reason else ""
-    write_paragraph(to, f"{cell(decision.session)}: {cell(decision.what, CALL_CHARACTERS)}{why}", style="bold")
+    why = f" ({exact_line(exact_text(decision.reason), REST)})" if decision.reason else ""
+    what = exact_line(exact_json(decision.what), REST)
+    write_exact(to, f"{exact_text(decision.session)}: {what}{why}", style="bold")
     if decision.decided:
-        write_paragraph(to, f"{decision.call} is decided; a runtime that owns the log will go on", indent=2)
+        write_exact(to, f"  {exact_text(decision.call)} is decided; a runtime that owns the log will go on")
     else:
-        write_paragraph(to, approve_line(log, decision.session, decision.call), indent=2)
+        write_exact(to, f"  {approve_line(log, decision.session, decision.call)}")

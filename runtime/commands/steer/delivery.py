@@ -1,6 +1,5 @@
 """How the commands that change a session are given, and how their outcome is told."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from refold.commands.execution import EXIT_FOUND, EXIT_LOG_IN_USE, EXIT_OK, argument, option
-from refold.commands.output import console, tell_error, write_json, write_paragraph
+from refold.commands.output import console, shell_word, tell_error, write_json, write_paragraph
 
 if TYPE_CHECKING:
     from refold.remote.client import Given
@@ -50,7 +49,7 @@ def tell_given(log: Path, what: "Given", words: str, as_json: bool, *, goes_on: 
         return EXIT_FOUND
     if outcome is None and what.owner is not None:
         by = f"process {what.owner.pid or '(unknown)'} on host {what.owner.host or '(unknown)'}"
-        again = f"the same command with --key {shlex.quote(what.key)} tells what came of it"
+        again = f"the same command with --key {shell_word(what.key)} tells what came of it"
         tell_error(f"{log} is in use by {by}, which did not take the command in time; it stays in the inbox; {again}")
         return EXIT_LOG_IN_USE
     if as_json:
@@ -80,7 +79,7 @@ def approve_line(log: Path, session: str, call: str) -> str:
     """Return the command that lets a call run, ready for a shell."""
     words = [str(log), session, call]
     options = ["--"] if any(word.startswith("-") for word in words) else []
-    return " ".join(["refold", "approve", *options, *map(shlex.quote, words)])
+    return " ".join(["refold", "approve", *options, *map(shell_word, words)])
 
 
 def resume_line(log: Path, session: str, agent: Sequence[str] = ()) -> str:
@@ -92,4 +91,4 @@ def resume_line(log: Path, session: str, agent: Sequence[str] = ()) -> str:
         agent: the words that say which agent; none = not known.
     """
     words = [f"--log={log}", f"--session={session}"]
-    return " ".join(["refold", "resume", *map(shlex.quote, agent or ["AGENT"]), *map(shlex.quote, words)])
+    return " ".join(["refold", "resume", *map(shell_word, agent or ["AGENT"]), *map(shell_word, words)])

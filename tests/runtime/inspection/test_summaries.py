@@ -120,7 +120,7 @@ def test_every_session_event_has_words(event_type: type[SessionEvent]) -> None:
             StoredBlock(hash=PayloadHash("ab" * 32), bytes=70_000, holds="text"),
             "[text of 70,000 bytes, payload abababababab]",
         ),
-        (ToolUseBlock(id=CALL, name="f", input={"a": [1, None], "b c": "é"}), 'f(a=[1,null], b c="é")'),
+        (ToolUseBlock(id=CALL, name="f", input={"a": [1, None], "b c": "é"}), 'f(a=[1,null], "b c"="é")'),
         (ToolUseBlock(id=CALL, name="f", input={}, malformed_input='{"a'), 'f({"a)'),
         (ToolResultBlock(tool_use_id=CALL, content=TEXT), "hello"),
     ],

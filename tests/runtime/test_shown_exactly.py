@@ -1,0 +1,88 @@
+"""What stands on the screen is what there is: approvals whole and unambiguous, and no line that a terminal obeys."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from refold.commands.program_log import SafeFormatter, safe_logging
+from tests.runtime.command_line import run, started
+from tests.runtime.test_inbox_commands import waiting_log
+
+NOTE = "https://git\u200bhub.com/a  b\u202e\\u200b" + "x" * 5_000
+NAME = "prod\u200b"
+
+UTF8 = {**os.environ, "LC_ALL": "C.UTF-8"}
+
+AGENT = """
+from refold import Agent, AgentConfig, ScriptedProvider, say, tool, use
+
+@tool
+def burn() -> str:
+    raise RuntimeError("\\x1b]52;c;ZXZpbA==\\x07two\\nlines \\u202e" + "x" * 5_000)
+
+agent = Agent(config=AgentConfig(model="m"), tools=[burn], provider=ScriptedProvider([use("burn", {}), say("Done.")]))
+"""
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_an_approval_is_shown_whole_and_its_command_decides_that_call_alone(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    waiting_log(log, NAME, "prod", note=NOTE)
+    shown = run("approve", log).stdout
+    assert r"https://git\u200bhub.com/a  b\u202e\\u200b" in shown
+    assert shown.replace("…", "").isascii()
+    assert "more characters; --json shows all" in shown
+    [line] = [line.strip() for line in shown.splitlines() if "$'prod" in line and "refold approve" in line]
+    shell = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True, env=UTF8)
+    words = shell.stdout.decode().split("\0")[:-1]
+    assert words[:2] == ["refold", "approve"]
+    assert run(*words[1:], "--deny").exit_code == 0
+    waiting = json.loads(run("approve", log, "--json").stdout)["waiting"]
+    assert [one["session"] for one in waiting] == ["prod"]
+    assert NOTE.replace("\\", "\\\\") in waiting[0]["what"]
+
+
+def test_a_tools_error_is_one_line_with_the_users_frame_that_no_terminal_obeys(tmp_path: Path) -> None:
+    (tmp_path / "burner.py").write_text(AGENT)
+    with started(
+        "run", "burner:agent", "Go", "--log", tmp_path / "x.db", cwd=tmp_path, PYTHONPATH=str(tmp_path)
+    ) as process:
+        output, errors = process.communicate()
+    assert (process.returncode, output) == (0, "Done.\n")
+    assert not any(one in output + errors for one in "\x1b\x07\u202e")
+    [line] = [line for line in errors.splitlines() if line.startswith("warning: ")]
+    assert "RuntimeError: two lines" in line
+    assert len(line) <= 2_000
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def test_any_record_is_one_safe_line_and_the_traceback_is_there_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    make = logging.getLogger("refold.test").makeRecord
+    try:
+        raise Mute
+    except Mute:
+        first = make("refold.test", logging.ERROR, "", 1, "it \x1b[31m%s", ("broke",), sys.exc_info())
+    second = make("refold.test", logging.WARNING, "", 1, "%d", ("no number",), None)
+    form = SafeFormatter().format
+    assert form(first).startswith(f"error: it broke: Mute ({__file__}:")
+    assert form(second) == "warning: %d (TypeError in its arguments)"
+    caplog.set_level(logging.DEBUG, logger="refold.test")
+    assert form(first).count("\n") >= 3
+
+
+def test_the_logging_of_a_program_is_left_alone() -> None:
+    root = logging.getLogger()
+    before = list(root.handlers)
+    assert before, "pytest has its own"
+    with safe_logging():
+        assert root.handlers == before
