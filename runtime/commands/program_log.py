@@ -26,8 +26,8 @@ class SafeFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         try:
             words = record.getMessage()
-        except Exception as error:  # noqa: BLE001 - arguments of a record may be anything
-            words = f"{record.msg!s} ({type(error).__name__} in its arguments)"
+        except Exception as mismatch:  # noqa: BLE001 - arguments of a record may be anything
+            words = f"{record.msg!s} ({type(mismatch).__name__} in its arguments)"
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
             words = f"{words}: {_described(error)}"
