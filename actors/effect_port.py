@@ -99,8 +99,8 @@ class EffectPort(Generic[S, C, E]):
 
     # The log
 
-    async def folded(self, stored: Sequence[StoredEvent]) -> None:
-        """Complete a state that was folded from `stored`. Where this fails, the state is folded again."""
+    async def folded(self, first: StoredEvent | None) -> None:
+        """Complete a state that was folded, given the stream's first event. Where this fails, it is folded again."""
 
     def published(self, events: Sequence[RecordedEvent[E]]) -> None:
         """See events that have just become durable, in order and each once."""

@@ -223,9 +223,8 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
             await self._log.rebuild()
 
     async def _recover(self) -> None:
-        # Fold, recover, reconcile: there is no other recovery. What an earlier instance of this process has begun is in
-        # `_effects` and goes on. Where there is none of that, and the state wants work, a process has ended or died in
-        # between; the port says whether the work goes on.
+        # Fold, recover, reconcile: there is no other recovery. What an earlier instance of this process began is in
+        # `_effects` and goes on. Where there is none, and the state wants work, a process has ended: the port decides.
         await self._log.fold()
         effects, wanted = self._effects, self._log.wanted()
         if wanted and not effects.recovered and not effects.carried_out():
@@ -242,11 +241,12 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
         return self._recovered and not self._port.lasting and not self._log.stale and self._effects.at_rest()
 
     def on_passivate(self) -> None:  # What it waits for stays: a time that comes, or a message, makes a new instance.
+        self._log.rest()
         self._in_flight.forget(self.address)
 
     def on_stop(self) -> None:
         self._effects.let_go()
-        self._in_flight.forget(self.address)
+        self.on_passivate()
 
     def on_failure(self, *_error: object, **_error_by_name: object) -> None:  # The next instance sets its own timers.
         self.on_stop()

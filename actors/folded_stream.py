@@ -15,18 +15,19 @@ from refold.actors.effect_port import C, E, EffectPort, S
 from refold.actors.effects import Cause, EffectEnded, EffectsInFlight, Envelope, Performed
 from refold.actors.journal import Journal
 from refold.actors.kernel.clock import Clock
+from refold.actors.snapshots import Growth
 from refold.events.core.codec import EventCodec, RecordedEvent
 from refold.events.core.errors import (
     CommandRejected,
     CoreFailed,
-    LogFormatError,
     PersistenceError,
     RefoldError,
     WrongExpectedVersion,
 )
-from refold.events.core.ids import EventRef, StreamName, event_ref, version_in
-from refold.events.core.pure_core import Effect, PureCore, Recorded, WaitUntil, evolve_all, plan
+from refold.events.core.ids import EventRef, StreamName, event_ref
+from refold.events.core.pure_core import Effect, PureCore, Recorded, WaitUntil, plan
 from refold.events.core.records import Appended, EncodedBatch, StoredEvent
+from refold.stores.folding import Causes, Fold, causes_after
 
 log = logging.getLogger("refold.actors")
 
@@ -58,8 +59,8 @@ class FoldedStream(Generic[S, C, E]):
         self.time = 0
         """Of the last event, microseconds since the epoch."""
         self._published_to = 0
-        self._causes: dict[str, tuple[int, int]] = {}
-        """The versions of the events that asked for the pending work, and of what these go back to, by key."""
+        self._causes: Causes = {}
+        self._growth = Growth()
 
     def open(self, name: StreamName, clock: Clock, in_flight: EffectsInFlight | None = None) -> None:
         """Say which stream it is, what stamps its batches, and who must know that another runtime has the log."""
@@ -186,10 +187,13 @@ class FoldedStream(Generic[S, C, E]):
                     raise
             recorded: list[RecordedEvent[E]] = []
             for (batch, events), place in zip(decided[part], appended[part], strict=True):
-                self._note_causes(batch.pending, batch.expected_version + 1, batch.correlation)
+                first_version = batch.expected_version + 1
+                self._causes = causes_after(self._causes, batch.pending, first_version, batch.correlation)
+                self._growth.add(len(events), sum(map(len, batch.events)))
                 recorded += _recorded(batch, events, place)
             self._published_to = recorded[-1].version
             self._port.published(recorded)
+        self._keep_snapshot()
 
     # Fold
 
@@ -199,16 +203,24 @@ class FoldedStream(Generic[S, C, E]):
         Raises:
             PersistenceError: the log cannot be read; as LogFormatError where an event in it cannot be folded.
         """
-        await self._fold()
+        await self._fold(None)
         self._published_to = self.version
 
     async def rebuild(self) -> None:
         """Fold the state again, and publish what is in the log and was not known to be; raises as `fold`."""
-        stored = await self._fold()
-        unknown = [item for item in stored if item.version > self._published_to]
+        unknown = await self._fold(self._published_to)
         if unknown:
             self._published_to = unknown[-1].version
             self._port.published(self._codec.recorded(unknown))
+
+    def rest(self) -> None:
+        """Have a snapshot kept, if that is worth it, before nobody has the state in memory any more."""
+        self._keep_snapshot(resting=True)
+
+    def _keep_snapshot(self, *, resting: bool = False) -> None:
+        snapshots = self._journal.snapshots
+        if snapshots is not None and not self.stale:
+            snapshots.consider(self.name, self._core, self._codec, self._growth, resting=resting)
 
     async def _rebuild_after(self, error: BaseException) -> None:
         self.stale = True
@@ -229,31 +241,19 @@ class FoldedStream(Generic[S, C, E]):
             await self.rebuild()
         return True
 
-    async def _fold(self) -> list[StoredEvent]:
+    async def _fold(self, known: int | None) -> list[StoredEvent]:
         # Stale until all of it is done: a read that fails half-way must not leave a state that looks like the log's.
         self.stale = True
-        stored = await self._journal.store.read_stream(self.name)
-        events = self._codec.decode_all(stored)
-        try:
-            self._port.state = self.state = evolve_all(self._core, events)
-        except LogFormatError as error:
-            raise LogFormatError(f"stream {self.name}: {error}") from error.__cause__
-        self.time = stored[-1].at if stored else 0
-        self._causes = {}
-        for item in stored:
-            if item.version == item.batch:
-                self._note_causes(item.pending or (), item.version, item.correlation)
-        await self._port.folded(stored)
+        fold = Fold(self.name, self._core, self._codec)
+        snapshots = self._journal.snapshots
+        used_from = snapshots.used_from if snapshots is not None else None
+        unknown = await fold.read(self._journal.store, snapshots_from=used_from, after=known)
+        self._port.state = self.state = fold.state
+        self.time, self._causes = fold.at, fold.causes
+        self._growth = Growth(fold.fresh, fold.fresh_bytes, fold.snapshot_bytes)
+        await self._port.folded(fold.first)
         self.stale = False
-        return stored
-
-    # Which event asked for work, where its effect does not say so
-
-    def _note_causes(self, pending: Sequence[str], version: int, correlation: EventRef | None) -> None:
-        # A user's core names work by a key alone. The log has the keys that were pending after each batch, so the batch
-        # after which a key is there for the first time is the one that asked for it, live and after a restart.
-        origin = version_in(correlation) if correlation is not None else version
-        self._causes = {key: self._causes.get(key, (version, origin)) for key in pending}
+        return unknown
 
     def _with_cause(self, effect: Effect) -> Effect:
         if effect.causation and effect.correlation:

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Protocol
 
+from refold.actors.snapshots import Snapshots
 from refold.events.core.errors import PersistenceError, WrongExpectedVersion
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch
@@ -70,6 +71,8 @@ class Journal:
         """Transactions that were written."""
         self.observer: JournalObserver | None = None
         """Is told what becomes of every append."""
+        self.snapshots: Snapshots | None = None
+        """Keeps the states that are folded from the store; None = none are kept or used."""
         self._waiting: deque[_Waiting] = deque()
         self._writer: asyncio.Task[None] | None = None
         self._closed = False

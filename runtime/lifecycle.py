@@ -23,6 +23,7 @@ from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.supervision import ActorFailure
 from refold.actors.kernel.system import ActorSystem, ended_without_fail
+from refold.actors.snapshots import Snapshots
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import Agent
 from refold.context import RuntimeContext
@@ -177,11 +178,13 @@ class Lifecycle:
         )
 
     def _shared(self, store: EventStore, system: ActorSystem) -> RuntimeContext:
-        agents = self.agents
+        agents, every = self.agents, self._settings.snapshot_every
+        journal = Journal(store)
+        journal.snapshots = Snapshots(store, every) if every is not None else None
         return RuntimeContext(
             settings=self._settings,
             store=store,
-            journal=Journal(store),
+            journal=journal,
             system=system,
             event_bus=self.event_bus,
             in_flight=self._in_flight,
@@ -283,6 +286,8 @@ class Lifecycle:
             try:
                 if context is not None:
                     await context.journal.close()
+                    if context.journal.snapshots is not None:
+                        await context.journal.snapshots.close(context.system.clock, self._settings.close_grace_s)
             finally:
                 self.metrics.end()
                 self.event_bus.end()

@@ -8,6 +8,7 @@ import msgspec
 
 from refold.actors.kernel.clock import Clock
 from refold.actors.kernel.supervision import ActorFailure
+from refold.actors.snapshots import SNAPSHOT_EVERY
 from refold.events.core.cleaning import clean_text
 from refold.events.core.errors import ConfigError
 from refold.stores.event_store import EventStore
@@ -35,6 +36,7 @@ class RuntimeOptions(TypedDict, total=False):
     mailbox_capacity: int
     passivate_after_s: float | None
     live_max: int | None
+    snapshot_every: int | None
     tool_threads: int
     subagent_depth_max: int
     restarts_max: int
@@ -62,6 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     mailbox_capacity: int = 10_000
     passivate_after_s: float | None = 60.0
     live_max: int | None = 10_000
+    snapshot_every: int | None = SNAPSHOT_EVERY
     tool_threads: int = 32
     subagent_depth_max: int = 5
     restarts_max: int = 5
@@ -72,7 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     step_snapshots: PersistenceBackend | None = None
 
 
-MAY_BE_NONE = ("passivate_after_s", "live_max")
+MAY_BE_NONE = ("passivate_after_s", "live_max", "snapshot_every")
 """Options that None switches off."""
 
 
@@ -109,6 +112,7 @@ def checked_options(given: RuntimeOptions) -> Settings:
         ("restarts_max", options.restarts_max, 0),
         ("mailbox_capacity", options.mailbox_capacity, 1),
         ("live_max", options.live_max, 1),
+        ("snapshot_every", options.snapshot_every, 1),
     ):
         if count is None and name in MAY_BE_NONE:
             continue

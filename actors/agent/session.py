@@ -149,12 +149,11 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
 
     # Where it comes from
 
-    async def folded(self, stored: Sequence[StoredEvent]) -> None:
+    async def folded(self, first: StoredEvent | None) -> None:
         """Find where the session comes from; and share the configuration in force with all sessions that have it."""
         if self.state.configuration == self._setting.configuration:
             self.state.configuration = self._setting.configuration
-        if self._ancestors is None and stored:
-            first = stored[0] if stored[0].version == 1 else (await self._store.read_stream(self._stream, limit=1))[0]
+        if self._ancestors is None and first is not None:
             self._descend_from(await ancestors_of(self._store, self.session, first))
             self._outlived = await self._run_without_its_call()
 

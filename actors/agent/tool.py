@@ -175,6 +175,9 @@ class ToolActor(Actor):
                 return await super().on_receive(message)
         return None
 
+    def on_stop(self) -> None:
+        self._facts.rest()
+
     def on_failure(self, *_error: object, **_error_by_name: object) -> None:
         """End the calls that run as far as their sessions are concerned: what becomes of them is not known."""
         for running in self._calls.values():

@@ -84,13 +84,13 @@ class Conversation:
 
     def __init__(self, read_payloads: ReadPayloads) -> None:
         self._read_payloads = read_payloads
-        self._source: list[Message] | None = None
+        self._source: Sequence[Message] | None = None
         self._messages: list[Message] = []
         self._digest = hashlib.sha256()
         self._whole_digest = self._digest
         """Over the restored messages; the same one as long as these are the stored ones."""
 
-    async def upto(self, source: list[Message], length: int) -> tuple[Sequence[Message], str]:
+    async def upto(self, source: Sequence[Message], length: int) -> tuple[Sequence[Message], str]:
         """Return the first `length` messages of `source`, restored, and the SHA-256 over their stored form.
 
         Raises:

@@ -71,7 +71,7 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     configured: int
     """Version of the AgentConfigured in force."""
     configuration: AgentConfiguration
-    source: list[Message]
+    source: Sequence[Message]
     """The session's history, which only grows at its end."""
     length: int
     """How many of its messages belong to the request."""

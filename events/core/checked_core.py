@@ -113,6 +113,7 @@ class CheckedCore(PureCore[S, C, E]):
     def __init__(self, core: type[PureCore[S, C, E]] | PureCore[S, C, E], *, always_watched: bool = False) -> None:
         self.functions: PureCore[S, C, E] = core() if isinstance(core, type) else core
         self.name = type(self.functions).__name__
+        self.fold_version = self.functions.fold_version  # type: ignore[misc]
         state, commands, events = types_of(type(self.functions))
         self._state_type: type[S] = _checked_state(self.name, state)
         self.command_types = _structs(self.name, "commands", commands, msgspec.Struct)

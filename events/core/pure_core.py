@@ -146,6 +146,9 @@ class PureCore(ABC, Generic[S, C, E]):
 
     upcasters: ClassVar[Mapping[str, tuple[str, Upcaster]]] = {}
     """From an event's tag of the past to the next tag, and the function that makes the step."""
+    fold_version: ClassVar[int] = 0
+    """Names what `evolve` does, so that a snapshot of a state that another one made is ignored: raise it whenever the
+    same events would add up to another state. 0, the default: no snapshots are kept, and each opening folds all."""
 
     def initial(self) -> S:
         """Return the state before the first event: the defaults of its class."""

@@ -24,6 +24,7 @@ from refold.events.core.checked_core import CheckedCore
 from refold.events.core.errors import CircuitOpen
 from refold.events.core.event import SECOND_US
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
+from refold.events.model.configuration import FOLD_VERSION
 
 BREAKER_KIND = "breaker"
 """Kind of a breaker's address and stream."""
@@ -157,6 +158,8 @@ class BreakerState(State):
 
 class BreakerCore(PureCore[BreakerState, BreakerCommand, BreakerEvent]):
     """The pure functions of a breaker."""
+
+    fold_version = FOLD_VERSION
 
     def admit(self, state: BreakerState, command: BreakerCommand) -> BreakerEvent | Recorded:
         match command:

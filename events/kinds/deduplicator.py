@@ -10,6 +10,7 @@ import msgspec
 
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
+from refold.events.model.configuration import FOLD_VERSION
 
 DEDUP_KIND = "dedup"
 """Kind of a deduplicator's address and stream."""
@@ -94,6 +95,8 @@ class DedupState(State):
 
 class DedupCore(PureCore[DedupState, DedupCommand, DedupEvent]):
     """The pure functions of a deduplicator."""
+
+    fold_version = FOLD_VERSION
 
     def admit(self, state: DedupState, command: DedupCommand) -> DedupEvent | Recorded:
         entry = state.entries.get(command.work_key)

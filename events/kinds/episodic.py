@@ -18,6 +18,7 @@ from refold.events.core.errors import AgentMemoryError
 from refold.events.core.ids import MemoryId
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 from refold.events.kinds.indexing import RecentChanges
+from refold.events.model.configuration import FOLD_VERSION
 
 MEMORY_KIND = "memory"
 
@@ -178,6 +179,8 @@ def check_tags(tags: Sequence[object], what: str) -> None:
 
 class EpisodicCore(PureCore[Episodes, EpisodicCommand, EpisodicEvent]):
     """The four pure functions of an episodic memory."""
+
+    fold_version = FOLD_VERSION
 
     def admit(self, state: Episodes, command: EpisodicCommand) -> EpisodicEvent | Recorded:
         """Return what `command` becomes.

@@ -17,6 +17,7 @@ from refold.events.core.content import Json, JsonObject
 from refold.events.core.errors import ConfigError, GraphError
 from refold.events.core.ids import checked_identifier
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
+from refold.events.model.configuration import FOLD_VERSION
 
 GRAPH_KIND: Final = "graph"
 
@@ -171,6 +172,8 @@ class GraphState(State):
 
 class GraphCore(PureCore[GraphState, GraphCommand, GraphEvent]):
     """Decides what may happen to a graph."""
+
+    fold_version = FOLD_VERSION
 
     def admit(self, state: GraphState, command: GraphCommand) -> GraphEvent | Recorded:
         """Return what a command becomes, or that nothing is to be done since the graph is so already.

@@ -11,7 +11,7 @@ from refold.events.core.codec import NEWER_REFOLD, EventCodec
 from refold.events.core.event import Event
 from refold.events.core.ids import StreamName, stream_name
 from refold.events.core.pure_core import PureCore
-from refold.events.model.configuration import CodeIdentity
+from refold.events.model.configuration import FOLD_VERSION, CodeIdentity
 
 RUNTIME_STREAM: StreamName = stream_name("runtime", "log")
 """The one stream of runtime events in a log."""
@@ -76,6 +76,8 @@ class RuntimeState(msgspec.Struct):
 
 class RuntimeCore(PureCore[RuntimeState, RuntimeCommand, RuntimeEvent]):
     """The four pure functions of a runtime."""
+
+    fold_version = FOLD_VERSION
 
     def admit(self, state: RuntimeState, command: RuntimeCommand) -> RuntimeEvent:
         """Return `command`: a fact is not refused."""

@@ -17,6 +17,7 @@ from refold.events.core.errors import AgentMemoryError
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 from refold.events.kinds.episodic import check_tags
 from refold.events.kinds.indexing import RecentChanges
+from refold.events.model.configuration import FOLD_VERSION
 
 KNOWLEDGE_KIND = "knowledge"
 
@@ -151,6 +152,8 @@ def check_dimension(dimension: int, expected: int, what: str) -> None:
 
 class SemanticCore(PureCore[Knowledge, SemanticCommand, SemanticEvent]):
     """The four pure functions of a semantic memory."""
+
+    fold_version = FOLD_VERSION
 
     def admit(self, state: Knowledge, command: SemanticCommand) -> SemanticEvent | Recorded:
         """Return what `command` becomes.

@@ -13,7 +13,7 @@ from refold.events.core.codec import NEWER_REFOLD, EventCodec
 from refold.events.core.event import Event
 from refold.events.core.ids import EventRef
 from refold.events.core.pure_core import PureCore, Recorded
-from refold.events.model.configuration import ToolSpec
+from refold.events.model.configuration import FOLD_VERSION, ToolSpec
 
 
 class ToolDefined(Event, frozen=True, kw_only=True, tag="tool.defined.v1"):
@@ -67,6 +67,8 @@ class ToolState(msgspec.Struct):
 
 class ToolCore(PureCore[ToolState, ToolCommand, ToolEvent]):
     """The four pure functions of a tool."""
+
+    fold_version = FOLD_VERSION
 
     def admit(self, state: ToolState, command: ToolCommand) -> ToolEvent | Recorded:
         match command:

@@ -13,6 +13,7 @@ import msgspec
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.errors import AgentMemoryError
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
+from refold.events.model.configuration import FOLD_VERSION
 
 WORKING_KIND = "working"
 
@@ -103,6 +104,8 @@ def check_item(command: SetItem) -> None:
 
 class WorkingCore(PureCore[Items, WorkingCommand, WorkingEvent]):
     """The four pure functions of a working memory."""
+
+    fold_version = FOLD_VERSION
 
     def admit(self, state: Items, command: WorkingCommand) -> WorkingEvent | Recorded:
         """Return what `command` becomes.

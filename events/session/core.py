@@ -9,6 +9,7 @@ from typing import get_args
 
 from refold.events.core.codec import NEWER_REFOLD, EventCodec
 from refold.events.core.pure_core import PureCore, evolve_all
+from refold.events.model.configuration import FOLD_VERSION
 from refold.events.session.admit import admit
 from refold.events.session.commands import SessionCommand
 from refold.events.session.events import SessionEvent
@@ -26,6 +27,8 @@ SESSION_CODEC: EventCodec[SessionEvent] = EventCodec(get_args(SessionEvent), unk
 
 class SessionCore(PureCore[SessionState, SessionCommand, SessionEvent]):
     """The four pure functions of a session. They are ours and tested, so no `CheckedCore` stands around them."""
+
+    fold_version = FOLD_VERSION
 
     # The functions themselves: a method around `evolve` would cost each event of a fold one more call. They are called
     # as methods are, which pyright does not see.

@@ -14,7 +14,7 @@ made; events that contradict each other (an edited log) raise, and `refold check
 """
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from refold.events.core.content import Message, TextBlock, tool_uses
@@ -85,7 +85,7 @@ def _cleared(state: SessionState, event: ev.HistoryCleared) -> None:
         state.keys[event.key] = SessionKey(state.version, "", "clear")
 
 
-def _remember_calls(state: SessionState, messages: list[Message]) -> None:
+def _remember_calls(state: SessionState, messages: Sequence[Message]) -> None:
     """Keep account of the calls in messages that are not shown any more."""
     for message in messages:
         for use in tool_uses(message.content):

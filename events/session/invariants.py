@@ -53,7 +53,7 @@ class SessionChecker:
         """Version of the last event observed."""
         self._state: SessionState | None = SessionState()
         self._order = OrderRules(stream)
-        self._messages: list[Message] = []
+        self._messages: Sequence[Message] = []
         self._read = 0
         self._rules = HistoryRules()
         self._turn: Turn | None = None

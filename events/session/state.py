@@ -11,6 +11,7 @@ of the calls, when the last one is there; `history` shows them before.
 
 import hashlib
 import re
+from collections.abc import MutableSequence
 from typing import Literal
 
 import msgspec
@@ -241,8 +242,8 @@ class SessionState(msgspec.Struct):
     configured: int = 0
     """Version of the AgentConfigured in force."""
     policies: dict[str, ToolPolicy] = {}
-    messages: list[Message] = []
-    """The history without results of the turn under way."""
+    messages: MutableSequence[Message] = msgspec.field(default_factory=list[Message])
+    """The history without results of the turn under way; grows at its end, until another list takes its place."""
     turn: Turn | None = None
     queue: list[QueuedInput] = []
     run: Run | None = None

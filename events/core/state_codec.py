@@ -1,0 +1,211 @@
+"""Folded states to bytes and back, in small pieces, so that a long state keeps nobody waiting.
+
+A piece belongs to one field of the state; a list or dictionary of many items has several. A field that is annotated as
+`MutableSequence` is a history, which is only ever added to at its end: its pieces hold `SEALED_ITEMS` items each, and
+come back as a `SealedList`, which decodes a piece when one of its items is looked at. What is opened after a long life
+is asked for little of it at first, and what is written again after some events is mostly there as bytes.
+
+The rule: decoding what `pieces` gave yields an equal state, for every state that events add up to.
+"""
+
+import collections.abc
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
+from itertools import islice
+from typing import Any, Final, Generic, TypeVar, cast, get_args, get_origin, get_type_hints, overload
+
+import msgspec
+
+SEALED_ITEMS: Final = 128
+"""Items of a history that are encoded and decoded together."""
+
+PIECE_BYTES: Final = 128 * 1024
+"""About the size of a piece of another list or dictionary; less than a millisecond to encode or decode."""
+
+ITEMS_AT_FIRST: Final = 16
+
+Piece = tuple[int, bytes | memoryview]
+"""The place of a field in the state's class, and MessagePack of its value or of some of its items."""
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class SealedList(MutableSequence[T]):
+    """A list whose beginning is bytes until it is looked at. It grows at its end only.
+
+    Args:
+        decode: gives the items of a piece.
+        pieces: of `SEALED_ITEMS` items each.
+        rest: the items behind those.
+    """
+
+    __slots__ = ("_decode", "_pieces", "_rest")
+
+    def __init__(
+        self, decode: Callable[[bytes | memoryview], list[T]], pieces: list[bytes | memoryview], rest: list[T]
+    ) -> None:
+        self._decode = decode
+        self._pieces: list[bytes | memoryview | list[T]] = [*pieces]
+        self._rest = rest
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        """Yield the encoded items, the last piece with fewer than the others."""
+        for piece in self._pieces:
+            yield _encode(piece) if isinstance(piece, list) else piece
+        yield from _sealed(self._rest)
+
+    def _opened(self, number: int) -> list[T]:
+        piece = self._pieces[number]
+        if not isinstance(piece, list):
+            piece = self._pieces[number] = self._decode(piece)
+        return piece
+
+    def __len__(self) -> int:
+        return len(self._pieces) * SEALED_ITEMS + len(self._rest)
+
+    def __iter__(self) -> Iterator[T]:
+        for number in range(len(self._pieces)):
+            yield from self._opened(number)
+        yield from self._rest
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[T]: ...
+    def __getitem__(self, place: int | slice) -> T | list[T]:
+        if isinstance(place, slice):
+            return [self[index] for index in range(*place.indices(len(self)))]
+        number, within = divmod(place + len(self) if place < 0 else place, SEALED_ITEMS)
+        if 0 <= number < len(self._pieces):
+            return self._opened(number)[within]
+        if place < -len(self):
+            raise IndexError(f"item {place} of {len(self)}")
+        return self._rest[(number - len(self._pieces)) * SEALED_ITEMS + within]
+
+    def append(self, value: T) -> None:
+        self._rest.append(value)
+
+    def extend(self, values: Iterable[T]) -> None:
+        self._rest.extend(values)
+
+    def insert(self, index: int, value: T) -> None:
+        raise TypeError("a history grows at its end only; use append")
+
+    def __setitem__(self, index: object, value: object) -> None:
+        raise TypeError("a history is never changed; put a new list in its place")
+
+    def __delitem__(self, index: object) -> None:
+        raise TypeError("a history is never changed; put a new list in its place")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, list | SealedList):
+            return NotImplemented
+        theirs = cast("Sequence[object]", other)
+        return len(self) == len(theirs) and all(mine == their for mine, their in zip(self, theirs, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+
+class StateCodec(Generic[S]):
+    """Encodes and decodes the states of one kind.
+
+    Args:
+        state_type: their class, a Struct whose fields all have defaults.
+
+    Raises:
+        TypeError: its fields cannot be read back from MessagePack.
+    """
+
+    def __init__(self, state_type: type[S]) -> None:
+        self._type: Any = state_type
+        self._names: tuple[str, ...] = tuple(self._type.__struct_fields__)
+        hints = get_type_hints(state_type)
+        self._fields = [_Field(hints[name]) for name in self._names]
+        shape = repr([(name, msgspec.inspect.type_info(hints[name])) for name in self._names])
+        self.shape = hashlib.sha256(shape.encode()).digest()[:8]
+        """Differs where the classes of two states have other fields."""
+
+    def pieces(self, state: S) -> Iterator[Piece]:
+        """Yield the pieces of a state, which must not change meanwhile.
+
+        Raises:
+            TypeError: it holds what cannot be encoded; as OverflowError and ValueError too.
+        """
+        for place, (name, field) in enumerate(zip(self._names, self._fields, strict=True)):
+            for data in field.pieces(getattr(state, name)):
+                yield place, data
+
+    def decoding(self, pieces: Iterable[Piece]) -> Iterator[S | None]:
+        """Yield None after each piece, and the state at last.
+
+        Raises:
+            msgspec.MsgspecError: a piece is none, or has another shape.
+            LookupError: a field is unknown.
+        """
+        values: list[Any] = [field.first() for field in self._fields]
+        for place, data in pieces:
+            values[place] = self._fields[place].add(values[place], data)
+            yield None
+        fields = zip(self._names, self._fields, values, strict=True)
+        yield self._type(**{name: field.last(value) for name, field, value in fields})
+
+
+class _Field:
+    """How a field of a state becomes pieces: as a whole, as parts of a list or dictionary, or as a history."""
+
+    def __init__(self, hint: Any) -> None:
+        origin = get_origin(hint)
+        self._kind = origin if origin in (list, dict, collections.abc.MutableSequence) else None
+        self._decode: Any = msgspec.msgpack.Decoder(
+            list[get_args(hint)[0]] if self._kind is collections.abc.MutableSequence else hint  # type: ignore[misc]
+        ).decode
+
+    def pieces(self, value: Any) -> Iterable[bytes | memoryview]:
+        if self._kind is collections.abc.MutableSequence:
+            return value.pieces() if isinstance(value, SealedList) else _sealed(value)
+        if self._kind is dict:
+            return _parts(value.items(), dict)
+        if self._kind is list:
+            return _parts(value, list)
+        return (_encode(value),)
+
+    def first(self) -> Any:
+        return {} if self._kind is dict else []
+
+    def add(self, value: Any, data: bytes | memoryview) -> Any:
+        if self._kind is collections.abc.MutableSequence:
+            value.append(data)
+        elif self._kind is dict:
+            value.update(self._decode(data))
+        elif self._kind is list:
+            value.extend(self._decode(data))
+        else:
+            return self._decode(data)
+        return value
+
+    def last(self, value: Any) -> Any:
+        if self._kind is not collections.abc.MutableSequence or not value:
+            return value
+        rest = self._decode(value[-1])
+        if len(rest) == SEALED_ITEMS:
+            return SealedList(self._decode, value, [])
+        return SealedList(self._decode, value[:-1], rest) if len(value) > 1 else rest
+
+
+def _sealed(items: Sequence[Any]) -> Iterator[bytes]:
+    for first in range(0, len(items), SEALED_ITEMS):
+        yield _encode(items[first : first + SEALED_ITEMS])
+
+
+def _parts(items: Iterable[Any], collected: type[list[Any] | dict[Any, Any]]) -> Iterator[bytes]:
+    source, count = iter(items), ITEMS_AT_FIRST
+    while part := collected(islice(source, count)):
+        data = _encode(part)
+        yield data
+        count = max(1, min(count * PIECE_BYTES // len(data), 4 * count))
