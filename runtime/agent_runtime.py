@@ -77,6 +77,8 @@ class AgentRuntime:
             again; default 60, None = it stays.
         live_max: most actors in memory before idle sessions are let go, longest idle first; default 10,000, None = any
             number.
+        snapshot_every: a state is kept beside the log after so many events of its stream, so that opening it folds no
+            more than about so many; default 1,000, None = no such snapshots are kept or used.
         tool_threads: most synchronous tools that run at once; default 32.
         subagent_depth_max: most levels of subagents below a session, whose calls begin children of children; default 5,
             0 = none.

@@ -178,6 +178,17 @@ class ReadFails(CountedFault, frozen=True, kw_only=True, tag="read_fails"):
     """Reading a stream fails."""
 
 
+SnapshotFate = Literal["lost", "damaged", "crash"]
+
+
+class SnapshotGoesWrong(CountedFault, frozen=True, kw_only=True, tag="snapshot_goes_wrong"):
+    """A snapshot is not kept as it was made; it happens only where `Scenario.snapshot_every` asks for snapshots."""
+
+    how: SnapshotFate = "damaged"
+    """`lost`: it is not written, and nobody notices. `damaged`: half of it is, and the rest is other bytes. `crash`:
+    the process is gone before it is written, and after the events that it is of."""
+
+
 # The process
 
 
@@ -427,6 +438,7 @@ AnyFault: TypeAlias = (
     | AppendFails
     | AppendIsSlow
     | ReadFails
+    | SnapshotGoesWrong
     | CrashAtAppend
     | CrashAtStep
     | CrashInTool

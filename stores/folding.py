@@ -98,6 +98,7 @@ class Fold(Generic[S, E]):
         version: int | None = None,
         position: int | None = None,
         after: int | None = None,
+        sealed: bool = True,
     ) -> list[StoredEvent]:
         """Fold what the store has, which must be nothing yet, and return the events behind the version `after`.
 
@@ -106,6 +107,7 @@ class Fold(Generic[S, E]):
             version: the last to be folded, if there are so many; None = all.
             position: that of the last to be folded; None = wherever they are.
             after: None = none is returned; else no snapshot of a later version is used.
+            sealed: whether a long history in the state may stay encoded until it is looked at.
 
         Raises:
             LogFormatError: an event cannot be decoded, or contradicts those before it.
@@ -119,7 +121,8 @@ class Fold(Generic[S, E]):
             page = await store.read_stream(self.stream, after_version=reached, limit=room)
             if most < EVENTS_PER_PAGE:  # A short stream costs one read, and is folded before a snapshot is decoded.
                 most = EVENTS_PER_PAGE
-                if len(page) == room and (later := await self._from_snapshot(store, version, position, after)):
+                limits = (version, position, after)
+                if len(page) == room and (later := await self._from_snapshot(store, *limits, sealed=sealed)):
                     page, room, reached = later, EVENTS_PER_PAGE, self.version
             over = len(page) < room
             new = [item for item in page if item.version > reached]
@@ -163,7 +166,7 @@ class Fold(Generic[S, E]):
     # Snapshots
 
     async def _from_snapshot(
-        self, store: EventStore, version: int | None, position: int | None, after: int | None
+        self, store: EventStore, version: int | None, position: int | None, after: int | None, *, sealed: bool
     ) -> list[StoredEvent] | None:
         """Take the state of the snapshot, if it may be used, and return the first events from its last batch on."""
         codec = state_codec(self._core)
@@ -186,7 +189,7 @@ class Fold(Generic[S, E]):
         end = page[snapshot.version - header.batch]
         if position is not None and position < end.position:
             return None
-        state = await _decoded(codec, snapshot, header)
+        state = await _decoded(codec, snapshot, header, sealed=sealed)
         if state is None or self._core.version(state) != snapshot.version:
             return None
         self.state, self.first, self.at = state, header.first, end.at
@@ -303,7 +306,7 @@ async def _checked(snapshot: Snapshot, shape: bytes) -> _Header | None:
     return header if (header.format, header.shape) == (_FORMAT, shape) else None
 
 
-async def _decoded(codec: StateCodec[S], snapshot: Snapshot, header: _Header) -> S | None:
+async def _decoded(codec: StateCodec[S], snapshot: Snapshot, header: _Header, *, sealed: bool) -> S | None:
     body = memoryview(snapshot.state)
     (length,) = _HEADER_LENGTH.unpack_from(body, _DIGEST_BYTES)
     begin = _DIGEST_BYTES + _HEADER_LENGTH.size + length
@@ -314,7 +317,7 @@ async def _decoded(codec: StateCodec[S], snapshot: Snapshot, header: _Header) ->
     state: S | None = None
     since = 0
     try:
-        for place, state in enumerate(codec.decoding(pieces)):  # noqa: B007 - the last one is the state
+        for place, state in enumerate(codec.decoding(pieces, sealed=sealed)):  # noqa: B007 - the last one is the state
             since += header.pieces[place][1] if place < len(pieces) else 0
             if since >= BYTES_PER_STEP:
                 since = 0

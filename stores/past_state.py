@@ -11,15 +11,14 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from refold.events.core.codec import EventCodec
-from refold.events.core.errors import ConfigError, LogFormatError
+from refold.events.core.errors import ConfigError
 from refold.events.core.event import Event
-from refold.events.core.pure_core import PureCore, Versioned, evolve_all
+from refold.events.core.pure_core import PureCore, Versioned
 from refold.stores.event_store import EventStore
+from refold.stores.folding import Fold
 
 S = TypeVar("S", bound=Versioned)
 E = TypeVar("E", bound=Event)
-
-EVENTS_PER_PAGE = 1_000
 
 
 class PastState(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
@@ -53,27 +52,17 @@ async def past_state(
     for name, place in (("position", position), ("version", version)):
         if place is not None and place < 0:
             raise ConfigError(f"stream {stream!r} has no {name} {place}; the least is 0, before the first event")
-    state, reached, at = core.initial(), 0, 0
-    while version is None or reached < version:
-        limit = EVENTS_PER_PAGE if version is None else min(EVENTS_PER_PAGE, version - reached)
-        page = await store.read_stream(stream, after_version=reached, limit=limit)
-        until = [item for item in page if position is None or item.position <= position]
-        if until:
-            try:
-                state = evolve_all(core, codec.decode_all(until), state)
-            except LogFormatError as error:
-                raise LogFormatError(f"stream {stream}: {error}") from error.__cause__
-            reached, at = until[-1].version, until[-1].at
-        if len(until) < limit:
-            break
-    if version is not None and reached < version:
+    fold = Fold(stream, core, codec)
+    await fold.read(store, version=version, position=position, sealed=False)
+    at = fold.at
+    if version is not None and fold.version < version:
         head = await store.head(stream)
         if head is None or head.version < version:
             last = head.version if head is not None else 0
             raise ConfigError(f"stream {stream!r} has the versions 1 to {last}, and not {version}")
     if position:
         at = max(at, await _time_at(store, position))
-    return PastState(state=state, version=reached, at=at)
+    return PastState(state=fold.state, version=fold.version, at=at)
 
 
 async def _time_at(store: EventStore, position: int) -> int:

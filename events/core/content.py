@@ -65,8 +65,8 @@ STILL_OPEN_TEXT = "This call was still open at this point of the log; it has no 
 """Stands for the result of a call that is not answered yet, where a history is shown as it is."""
 
 
-class _Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True):
-    """Settings common to all blocks."""
+class _Block(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", omit_defaults=True, gc=False):
+    """Settings common to all blocks. None can hold itself, so the garbage collector need not look at long histories."""
 
 
 class TextBlock(_Block, frozen=True, tag="text"):
@@ -171,7 +171,7 @@ Role: TypeAlias = Literal["user", "assistant"]
 B = TypeVar("B", bound=Block)
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """One message of a history."""
 
     role: Role

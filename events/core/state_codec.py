@@ -123,8 +123,9 @@ class StateCodec(Generic[S]):
     """
 
     def __init__(self, state_type: type[S]) -> None:
-        self._type: Any = state_type
-        self._names: tuple[str, ...] = tuple(self._type.__struct_fields__)
+        made: Any = state_type
+        self._make = made
+        self._names: tuple[str, ...] = tuple(made.__struct_fields__)
         hints = get_type_hints(state_type)
         self._fields = [_Field(hints[name]) for name in self._names]
         shape = repr([(name, msgspec.inspect.type_info(hints[name])) for name in self._names])
@@ -141,8 +142,12 @@ class StateCodec(Generic[S]):
             for data in field.pieces(getattr(state, name)):
                 yield place, data
 
-    def decoding(self, pieces: Iterable[Piece]) -> Iterator[S | None]:
+    def decoding(self, pieces: Iterable[Piece], *, sealed: bool) -> Iterator[S | None]:
         """Yield None after each piece, and the state at last.
+
+        Args:
+            pieces: as they were given, in order.
+            sealed: whether a long history becomes a `SealedList`, or a list.
 
         Raises:
             msgspec.MsgspecError: a piece is none, or has another shape.
@@ -150,10 +155,10 @@ class StateCodec(Generic[S]):
         """
         values: list[Any] = [field.first() for field in self._fields]
         for place, data in pieces:
-            values[place] = self._fields[place].add(values[place], data)
+            values[place] = self._fields[place].add(values[place], data, sealed=sealed)
             yield None
         fields = zip(self._names, self._fields, values, strict=True)
-        yield self._type(**{name: field.last(value) for name, field, value in fields})
+        yield self._make(**{name: field.last(value) if sealed else value for name, field, value in fields})
 
 
 class _Field:
@@ -178,12 +183,12 @@ class _Field:
     def first(self) -> Any:
         return {} if self._kind is dict else []
 
-    def add(self, value: Any, data: bytes | memoryview) -> Any:
-        if self._kind is collections.abc.MutableSequence:
+    def add(self, value: Any, data: bytes | memoryview, *, sealed: bool) -> Any:
+        if sealed and self._kind is collections.abc.MutableSequence:
             value.append(data)
         elif self._kind is dict:
             value.update(self._decode(data))
-        elif self._kind is list:
+        elif self._kind is not None:
             value.extend(self._decode(data))
         else:
             return self._decode(data)

@@ -17,7 +17,7 @@ from refold.events.core.records import StoredEvent, StreamHead
 from refold.events.model.messages import Usage
 from refold.events.model.request import prepared_of
 from refold.events.session import events as ev
-from refold.events.session.core import SESSION_CODEC, SESSION_KIND, fold
+from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND, fold
 from refold.events.session.react import pending
 from refold.events.session.state import (
     Phase,
@@ -31,6 +31,7 @@ from refold.inspection.log_reading import Batches, Streams, session_head
 from refold.inspection.summaries import call_words, content_words, effect_words
 from refold.inspection.transcript import Entry, Transcript
 from refold.stores.event_store import EventStore
+from refold.stores.folding import Fold
 
 SessionStatus = Literal["idle", "open", "waiting", "parked", "completed", "failed", "cancelled", "damaged"]
 """`idle`: no run yet. `open`: a run has work in flight, or will have when a runtime opens its log. `waiting`: for
@@ -111,7 +112,9 @@ async def _status_of_head(store: EventStore, head: StreamHead, last: StoredEvent
     outcome = _OUTCOMES.get(tag_of(last.data))
     if outcome is not None:
         return outcome
-    return status_of(fold(await events_until(store, head.stream, head.version)))
+    waiting = Fold(head.stream, SESSION_CORE, SESSION_CODEC)
+    await waiting.read(store, version=head.version)
+    return status_of(waiting.state)
 
 
 def _first_input(events: list[StoredEvent]) -> str:

@@ -41,7 +41,8 @@ from refold.events.core.ids import StreamName, checked_identifier, stream_name
 from refold.events.core.pure_core import E, KeyedCommand, Recorded, State, evolve_all, plan
 from refold.inspection.log_reading import ReadableLog, opened
 from refold.stores.event_store import EventStore
-from refold.stores.past_state import EVENTS_PER_PAGE, past_state
+from refold.stores.folding import EVENTS_PER_PAGE
+from refold.stores.past_state import past_state
 
 S = TypeVar("S", bound=State)
 C = TypeVar("C", bound=KeyedCommand)

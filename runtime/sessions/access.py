@@ -21,7 +21,6 @@ from refold.events.core.cleaning import clean_text
 from refold.events.core.content import ImageBlock, Message, TextBlock, UserContent
 from refold.events.core.errors import CommandRejected, ConfigError
 from refold.events.core.ids import PayloadHash, SessionId, stream_name
-from refold.events.core.pure_core import evolve_all
 from refold.events.model.payloads import restored, spill
 from refold.events.session.commands import (
     AllowTurn,
@@ -35,6 +34,7 @@ from refold.events.session.commands import (
 from refold.events.session.core import SESSION_CODEC, SESSION_CORE, SESSION_KIND
 from refold.events.session.state import SessionState
 from refold.sessions.reads import content_by_hash
+from refold.stores.folding import Fold
 
 Input: TypeAlias = str | TextBlock | ImageBlock | Sequence[str | TextBlock | ImageBlock]
 """What can be sent: text, a block, or several of them."""
@@ -191,8 +191,9 @@ class SessionAccess:
 
     async def state_at(self, version: int | None = None) -> SessionState:
         """As `Session.state_at`."""
-        stored = await self.context.store.read_stream(self.stream, limit=version)
-        return evolve_all(SESSION_CORE, SESSION_CODEC.decode_all(stored))
+        fold = Fold(self.stream, SESSION_CORE, SESSION_CODEC)
+        await fold.read(self.context.store, version=version, sealed=False)
+        return fold.state
 
     async def payload(self, name: PayloadHash | str) -> bytes:
         """As `Session.payload`."""

@@ -8,11 +8,11 @@ from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault, CountedFault, LastingFault
 
 Operation: TypeAlias = Literal[
-    "model", "tool", "append", "read", "step", "connect", "request", "chunk", "reply", "input", "disk"
+    "model", "tool", "append", "read", "step", "snapshot", "connect", "request", "chunk", "reply", "input", "disk"
 ]
-"""What is counted: calls of the model, bodies of tools, appends, reads of a stream, and steps of the loop; on a network
-connections, requests and pieces of responses; replies to sessions, and what is said to them from outside; and what
-changes the files of a log, or opens them."""
+"""What is counted: calls of the model, bodies of tools, appends, reads of a stream, snapshots, steps of the loop; on
+a network connections, requests and pieces of responses; replies to sessions, and what is said to them from outside; and
+what changes the files of a log, or opens them."""
 
 OPERATIONS: dict[type[CountedFault], Operation] = {
     faults.ProviderRefuses: "model",
@@ -28,6 +28,7 @@ OPERATIONS: dict[type[CountedFault], Operation] = {
     faults.AppendIsSlow: "append",
     faults.CrashAtAppend: "append",
     faults.ReadFails: "read",
+    faults.SnapshotGoesWrong: "snapshot",
     faults.CrashAtStep: "step",
     faults.CancelAtStep: "step",
     faults.ToolReturnsHuge: "tool",

@@ -23,6 +23,7 @@ def drawn_scenario(
     faults_max: int = 6,
     store: StoreName = "memory",
     wire: WireName = "none",
+    snapshots: bool = False,
 ) -> Scenario:
     """Return the scenario of a seed, always the same.
 
@@ -35,6 +36,7 @@ def drawn_scenario(
             half as many of each.
         store: where the log is.
         wire: how the model is reached.
+        snapshots: whether states are kept after few events, some of them badly.
 
     Raises:
         ConfigError: there can be no such scenario; each number is at most 10,000.
@@ -63,7 +65,16 @@ def drawn_scenario(
     if store != "memory":
         disk = random.Random(f"disk {seed}")
         planned += [_disk_fault(disk) for _ in range(min(faults_max, disk.randint(1, 4)))]
-    return Scenario(acts=said, faults=tuple(planned), seed=seed, store=store, wire=wire)
+    every: int | None = None
+    if snapshots:
+        snapshot = random.Random(f"snapshots {seed}")
+        every = snapshot.choice((1, 2, 5, 20))
+        ways = get_args(faults.SnapshotFate)
+        planned += [
+            faults.SnapshotGoesWrong(nth=snapshot.randint(1, 30), how=snapshot.choice(ways))
+            for _ in range(min(faults_max, snapshot.randint(0, 4)))
+        ]
+    return Scenario(acts=said, faults=tuple(planned), seed=seed, store=store, wire=wire, snapshot_every=every)
 
 
 def _act(chance: random.Random, session: str) -> AnyAct:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import msgspec
 
 from refold.events.core.errors import ConfigError
-from refold.scenarios.faults import AnyFault, check_choice, check_fields
+from refold.scenarios.faults import COUNT_MAX, AnyFault, check_choice, check_fields, check_whole
 
 StoreName: TypeAlias = Literal["memory", "sqlite"]
 """Where a log is."""
@@ -116,6 +116,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """After so many virtual seconds no fault happens any more."""
     passivate_after_s: float = 60.0
     """After so many virtual seconds memory lets go of a session that does nothing."""
+    snapshot_every: int | None = None
+    """Events after which a stream's state is kept; None = no snapshots are kept or used."""
     patience_s: float = 50_000.0
     """So many more are then given to what was accepted to end."""
     store: StoreName = "memory"
@@ -128,6 +130,8 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if not self.acts:
             raise ConfigError("a scenario needs an act that says something: acts=(Say(session='a', text='hello'),)")
         check_fields(self)
+        if self.snapshot_every is not None:
+            check_whole("Scenario.snapshot_every", self.snapshot_every, least=1, most=COUNT_MAX)
         check_choice("Scenario.store", self.store, get_args(StoreName))
         check_choice("Scenario.wire", self.wire, get_args(WireName))
         for place, overtaken in (self.deviations or {}).items():

@@ -174,6 +174,7 @@ class Life:
             clock=world.clock,
             inbox_poll_s=0,
             passivate_after_s=progress.scenario.passivate_after_s,
+            snapshot_every=progress.scenario.snapshot_every,
         )
         try:
             await runtime.open()

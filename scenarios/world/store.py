@@ -128,6 +128,15 @@ class SimulatedStore:
 
     async def save_snapshot(self, snapshot: Snapshot) -> None:
         self._require_life()
+        for fault in self._plan.count("snapshot", sessions_in([snapshot.stream])):
+            assert isinstance(fault, faults.SnapshotGoesWrong)
+            if fault.how == "damaged":
+                half = len(snapshot.state) // 2
+                snapshot = msgspec.structs.replace(snapshot, state=snapshot.state[:half].ljust(2 * half, b"?"))
+                continue
+            if fault.how == "crash":
+                self._die()
+            return
         await self._disk.save_snapshot(snapshot)
 
     async def load_snapshot(self, stream: str) -> Snapshot | None:
