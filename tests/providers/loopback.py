@@ -34,6 +34,8 @@ class End(enum.Enum):
     """As by a network that fails: the client gets a reset, and may lose what was sent just before."""
     STALL = "stall"
     """Nothing more comes until the client goes away."""
+    LEAP = "leap"
+    """Likewise, and with each turn of the loop its time goes on by a second: what the client waits for is soon late."""
 
 
 Step: TypeAlias = bytes | asyncio.Event | End
@@ -233,6 +235,8 @@ class _Connection:
                         await self._during(leaving, _wait(step))
                     case End.STALL:
                         await self._during(leaving, _wait(asyncio.Event()))
+                    case End.LEAP:
+                        await self._during(leaving, _leap())
                     case End.CLOSE:
                         return False
                     case End.RESET:
@@ -267,3 +271,12 @@ class _Connection:
 
 async def _wait(event: asyncio.Event) -> None:
     await event.wait()
+
+
+async def _leap() -> None:
+    loop: Any = asyncio.get_running_loop()
+    time_s, leapt_s = loop.time, 0.0
+    loop.time = lambda: time_s() + leapt_s
+    while True:
+        leapt_s += 1.0
+        await asyncio.sleep(0)
