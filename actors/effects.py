@@ -9,9 +9,10 @@ middle of an effect neither begins it a second time nor loses what it brought.
 import asyncio
 import copy
 import logging
-from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias, TypeVar, cast
+from contextvars import ContextVar
+from typing import Any, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -24,11 +25,52 @@ from refold.actors.kernel.reply import TIMER_RESOLUTION_S
 from refold.events.core.errors import LogFormatError, LogInUse, PersistenceError
 from refold.events.core.ids import EventRef, PayloadHash
 from refold.events.core.pure_core import Effect, Wait, WaitUntil
+from refold.events.core.records import EncodedBatch
 
 R = TypeVar("R")
 
 Cause: TypeAlias = tuple[EventRef, EventRef]
 """An event that another stream's batch follows from, and what that event goes back to."""
+
+
+class Along(Protocol):
+    """What another stream has decided, and records in one transaction with a batch that it follows from."""
+
+    def take(self, cause: Cause) -> Sequence[EncodedBatch]:
+        """Return what goes into the transaction, which is about to be written; nothing where it is written by itself.
+
+        It is the batch that follows from `cause`, behind earlier ones of its stream that are not written yet.
+        """
+        ...
+
+    def settle(self, *, written: bool) -> None:
+        """Learn what became of it. Where it was not written, it may be taken again."""
+        ...
+
+    def release(self) -> None:
+        """Have it written by itself, unless it was taken: nothing that it follows from will be written."""
+        ...
+
+
+class CallUnderWay:
+    """The call of a session that the code here carries out; what its breakers find is recorded with its end."""
+
+    def __init__(self, cause: Cause) -> None:
+        """Begin one that an event asked for, which is given with what it goes back to."""
+        self.cause = cause
+        self.along: list[Along] = []
+        self.over = False
+        """Whether its end was told, so that what is found from now on is recorded by itself."""
+
+    def end(self) -> tuple[Along, ...]:
+        """Return what is to be recorded with the end of the call, which is about to be told."""
+        self.over = True
+        along, self.along = self.along, []
+        return tuple(along)
+
+
+call_under_way: ContextVar[CallUnderWay | None] = ContextVar("call_under_way", default=None)
+"""Set while a provider or a tool is called for a session, and in what they begin."""
 
 
 class Performed(msgspec.Struct, frozen=True):
@@ -56,6 +98,8 @@ class Envelope(Vital, frozen=True):
     """The event of another stream that it follows from."""
     called: str = ""
     """What a refusal calls several commands, to name the one that it is about: `episodes[3]: …`; empty = nothing."""
+    along: Sequence[Along] = ()
+    """What other streams record in the same transaction, following from the last command."""
 
     def is_vital(self) -> bool:
         return self.vital
@@ -122,6 +166,8 @@ class EffectEnded(Vital, frozen=True, kw_only=True):
     evidence: object | None = None
     """A command that tells what there was of it before; recorded in front of `command`, in one transaction."""
     payloads: Mapping[PayloadHash, bytes] = {}
+    along: Sequence[Along] = ()
+    """What other streams record in the same transaction."""
     attempt: int = 0
     """How often its result was refused by the log."""
 

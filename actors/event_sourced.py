@@ -192,6 +192,8 @@ class EventSourcedActor(Actor, Generic[S, C, E]):
                 self._offer_later(msgspec.structs.replace(ended, attempt=ended.attempt + 1))
                 return
         effects.ended(key, recorded=recorded)
+        for other in ended.along:
+            other.release()
         self._reconcile()
         self._in_flight.ended()
 

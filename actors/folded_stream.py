@@ -103,14 +103,13 @@ class FoldedStream(Generic[S, C, E]):
                 for place, command in enumerate(commands):
                     if place and not place % COMMANDS_PER_STEP:
                         await asyncio.sleep(0)
-                    decision = self._decide(command, effect, envelope.cause)
+                    decision = self.decide(command, effect, envelope.cause)
                     if isinstance(decision, Recorded):
                         performed.append(Performed(decision.version, False))
                     else:
                         decided.append(decision)
                         performed.append(Performed(decision[0].expected_version + 1, True))
-                batches = [batch for batch, _ in decided]
-                appended = await self._journal.append(batches, envelope.payloads) if decided else []
+                appended = await self._append([batch for batch, _ in decided], envelope) if decided else []
             except BaseException as error:
                 if isinstance(error, CommandRejected) and envelope.called:
                     error.name_item(f"{envelope.called}[{len(performed)}]")
@@ -131,10 +130,11 @@ class FoldedStream(Generic[S, C, E]):
         """Record what an effect brought, or something instead if it is refused; return whether it was the former."""
         command: Any = ended.command
         commands: list[Any] = [each for each in (ended.evidence, command) if each is not None]
+        envelope = Envelope(command, ended.payloads, along=ended.along)
         # An append whose outcome is unknown may take effect late. That a wait is over may be told twice.
         in_doubt = ended.attempt > 0 and not isinstance(effect, WaitUntil)
         try:
-            await self.perform(commands, Envelope(command, ended.payloads), effect=effect, in_doubt=in_doubt)
+            await self.perform(commands, envelope, effect=effect, in_doubt=in_doubt)
         except PersistenceError:
             raise
         except Exception as error:  # noqa: BLE001 - a refusal, or a result that the core does not understand
@@ -145,7 +145,7 @@ class FoldedStream(Generic[S, C, E]):
             log.log(level, "%s: what %s brought is refused: %s", self.name, ended.key, error)
             try:
                 if instead is not None:
-                    await self.perform([instead], effect=effect)
+                    await self.perform([instead], Envelope(None, along=ended.along), effect=effect)
             except PersistenceError:
                 raise
             except RefoldError as second_error:  # The effect has ended, though the log will not say how.
@@ -153,7 +153,22 @@ class FoldedStream(Generic[S, C, E]):
             return False
         return True
 
-    def _decide(self, command: C, effect: Effect | None, cause: Cause | None) -> Decided[E] | Recorded:
+    async def _append(self, batches: Sequence[EncodedBatch], envelope: Envelope) -> Sequence[Appended]:
+        last = batches[-1]
+        cause = event_ref(self.name, last.expected_version + 1)
+        every = list(batches)
+        for other in envelope.along:
+            every += other.take((cause, last.correlation or cause))
+        written = False
+        try:
+            appended = await self._journal.append(every, envelope.payloads)
+            written = True
+        finally:
+            for other in envelope.along:
+                other.settle(written=written)
+        return appended[: len(batches)]
+
+    def decide(self, command: C, effect: Effect | None = None, cause: Cause | None = None) -> Decided[E] | Recorded:
         """Admit, evolve, react: return the batch that `command` causes, which the state has evolved through."""
         # Time never goes back within a stream, also where the wall clock does.
         self.time = max(self._clock.now_us(), self.time)

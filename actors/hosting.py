@@ -12,6 +12,7 @@ from refold.actors.effects import CANCEL_GRACE_S, EffectsInFlight, Performed, Wa
 from refold.actors.event_sourced import EventSourcedActor
 from refold.actors.hosted import EffectWorker, HostedPort
 from refold.actors.journal import Journal
+from refold.actors.kernel.actor import Actor
 from refold.actors.kernel.ref import ActorRef
 from refold.actors.kernel.system import ActorSystem
 from refold.events.core.checked_core import CheckedCore, S
@@ -143,17 +144,25 @@ class Host:
         await self._wake(kind)
         return Hosted(system, kind)
 
-    async def lasting(self, kind: str, core: CheckedCore[S, C, E]) -> ActorSystem:
+    async def lasting(
+        self, kind: str, core: CheckedCore[S, C, E], shell: Callable[[Journal], Actor] | None = None
+    ) -> ActorSystem:
         """Let `core`, one of Refold's own, decide for every `"<kind>/<id>"`, and return the system that they live in.
 
         Such an actor has a large state that is asked often: once in memory, it stays there. It does no work outside
         but wait. Where the kind is hosted already, nothing changes.
 
+        Args:
+            shell: makes an actor around the core; None = each is an `EventSourcedActor`.
+
         Raises:
             PersistenceError: the log cannot be read.
         """
         if not self._system.knows(kind):
-            self._register(kind, core, lasting=True)
+            if shell is None:
+                self._register(kind, core, lasting=True)
+            else:
+                self._system.register(kind, lambda _: shell(self._journal))
             await self._wake(kind)
         return self._system
 

@@ -20,7 +20,14 @@ from refold.inspection.check import check_log
 from refold.replay import replay
 from refold.replay.core_replay import What
 from refold.stores import SQLiteStore
-from tests.golden import record_agent, record_children, record_requests, record_retries, record_stores
+from tests.golden import (
+    record_agent,
+    record_breakers,
+    record_children,
+    record_requests,
+    record_retries,
+    record_stores,
+)
 from tests.golden.record_stores import CORES, Stores
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.db"))
@@ -28,7 +35,7 @@ GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.db"))
 
 def core_of(golden: Path) -> int:
     """Return the core version that a log was recorded with, which its name tells."""
-    named = re.fullmatch(r"format-\d+-core-(\d+)(-stores|-children|-agent|-requests|-retries)?", golden.stem)
+    named = re.fullmatch(r"format-\d+-core-(\d+)(-[a-z]+)?", golden.stem)
     assert named is not None, golden.name
     return int(named[1])
 
@@ -37,6 +44,9 @@ OF_TODAYS_CORE = [golden for golden in GOLDEN if core_of(golden) == CORE_VERSION
 
 WITH_STORES = [golden for golden in GOLDEN if golden.stem.endswith("-stores")]
 """Logs of all that lives beside sessions."""
+
+WITH_STATES = [*WITH_STORES, *(golden for golden in GOLDEN if golden.stem.endswith("-breakers"))]
+"""Logs beside which the states of that are."""
 
 OF_AN_AGENT = [golden for golden in GOLDEN if re.search(r"-[a-z]+$", golden.stem)]
 """Logs whose agent the module that recorded them can make again."""
@@ -53,6 +63,8 @@ def agent_of(golden: Path) -> Agent:
             return record_requests.guide()
         case "retries":
             return record_retries.clerk([])
+        case "breakers":
+            return record_breakers.forecaster()
         case _:
             return record_agent.desk(own=[], translator=[], counter=[])
 
@@ -94,16 +106,17 @@ async def test_a_golden_log_folds_to_the_histories_that_were_recorded_with_it(go
     assert msgspec.json.decode(msgspec.json.encode(folded)) == sessions
 
 
-@pytest.mark.parametrize("golden", WITH_STORES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("golden", WITH_STATES, ids=lambda path: path.stem)
 async def test_a_golden_logs_stores_fold_to_the_states_that_were_recorded_with_it(golden: Path, tmp_path: Path) -> None:
     now = await record_stores.read(copied(golden, tmp_path))
     assert now.decode() == golden.with_suffix(".json").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("golden", WITH_STORES, ids=lambda path: path.stem)
-async def test_a_golden_log_of_stores_has_every_event_of_theirs(golden: Path, tmp_path: Path) -> None:
-    async with await SQLiteStore.open(copied(golden, tmp_path), read_only=True) as store:
-        there = {tag_of(stored.data) for stored in await store.read_all(limit=10_000)}
+async def test_the_golden_logs_of_stores_have_every_event_of_theirs(tmp_path: Path) -> None:
+    there: set[str] = set()
+    for golden in WITH_STATES:
+        async with await SQLiteStore.open(copied(golden, tmp_path), read_only=True) as store:
+            there |= {tag_of(stored.data) for stored in await store.read_all(limit=10_000)}
     assert {tag for core in CORES.values() for tag in core.codec.tags} <= there
 
 

@@ -26,10 +26,12 @@ from refold.actors.calls.validation import checked_delta, checked_response
 from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, AnswerRules, CheckOutput, error_words
 from refold.actors.effects import (
     CANCEL_GRACE_S,
+    CallUnderWay,
     CancelEffect,
     Cause,
     EffectEnded,
     Envelope,
+    call_under_way,
     once_log_allows,
     tell_end,
     teller,
@@ -89,6 +91,7 @@ class _Calling:
         self.partial = PartialResponse()
         self.paid = Usage()
         """Tokens of a summary that cannot be used."""
+        self.call = CallUnderWay(message.cause)
 
 
 class ModelActor(Actor):
@@ -136,6 +139,7 @@ class ModelActor(Actor):
         message = calling.message
         ended = EffectEnded(key=message.key)
         calling.begun = True
+        call_under_way.set(calling.call)
         try:
             if not calling.cancelled:
                 ended = await self._call(calling)
@@ -150,7 +154,7 @@ class ModelActor(Actor):
             ended = self._with_evidence(ended, calling)
         if calling.paid != Usage():
             ended = _with_paid(ended, message, calling.paid)
-        tell_end(message.reply_to, ended)
+        tell_end(message.reply_to, msgspec.structs.replace(ended, along=calling.call.end()))
 
     async def _call(self, calling: _Calling) -> EffectEnded:
         message = calling.message

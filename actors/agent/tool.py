@@ -15,13 +15,25 @@ import logging
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import msgspec
+
 from refold.actors.calls.middleware import CallRefused
 from refold.actors.calls.protocols import SessionObserver, ToolRunner
 from refold.actors.calls.results import WithLimit, failure, result_content, text_of_error
 from refold.actors.calls.tool_context import CallingTool, Subagents, ToolContext, calling_tool
 from refold.actors.calls.tool_rules import CallGuard, CallNotMade, NoSignOfLife, ToolRules
 from refold.actors.cancellation import CancellationToken
-from refold.actors.effects import CANCEL_GRACE_S, CancelEffect, EffectEnded, Later, retry_pause_s, tell_end, teller
+from refold.actors.effects import (
+    CANCEL_GRACE_S,
+    CallUnderWay,
+    CancelEffect,
+    EffectEnded,
+    Later,
+    call_under_way,
+    retry_pause_s,
+    tell_end,
+    teller,
+)
 from refold.actors.folded_stream import FoldedStream
 from refold.actors.journal import Journal
 from refold.actors.kernel.actor import Actor
@@ -74,6 +86,7 @@ class _Running:
     def __init__(self, message: StartToolCall) -> None:
         self.message = message
         self.token = CancellationToken()
+        self.of_session = CallUnderWay((message.started, message.correlation or message.started))
         self.context: ToolContext[object] | None = None
         self.task: asyncio.Task[None] | None = None
         self.silence: Timer | None = None
@@ -205,6 +218,7 @@ class ToolActor(Actor):
         running.task = self.spawn(self._run(running, place), name=f"{message.session}/{message.call}")
 
     async def _run(self, running: _Running, place: tuple[str, str]) -> None:
+        call_under_way.set(running.of_session)
         try:
             if running.token.cancelled:  # Before it began.
                 self._tell_cancelled(running)
@@ -343,7 +357,7 @@ class ToolActor(Actor):
 
     def _tell_end(self, running: _Running, ended: EffectEnded) -> None:
         running.told = True
-        tell_end(running.message.reply_to, ended)
+        tell_end(running.message.reply_to, msgspec.structs.replace(ended, along=running.of_session.end()))
 
     def _cancel(self, running: _Running, reason: str) -> None:
         """Show the token first; a body that does not watch it, or watches for too long, has its task cancelled."""

@@ -53,8 +53,10 @@ class CallNotMade(Exception):
 
     def __init__(self, tool: str, error: CircuitOpen) -> None:
         when = "later" if error.retry_after_s is None else f"in {max(error.retry_after_s, 0.001):.3g} seconds"
+        since = "" if error.opened is None else f" since {error.opened}"
         super().__init__(
-            f"{tool} was not called: it failed repeatedly, and is left alone for now. It may be tried again {when}."
+            f"{tool} was not called: it failed repeatedly, and the circuit {error.service!r} is open{since}. "
+            f"It may be tried again {when}."
         )
 
 

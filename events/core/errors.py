@@ -84,13 +84,16 @@ class CircuitOpen(RefoldError):
     Attributes:
         service: the breaker's name.
         retry_after_s: in so many seconds a call may be let through; None = that is not known.
+        opened: the event that opened the circuit, such as `breaker/weather@7`; None = the breaker is on no log.
     """
 
-    def __init__(self, service: str, *, retry_after_s: float | None = None) -> None:
+    def __init__(self, service: str, *, retry_after_s: float | None = None, opened: str | None = None) -> None:
         when = "later" if retry_after_s is None else f"in {max(retry_after_s, 0.001):.3g} s"
-        super().__init__(f"the circuit of {service!r} is open after repeated failures; call again {when}")
+        since = "" if opened is None else f", since {opened}"
+        super().__init__(f"the circuit of {service!r} is open after repeated failures{since}; call again {when}")
         self.service = service
         self.retry_after_s = retry_after_s
+        self.opened = opened
 
 
 class ProviderError(RefoldError):

@@ -6,14 +6,11 @@
                                                 └──────── the probe fails ───────┘
 
 The state machine is that of M. Nygard, "Release It!" (2007), "Circuit Breaker". Read `asked` first, which says what a
-call may do, then `succeeded`, `failed` and `released`, which say what its end means. The rules: a call that began in an
-older cycle (see `Permit.generation`) changes nothing any more; one probe is under way at a time, and one that does not
-end in `probe_us` gives up its slot.
+call may do, then `_ended`, which says what its end means. The rules: the state is what the events add up to, failures
+in a row included, and what changes nothing is no event; a call that began in an older cycle (see `Permit.generation`)
+changes nothing any more; one probe is under way at a time, and one that does not end in `probe_us` gives up its slot.
 
-Who asks cannot wait for a disk, so a breaker decides on a state in memory, by these functions, and has each transition
-recorded behind it. That is why a transition says when it was decided, and why the log takes any that is newer than what
-it has: one that was lost, because the disk was full, leaves no gap that matters. A call of a closed circuit is no
-transition: it is not in the log, and neither is how many have failed in a row so far.
+Of a circuit that several processes share, another place decides. A `SharedStateSeen` says what this process saw there.
 """
 
 from typing import Literal, TypeAlias, assert_never
@@ -23,13 +20,20 @@ import msgspec
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.errors import CircuitOpen
 from refold.events.core.event import SECOND_US
+from refold.events.core.ids import StreamName, event_ref
 from refold.events.core.pure_core import KeyedCommand, KeyedEvent, PureCore, Recorded, State
 from refold.events.model.configuration import FOLD_VERSION
 
 BREAKER_KIND = "breaker"
 """Kind of a breaker's address and stream."""
 
+LATE_US = 60 * SECOND_US
+"""What was seen so long before something else is not late: the clock was set back."""
+
 BreakerPhase: TypeAlias = Literal["closed", "open", "half_open"]
+
+CallEnd: TypeAlias = Literal["succeeded", "failed", "neither"]
+"""What the end of a call says about the service; `neither` that of one that was cancelled."""
 
 # Events
 
@@ -40,6 +44,19 @@ class BreakerConfigured(KeyedEvent, frozen=True, kw_only=True, tag="breaker.conf
     threshold: int
     recovery_us: int
     probe_us: int
+
+
+class FailureCounted(KeyedEvent, frozen=True, kw_only=True, tag="breaker.failure_counted.v1"):
+    """A call failed, and the circuit stays closed."""
+
+    failures: int
+    """How many have failed in a row, this one included."""
+    error: str
+    """What it said."""
+
+
+class FailuresCleared(KeyedEvent, frozen=True, kw_only=True, tag="breaker.failures_cleared.v1"):
+    """A call succeeded after others had failed; the count begins anew."""
 
 
 class CircuitOpened(KeyedEvent, frozen=True, kw_only=True, tag="breaker.opened.v1"):
@@ -81,10 +98,34 @@ class CircuitClosed(KeyedEvent, frozen=True, kw_only=True, tag="breaker.closed.v
     """Microseconds since the epoch, UTC."""
 
 
-BreakerEvent: TypeAlias = BreakerConfigured | CircuitOpened | ProbeBegun | ProbeReleased | CircuitClosed
+class SharedStateSeen(KeyedEvent, frozen=True, kw_only=True, tag="breaker.shared_state_seen.v1"):
+    """This process saw the circuit so where several processes share it; what happened in between it did not see."""
+
+    phase: BreakerPhase
+    generation: int
+    probe: int
+    probe_since: int | None = None
+    opened_at: int
+    closed_at: int
+    failures: int
+    error: str
+    seen_at: int
+    """By the clock of that place, microseconds since the epoch, UTC. The other fields are those of `BreakerState`."""
+
+
+BreakerEvent: TypeAlias = (
+    BreakerConfigured
+    | FailureCounted
+    | FailuresCleared
+    | CircuitOpened
+    | ProbeBegun
+    | ProbeReleased
+    | CircuitClosed
+    | SharedStateSeen
+)
 """Any event of a breaker's stream."""
 
-# Commands: a decision that was made, to be recorded.
+# Commands
 
 
 class ConfigureBreaker(KeyedCommand, frozen=True, kw_only=True):
@@ -95,39 +136,51 @@ class ConfigureBreaker(KeyedCommand, frozen=True, kw_only=True):
     probe_us: int
 
 
-class OpenCircuit(KeyedCommand, frozen=True, kw_only=True):
-    """See `CircuitOpened`."""
+class BeginProbe(KeyedCommand, frozen=True, kw_only=True):
+    """Let a call through as a probe; see `asked`."""
 
     generation: int
+    probe: int
+    decided_at: int
+
+
+class EndCall(KeyedCommand, frozen=True, kw_only=True):
+    """Take note of how a call ended that was let through."""
+
+    permit: "Permit"
+    end: CallEnd
+    error: str = ""
+    """What it said, where it failed."""
+    ended_at: int
+    """Microseconds since the epoch, UTC."""
+
+
+class TakeUp(KeyedCommand, frozen=True, kw_only=True):
+    """Go on with what happened before the breaker had a log, where the log does not know worse."""
+
     failures: int
     error: str
-    decided_at: int
+    opened_at: int
+    """When the circuit opened, microseconds since the epoch, UTC; 0 = it was closed."""
 
 
-class BeginProbe(KeyedCommand, frozen=True, kw_only=True):
-    """See `ProbeBegun`."""
+class NoteSharedState(KeyedCommand, frozen=True, kw_only=True):
+    """Take note of what was seen, where it is news."""
 
-    generation: int
-    probe: int
-    decided_at: int
+    seen: SharedStateSeen
 
 
-class ReleaseProbe(KeyedCommand, frozen=True, kw_only=True):
-    """See `ProbeReleased`."""
-
-    generation: int
-    probe: int
+BreakerCommand: TypeAlias = ConfigureBreaker | BeginProbe | EndCall | TakeUp | NoteSharedState
+"""Anything that a breaker can be told; what changes nothing is not recorded."""
 
 
-class CloseCircuit(KeyedCommand, frozen=True, kw_only=True):
-    """See `CircuitClosed`."""
+class Permit(msgspec.Struct, frozen=True):
+    """A call that was let through."""
 
     generation: int
-    decided_at: int
-
-
-BreakerCommand: TypeAlias = ConfigureBreaker | OpenCircuit | BeginProbe | ReleaseProbe | CloseCircuit
-"""Anything that a breaker's stream can be told; what is older than its state is ignored."""
+    """The cycle in which it was; when another one has begun, its end means nothing any more."""
+    probe: int = 0
+    """Its number as a probe; 0 = the circuit was closed."""
 
 
 class BreakerState(State):
@@ -148,12 +201,20 @@ class BreakerState(State):
     """When the probe began that has the slot, microseconds since the epoch, UTC; None = the slot is free."""
     opened_at: int = 0
     """When it opened last, microseconds since the epoch, UTC; 0 = never."""
+    opened: int = 0
+    """Version of the event that opened it last; 0 = none did."""
     closed_at: int = 0
     """When it closed last, microseconds since the epoch, UTC; 0 = it has been closed from the beginning."""
     failures: int = 0
-    """How many calls had failed in a row when it opened last."""
+    """How many calls have failed in a row: since it closed, or those that opened it."""
     error: str = ""
-    """What the last one of them said."""
+    """What the last one that failed said."""
+    seen_at: int = 0
+    """When the shared state was seen last, microseconds since the epoch, UTC; 0 = never."""
+
+
+SHARED_FIELDS = ("phase", "generation", "probe", "probe_since", "opened_at", "closed_at", "failures", "error")
+"""What a state has in common with what is seen of one that processes share."""
 
 
 class BreakerCore(PureCore[BreakerState, BreakerCommand, BreakerEvent]):
@@ -167,22 +228,22 @@ class BreakerCore(PureCore[BreakerState, BreakerCommand, BreakerEvent]):
                 if (threshold, recovery_us, probe_us) == (state.threshold, state.recovery_us, state.probe_us):
                     return Recorded(0)
                 return BreakerConfigured(threshold=threshold, recovery_us=recovery_us, probe_us=probe_us)
-            case OpenCircuit(generation=generation, failures=failures, error=error, decided_at=decided_at):
-                if generation <= state.generation:
-                    return Recorded(0)
-                return CircuitOpened(generation=generation, failures=failures, error=error, decided_at=decided_at)
             case BeginProbe(generation=generation, probe=probe, decided_at=decided_at):
-                if (generation, probe) <= (state.generation, state.probe):
+                if state.phase == "closed" or (generation, probe) <= (state.generation, state.probe):
                     return Recorded(0)
                 return ProbeBegun(generation=generation, probe=probe, decided_at=decided_at)
-            case ReleaseProbe(generation=generation, probe=probe):
-                if (generation, probe) != (state.generation, state.probe) or state.probe_since is None:
+            case EndCall():
+                return _ended(state, command) or Recorded(0)
+            case TakeUp(failures=failures, error=error, opened_at=opened_at):
+                if state.phase != "closed" or not (opened_at or failures > state.failures):
                     return Recorded(0)
-                return ProbeReleased(generation=generation, probe=probe)
-            case CloseCircuit(generation=generation, decided_at=decided_at):
-                if generation <= state.generation:
-                    return Recorded(0)
-                return CircuitClosed(generation=generation, decided_at=decided_at)
+                if not opened_at:
+                    return FailureCounted(failures=failures, error=error)
+                generation = state.generation + 1
+                return CircuitOpened(generation=generation, failures=failures, error=error, decided_at=opened_at)
+            case NoteSharedState(seen=seen):
+                is_news = any(getattr(state, field) != getattr(seen, field) for field in SHARED_FIELDS)
+                return seen if is_news and not _is_late(state, seen) else Recorded(0)
             case _:
                 assert_never(command)
 
@@ -190,21 +251,28 @@ class BreakerCore(PureCore[BreakerState, BreakerCommand, BreakerEvent]):
         match event:
             case BreakerConfigured(threshold=threshold, recovery_us=recovery_us, probe_us=probe_us):
                 state.threshold, state.recovery_us, state.probe_us = threshold, recovery_us, probe_us
+            case FailureCounted(failures=failures, error=error):
+                state.failures, state.error = failures, error
+            case FailuresCleared():
+                state.failures = 0
             case CircuitOpened(generation=generation, failures=failures, error=error, decided_at=decided_at):
                 state.phase, state.generation, state.probe, state.probe_since = "open", generation, 0, None
                 state.failures, state.error, state.opened_at = failures, error, decided_at
+                state.opened = state.version
             case ProbeBegun(generation=generation, probe=probe, decided_at=decided_at):
-                state.phase, state.generation, state.probe, state.probe_since = (
-                    "half_open",
-                    generation,
-                    probe,
-                    decided_at,
-                )
+                state.phase, state.generation, state.probe = "half_open", generation, probe
+                state.probe_since = decided_at
             case ProbeReleased():
                 state.probe_since = None
             case CircuitClosed(generation=generation, decided_at=decided_at):
                 state.phase, state.generation, state.probe, state.probe_since = "closed", generation, 0, None
-                state.closed_at = decided_at
+                state.failures, state.closed_at = 0, decided_at
+            case SharedStateSeen():
+                if event.phase != "closed" and (state.phase == "closed" or event.opened_at != state.opened_at):
+                    state.opened = state.version
+                for field in SHARED_FIELDS:
+                    setattr(state, field, getattr(event, field))
+                state.seen_at = event.seen_at
             case _:
                 assert_never(event)
         return state
@@ -215,16 +283,7 @@ BREAKER_CORE: CheckedCore[BreakerState, BreakerCommand, BreakerEvent] = CheckedC
 # The rules
 
 
-class Permit(msgspec.Struct, frozen=True):
-    """A call that was let through."""
-
-    generation: int
-    """The cycle in which it was; when another one has begun, its end means nothing any more."""
-    probe: int = 0
-    """Its number as a probe; 0 = the circuit was closed."""
-
-
-def asked(state: BreakerState, service: str, now: int) -> BeginProbe | None:
+def asked(state: BreakerState, service: str, now: int, *, stream: StreamName | None = None) -> BeginProbe | None:
     """Return what is to be recorded so that a call may be made at `now`; None = it may, and there is nothing.
 
     An open circuit lets the first call through as a probe once `recovery_us` has passed since it opened; while a probe
@@ -235,6 +294,7 @@ def asked(state: BreakerState, service: str, now: int) -> BeginProbe | None:
         state: as it is now.
         service: the breaker's name, for the error.
         now: microseconds since the epoch, UTC.
+        stream: that the state is folded from, for the error; None = it is on no log.
 
     Raises:
         CircuitOpen: it may not.
@@ -245,39 +305,46 @@ def asked(state: BreakerState, service: str, now: int) -> BeginProbe | None:
     if state.probe_since is not None:
         left = state.probe_us - abs(now - state.probe_since)
     if left > 0:
-        raise CircuitOpen(service, retry_after_s=left / SECOND_US)
+        opened = event_ref(stream, state.opened) if stream is not None and state.opened else None
+        raise CircuitOpen(service, retry_after_s=left / SECOND_US, opened=opened)
     return BeginProbe(generation=state.generation, probe=state.probe + 1, decided_at=now)
 
 
-def is_current(state: BreakerState, permit: Permit) -> bool:
-    """Tell whether the end of a call still means something: no other cycle, and no other probe, has begun since."""
-    return (permit.generation, permit.probe) == (state.generation, state.probe)
+def permit_of(state: BreakerState, probe: BeginProbe | None) -> Permit:
+    """Return what a call has that was let through, as the probe where it is one."""
+    return Permit(state.generation) if probe is None else Permit(probe.generation, probe.probe)
 
 
-def succeeded(state: BreakerState, permit: Permit, now: int) -> CloseCircuit | None:
-    """Return what follows from a call that succeeded: that of a probe closes the circuit."""
-    if not permit.probe or not is_current(state, permit):
-        return None
-    return CloseCircuit(generation=state.generation + 1, decided_at=now)
+def _ended(state: BreakerState, command: EndCall) -> BreakerEvent | None:
+    """Return what follows from the end of a call; None = nothing.
 
-
-def failed(state: BreakerState, permit: Permit, failures: int, error: str, now: int) -> OpenCircuit | None:
-    """Return what follows from a call that failed: the last of `threshold` in a row opens it, and so does a probe.
-
-    Args:
-        state: as it is now.
-        permit: of the call.
-        failures: how many have failed in a row, this one included.
-        error: what it said.
-        now: microseconds since the epoch, UTC.
+    The last of `threshold` failures in a row opens the circuit, and so does that of a probe, whose success closes it.
+    A call that was cancelled says nothing: a probe gives up its slot.
     """
-    if not is_current(state, permit) or not (permit.probe or failures >= state.threshold):
+    permit, now = command.permit, command.ended_at
+    if (permit.generation, permit.probe) != (state.generation, state.probe):
         return None
-    return OpenCircuit(generation=state.generation + 1, failures=failures, error=error, decided_at=now)
+    match command.end:
+        case "neither":
+            if state.probe_since is None:
+                return None
+            return ProbeReleased(generation=permit.generation, probe=permit.probe)
+        case "succeeded":
+            if permit.probe:
+                return CircuitClosed(generation=state.generation + 1, decided_at=now)
+            return FailuresCleared() if state.failures else None
+        case "failed":
+            failures = state.failures + 1
+            if not (permit.probe or failures >= state.threshold):
+                return FailureCounted(failures=failures, error=command.error)
+            generation = state.generation + 1
+            return CircuitOpened(generation=generation, failures=failures, error=command.error, decided_at=now)
+        case _:
+            assert_never(command.end)
 
 
-def released(state: BreakerState, permit: Permit) -> ReleaseProbe | None:
-    """Return what follows from a call that was cancelled, which says nothing: a probe gives up its slot."""
-    if not permit.probe or not is_current(state, permit) or state.probe_since is None:
-        return None
-    return ReleaseProbe(generation=permit.generation, probe=permit.probe)
+def _is_late(state: BreakerState, seen: SharedStateSeen) -> bool:
+    """Tell whether something newer of a shared circuit is known already."""
+    if seen.seen_at == state.seen_at:
+        return (seen.generation, seen.probe) < (state.generation, state.probe)
+    return state.seen_at - LATE_US < seen.seen_at < state.seen_at

@@ -12,7 +12,6 @@ that a call that is run again after a crash finds the run that it began.
 import asyncio
 import dataclasses
 import inspect
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
@@ -29,6 +28,7 @@ from refold.actors.thread_pool import ThreadPool
 from refold.agents.skill import Skill, SkillPrompter, checked_skills, skill_tool, with_skills
 from refold.events.core.errors import ConfigError, ToolError
 from refold.events.core.ids import SessionId, checked_identifier
+from refold.events.kinds.breaker import BREAKER_KIND
 from refold.events.kinds.episodic import MEMORY_KIND
 from refold.events.kinds.semantic import KNOWLEDGE_KIND
 from refold.events.kinds.working_memory import WORKING_KIND
@@ -346,14 +346,19 @@ async def _answer(agent: str, task: object, context: ToolContext[object]) -> obj
 
 
 def check_streams(objects: Sequence[StreamObject[Any, Any, Any]]) -> None:
-    """Return if each of the objects is a stream of its own.
+    """Return if each of the objects is a stream of its own, or one that may be shared.
 
     Raises:
-        ConfigError: two are one.
+        ConfigError: two are one that may not, such as breakers of one name with different settings.
     """
-    for stream, count in Counter(living.stream for living in objects).items():
-        if count > 1:
-            raise ConfigError(f"{count} objects of the agent are the stream {stream}; give each a name of its own")
+    first: dict[str, StreamObject[Any, Any, Any]] = {}
+    for living in objects:
+        known = first.setdefault(living.stream, living)
+        if known is not living and not known.may_share(living):
+            hint = ", or breakers of one name the same settings" if living.kind == BREAKER_KIND else ""
+            raise ConfigError(
+                f"2 objects of the agent are the stream {living.stream}; give each a name of its own{hint}"
+            )
 
 
 def asking(handler: ApprovalHandler | None, pool: ThreadPool) -> AskHandler | None:

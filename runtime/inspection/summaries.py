@@ -17,7 +17,16 @@ from refold.events.core.content import (
 )
 from refold.events.core.event import Event
 from refold.events.core.pure_core import Effect, Wait, WaitUntil
-from refold.events.kinds.breaker import BreakerConfigured, CircuitClosed, CircuitOpened, ProbeBegun, ProbeReleased
+from refold.events.kinds.breaker import (
+    BreakerConfigured,
+    CircuitClosed,
+    CircuitOpened,
+    FailureCounted,
+    FailuresCleared,
+    ProbeBegun,
+    ProbeReleased,
+    SharedStateSeen,
+)
 from refold.events.model.messages import Prepared, RequestReference, Usage
 from refold.events.session import events as ev
 from refold.events.session.react import AskPerson, CallModel, RunTool
@@ -147,17 +156,28 @@ def _breaker_words(event: Event) -> str:
     match event:
         case BreakerConfigured(threshold=threshold, recovery_us=recovery_us, probe_us=probe_us):
             times = f"for {recovery_us / 1e6:g} s; a probe has {probe_us / 1e6:g} s"
-            return f"opens after {threshold} failure{'s' if threshold != 1 else ''} in a row, {times}"
+            return f"opens after {_failures_words(threshold)}, {times}"
+        case FailureCounted(failures=failures, error=error):
+            return f"{_failures_words(failures)}: {error}"
+        case FailuresCleared():
+            return "a call succeeded"
         case CircuitOpened(failures=failures, error=error):
-            return f"after {failures} failure{'s' if failures != 1 else ''} in a row: {error}"
+            return f"after {_failures_words(failures)}: {error}"
         case ProbeBegun(probe=probe):
             return f"probe {probe} is let through"
         case ProbeReleased(probe=probe):
             return f"probe {probe} was cancelled"
         case CircuitClosed():
             return "a probe succeeded"
+        case SharedStateSeen(phase=phase, failures=failures, error=error):
+            said = f": {error}" if failures else ""
+            return f"seen {phase.replace('_', ' ')} with {_failures_words(failures)}{said}"
         case _:
             return ""
+
+
+def _failures_words(count: int) -> str:
+    return f"{count} failure{'s' if count != 1 else ''} in a row"
 
 
 def _other_words(event: Event) -> str:

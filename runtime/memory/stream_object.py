@@ -35,6 +35,7 @@ from refold.actors.kernel.clock import Clock, ManualClock, SystemClock
 from refold.actors.kernel.errors import ActorStopped
 from refold.actors.kernel.future import ActorFuture
 from refold.actors.kernel.ref import ActorRef
+from refold.actors.kernel.system import ActorSystem
 from refold.events.core.checked_core import CheckedCore
 from refold.events.core.errors import BackpressureShed, CommandRejected, ConfigError, RefoldError
 from refold.events.core.ids import StreamName, checked_identifier, stream_name
@@ -100,6 +101,10 @@ class StreamObject(Generic[S, C, E]):
     def opening(self, state: S) -> Sequence[C]:
         """Return what is recorded first when a runtime takes the object: settings that differ from those in the log."""
         return ()
+
+    def may_share(self, other: "StreamObject[Any, Any, Any]") -> bool:
+        """Return whether it and another object of one runtime may be one stream."""
+        return False
 
     def now_us(self) -> int:
         """Return the time, in microseconds since the epoch, UTC."""
@@ -273,7 +278,7 @@ class StreamObject(Generic[S, C, E]):
             self._attaching = True
             self._attached.clear()
         try:
-            ref = (await host.lasting(self.kind, self.core)).ref(self.stream)
+            ref = (await self._home(host)).ref(self.stream)
             opening: Sequence[C] = await ref.ask(Query(self.opening), block=False).map(QueryResult.get)
             with self._before_lock:  # Other threads may be giving.
                 commands = [*opening, *self._given]
@@ -290,6 +295,10 @@ class StreamObject(Generic[S, C, E]):
             self._attaching = False
             self._last_part = None
             self._attached.set()
+
+    async def _home(self, host: Host) -> ActorSystem:
+        """Return where the actor behind it lives."""
+        return await host.lasting(self.kind, self.core)
 
     async def _send(self, ref: ActorRef, commands: Sequence[C]) -> None:
         for first in range(0, len(commands), COMMANDS_PER_TRANSACTION):

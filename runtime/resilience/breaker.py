@@ -9,60 +9,63 @@
         answer = fetch_now("Lisbon")
 
 Read `refold.events.kinds.breaker` for the rules. A breaker is used by itself, in memory; or a runtime has it, as one of
-its `objects`, of its tools or of its provider: then the log has its transitions, and they are taken up at the next
-start. Give it a backend such as `RedisBreakerState`, and several processes have one circuit.
-
-What is lost with the process: how many calls had failed in a row of a circuit that was still closed, and a transition
-that did not reach the disk. No call waits for a log.
+its `objects`, of its tools or of its provider. Then its actor decides, see `refold.actors.agent.breaker`: the log has
+all that changes the circuit, and the next start goes on from there. All breakers of one name in a runtime are one
+circuit. Give it a backend such as `RedisBreakerState`, and several processes have one.
 """
 
 import asyncio
+import copy
+import functools
 import inspect
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
 import msgspec
 
+from refold.actors.agent.breaker import BreakerActor, OfCircuit, tell_opened
 from refold.actors.calls.results import text_of_error
+from refold.actors.effects import CallUnderWay, Performed, call_under_way
 from refold.actors.hosting import Host
 from refold.actors.kernel.clock import Clock
-from refold.actors.kernel.errors import ActorStopped
+from refold.actors.kernel.errors import ActorStopped, AskTimeout
 from refold.actors.kernel.future import ActorFuture
+from refold.actors.kernel.system import ActorSystem
 from refold.events.core.errors import (
     BackpressureShed,
     CircuitOpen,
     ConfigError,
     PersistenceError,
     ProviderError,
+    RefoldError,
     ToolError,
 )
 from refold.events.core.event import SECOND_US
+from refold.events.core.ids import event_ref
 from refold.events.kinds.breaker import (
     BREAKER_CORE,
     BREAKER_KIND,
+    SHARED_FIELDS,
     BreakerCommand,
     BreakerEvent,
     BreakerPhase,
     BreakerState,
+    CallEnd,
     ConfigureBreaker,
-    OpenCircuit,
+    EndCall,
+    NoteSharedState,
     Permit,
+    SharedStateSeen,
+    TakeUp,
     asked,
+    permit_of,
 )
 from refold.memory.stream_object import StreamObject, outcome_of
 from refold.memory.worker import in_thread
-from refold.resilience.breaker_state import (
-    BreakerBackend,
-    BreakerMemory,
-    BreakerSettings,
-    CallEnd,
-    KnownState,
-    ObservedTransitions,
-    SharedBreakerBackend,
-)
+from refold.resilience.breaker_state import BreakerBackend, BreakerSettings, SharedBreakerBackend
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,7 +101,7 @@ class BreakerReport(msgspec.Struct, frozen=True, kw_only=True):
     failures: int
     """Calls that failed in a row: since it closed, or those that opened it."""
     error: str
-    """What the last one said of those that opened it last; empty = it never opened."""
+    """What the last one that failed said; empty = none did."""
     opened_at: int
     """When it opened last, microseconds since the epoch, UTC; 0 = never."""
     closed_at: int
@@ -113,7 +116,8 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
     """Keeps calls from a service that failed too often.
 
     Args:
-        name: of the service; on a log, its stream is `breaker/<name>`.
+        name: of the service; on a log, its stream is `breaker/<name>`. Those of one name in a runtime are one circuit,
+            and need the same settings.
         threshold: failures in a row that open the circuit, >= 1.
         recovery_s: how long it stays open before a call is let through as a probe, seconds > 0.
         probe_s: a probe that has not ended in so many seconds > 0 gives up its slot to the next call.
@@ -150,10 +154,11 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
             probe_us=self._microseconds("probe_s", probe_s),
         )
         self._counts = _counting(counts)
-        self._memory = BreakerMemory(self.settings, self._record)
-        self.backend: BreakerBackend = self._memory if backend is None else backend
-        self._observed: ObservedTransitions | None = None
-        """What this process has seen of a shared state; None = no runtime has had the breaker."""
+        self.backend = backend
+        self._listens = False
+        """Whether it hears what this process sees of a shared state."""
+        self._actor: BreakerActor | None = None
+        """The last one that decided, whose state is known after its end too."""
 
     def _microseconds(self, setting: str, seconds: float) -> int:
         good = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
@@ -184,20 +189,21 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         return Guard(self)
 
     def report(self) -> ActorFuture[BreakerReport]:
-        """Return how it stands.
+        """Return how it stands; in a runtime, what was found last may still be on its way to the log.
 
         The outcome is PersistenceError where the backend cannot say.
         """
+        backend = self.backend
+        if backend is None:
+            state = self._of_circuit(lambda actor: copy.copy(actor.state), lambda: copy.copy(self._state_before()))
+            return state.map(self._reported)
+        known = functools.partial(backend.known, self.name, self.settings)
+        if backend.blocking:
+            return in_thread(known, f"report of {self.stream}").map(self._reported)
+        return outcome_of(known, PersistenceError).map(self._reported)
 
-        def report() -> BreakerReport:
-            return self._reported(self.backend.known(self.name, self.settings))
-
-        if self.backend.blocking:
-            return in_thread(report, f"report of {self.stream}")
-        return outcome_of(report, PersistenceError)
-
-    def _reported(self, known: KnownState) -> BreakerReport:
-        state, retry_after_s = known.state, 0.0
+    def _reported(self, state: BreakerState) -> BreakerReport:
+        retry_after_s = 0.0
         phase: BreakerPhase = state.phase
         try:
             if asked(state, self.name, self.now_us()) is not None:
@@ -207,7 +213,7 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
         return BreakerReport(
             name=self.name,
             phase=phase,
-            failures=known.failures if phase == "closed" else state.failures,
+            failures=state.failures,
             error=state.error,
             opened_at=state.opened_at,
             closed_at=state.closed_at,
@@ -224,65 +230,150 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
             return ()
         return (ConfigureBreaker(threshold=own.threshold, recovery_us=own.recovery_us, probe_us=own.probe_us),)
 
-    async def attach(self, host: Host) -> None:
-        """Go on from what the log says, and have transitions recorded there.
+    def may_share(self, other: "StreamObject[Any, Any, Any]") -> bool:
+        """Return whether it and another one are one circuit: those of one name, with the same settings, are."""
+        if not isinstance(other, CircuitBreaker) or self.settings != other.settings:
+            return False
+        return (self.backend is None) == (other.backend is None)
 
-        A circuit that opened before opens there too, where the log has it closed. With a shared backend the log has
-        what this process sees of its transitions, and decides nothing; with another backend the breaker has no
-        log. One that several runtimes of a process share at a time is on the log of the first.
+    async def attach(self, host: Host) -> None:
+        """Go on from what the log says, and decide from it from here on.
+
+        What happened before goes on there, where the log does not know worse: failures in a row, or that the circuit
+        opened. With a shared backend the log has what this process sees of it, and decides nothing; with another
+        backend the breaker has no log. One that several runtimes of a process share at a time is on the log of the
+        first.
         """
         elsewhere = self._attaching or (self._ref is not None and self._ref.is_alive())
         backend = self.backend
-        if elsewhere or not (backend is self._memory or isinstance(backend, SharedBreakerBackend)):
+        if elsewhere or not (backend is None or isinstance(backend, SharedBreakerBackend)):
             return
+        before = self._last_known()
         await super().attach(host)
-        logged = await self.read(lambda state: state)
         if isinstance(backend, SharedBreakerBackend):
-            if self._observed is None:
+            if not self._listens:
+                self._listens = True
                 backend.listen(self.name, self._seen)
-            self._observed = ObservedTransitions(logged, self._record)
-        else:
-            self._memory.take_up(logged, self.now_us())
+        elif before is not None:
+            opened_at = before.opened_at if before.phase != "closed" else 0
+            command = TakeUp(failures=before.failures, error=before.error, opened_at=opened_at)
+            recording = await self._of_circuit(lambda actor: actor.note(command), lambda: None)
+            if recording is not None:
+                await recording
 
-    def _seen(self, shared: BreakerState, at: int) -> None:
-        if self._observed is not None:
-            self._observed.seen(shared, at)
+    async def _home(self, host: Host) -> ActorSystem:
+        return await host.lasting(self.kind, self.core, BreakerActor)
 
-    def begin_anew(self) -> None:
-        """Do as `StreamObject.begin_anew`; the circuit is closed."""
-        super().begin_anew()
-        if self.backend is self._memory:
-            self.backend = self._memory = BreakerMemory(self.settings, self._record)
+    def _forget_derived(self) -> None:
+        self._before = self._actor = None
+
+    def _last_known(self) -> BreakerState | None:
+        """Return what is known without a runtime: from before there was one, or from its end."""
+        if self._before is None and self._actor is not None:
+            self._before = copy.copy(self._actor.state)
+        return self._before
 
     def _state_before(self) -> BreakerState:
-        return self._memory.state
+        self._last_known()
+        return super()._state_before()
 
-    def _record(self, command: BreakerCommand) -> None:
-        if isinstance(command, OpenCircuit):
-            log.warning("%s opens after %d failures in a row: %s", self.stream, command.failures, command.error)
-        else:
-            log.info("%s: %s", self.stream, type(command).__name__)
+    def _of_circuit(
+        self, ask: Callable[[BreakerActor], R], alone: Callable[[], R], *, in_turn: bool = False
+    ) -> ActorFuture[R]:
+        """Return the outcome of what is asked of the circuit, which is there at once but in another thread than its.
+
+        Args:
+            ask: asks the actor.
+            alone: does the same while no runtime has the breaker.
+            in_turn: behind what was told to the actor before.
+        """
+        with self._before_runtime() as ref:
+            if ref is None or not ref.is_alive():
+                return outcome_of(alone, RefoldError)
+        if asyncio._get_running_loop() is ref.system.loop and not in_turn:
+            actor = ref.system.instance(self.stream)
+            if isinstance(actor, BreakerActor):
+                self._before, self._actor = None, actor
+                return outcome_of(lambda: ask(actor), RefoldError)
+        return ref.ask(OfCircuit(ask), block=False)
+
+    def _seen(self, shared: BreakerState, at: int) -> None:
+        fields = {field: getattr(shared, field) for field in SHARED_FIELDS}
+        command = NoteSharedState(seen=SharedStateSeen(**fields, seen_at=at))
+        call = call_under_way.get()
         if self._ref is not None:
             try:
-                self._ref.tell(command)
+                self._ref.tell(OfCircuit(lambda actor: actor.note(command, call)))
             except (ActorStopped, BackpressureShed) as error:
-                log.warning("%s: %s is not recorded: %s", self.stream, type(command).__name__, error)
+                log.warning("%s: what was seen of the shared circuit is not recorded: %s", self.stream, error)
 
     # For the guard
 
-    def begin(self) -> Permit | None:
-        """Let a call through, whose end is to be told to `settle`; `guard` does both. It may block, see the backend.
+    @property
+    def blocks(self) -> bool:
+        """Whether a call of it waits for another process, so that it must not be made on an event loop's thread."""
+        return self.backend is not None and self.backend.blocking
 
-        Raises:
-            CircuitOpen: it may not be made.
+    def begin(self, call: CallUnderWay | None = None) -> ActorFuture[Permit | None]:
+        """Let a call through, whose end is to be told to `end`; `guard` does both. With a backend, it may block.
+
+        The outcome is CircuitOpen where it may not be made. It is there at once, but in another thread than that of the
+        loop on which the breaker lives.
+
+        Args:
+            call: of a session, in which it is made; None = it is made in none.
         """
-        return self.backend.begin(self.name, self.settings, self.now_us())
+        backend = self.backend
+        if backend is None:
+            return self._of_circuit(lambda actor: actor.begin(call), self._begin_alone)
+        try:
+            permit = backend.begin(self.name, self.settings, self.now_us())
+        except CircuitOpen as refusal:
+            error = refusal  # Told behind what was seen with it.
 
-    def settle(self, permit: Permit | None, error: BaseException | None) -> None:
-        """Take note of how a call ended: with `error`, or well."""
-        if permit is not None:
-            end, text = self._end_of(error)
-            self.backend.settle(self.name, self.settings, permit, end, text, self.now_us())
+            def refuse(actor: BreakerActor) -> Permit | None:
+                opened = event_ref(self.stream, actor.state.opened) if actor.state.opened else None
+                raise CircuitOpen(self.name, retry_after_s=error.retry_after_s, opened=opened)
+
+            def refuse_alone() -> Permit | None:
+                raise error
+
+            return self._of_circuit(refuse, refuse_alone, in_turn=True)
+        let_through: ActorFuture[Permit | None] = ActorFuture()
+        let_through.set(permit)
+        return let_through
+
+    def end(
+        self, permit: Permit, error: BaseException | None, call: CallUnderWay | None = None
+    ) -> ActorFuture[ActorFuture[Performed] | None]:
+        """Take note of how a call ended: with `error`, or well. With a backend, it may block.
+
+        The outcome is what to wait for until that is durable; None = there is nothing to wait for.
+        """
+        end, text = self._end_of(error)
+        backend = self.backend
+        if backend is not None:
+            backend.settle(self.name, self.settings, permit, end, text, self.now_us())
+            nothing: ActorFuture[ActorFuture[Performed] | None] = ActorFuture()
+            nothing.set(None)
+            return nothing
+        command = EndCall(permit=permit, end=end, error=text, ended_at=self.now_us())
+        return self._of_circuit(lambda actor: actor.end(command, call), lambda: self._end_alone(command))
+
+    def _begin_alone(self) -> Permit:
+        self._require_present()
+        state = self._state_before()
+        probe = asked(state, self.name, self.now_us())
+        permit = permit_of(state, probe)
+        if probe is not None:
+            self._plan_before(probe)
+        return permit
+
+    def _end_alone(self, command: EndCall) -> None:
+        self._require_present()
+        opened = self._state_before().opened
+        self._plan_before(command)
+        tell_opened(self.stream, self._state_before(), opened)
 
     def _end_of(self, error: BaseException | None) -> tuple[CallEnd, str]:
         if error is None:
@@ -302,21 +393,36 @@ class CircuitBreaker(StreamObject[BreakerState, BreakerCommand, BreakerEvent]):
 class Guard:
     """The context of one call under a breaker; entering it raises `CircuitOpen` where the call may not be made.
 
-    What the block raises passes on, and counts as the breaker's `counts` says. `settle` settles a call before its end.
+    What the block raises passes on, and counts as the breaker's `counts` says. Leaving it waits until what the call
+    brought is durable, where that is anything. In a call of a session it does not: that is recorded with its end. Nor
+    does `with` where an event loop runs.
     """
 
     def __init__(self, breaker: CircuitBreaker) -> None:
         self._breaker = breaker
         self._permit: Permit | None = None
+        self._call: CallUnderWay | None = None
 
     def __enter__(self) -> Self:
-        self._permit = self._breaker.begin()
+        self._call = call_under_way.get()
+        try:
+            self._permit = self._breaker.begin(self._call).get()
+        except (ActorStopped, AskTimeout) as error:
+            self._not_asked(error)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.settle(error)
+        permit, self._permit = self._permit, None
+        if permit is None:
+            return
+        try:
+            recording = self._breaker.end(permit, error, self._call).get()
+            if recording is not None and asyncio._get_running_loop() is None:
+                recording.get()
+        except (ActorStopped, AskTimeout, PersistenceError) as failure:
+            self._not_told(failure)
 
     async def __aenter__(self) -> Self:
         await self.begin()
@@ -333,41 +439,63 @@ class Guard:
         Raises:
             CircuitOpen: the call may not be made.
         """
-        if not self._breaker.backend.blocking:
-            self._permit = self._breaker.begin()
+        self._call = call_under_way.get()
+        asking = None if self._breaker.blocks else self._breaker.begin(self._call)
+        if asking is not None and asking.ready():
+            self._permit = asking.get()
             return
-        beginning = asyncio.ensure_future(asyncio.to_thread(self._breaker.begin))
+        answering = asyncio.ensure_future(self._answer(asking))
         try:
-            self._permit = await asyncio.shield(beginning)
+            self._permit = await asyncio.shield(answering)
         except asyncio.CancelledError:
-            beginning.add_done_callback(self._give_back)
+            answering.add_done_callback(self._give_back)
             raise
+        except (ActorStopped, AskTimeout) as error:
+            self._not_asked(error)
+
+    async def _answer(self, asking: ActorFuture[Permit | None] | None) -> Permit | None:
+        if asking is None:
+            asking = await asyncio.to_thread(self._breaker.begin, self._call)
+        return await asking
 
     async def end(self, error: BaseException | None) -> None:
         """Do what leaving does, on a loop."""
-        if self._breaker.backend.blocking:
-            await asyncio.to_thread(self.settle, error)
-        else:
-            self.settle(error)
-
-    def settle(self, error: BaseException | None) -> None:
-        """Say how the call ended, before its end; what is said later of the same call changes nothing."""
         permit, self._permit = self._permit, None
-        self._breaker.settle(permit, error)
+        breaker = self._breaker
+        if permit is None:
+            return
+        try:
+            if breaker.blocks:
+                await asyncio.to_thread(breaker.end, permit, error, self._call)
+                return
+            recording = await breaker.end(permit, error, self._call)
+            if recording is not None:
+                await recording
+        except (ActorStopped, AskTimeout, PersistenceError) as failure:
+            self._not_told(failure)
 
     def lose(self, error: BaseException) -> None:
-        """Settle the call with `error` without waiting, with any backend."""
-        if self._breaker.backend.blocking:
-            permit, self._permit = self._permit, None
-            in_thread(lambda: self._breaker.settle(permit, error), self._breaker.stream)
+        """Say how the call ended, before its end and without waiting; what is said of its end later changes nothing."""
+        permit, self._permit = self._permit, None
+        breaker, call = self._breaker, self._call
+        if permit is None:
+            return
+        if breaker.blocks:
+            in_thread(lambda: breaker.end(permit, error, call), breaker.stream)
         else:
-            self.settle(error)
+            breaker.end(permit, error, call)
 
-    def _give_back(self, beginning: "asyncio.Future[Permit | None]") -> None:
+    def _give_back(self, answering: "asyncio.Future[Permit | None]") -> None:
         """Release what was let through for a caller who is gone."""
-        if not beginning.cancelled() and beginning.exception() is None:
-            self._permit = beginning.result()
+        if not answering.cancelled() and answering.exception() is None:
+            self._permit = answering.result()
             self.lose(asyncio.CancelledError())
+
+    def _not_asked(self, error: Exception) -> None:
+        log.warning("%s is not asked, and its call is let through: %s", self._breaker.stream, error)
+
+    def _not_told(self, error: Exception) -> None:
+        log.warning("%s: how a call ended is not recorded yet: %s", self._breaker.stream, error)
 
 
 def _counting(

@@ -18,8 +18,8 @@ from typing import Any, cast
 from refold.actors.kernel.clock import Clock
 from refold.events.core.errors import CircuitOpen, ConfigError, PersistenceError
 from refold.events.core.event import SECOND_US
-from refold.events.kinds.breaker import BreakerPhase, BreakerState, Permit
-from refold.resilience.breaker_state import BreakerSettings, CallEnd, KnownState
+from refold.events.kinds.breaker import SHARED_FIELDS, BreakerPhase, BreakerState, CallEnd, Permit
+from refold.resilience.breaker_state import BreakerSettings
 
 try:
     import redis
@@ -49,8 +49,8 @@ local failures = tonumber(known[6] or '0')
 local streak = tonumber(known[7] or '0')
 local function told(of_generation, of_probe, left)
   local fields = redis.call('HMGET', key, 'phase', 'generation', 'probe', 'probe_since', 'opened_at', 'closed_at',
-    'failures', 'error')
-  for place = 1, 8 do fields[place] = fields[place] or '' end
+    'failures', 'error', 'streak')
+  for place = 1, 9 do fields[place] = fields[place] or '' end
   return {of_generation, of_probe, left, whole(at), unpack(fields)}
 end
 """
@@ -96,14 +96,14 @@ if probe > 0 or streak >= threshold then
   redis.call('HSET', key, 'phase', 'open', 'opened_at', whole(at), 'failures', streak, 'error', text,
     'streak', streak, unpack(next))
 else
-  redis.call('HSET', key, 'streak', streak)
+  redis.call('HSET', key, 'streak', streak, 'error', text)
 end
 return told(0, 0, 0)
 """
 )
 """Gives three zeros, and what is known then."""
 
-FIELDS = ("phase", "generation", "probe", "probe_since", "opened_at", "closed_at", "failures", "error")
+FIELDS = (*SHARED_FIELDS, "streak")
 """What both scripts tell behind the time."""
 
 TIMEOUT_S = 1.0
@@ -186,7 +186,7 @@ class RedisBreakerState:
         for seen in self._listeners.get(name, ()):
             seen(_state(settings, dict(zip(FIELDS, values, strict=True))), int(at))
 
-    def known(self, name: str, settings: BreakerSettings) -> KnownState:
+    def known(self, name: str, settings: BreakerSettings) -> BreakerState:
         """Return what is known.
 
         Raises:
@@ -196,7 +196,7 @@ class RedisBreakerState:
             found = cast("dict[str, str]", self._client.hgetall(self._prefix + name))
         except redis.RedisError as error:
             raise PersistenceError(f"the breaker {name} cannot be read: {error}") from error
-        return KnownState(_state(settings, found), int(found.get("streak", 0)))
+        return _state(settings, found)
 
     def _now(self) -> int | str:
         return "" if self._clock is None else self._clock.now_us()
@@ -210,5 +210,6 @@ def _state(settings: BreakerSettings, found: Mapping[str, str]) -> BreakerState:
     state.generation, state.probe = int(found.get("generation") or 0), int(found.get("probe") or 0)
     state.probe_since = int(since) if since else None
     state.opened_at, state.closed_at = int(found.get("opened_at") or 0), int(found.get("closed_at") or 0)
-    state.failures, state.error = int(found.get("failures") or 0), found.get("error") or ""
+    counted = "streak" if state.phase == "closed" else "failures"
+    state.failures, state.error = int(found.get(counted) or 0), found.get("error") or ""
     return state

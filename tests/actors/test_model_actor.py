@@ -17,7 +17,7 @@ from refold.actors.calls.tool_rules import NO_RULES, ToolRules
 from refold.actors.effects import CancelEffect, EffectEnded
 from refold.events.core.content import JsonObject, Message, TextBlock
 from refold.events.core.errors import PersistenceError, ProviderError
-from refold.events.core.ids import AgentId, RunId, SessionId
+from refold.events.core.ids import AgentId, EventRef, RunId, SessionId
 from refold.events.model.configuration import AgentConfig, CodeIdentity, ToolSpec, configuration_of
 from refold.events.model.messages import (
     Delta,
@@ -149,6 +149,7 @@ class Setup:
             StartModelCall(
                 key=key,
                 reply_to=self.system.ref("session/s"),
+                cause=(EventRef("session/s@5"), EventRef("session/s@3")),
                 wanted=WantedRequest(
                     session=SessionId("s"),
                     run=RunId("run_3"),

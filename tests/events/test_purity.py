@@ -150,6 +150,8 @@ def value(kind, draw):
             return {draw.choice("xyz"): draw.random() for _ in range(draw.randint(0, 2))}
         case inspect.NoneType():
             return None
+        case inspect.StructType(cls=cls, fields=fields):
+            return cls(**{field.name: value(field.type, draw) for field in fields if field.required})
         case _:
             raise AssertionError(f"no value of {kind}")
 

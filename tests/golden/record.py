@@ -1,8 +1,8 @@
 """Record a sample log of today's format, to be kept here for ever.
 
 Run: python -P tests/golden/record.py NAME, where NAME is format-<format>-core-<CORE_VERSION>, alone for the sessions
-of this module, or followed by -stores, -children, -agent, -requests or -retries for those of `record_stores` and the
-others.
+of this module, or followed by -stores, -children, -agent, -requests, -retries or -breakers for those of `record_stores`
+and the others.
 
 It is run once for each change of the log's format or of `CORE_VERSION`, and its output is committed and never changed:
 `NAME.db`, and beside it `NAME.json` with the folded histories of the sessions and the folded state of each other
@@ -66,7 +66,14 @@ FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parents[1]))
 
 from tests.events.life import Life  # noqa: E402 - a script finds the tests only now
-from tests.golden import record_agent, record_children, record_requests, record_retries, record_stores  # noqa: E402
+from tests.golden import (  # noqa: E402
+    record_agent,
+    record_breakers,
+    record_children,
+    record_requests,
+    record_retries,
+    record_stores,
+)
 from tests.golden.record_stores import look, started_calls, waiting_calls  # noqa: E402
 from tests.selfcheck.exhaustive.scope import STREAM  # noqa: E402
 from tests.selfcheck.exhaustive.scope import TOOLS as SCOPE_TOOLS  # noqa: E402
@@ -381,6 +388,7 @@ RECORDERS = {
     "-agent": record_agent.record,
     "-requests": record_requests.record,
     "-retries": record_retries.record,
+    "-breakers": record_breakers.record,
 }
 
 

@@ -1,16 +1,28 @@
-"""What a breaker leaves on a log, and takes up from it."""
+"""A breaker decides from its log: what it leaves there, with what, and how it goes on from it."""
 
 import asyncio
+import signal
+import sys
+from asyncio.subprocess import PIPE
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from refold import (
+    Agent,
+    AgentConfig,
+    AgentRuntime,
     CircuitOpen,
+    Completed,
     ConfigError,
     PersistenceError,
+    ProviderError,
+    RetryPolicy,
+    ScriptedProvider,
     Tool,
     say,
     tool,
@@ -18,33 +30,75 @@ from refold import (
 )
 from refold.actors import EventSourcedSystem, ManualClock
 from refold.events.core.pure_core import evolve_all
-from refold.events.kinds.breaker import BREAKER_CORE
+from refold.events.core.records import StoredEvent
+from refold.events.kinds.breaker import BREAKER_CORE, BreakerState, CallEnd, ConfigureBreaker, Permit
+from refold.events.session.events import ToolCallFailed
+from refold.providers import FallbackProvider
 from refold.resilience import CircuitBreaker
 from refold.stores import EventStore, InMemoryStore, SQLiteStore
-from tests.conformance.failing_store import FailingStore
-from tests.resilience.conftest import assert_sound, fail, runtime_of
+from tests.conformance.failing_store import FailingStore, When
+from tests.conformance.sessions import assert_sound as assert_sound_run
+from tests.conformance.sessions import crash, events_of, results_of
+from tests.conformance.sessions import runtime_of as session_runtime_of
+from tests.resilience.breaker_model import OfCore
+from tests.resilience.conftest import assert_sound, fail, fail_on_the_loop, runtime_of
+
+ENDS: list[tuple[BaseException | None, CallEnd]] = [
+    (OSError("no"), "failed"),
+    (OSError("no"), "failed"),
+    (None, "succeeded"),
+    (asyncio.CancelledError(), "neither"),
+]
+DOWN = ProviderError("refused", kind="connection", retryable=True)
 
 
-def breaker_of(**settings: float) -> CircuitBreaker:
-    return CircuitBreaker("weather", **{"threshold": 2, "recovery_s": 10, **settings})  # type: ignore[arg-type]
+def breaker_of(name: str = "weather", **settings: float) -> CircuitBreaker:
+    return CircuitBreaker(name, **{"threshold": 2, "recovery_s": 10, **settings})  # type: ignore[arg-type]
 
 
 async def types_in(log: EventStore, stream: str = "breaker/weather") -> list[str]:
     return [type(event).__name__ for event in BREAKER_CORE.codec.decode_all(await log.read_stream(stream))]
 
 
+async def folded(log: EventStore, stream: str = "breaker/weather") -> BreakerState:
+    return evolve_all(BREAKER_CORE, BREAKER_CORE.codec.decode_all(await log.read_stream(stream)))
+
+
+def weather_of(
+    breaker: CircuitBreaker | None, *errors: Exception, name: str = "weather", **rules: Any
+) -> Tool[..., Any]:
+    """Return a tool whose calls fail with one error after the other, and then succeed."""
+    left = list(errors)
+
+    @tool(name=name, effect="pure", breaker=breaker, **rules)
+    async def weather() -> str:
+        """Forecast."""
+        if left:
+            raise left.pop(0)
+        return "sunny"
+
+    return weather
+
+
+# From one process to the next
+
+
 async def test_e1_its_state_survives_a_restart(tmp_path: Path, clock: ManualClock) -> None:
     log = tmp_path / "events.db"
     breaker = breaker_of()
     async with runtime_of(log, clock, breaker):
-        fail(breaker, 2)
+        fail(breaker, 1)
+    breaker = breaker_of()
+    async with runtime_of(log, clock, breaker):
+        assert (await breaker.report()).failures == 1
+        fail(breaker, 1)
         before = await breaker.report()
     await clock.advance(4)
     again = breaker_of()
     async with runtime_of(log, clock, again):
-        with pytest.raises(CircuitOpen) as raised:
+        with pytest.raises(CircuitOpen, match="since breaker/weather@3") as raised:
             await again.call(lambda: 1)
-        assert raised.value.retry_after_s == 6
+        assert (raised.value.retry_after_s, raised.value.opened) == (6, "breaker/weather@3")
         assert (await again.report()).error == before.error == "OSError: no route"
         await clock.advance(6)
         assert await again.call(lambda: 1) == 1
@@ -60,7 +114,7 @@ async def test_e1_a_probe_that_died_with_its_process_gives_up_its_slot(tmp_path:
     async with runtime_of(log, clock, breaker):
         fail(breaker, 2)
         await clock.advance(10)
-        breaker.begin()
+        await breaker.guard().begin()
     again = breaker_of(probe_s=5)
     async with runtime_of(log, clock, again):
         with pytest.raises(CircuitOpen):
@@ -69,32 +123,110 @@ async def test_e1_a_probe_that_died_with_its_process_gives_up_its_slot(tmp_path:
         assert await again.call(lambda: 1) == 1
 
 
-async def test_transitions_are_recorded_and_nothing_else_and_the_folded_state_is_the_live_one(
-    clock: ManualClock,
-) -> None:
+KILLED = """
+import asyncio, os, signal, sys
+from refold import AgentConfig, AgentRuntime, ScriptedProvider
+from refold.resilience import CircuitBreaker
+breaker = CircuitBreaker("weather", threshold=9)
+
+def fail():
+    try:
+        with breaker.guard():
+            raise OSError("no route")
+    except OSError:
+        print("failed", flush=True)
+
+async def main():
+    provider = ScriptedProvider([])
+    async with AgentRuntime(AgentConfig(model="m"), provider=provider, log=sys.argv[1], objects=[breaker]):
+        try:
+            async with breaker.guard():
+                raise OSError("no route")
+        except OSError:
+            print("failed", flush=True)
+        await asyncio.to_thread(fail)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def test_what_a_guard_has_let_out_is_counted_after_a_kill(tmp_path: Path) -> None:
+    log = tmp_path / "events.db"
+    for life in (1, 2):
+        child = await asyncio.create_subprocess_exec(sys.executable, "-P", "-c", KILLED, log, stdout=PIPE)
+        assert await child.communicate() == (b"failed\n" * 2, None)
+        assert child.returncode == -signal.SIGKILL
+        store = await SQLiteStore.open(log)
+        assert (await folded(store)).failures == 2 * life
+        await store.close()
+
+
+async def test_wherever_a_process_ends_the_next_one_has_the_count_that_its_log_tells() -> None:
+    """The log is cut off behind each of its commits in turn."""
+    commits = 0
+    while commits < 60:
+        commits += 1
+        log, clock = FailingStore(InMemoryStore()), ManualClock()
+        script: list[Any] = [use("weather", {}), use("weather", {}), say("well"), use("weather", {}), say("done")]
+        breaker = breaker_of(threshold=9)
+        errors = [OSError("one"), OSError("two")]
+        runtime = AgentRuntime(
+            AgentConfig(model="m"),
+            provider=ScriptedProvider(script),
+            tools=[weather_of(breaker, *errors)],
+            log=log,
+            clock=clock,
+            close_grace_s=0,
+        )
+        async with runtime:
+            session, went_off = await runtime.session("s"), log.go_off_after(commits)
+            sending = [asyncio.create_task(session.send(text)) for text in ("go", "again")]
+            while not went_off.is_set() and not all(sent.done() for sent in sending):
+                await clock.advance(0)
+            over = not went_off.is_set()
+            await crash(runtime, log, clock)
+            await asyncio.gather(*sending, return_exceptions=True)
+        ends = [type(event).__name__ for event in await _session_events(log) if "ToolCall" in type(event).__name__]
+        failed = 0
+        for end in ends:
+            failed = failed + 1 if end == "ToolCallFailed" else 0 if end == "ToolCallCompleted" else failed
+        assert (await folded(log)).failures == failed, (commits, ends)
+        if over:
+            break
+    assert 8 < commits < 60
+
+
+async def _session_events(log: EventStore) -> list[Any]:
+    from refold.events import SESSION_CODEC
+
+    return SESSION_CODEC.decode_all(await log.read_stream("session/s"))
+
+
+# What is recorded, with what, and what is not
+
+
+async def test_what_changes_the_circuit_is_recorded_and_nothing_else(clock: ManualClock) -> None:
     log = InMemoryStore()
     breaker = breaker_of()
     async with runtime_of(log, clock, breaker) as runtime:
         commits = runtime.commits
         for _ in range(50):
-            fail(breaker, 1)
             await breaker.call(lambda: 1)
-        await clock.settle()
         assert runtime.commits == commits
-        fail(breaker, 2)
+        fail(breaker, 1)
+        await breaker.call(lambda: 1)
+        await fail_on_the_loop(breaker, 2)
         await clock.advance(10)
         with suppress(asyncio.CancelledError), breaker.guard():
             raise asyncio.CancelledError
         fail(breaker, 1)
         await clock.advance(10)
         assert await breaker.call(lambda: 1) == 1
-        logged = await breaker.read(lambda state: state)
-        live = breaker.backend.known("weather", breaker.settings).state
-        assert logged == live
-    names = ["BreakerConfigured", "CircuitOpened", "ProbeBegun", "ProbeReleased", "ProbeBegun", "CircuitOpened"]
-    assert await types_in(log) == [*names, "ProbeBegun", "CircuitClosed"]
-    folded = evolve_all(BREAKER_CORE, BREAKER_CORE.codec.decode_all(await log.read_stream("breaker/weather")))
-    assert folded == live
+        assert await breaker.read(lambda state: state) == await folded(log)
+    failing = ["FailureCounted", "FailuresCleared", "FailureCounted", "CircuitOpened"]
+    probing = ["ProbeBegun", "ProbeReleased", "ProbeBegun", "CircuitOpened", "ProbeBegun", "CircuitClosed"]
+    assert await types_in(log) == ["BreakerConfigured", *failing, *probing]
     await assert_sound(log)
 
 
@@ -111,99 +243,290 @@ async def test_settings_are_recorded_where_they_differ_and_no_stream_begins_befo
     assert await types_in(log) == ["BreakerConfigured"] * 2
 
 
-async def test_a_circuit_that_opened_before_the_runtime_is_open_in_it(clock: ManualClock) -> None:
-    log = InMemoryStore()
-    breaker = breaker_of(recovery_s=30)
-    fail(breaker, 2)
-    async with runtime_of(log, clock, breaker):
-        assert (await breaker.report()).generation == 1
-    assert await types_in(log) == ["BreakerConfigured", "CircuitOpened"]
-    fresh = breaker_of(recovery_s=30)
-    fail(fresh, 2)
-    async with runtime_of(log, clock, fresh):
-        assert (await fresh.report()).generation == 1
-    assert len(await types_in(log)) == 2
+async def run_once(runtime: AgentRuntime) -> int:
+    """Return how many commits an input, one tool call and the final answer cost."""
+    session = await runtime.session("s")
+    before = runtime.commits
+    assert (await session.send("go")).outcome == Completed()
+    return runtime.commits - before
 
 
-async def test_a_log_that_fails_stops_no_call_and_what_it_missed_does_not_matter(clock: ManualClock) -> None:
+@pytest.mark.parametrize("guarded", [False, True])
+async def test_a_run_with_one_tool_call_costs_four_commits_also_where_it_fails(guarded: bool) -> None:
     log = FailingStore(InMemoryStore())
-    breaker = breaker_of()
-    async with runtime_of(log, clock, breaker):
-        log.fail_appends(lambda: PersistenceError("no space left"))
-        fail(breaker, 2)
+    script = [item for _ in range(3) for item in (use("weather", {}), say("Sunny."))]
+    provider: Any = ScriptedProvider(script)
+    if guarded:
+        provider = FallbackProvider([ScriptedProvider([DOWN] * 9), provider])
+    tools = [weather_of(CircuitBreaker("weather") if guarded else None, OSError("1"), OSError("2"), concurrency=1)]
+    async with session_runtime_of(log, provider=provider, tools=tools) as runtime:
+        assert await run_once(runtime) <= 5, "the first run has the tool defined, in its own stream"
+        assert await run_once(runtime) == 4
+        assert log.commits_of("session/s") == 8
+        assert await run_once(runtime) == 4
+    await assert_sound_run(log)
+
+
+def parts_of(log: FailingStore, stream: str) -> list[set[str]]:
+    """Return what else was in each transaction with something of a stream."""
+    return [set(streams) - {stream} for streams in log.commits if stream in streams]
+
+
+async def causes_in(log: EventStore, stream: str) -> list[tuple[str, str | None]]:
+    """Return the types of what is in a stream, and of the event of a session that each follows from."""
+    found: list[tuple[str, str | None]] = []
+    for stored in await log.read_stream(stream):
+        cause = None
+        if stored.causation is not None:
+            of, _, version = stored.causation.rpartition("@")
+            cause = _type_of((await log.read_stream(of, after_version=int(version) - 1, limit=1))[0])
+        found.append((_type_of(stored), cause))
+    return found
+
+
+def _type_of(stored: StoredEvent) -> str:
+    return str(msgspec.json.decode(stored.data)["type"]).split(".")[1]
+
+
+async def test_what_a_call_brings_is_in_the_transaction_of_its_end_which_is_its_cause() -> None:
+    log, clock = FailingStore(InMemoryStore()), ManualClock()
+    first = ScriptedProvider([DOWN, DOWN, say("back again")])
+    second = ScriptedProvider([[use("weather", {}), use("weather", {})], say("Rain."), say("from the second")])
+    breakers = [breaker_of("first"), breaker_of("second")]
+    provider = FallbackProvider([first, second], breakers=breakers)
+    inside = breaker_of("inside", threshold=9)
+
+    @tool(tier="observe", effect="pure", breaker=breaker_of())
+    async def weather() -> str:
+        """Forecast."""
+        async with inside.guard():
+            raise ConnectionError("no route")
+
+    async with session_runtime_of(
+        log, provider=provider, tools=[weather], objects=[inside], clock=clock, close_grace_s=0
+    ) as runtime:
+        session = await runtime.session("s")
+        assert (await session.send("go")).text == "Rain."
+        assert (await session.send("again")).text == "from the second"
+        assert (len(first.requests), log.commits_of("session/s")) == (2, 7)
         await clock.advance(10)
-        assert (await breaker.report()).phase == "half_open"
-        assert await breaker.call(lambda: 1) == 1
-        await clock.settle()
-        log.mend()
-        fail(breaker, 2)
-        await clock.settle()
-    opened = BREAKER_CORE.codec.decode_all(await log.read_stream("breaker/weather"))[-1]
-    assert getattr(opened, "generation", None) == 3
-    again = breaker_of()
-    async with runtime_of(log, clock, again):
-        assert (await again.report()).phase == "open"
+        assert (await session.send("again")).text == "back again"
+    assert await causes_in(log, "breaker/first") == [
+        ("configured", None),
+        ("failure_counted", "model_responded"),
+        ("opened", "model_responded"),
+        ("probe_begun", "model_requested"),
+        ("closed", "model_responded"),
+    ]
+    ended = ("tool_call_failed", "tool_call_failed")
+    for name, kinds in (("weather", ("failure_counted", "opened")), ("inside", ("failure_counted", "failure_counted"))):
+        assert (await causes_in(log, f"breaker/{name}"))[1:] == list(zip(kinds, ended, strict=True))
+    assert await log.head("breaker/second") is not None
+    assert await types_in(log, "breaker/second") == ["BreakerConfigured"]
+    together = [{"session/s"}, {"session/s"}]
+    assert parts_of(log, "breaker/first")[1:3] == together
+    assert parts_of(log, "breaker/weather")[1:] == [{"session/s", "breaker/inside"}] * 2
+    await assert_sound_run(log)
 
 
-async def test_threads_have_their_transitions_recorded_without_waiting(tmp_path: Path, clock: ManualClock) -> None:
-    store = await SQLiteStore.open(tmp_path / "events.db")
-    breaker = breaker_of()
-    async with runtime_of(store, clock, breaker):
-        await asyncio.to_thread(fail, breaker, 2)
-    assert await types_in(store) == ["BreakerConfigured", "CircuitOpened"]
-    await store.close()
+async def test_where_nothing_is_recorded_of_a_calls_end_what_it_brought_is_recorded_nevertheless() -> None:
+    log, clock = InMemoryStore(), ManualClock()
+
+    @tool(effect="pure", breaker=breaker_of())
+    async def weather() -> str:
+        """Fail when it is cancelled."""
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionError("no route") from None
+        return "never"
+
+    async with session_runtime_of(log, use("weather", {}), tools=[weather], clock=clock) as runtime:
+        session = await runtime.session("s")
+        sending = asyncio.create_task(session.send("go"))
+        await clock.advance(1)
+        await session.cancel()
+        await sending
+    assert (await causes_in(log, "breaker/weather"))[1:] == [("failure_counted", "tool_result_late")]
+
+
+@pytest.mark.parametrize("kind", ["tool", "provider"])
+async def test_a_refused_call_names_the_breaker_and_the_event_that_opened_it(kind: str) -> None:
+    log, clock, breaker = InMemoryStore(), ManualClock(), breaker_of(threshold=1)
+    if kind == "tool":
+        script = [use("weather", {}), use("weather", {}), say("No idea.")]
+        runtime = session_runtime_of(log, *script, tools=[weather_of(breaker, OSError("no route"))], clock=clock)
+    else:
+        config = AgentConfig(model="m", retry=RetryPolicy(attempts_max=1))
+        provider = FallbackProvider([ScriptedProvider([DOWN])], breakers=[breaker])
+        runtime = session_runtime_of(log, provider=provider, config=config, clock=clock)
+    async with runtime:
+        session = await runtime.session("s")
+        if kind == "tool":
+            await session.send("go")
+            said = (await results_of(session))[-1].text
+            assert [event.kind for event in await events_of(session, ToolCallFailed)] == ["permanent", "shed"]
+        else:
+            await session.send("go")
+            said = str((await session.send("go")).outcome)
+    assert "weather" in said
+    assert "breaker/weather@2" in said
+    assert await types_in(log) == ["BreakerConfigured", "CircuitOpened"]
+
+
+# One name, one circuit
+
+
+async def test_agents_whose_providers_have_one_name_share_a_circuit(clock: ManualClock) -> None:
+    log = InMemoryStore()
+    down, other = ScriptedProvider([DOWN] * 9), ScriptedProvider([DOWN] * 9)
+
+    def agent_of(name: str, first: ScriptedProvider, *answers: Any, **options: Any) -> Agent:
+        provider = FallbackProvider([first, ScriptedProvider(answers)], breakers=[breaker_of("openai"), None])
+        return Agent(name=name, config=AgentConfig(model="m"), provider=provider, **options)
+
+    helper = agent_of("helper", other, say("helped"))
+    main = agent_of("main", down, use("helper", {"task": "go"}), say("done"), tools=[helper.as_tool()])
+    async with AgentRuntime(main, log=log, clock=clock) as runtime:
+        assert (await (await runtime.session("s")).send("go")).text == "done"
+    assert (len(down.requests), len(other.requests)) == (1, 1), "the third call found it open"
+    assert await types_in(log, "breaker/openai") == ["BreakerConfigured", "FailureCounted", "CircuitOpened"]
+    with pytest.raises(ConfigError, match=r"the stream breaker/openai; give each .* or breakers of one name the same"):
+        agent_of("other", down, objects=[CircuitBreaker("openai", threshold=7)])
+
+
+async def test_a_tool_that_is_registered_later_shares_the_circuit_of_its_name(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    script = [use("weather", {}), use("another", {}), use("another", {}), say("No idea.")]
+    runtime = runtime_of(tmp_path / "events.db", clock, script=script)
+    runtime.tools.register(weather_of(breaker_of(), OSError("1")))
+    async with runtime:
+        runtime.tools.register(weather_of(breaker_of(), OSError("2"), name="another"))
+        with pytest.raises(ConfigError, match="the stream breaker/weather"):
+            runtime.tools.register(weather_of(breaker_of(threshold=3), name="third"))
+        assert runtime.tools.names() == ("another", "weather")
+        session = await runtime.session("alice")
+        await session.send("How will the weather be?")
+        assert [event.kind for event in await events_of(session, ToolCallFailed)] == ["permanent"] * 2 + ["shed"]
+        assert await types_in(runtime.store) == ["BreakerConfigured", "FailureCounted", "CircuitOpened"]
+    await assert_sound(tmp_path / "events.db")
+
+
+# Before a runtime, and after it
+
+
+@pytest.mark.parametrize(("failures", "left"), [(1, ["FailureCounted"]), (2, ["CircuitOpened"])])
+async def test_what_happened_before_a_runtime_counts_in_it_once(
+    clock: ManualClock, failures: int, left: list[str]
+) -> None:
+    log = InMemoryStore()
+    for _ in range(2):  # The same program, started twice.
+        breaker = breaker_of(recovery_s=30)
+        fail(breaker, failures)
+        async with runtime_of(log, clock, breaker):
+            assert (await breaker.report()).failures == failures
+    assert await types_in(log) == ["BreakerConfigured", *left]
+
+
+async def test_a_tool_registered_in_another_thread_brings_its_open_circuit(tmp_path: Path, clock: ManualClock) -> None:
+    first, second = (CircuitBreaker("weather", threshold=2, recovery_s=10, clock=clock) for _ in range(2))
+    async with runtime_of(tmp_path / "events.db", clock, CircuitBreaker("other")) as runtime:
+        fail(first, 2)
+        await asyncio.to_thread(runtime.tools.register, weather_of(first))
+        runtime.tools.remove("weather")
+        runtime.tools.register(weather_of(second))
+        await runtime.tools_in_force()
+        assert (await second.report()).phase == "open"
+        assert await types_in(runtime.store) == ["BreakerConfigured", "CircuitOpened"]
+    runtime.tools.register(weather_of(CircuitBreaker("after the end"), name="late"))
 
 
 async def test_after_its_runtime_it_goes_on_in_memory(clock: ManualClock) -> None:
     breaker = breaker_of()
     async with EventSourcedSystem(clock=clock) as system:
         await breaker.attach(system.host)
-    fail(breaker, 2)
-    with pytest.raises(CircuitOpen):
+        fail(breaker, 1)
+    fail(breaker, 1)
+    with pytest.raises(CircuitOpen) as raised:
         await breaker.call(lambda: 1)
+    assert raised.value.opened is None
 
 
-def failing_tool(breaker: CircuitBreaker, name: str = "forecast") -> Tool[..., Any]:
-    @tool(name=name, effect="pure", breaker=breaker)
-    async def forecast() -> str:
-        """Say how the weather will be."""
-        raise ConnectionError("no route")
-
-    return forecast
+# A log that fails
 
 
-async def test_the_breaker_of_a_tool_that_is_registered_later_is_on_the_log(tmp_path: Path, clock: ManualClock) -> None:
-    log = tmp_path / "events.db"
-    script = [use("forecast", {}), use("forecast", {}), say("No idea.")]
-    runtime = runtime_of(log, clock, script=script)
-    early = CircuitBreaker("early", threshold=1)
-    runtime.tools.register(failing_tool(early, "early"))
+async def test_a_log_that_fails_stops_no_call_and_gets_what_it_missed(clock: ManualClock) -> None:
+    log = FailingStore(InMemoryStore())
     breaker = breaker_of()
-    async with runtime:
-        fail(early, 1)
-        runtime.tools.register(failing_tool(breaker))
-        session = await runtime.session("alice")
-        await session.send("How will the weather be?")
-        assert (await breaker.report()).phase == "open"
-        assert await types_in(runtime.store) == ["BreakerConfigured", "CircuitOpened"]
-        assert await types_in(runtime.store, "breaker/early") == ["BreakerConfigured", "CircuitOpened"]
-    await assert_sound(log)
+    async with runtime_of(log, clock, breaker):
+        log.fail_appends(lambda: PersistenceError("no space left"))
+        await fail_on_the_loop(breaker, 2)
+        with pytest.raises(CircuitOpen):
+            await breaker.call(lambda: 1)
+        await clock.advance(10)
+        assert await breaker.call(lambda: 1) == 1
+        with pytest.raises(PersistenceError):
+            await breaker.read(lambda state: state)
+        log.mend()
+        await clock.advance(100)
+        assert (await breaker.report()).phase == "closed"
+        assert (await types_in(log))[1:] == ["FailureCounted", "CircuitOpened", "ProbeBegun", "CircuitClosed"]
 
 
-async def test_what_a_breaker_did_before_its_tool_was_registered_is_taken_along(
-    tmp_path: Path, clock: ManualClock
-) -> None:
-    log = tmp_path / "events.db"
-    first, second = (CircuitBreaker("weather", threshold=2, recovery_s=10, clock=clock) for _ in range(2))
-    async with runtime_of(log, clock, CircuitBreaker("other")) as runtime:
-        fail(first, 2)
-        await asyncio.to_thread(runtime.tools.register, failing_tool(first))
-        with pytest.raises(ConfigError, match="2 objects of the agent are the stream breaker/weather"):
-            runtime.tools.register(failing_tool(breaker_of(), "another"))
-        assert runtime.tools.names() == ("forecast",)
-        runtime.tools.remove("forecast")
-        runtime.tools.register(failing_tool(second))
-        await runtime.tools_in_force()
-        assert (await second.report()).phase == "open"
-        assert await types_in(runtime.store) == ["BreakerConfigured", "CircuitOpened"]
-    runtime.tools.register(failing_tool(CircuitBreaker("after the end"), "late"))
+async def test_whatever_fails_of_the_log_each_call_counts_once(clock: ManualClock) -> None:
+    """Many lives, in which appends fail before and after they took effect, beside the core alone."""
+    for seed in range(60):
+        random, log, core = Random(seed), FailingStore(InMemoryStore()), OfCore()
+        breaker = breaker_of(threshold=3, probe_s=4)
+        calls: list[tuple[Permit, Permit]] = []
+        async with EventSourcedSystem(log, clock=clock) as system:
+            await breaker.attach(system.host)
+            core.state = BreakerState()
+            core.perform(ConfigureBreaker(threshold=3, recovery_us=10_000_000, probe_us=4_000_000), 1)
+            for _ in range(30):
+                match random.choice(["begin", "begin", "end", "end", "wait", "fail", "mend", "turn"]):
+                    case "begin":
+                        with suppress(CircuitOpen):
+                            expected = core.begin("weather", breaker.settings, clock.now_us())
+                            permit = breaker.begin().get()
+                            assert permit == expected
+                            calls.append((permit, expected))
+                    case "end" if calls:
+                        permit, expected = calls.pop(random.randrange(len(calls)))
+                        error, end = random.choice(ENDS)
+                        breaker.end(permit, error)
+                        core.settle("weather", breaker.settings, expected, end, "OSError: no", clock.now_us())
+                    case "wait":
+                        await clock.advance(random.choice([1, 4, 10]))
+                    case "fail":
+                        when: When = random.choice(["before", "after"])
+                        log.fail_appends(lambda: PersistenceError("it failed"), when=when, times=random.randint(1, 3))
+                    case "mend":
+                        log.mend()
+                    case _:
+                        await asyncio.sleep(0)
+            log.mend()
+            await clock.advance(100)
+            state = await breaker.read(lambda state: state)
+            assert state == core.state == await folded(log), seed
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_whichever_append_fails_once_a_run_counts_its_failures_once(when: When) -> None:
+    for number in range(3, 14):
+        log, clock = FailingStore(InMemoryStore()), ManualClock()
+        breaker = breaker_of(threshold=9)
+        script = [use("weather", {}), use("weather", {}), say("done")]
+        tools = [weather_of(breaker, OSError("one"), OSError("two"))]
+        async with session_runtime_of(log, *script, tools=tools, clock=clock) as runtime:
+            session = await runtime.session("s")
+            log.fail_append(number, lambda: PersistenceError("it failed"), when=when)
+            sending = asyncio.create_task(session.send("go"))
+            for _ in range(20):
+                await clock.advance(5)
+            if sending.done() and sending.exception() is not None:  # The input itself was refused.
+                await session.send("go")
+            assert (await sending).outcome == Completed() if sending.exception() is None else True
+        failed = [event for event in await _session_events(log) if isinstance(event, ToolCallFailed)]
+        assert (await folded(log)).failures == len(failed) == 2, number

@@ -32,6 +32,7 @@ from tests.conformance.sessions import abandoned_in, checked_log, events_of, res
 
 RETRIES = RetryPolicy(attempts_max=3, base_s=1, jitter=0)
 NO_ROUTE = ConnectionError("no route")
+CLOSED_AGAIN = ("opened", "probe_begun", "closed")
 
 
 @pytest.fixture
@@ -351,14 +352,15 @@ async def test_d6_an_open_breaker_answers_calls_and_never_breaks_the_session(
         assert (await session.send("go")).outcome == Completed()
         assert await kinds_of(session) == ["transient", "transient", "shed"]
         assert (await results_of(session))[-1].text == (
-            "pay was not called: it failed repeatedly, and is left alone for now. It may be tried again in 30 seconds."
+            "pay was not called: it failed repeatedly, and the circuit 'bank' is open since breaker/bank@3. "
+            "It may be tried again in 30 seconds."
         )
         assert body.attempts == 2
         await clock.advance(30)
         assert (await session.send("again")).text == "Paid."
         assert (await breaker.report()).phase == "closed"
     events = [msgspec.json.decode(stored.data)["type"] for stored in await log.read_stream("breaker/bank")]
-    assert events == [f"breaker.{what}.v1" for what in ("configured", "opened", "probe_begun", "closed")]
+    assert events == [f"breaker.{what}.v1" for what in ("configured", "failure_counted", *CLOSED_AGAIN)]
 
 
 async def test_d6_a_call_that_gave_no_sign_of_life_counts_and_one_that_was_cancelled_does_not(
