@@ -55,8 +55,8 @@ class Along(Protocol):
 class CallUnderWay:
     """The call of a session that the code here carries out; what its breakers find is recorded with its end."""
 
-    def __init__(self, cause: Cause) -> None:
-        """Begin one that an event asked for, which is given with what it goes back to."""
+    def __init__(self, cause: Cause | None) -> None:
+        """Begin one that an event asked for, which is given with what it goes back to; None = it is not known."""
         self.cause = cause
         self.along: list[Along] = []
         self.over = False

@@ -210,6 +210,12 @@ class FoldedStream(Generic[S, C, E]):
             self._port.published(recorded)
         self._keep_snapshot()
 
+    def became_durable(self, batches: Sequence[EncodedBatch]) -> None:
+        """Take note of what was decided here and written by somebody else."""
+        for batch in batches:
+            self._growth.add(len(batch.events), sum(map(len, batch.events)))
+        self._keep_snapshot()
+
     # Fold
 
     async def fold(self) -> None:

@@ -113,7 +113,7 @@ async def test_a_golden_logs_stores_fold_to_the_states_that_were_recorded_with_i
 
 
 async def test_the_golden_logs_of_stores_have_every_event_of_theirs(tmp_path: Path) -> None:
-    there: set[str] = set()
+    there: set[str | None] = set()
     for golden in WITH_STATES:
         async with await SQLiteStore.open(copied(golden, tmp_path), read_only=True) as store:
             there |= {tag_of(stored.data) for stored in await store.read_all(limit=10_000)}

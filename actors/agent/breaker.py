@@ -220,8 +220,10 @@ class BreakerActor(Actor):
         if failure is None:
             self._failures = 0
             self._findings = [finding for finding in self._findings if finding not in taken]
-            for finding, batch in zip(taken, batches_of(taken), strict=True):
+            batches = batches_of(taken)
+            for finding, batch in zip(taken, batches, strict=True):
                 finding.durable.settle(Performed(batch.expected_version + 1, True))
+            self._log.became_durable(batches)
         else:
             log.warning("%s: what was found is not recorded yet: %s", self.address, failure)
             self._log.stale = True
@@ -259,6 +261,7 @@ class BreakerActor(Actor):
             await self._all_durable()
         except PersistenceError as error:
             log.warning("%s: what was found last is not recorded: %s", self.address, error)
+        self._log.rest()
 
     def _recover_later(self) -> None:
         if self._retry is None and not self._stopped:

@@ -11,6 +11,7 @@ from refold import Agent, AgentConfig, AgentRuntime, ProviderError, ScriptedProv
 from refold.actors import ManualClock
 from refold.events.kinds.breaker import BreakerState, CallEnd, Permit
 from refold.providers import FallbackProvider
+from refold.providers.scripted import ScriptItem
 from refold.resilience import CircuitBreaker
 from refold.resilience.breaker_state import BreakerSettings
 
@@ -70,7 +71,7 @@ def forecaster(shared: CircuitBreaker | None = None) -> Agent:
     )
 
 
-def _asked(city: str) -> list[object]:
+def _asked(city: str) -> list[ScriptItem]:
     return [use("weather", {"city": city}), say(f"That was {city}.")]
 
 
