@@ -58,7 +58,12 @@ def forecaster(shared: CircuitBreaker | None = None) -> Agent:
         return "sunny"
 
     script = [item for city in ("Lisbon", "Porto", "Lisbon", "Lisbon") for item in _asked(city)]
-    script += [use("weather", {"city": "Lisbon"}), use("weather", {"city": "Lisbon"}), say("No idea."), *_asked("Porto")]
+    script += [
+        use("weather", {"city": "Lisbon"}),
+        use("weather", {"city": "Lisbon"}),
+        say("No idea."),
+        *_asked("Porto"),
+    ]
     return Agent(
         name="forecaster",
         config=AgentConfig(model="m"),
