@@ -21,6 +21,7 @@ from refold.actors.kernel.errors import WouldDeadlock
 from refold.actors.kernel.reply import current_handling
 from refold.actors.kernel.supervision import ActorFailure
 from refold.actors.kernel.system import ActorSystem, ended_without_fail
+from refold.actors.snapshots import SNAPSHOT_EVERY, Snapshots
 from refold.events.core.errors import ConfigError
 from refold.stores.append_rules import APPEND_TIMEOUT_S, WAIT_FOR_LOG_S
 from refold.stores.event_store import EventStore
@@ -58,6 +59,8 @@ class EventSourcedSystem(ActorSystem):
         wait_for_log_s: how long to wait for another owner to release the log.
         append_timeout_s: an append that takes longer counts as hanging.
         cancel_grace_s: how long cancelled work may take to end before it is abandoned.
+        snapshot_every: events after which a stream's state is kept beside the log, where its core has a `fold_version`,
+            so that opening it folds no more than about so many; None = none is kept or used.
         options: see `ActorSystem`.
 
     Raises:
@@ -72,10 +75,14 @@ class EventSourcedSystem(ActorSystem):
         wait_for_log_s: float = WAIT_FOR_LOG_S,
         append_timeout_s: float = APPEND_TIMEOUT_S,
         cancel_grace_s: float = CANCEL_GRACE_S,
+        snapshot_every: int | None = SNAPSHOT_EVERY,
         **options: Unpack[SystemOptions],
     ) -> None:
         super().__init__(**options)
+        if snapshot_every is not None and snapshot_every < 1:
+            raise ConfigError(f"snapshot_every must be None or >= 1, not {snapshot_every!r:.60}")
         self._log = log
+        self._snapshot_every = snapshot_every
         self._durability: Durability = durability
         self._wait_for_log_s = wait_for_log_s
         self._append_timeout_s = append_timeout_s
@@ -104,7 +111,10 @@ class EventSourcedSystem(ActorSystem):
         """
         if self._journal is not None:
             raise ConfigError("this system has been open already; make another one")
-        self._journal = Journal(await self._open_store())
+        store = await self._open_store()
+        self._journal = Journal(store)
+        if self._snapshot_every is not None:
+            self._journal.snapshots = Snapshots(store, self._snapshot_every)
         return self
 
     @property
@@ -154,6 +164,8 @@ class EventSourcedSystem(ActorSystem):
             return
         try:
             await self._journal.close()
+            if self._journal.snapshots is not None:
+                await self._journal.snapshots.close(self.clock, self._close_grace_s)
         finally:
             if self._own_store is not None:
                 await self._own_store.close()

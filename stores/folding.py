@@ -145,12 +145,12 @@ class Fold(Generic[S, E]):
         for place, item in enumerate(stored, 1):
             size += len(item.data)
             if place == len(stored) or place - begin >= EVENTS_PER_STEP or size >= BYTES_PER_STEP:
-                if begin:
+                if self.fresh:
                     await asyncio.sleep(0)
                 self._evolve(stored[begin:place])
+                self.fresh += place - begin
                 self.fresh_bytes += size
                 begin, size = place, 0
-        self.fresh += len(stored)
 
     def _evolve(self, stored: Sequence[StoredEvent]) -> None:
         try:

@@ -57,6 +57,7 @@ from refold.memory import (
     WorkingMemory,
     memory_tools,
 )
+from refold.options import RuntimeOptions
 from refold.providers.scripted import ScriptItem
 from refold.resilience import CircuitBreaker, Deduplicator
 from refold.stores import EventStore, SQLiteStore
@@ -228,7 +229,7 @@ async def protect(stores: Stores, clock: ManualClock) -> None:
         await stores.dedup.forget("invoice-17")
 
 
-async def first_life(log: Path, clock: ManualClock) -> None:
+async def first_life(log: Path, clock: ManualClock, snapshot_every: int | None) -> None:
     """Use all of it in sessions."""
     stores = Stores()
     script: list[ScriptItem] = [
@@ -245,7 +246,8 @@ async def first_life(log: Path, clock: ManualClock) -> None:
     ]
     clerk: list[ScriptItem] = [use("look", {"what": "till"}), spent("It is full.", 7, 7, 0)]
     agent = boss(stores, script, clerk)
-    async with AgentRuntime(agent, log=log, clock=clock, app_version="golden") as runtime:
+    options = RuntimeOptions(log=log, clock=clock, app_version="golden", snapshot_every=snapshot_every)
+    async with AgentRuntime(agent, **options) as runtime:
         await remember(stores, clock)
         await protect(stores, clock)
         session = await runtime.session("alice")
@@ -280,26 +282,27 @@ async def started_calls(session: Session, count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def second_life(log: Path, clock: ManualClock) -> None:
+async def second_life(log: Path, clock: ManualClock, snapshot_every: int | None) -> None:
     """Change the settings of the stores, and go on."""
     stores = Stores()
     stores.memory = EpisodicStore(capacity=2)
     stores.working = WorkingMemory(3)
     stores.knowledge = SemanticStore()
     stores.breaker = CircuitBreaker("weather", threshold=1, recovery_s=5)
-    async with AgentRuntime(boss(stores, [spent("Hello.", 1, 1, 0)], []), log=log, clock=clock) as runtime:
+    options = RuntimeOptions(log=log, clock=clock, snapshot_every=snapshot_every)
+    async with AgentRuntime(boss(stores, [spent("Hello.", 1, 1, 0)], []), **options) as runtime:
         await stores.working.clear()
         await stores.knowledge.clear()
         await stores.knowledge.put("rain", "falls again", ("water",), [0.5, 0.25])
         await sent(await runtime.session("bob"), "Hello", clock)
 
 
-async def record(log: Path) -> None:
+async def record(log: Path, snapshot_every: int | None = None) -> None:
     """Write the log."""
     clock = ManualClock()
-    await first_life(log, clock)
+    await first_life(log, clock, snapshot_every)
     clock.jump(3_600)
-    await second_life(log, clock)
+    await second_life(log, clock, snapshot_every)
 
 
 async def folded(log: EventStore) -> bytes:
