@@ -44,10 +44,11 @@ def said(seeds: object, *, times: int = 1) -> list[str]:
 
 GOOD, FULL = "rehearsed:good", "full_agent:full_agent"
 
-EVERYDAY: tuple[tuple[str, tuple[int, ...], dict[str, str]], ...] = (
+EVERYDAY: tuple[tuple[str, tuple[int, ...], dict[str, str | bool]], ...] = (
     (GOOD, (127,), {}),  # Two follow a session, and wake in the order in which they came.
     (GOOD, (2,), {"store": "sqlite"}),
     (GOOD, (11,), {"wire": "anthropic"}),
+    (GOOD, (3,), {"snapshots": True}),
     (FULL, (50,), {}),
     (FULL, (5,), {"store": "sqlite"}),  # A tool tells that its file cannot be written.
 )

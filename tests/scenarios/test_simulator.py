@@ -115,9 +115,14 @@ def test_each_kind_of_fault_happens_and_breaks_nothing(fault: AnyFault, streamin
     assert report.lives == (2 if crashed or isinstance(fault, faults.Close) else 1)
 
 
-def test_drawn_scenarios_break_nothing() -> None:
-    for seed in range(6):
-        Simulator(agent()).run(drawn_scenario(seed)).raise_if_broken()
+@pytest.mark.parametrize("snapshots", [False, True])
+def test_drawn_scenarios_break_nothing(snapshots: bool) -> None:
+    happened = set[str]()
+    for seed in range(12 if snapshots else 6):
+        report = Simulator(agent()).run(drawn_scenario(seed, snapshots=snapshots))
+        report.raise_if_broken()
+        happened |= {fault.how for fault in report.happened if isinstance(fault, faults.SnapshotGoesWrong)}
+    assert happened == ({"lost", "damaged", "crash"} if snapshots else set())
 
 
 def test_a_cancel_may_come_before_any_step_also_of_a_process_that_dies_then() -> None:
