@@ -190,12 +190,12 @@ class Bench:
 
         @tool(tier="observe", effect="once")
         async def once(name: str) -> str:
-            """Wait; never run again."""
+            """Wait; not run again."""
             return await self.parked(name)
 
         @tool(tier="confirm", effect="once")
         async def sign(context: ToolContext[Any], name: str) -> str:
-            """Wait, if allowed; never run again unless that is allowed again."""
+            """Wait, if allowed; not run again unless that is allowed again."""
             self.note(context.idempotency_key)
             return await self.parked(name)
 

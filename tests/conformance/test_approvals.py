@@ -495,13 +495,11 @@ ENDS = {
 def tools_that_note(play: Play) -> list[Any]:
     @tool(tier="confirm", effect="pure")
     async def order(items: list[dict[str, int]]) -> str:
-        """Order."""
         play.bench.done.append(items)
         return "ordered"
 
     @tool(tier="confirm", effect="pure")
     async def erase(path: str) -> str:
-        """Erase."""
         play.bench.done.append(path)
         return "erased"
 

@@ -54,7 +54,6 @@ async def nothing_is_left_on_the_loop() -> AsyncIterator[None]:
 
 @tool(tier="observe")
 async def look(name: str) -> str:
-    """Look; may run beside others."""
     await asyncio.sleep(0)
     return f"saw {name}"
 
@@ -465,7 +464,6 @@ async def test_a_task_group_inside_a_tool_is_the_tools_own(log: EventStore, end:
 
     @tool
     async def work() -> str:
-        """Work with a group of tasks."""
         async with asyncio.TaskGroup() as group:
             for name in "ab":
                 group.create_task(child(name))
@@ -497,7 +495,6 @@ async def test_a_task_group_in_a_tool_that_sends_to_other_sessions_ends_their_ru
 ) -> None:
     @tool
     async def delegate() -> str:
-        """Have two other sessions work."""
         async with asyncio.TaskGroup() as group:
             for name in "bc":
                 group.create_task((await runtime.session(name)).send("wait"))

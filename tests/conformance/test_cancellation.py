@@ -105,13 +105,11 @@ STREAMING = AgentConfig(model="test-model", streaming=True)
 
 @tool(tier="observe", effect="pure")
 async def look() -> str:
-    """Look."""
     return "seen"
 
 
 @tool(tier="confirm")
 async def pay() -> str:
-    """Pay."""
     return "paid"
 
 
@@ -202,7 +200,6 @@ def thread() -> Place:
 
     @tool
     def wait(context: ToolContext[Any]) -> str:
-        """Wait in a thread until told to stop."""
         stopped = threading.Event()
         context.cancel.on_cancel(stopped.set)
         loop.call_soon_threadsafe(begun.set)
@@ -435,7 +432,6 @@ async def test_b1_b19_a04_tools_that_ignore_cancellation_are_abandoned_counted_a
 
     @tool(name="ignore", tier="observe")
     def block(name: str) -> str:
-        """Wait in a thread."""
         loop.call_soon_threadsafe(begun.set)
         gate.wait()
         return f"{name} returned"
@@ -479,7 +475,6 @@ async def test_b7_a_tool_sees_its_token_once_and_of_its_own_result_and_the_cance
 
     @tool(tier="observe")
     async def watch(context: ToolContext[Any]) -> str:
-        """Wait for the token, or return at once."""
         if late:
             try:
                 await context.cancel.wait()
@@ -509,7 +504,6 @@ async def test_a_cancelled_tool_that_is_silent_past_its_timeout_is_not_said_to_h
 
     @tool(name="ignore", timeout_s=2)
     async def short(name: str) -> str:
-        """Ignore."""
         return await parked.ignore(name)
 
     async with opened(log, use("ignore", {"name": "a"}), say("after"), tools=[short], clock=clock) as (
@@ -569,7 +563,6 @@ async def test_b3_a_token_cancelled_before_the_run_always_cancels_it(log: EventS
 async def test_b4_a_cancel_that_races_a_whole_run_leaves_it_ended_once(log: EventStore, rounds: int) -> None:
     @tool(tier="observe")
     async def quick(name: str) -> str:
-        """Return at once."""
         return name
 
     token = CancellationToken()
@@ -820,7 +813,6 @@ async def test_b17_a_stuck_tool_thread_is_named_and_does_not_keep_the_runtime(
 
     @tool
     def stuck() -> str:
-        """Wait in a thread."""
         loop.call_soon_threadsafe(begun.set)
         gate.wait()
         return "late"

@@ -45,7 +45,6 @@ class Watching(Middleware):
 
 @tool(breaker=CircuitBreaker("weather"), concurrency=2)
 async def weather(city: str) -> str:
-    """Weather of a city."""
     return f"{city}: sunny"
 
 

@@ -90,13 +90,11 @@ class Model:
 
 @tool(tier="observe", effect="pure")
 async def look(what: str) -> str:
-    """Look."""
     return f"{what} seen " + "y" * 60
 
 
 @tool(tier="confirm")
 async def pay(amount: int) -> str:
-    """Pay."""
     return f"paid {amount}"
 
 

@@ -44,13 +44,11 @@ from tests.conformance.sessions import (
 
 @tool(tier="observe", effect="pure")
 async def look(what: str) -> str:
-    """Look."""
     return f"{what} seen"
 
 
 @tool(tier="confirm")
 async def pay(amount: int) -> str:
-    """Pay."""
     return f"paid {amount}"
 
 

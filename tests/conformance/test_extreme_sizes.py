@@ -76,7 +76,7 @@ def shown(block: Any) -> str | ImageBlock:
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", ["ascii", "unicode", "image"])
-async def test_a_huge_result_is_kept_beside_the_events_and_reaches_model_and_reader_whole_also_after_a_restart(
+async def test_case_j14_a_huge_result_is_kept_beside_the_events_and_reaches_model_and_reader_whole_also_after_a_restart(
     tmp_path: Path, kind: str, size: int
 ) -> None:
     path = tmp_path / "events.db"
@@ -201,7 +201,6 @@ async def test_json_text_that_is_nested_deep_is_no_arguments_and_plain_text_ever
 
     @tool
     async def dig() -> str:
-        """Return deep JSON as text."""
         return deep
 
     answer = [use("echo", '{"value": ' + deep + "}"), use("dig")]
@@ -361,7 +360,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-async def test_an_odd_text_may_stand_everywhere_and_is_the_same_after_a_restart(log: EventStore, text: str) -> None:
+async def test_case_e01_an_odd_text_may_stand_everywhere_and_stays_over_a_restart(log: EventStore, text: str) -> None:
     clean = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     thinking = ThinkingBlock(thinking=text, signature=text)
     imported = [Message("user", (TextBlock(text=text),)), Message("assistant", (thinking, TextBlock(text=text)))]
@@ -488,7 +487,9 @@ def hash_in(text: str) -> str:
     return text.partition("the log keeps all of it as payload ")[2][:64]
 
 
-async def test_a_model_sees_beginning_and_end_and_the_log_keeps_all_also_after_a_restart(tmp_path: Path) -> None:
+async def test_case_j14_a_model_sees_beginning_and_end_and_the_log_keeps_all(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "events.db"
     seen: list[str] = []
 

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from refold import RunResult, connect
-from refold.events.session.core import SESSION_CODEC, fold
+from refold.events.session.core import SESSION_CODEC
 from refold.events.session.events import (
     CancelRequested,
     InputQueued,
-    RunCompleted,
     SessionEvent,
     ToolApprovalDecided,
     ToolCallFailed,
@@ -306,16 +305,6 @@ def test_a_runtime_that_ends_before_it_takes_a_command_leaves_it_to_the_command_
     assert len(found(log, InputQueued)) == 2
 
 
-@pytest.mark.slow
-def test_a_session_is_begun_from_another_process_where_that_is_asked_for(log: Path) -> None:
-    with runtime(log, "says"):
-        assert "no session 't'" in refold("send", log, "t", "hello").stderr
-        done = refold("send", log, "t", "hello", "--new", "--wait")
-        assert (done.returncode, done.stdout, done.stderr) == (0, "Said.\n", "")
-        assert refold("send", log, "t", "and now?", "--wait").stdout == "Said.\n"
-    assert left_in(log, "t").ends == ["RunCompleted"] * 2
-
-
 @contextlib.contextmanager
 def once_it_is_in_the_inbox(log: Path, sending: Process) -> Iterator[sqlite3.Connection]:
     """Wait until a process has put its command there, and give a connection to the inbox."""
@@ -385,13 +374,6 @@ def test_a_call_that_was_left_by_a_killed_runtime_is_allowed_and_runs_once_in_th
     assert found(log, ToolCallFailed) == []
 
 
-def test_a_second_decider_is_told_although_no_runtime_has_taken_the_first_one(waiting_session: Path) -> None:
-    assert refold("approve", waiting_session, "s", "call_6_0").returncode == 0
-    second = refold("approve", waiting_session, "s", "call_6_0", "--deny")
-    assert (second.returncode, second.stdout) == (1, "")
-    assert "call_6_0 does not wait for approval" in second.stderr
-
-
 @pytest.mark.slow
 def test_two_deciders_at_once_without_a_runtime_are_one_decision(waiting_session: Path) -> None:
     codes, _ = decisions_of_two(waiting_session)
@@ -419,17 +401,3 @@ def test_a_cancellation_overtakes_a_permission_that_no_runtime_has_taken(waiting
     assert (again.returncode, "does not wait for approval" in again.stderr) == (1, True)
     goes_on_until(log)
     assert not paid_file(log).exists()
-
-
-@pytest.mark.slow
-def test_an_input_is_recorded_at_once_and_runs_in_the_next_runtime(ended_session: Path) -> None:
-    log = ended_session
-    sent = told("send", log, "s", "-", stdin="from stdin \u2713")
-    waiting = refold("send", log, "s", "and?", "--wait")
-    assert waiting.returncode == 1
-    assert "no runtime owns the log; run_" in waiting.stderr
-    state = fold(events_of(log))
-    assert state.run is not None
-    assert (state.run.id, len(state.queue)) == (sent["run"], 1)
-    goes_on_until(log, "RunCompleted", "RunCompleted")
-    assert len(found(log, RunCompleted)) == 3

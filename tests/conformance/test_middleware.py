@@ -70,7 +70,6 @@ LOOK = use("look", {"at": "a"})
 
 @tool(tier="act", effect="pure")
 async def fail(kind: str) -> str:
-    """Fail."""
     raise ToolError("secret 4711", kind="transient" if kind == "transient" else "permanent")
 
 

@@ -254,13 +254,11 @@ def unnamed(play: Play) -> list[Any]:
 
     @tool(tier="confirm", action=named)
     async def remove(path: str) -> str:
-        """Remove."""
         play.bench.done.append(path)
         return path
 
     @tool(tier="confirm", action=later)
     async def wipe() -> str:
-        """Wipe."""
         play.bench.done.append("all")
         return "all"
 
@@ -285,7 +283,6 @@ NOT_KNOWN = [
 
 @tool(tier="observe", effect="pure")
 async def work(n: int) -> str:
-    """Work, if the machine does."""
     if n == 1:
         raise AgentLoopError("the machine is out of order")
     return f"worked {n}"
@@ -293,7 +290,6 @@ async def work(n: int) -> str:
 
 @tool(tier="observe", effect="pure")
 async def finish_work() -> str:
-    """Finish."""
     return "finished"
 
 

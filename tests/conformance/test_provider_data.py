@@ -34,7 +34,6 @@ SIGNED: JsonObject = {"openai": {"thought_signature": "s1"}}
 
 @tool(effect="pure")
 def weather(city: str) -> str:
-    """Return the weather of a city."""
     return f"{city}: sunny"
 
 

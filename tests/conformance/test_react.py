@@ -78,18 +78,6 @@ async def verdicts(play: Play) -> list[str]:
     return [line for request in play.requests[1:] for line in [request.messages[-1].text.partition("): ")[0]]]
 
 
-def once(play: Play) -> list[Any]:
-    @tool(tier="act", name="once")
-    async def act_once(name: str) -> str:
-        """Wait, and be run no second time."""
-        play.bench.begun.append(name)
-        play.changed.set()
-        await play.bench.gates[name].wait()
-        return f"{name} returned"
-
-    return [act_once]
-
-
 OWN = "**Thought:** I look.\n**Action:** `Look`\n**Action Input:** x"
 REASON = f"The answer has neither an Action nor a FINAL_ANSWER; it begins with 'It is fine.'. {EXPECTED}"
 INVENTED = f"{OWN}\n**Observation:** invented\n**Final Answer:** invented"
@@ -201,7 +189,6 @@ CASES = {
         f"a crash inside a tool is recovered from, {name}": react(
             [PARK.format(name), DONE],
             [begin("go", key="k"), begun(1), crash_and_restart(), let_go(), send("go", "Seen.", key="k"), began],
-            tools=once,
             requests={1: ["user: go", f"assistant: {PARK.format(name)}", f"user: Observation: {observed}"]},
         )
         for name, observed, began in (

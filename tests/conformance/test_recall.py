@@ -71,7 +71,6 @@ class Notes:
 
 @tool(tier="observe", effect="pure")
 async def look() -> str:
-    """Look."""
     return "seen"
 
 

@@ -9,7 +9,6 @@ from tests.conformance.test_context import assert_rebuilt
 
 @tool(tier="observe", effect="pure")
 async def look() -> str:
-    """Look."""
     return "seen"
 
 

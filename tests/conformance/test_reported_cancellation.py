@@ -119,7 +119,6 @@ async def test_case_g01_g04_the_tools_task_and_its_children_are_over_before_the_
 
     @tool
     async def work() -> str:
-        """Work."""
         tasks.append(asyncio.current_task())
         await manners(made)
         return "as if nothing had been"
@@ -141,7 +140,6 @@ async def test_case_g04_a_second_cancel_in_the_cleaning_of_the_first_changes_not
 
     @tool
     async def work() -> str:
-        """Work."""
         try:
             begun.set()
             await asyncio.Event().wait()
@@ -218,7 +216,6 @@ async def test_case_g05_a_tool_leaves_what_it_opened_in_the_task_that_opened_it(
 
     @tool
     async def connect() -> str:
-        """Open something and use it."""
         async with resource(seen, kind):
             if end == "times out":
                 async with asyncio.timeout(0):
@@ -249,7 +246,6 @@ async def test_case_g05_many_calls_at_once_each_have_a_task_of_their_own(log: Ev
 
     @tool(tier="observe")
     async def connect(number: int) -> str:
-        """Open something and use it."""
         async with generated_scope(seen):
             tasks.add(asyncio.current_task())
             for _ in range(number):
@@ -270,7 +266,6 @@ async def test_case_g05_a_tool_that_is_an_open_generator_at_a_close_is_left_in_i
 
     @tool
     async def connect() -> str:
-        """Open something and stay."""
         async with generated_scope(seen):
             begun.set()
             await asyncio.Event().wait()

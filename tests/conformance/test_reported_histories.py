@@ -215,7 +215,6 @@ CRASHED = {
 def slow(play: Play) -> list[Any]:
     @tool(name="slow", timeout_s=5)
     async def slow(name: str) -> str:
-        """Say nothing."""
         return await play.bench.parked(name)
 
     return [slow]

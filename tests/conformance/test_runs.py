@@ -463,7 +463,6 @@ class Nowhere(tzinfo):
 def reminding(play: Play) -> list[Any]:
     @tool
     async def remind_me(context: ToolContext[Any]) -> str:
-        """Remind this session."""
         await (await play.runtime.session(context.session)).remind("wake up", at=after(10))
         return "reminded"
 
@@ -709,20 +708,17 @@ CODES = {
 
 @tool(tier="observe", effect="pure")
 def finish_in_thread(context: ToolContext[Any], text: str) -> str:
-    """End the run from a thread."""
     return context.finish(text)
 
 
 @tool(effect="pure")
 async def finish_and_raise(context: ToolContext[Any]) -> str:
-    """End the run, and fail."""
     context.finish("over")
     raise ValueError("not quite")
 
 
 @tool(effect="pure")
 async def finish_with_a_number(context: ToolContext[Any]) -> str:
-    """End the run with a number."""
     wrong: Any = 5
     return context.finish(wrong)
 
@@ -894,7 +890,6 @@ async def test_runs_with_a_crash_after_each_commit(case: Case) -> None:
 
 @tool(tier="observe", effect="pure")
 async def look(at: str = "it") -> str:
-    """Look."""
     return f"saw {at}"
 
 
@@ -981,7 +976,6 @@ async def test_a19_a_step_takes_the_first_turn_when_the_runs_before_it_have_ende
 async def test_a19_a_tool_cannot_step_its_own_session(log: EventStore) -> None:
     @tool
     async def step_it(context: ToolContext[Any]) -> str:
-        """Step."""
         session = await runtime.session(context.session)
         with pytest.raises(AskCycle):
             await session.step()
@@ -1110,7 +1104,6 @@ async def test_what_a_tool_has_begun_may_send_to_its_session_once_the_tool_has_e
 
     @tool
     async def begin() -> str:
-        """Begin something that goes on."""
         tasks.append(asyncio.create_task(later(await runtime.session("s"))))
         return "begun"
 

@@ -62,7 +62,6 @@ async def test_a_tool_of_one_sends_to_a_session_of_the_same_name_in_the_other(lo
 
     @tool
     def ask_the_other_from_a_thread(text: str) -> str:
-        """Ask the other runtime, which lives on another loop."""
         return three.session("s").send(text).text
 
     tools = [ask_the_other, ask_the_other_from_a_thread]

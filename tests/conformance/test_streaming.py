@@ -46,7 +46,6 @@ CONFIG = AgentConfig(model="m", streaming=True)
 
 @tool(tier="observe")
 async def look(name: str) -> str:
-    """Look."""
     return f"saw {name}"
 
 

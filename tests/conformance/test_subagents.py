@@ -249,7 +249,6 @@ async def test_a_tool_of_a_child_that_sends_to_a_session_which_waits_for_it_is_t
 
     @tool
     async def report(to: str) -> str:
-        """Tell the one who asked."""
         try:
             return (await (await runtime.session(to)).send("look")).text
         except AskCycle as error:

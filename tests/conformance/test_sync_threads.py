@@ -261,7 +261,6 @@ def test_tools_in_threads_may_send_to_other_sessions_however_few_threads_there_a
 ) -> None:
     @tool
     def delegate(depth: int) -> str:
-        """Let another session do it, which does so too."""
         if depth == 0:
             return "bottom"
         return runtime.session(f"level {depth}").send(f"{depth - 1}").text

@@ -41,13 +41,11 @@ from tests.runtime.talking import CONFIG, scripted, talking
 
 @tool(tier="observe", effect="pure")
 async def weather(city: str, days: int = 1) -> str:
-    """Forecast for a city."""
     return f"{city}: sunny for {days} days"
 
 
 @tool(tier="act")
 def note(text: str) -> str:
-    """Write something down."""
     return f"noted {text}"
 
 

@@ -56,7 +56,6 @@ async def log(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[E
 
 @tool(tier="observe", effect="pure")
 async def echo(text: str = "nothing") -> str:
-    """Say it again."""
     return f"heard {text}"
 
 
@@ -155,19 +154,6 @@ async def test_what_cannot_be_given_is_refused_and_nothing_is_recorded(
             await give(session)
         assert await log.head("session/s") is None
         assert (await session.send("x", key="'; \x00 \ud800")).text == "fine"
-
-
-async def test_an_input_of_10_megabytes_reaches_the_model_whole(log: EventStore) -> None:
-    text = "0123456789" * 1_048_576
-    async with talking(lambda request: str(len(request.messages[-1].text)), log=log) as (session, _):
-        assert (await session.send(text)).text == str(len(text))
-        assert (await session.history())[0].text == text
-
-
-async def test_case_e01_lone_surrogates_and_nuls_are_sent_as_valid_text(log: EventStore) -> None:
-    async with talking(lambda request: request.messages[-1].text, log=log) as (session, _):
-        result = await session.send("a\ud83d b\udc00 \ud83d\ude00 \x00 \x1b[31m \u202e")
-    assert result.text == "a\ufffd b\ufffd \U0001f600 \x00 \x1b[31m \u202e"
 
 
 async def test_an_input_of_text_and_an_image_reaches_the_model_as_it_is(log: EventStore) -> None:
@@ -533,30 +519,6 @@ async def test_case_e04_e06_e08_a_result_without_a_json_form_is_an_error_that_na
     assert (result.is_error, result.kind) == (True, "permanent")
     assert path in result.text
     assert "cannot be recorded" in result.text
-
-
-@pytest.mark.parametrize("whole", [True, False])
-async def test_case_j14_a_result_of_4_megabytes_is_kept_as_a_payload_and_reaches_the_model_as_far_as_its_tool_says(
-    log: EventStore, whole: bool
-) -> None:
-    big = "y" * (4 * 1024 * 1024)
-
-    @tool(result_limit=None if whole else 50_000)
-    async def read() -> str:
-        return big
-
-    def measure(request: ModelRequest) -> str:
-        (block,) = request.messages[-1].content
-        assert isinstance(block, ToolResultBlock)
-        return str(len(block.text))
-
-    async with talking(use("read"), measure, tools=[read], log=log) as (session, _):
-        seen = int((await session.send("go")).text)
-        (result,) = await results_of(session)
-        assert len(result.text) == seen
-        assert (result.text == big) is whole
-        assert seen == len(big) if whole else 50_000 < seen < 50_300
-    assert all(len(event.data) < 100_000 for event in await log.read_stream("session/s"))
 
 
 async def test_a_result_of_many_blocks_that_is_too_large_together_is_an_error_with_its_size(log: EventStore) -> None:

@@ -31,14 +31,12 @@ KEY = "sk-ant-api03-Zm9yIHRlc3RzIG9ubHk"
 
 @tool(tier="observe", effect="pure")
 async def look(ctx: ToolContext[None]) -> str:
-    """Looks."""
     ctx.progress("half way")
     return "nothing"
 
 
 @tool
 def pay() -> str:
-    """Pays."""
     raise ToolError("no money")
 
 

@@ -43,13 +43,11 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "format-1-core-3.db"
 
 @tool(tier="observe", effect="pure")
 async def look(where: str) -> str:
-    """Looks."""
     return f"{where}: nothing"
 
 
 @tool(tier="act")
 async def fail(kind: str) -> str:
-    """Fails."""
     raise ToolError("no", kind="transient")
 
 

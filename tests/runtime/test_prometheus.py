@@ -18,7 +18,6 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 @tool
 def fail() -> str:
-    """Fails."""
     raise ToolError("no")
 
 

@@ -26,19 +26,16 @@ from tests.runtime.talking import scripted, talking
 
 @tool(tier="observe", effect="pure")
 async def weather(city: str) -> str:
-    """Forecast."""
     return f"{city}: sunny"
 
 
 @tool
 async def pay(amount: int) -> str:
-    """Pays."""
     raise ToolError("no money")
 
 
 @tool
 async def finish(ctx: ToolContext[None]) -> str:
-    """Ends the run."""
     ctx.finish("Finished.")
     return ""
 
