@@ -154,7 +154,7 @@ def history_to_openai(messages: Sequence[Message], *, system_prompt: str = "") -
         messages = messages[1:]  # Only providers that want a user's message first were in need of it.
     request = ModelRequest(model="", messages=tuple(messages), system_prompt=system_prompt)
     settings = OpenAISettings(return_reasoning="reasoning_content")
-    written = chat_messages(request, settings, tool_forms(request)) if messages else []
+    written = chat_messages(request, settings, tool_forms(request), to_read=True) if messages else []
     for message in written:
         if is_json_object(message) and not message.get("reasoning_content"):
             message.pop("reasoning_content", None)  # Servers want it in each message; a reader wants what was thought.

@@ -12,9 +12,16 @@ from openai.types.chat import completion_create_params as params
 from refold import ModelResponse
 from refold.events.model.messages import Delta
 from refold.providers.http.wire import WireEvent
+from refold.providers.openai.names import call_id_forms
 from refold.providers.openai.provider import OpenAIFormat
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+CALL_ID = re.compile(r"[a-zA-Z0-9]{9}")
+
+
+def wire_id(id: str) -> str:
+    """Return the id that a call has on the wire."""
+    return call_id_forms([id])[id]
 
 
 def misfit(value: object, wanted: Any, path: str = "$") -> str | None:
@@ -76,7 +83,7 @@ def check_accepted(body: bytes) -> dict[str, Any]:
 
 
 def _check_messages(messages: list[dict[str, Any]], names: list[str]) -> None:
-    assert any(message["role"] != "system" for message in messages)
+    assert next((message["role"] for message in messages if message["role"] != "system"), None) == "user"
     waiting: list[str] = []
     for place, message in enumerate(messages):
         assert message["role"] != "system" or place == 0
@@ -100,7 +107,7 @@ def _check_messages(messages: list[dict[str, Any]], names: list[str]) -> None:
         for call in calls:
             names.append(call["function"]["name"])
             assert isinstance(json.loads(call["function"]["arguments"]), dict)
-            assert 1 <= len(call["id"]) <= 40
+            assert CALL_ID.fullmatch(call["id"])
         waiting = [call["id"] for call in calls]
         assert len(set(waiting)) == len(waiting)
     assert not waiting

@@ -126,6 +126,13 @@ def test_case_d03_thinking_goes_back_byte_for_byte_and_first_in_a_tool_loop() ->
     assert body["thinking"] == {"type": "enabled", "budget_tokens": 2048}
 
 
+def test_case_t49_unsigned_thinking_goes_back_where_a_server_wants_it() -> None:
+    history = (user("a"), assistant(UNSIGNED, THEIRS, ThinkingBlock(thinking=" "), call("1")), user(result("1")))
+    (_, called, _) = contents(*history, options=AnthropicOptions(cache=False, unsigned_thinking=True, thinking=2048))
+    assert called[:-1] == [{"type": "thinking", "thinking": "hm", "signature": ""}]
+    assert [block["type"] for block in contents(*history)[1]] == ["tool_use"]
+
+
 def test_citations_go_back_with_the_text_that_they_belong_to_but_not_with_a_users() -> None:
     cited: JsonObject = {"anthropic": {"citations": [CITATION]}, "openai": {"annotations": []}}
     text = TextBlock(text="So it is.", provider_data=cited)

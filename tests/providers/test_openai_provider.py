@@ -12,6 +12,7 @@ from refold import (
     AgentRuntime,
     Completed,
     ConfigError,
+    Failed,
     ModelRequest,
     ModelResponse,
     ProviderError,
@@ -24,6 +25,7 @@ from refold.events.model.configuration import ToolSpec
 from refold.providers import OpenAIProvider
 from refold.providers.http.settings import HttpTimeouts
 from refold.providers.openai.provider import OpenAIFormat
+from refold.providers.openai.request import OpenAISettings
 from tests.providers.chat_completions import chunk, completion
 from tests.providers.conversation import IMAGE, assistant, result, user
 from tests.providers.conversation import call as used
@@ -167,6 +169,8 @@ async def test_all_that_can_be_set_is_sent() -> None:
         ({"max_tokens_field": "tokens"}, "max_tokens_field"),
         ({"return_reasoning": "thoughts"}, "return_reasoning"),
         ({"reasoning_effort": 5}, "reasoning_effort"),
+        ({"thoughts_in_text": "think"}, "thoughts_in_text"),
+        ({"answer_after_tools": "yes"}, "answer_after_tools"),
         ({"include_usage": "yes"}, "include_usage"),
         ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
     ],
@@ -254,6 +258,54 @@ async def test_a_run_with_a_tool_gives_the_signature_back(streaming: bool) -> No
     (sent,) = called["tool_calls"]
     assert sent == {**signed, "id": sent["id"], "function": {"name": "weather", "arguments": '{"city":"Lisbon"}'}}
     assert answered == {"role": "tool", "tool_call_id": sent["id"], "content": "Lisbon: sunny"}
+
+
+SLIP = {
+    "message": "Failed to call a function. See 'failed_generation'.",
+    "type": "invalid_request_error",
+    "code": "tool_use_failed",
+    "failed_generation": f"<function=weather>{KEY}",
+}
+OLLAMA_SLIP = {
+    "error": {"message": "error parsing tool call: raw='{\"city\"', err=unexpected end", "type": "api_error"}
+}
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_case_t54_a_call_that_the_server_refuses_is_told_to_the_model_which_is_asked_again(
+    streaming: bool,
+) -> None:
+    refusals = [json_answer({"error": SLIP}, status=400), json_answer(OLLAMA_SLIP, status=500)]
+    if streaming:
+        in_stream = f"event: error\ndata: {json.dumps({'error': {**SLIP, 'status_code': 400}})}\n\n".encode()
+        refusals = [event_stream(in_stream), streamed(chunk({"content": "Let me"}), OLLAMA_SLIP)]
+    script = [*refusals, *answers(({"content": "Sunny."}, "stop"), streaming=streaming)]
+    done, requests = await run_of(script, streaming=streaming)
+    assert done.text == "Sunny."
+    told = next(message["content"] for message in requests[-1] if message["role"] == "user").split("\n\n")
+    assert len(told) == 3
+    assert "tool_use_failed" in told[1]
+    assert "You wrote: <function=weather>[redacted]" in told[1]
+    assert "error parsing tool call: raw='{\"city\"'" in told[2]
+    failed, requests = await run_of(script[:1] * 5, streaming=streaming)
+    assert isinstance(failed.outcome, Failed)
+    assert "3 answers in a row could not be used" in failed.outcome.error.message
+    assert len(requests) == 3
+
+
+async def test_case_t50_a_description_that_the_api_refuses_has_a_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tools = tuple(
+        ToolSpec(name=name, description="x" * size, input_schema={}) for name, size in [("a", 1024), ("b", 1025)]
+    )
+    request = ModelRequest(model="m", system_prompt="", messages=ASK.messages, tools=tools)
+    wire_format = OpenAIFormat()
+    for _ in range(2):
+        wire_format.request(request, stream=False)
+    assert caplog.messages == ["the description of the tool 'b' has 1025 characters; openai refuses more than 1024"]
+    OpenAIFormat(OpenAISettings(description_characters_max=None)).request(request, stream=False)
+    assert len(caplog.messages) == 1
 
 
 async def test_case_b01_b04_b06_b08_what_models_get_wrong_does_not_break_a_session() -> None:

@@ -12,7 +12,7 @@ from refold.events.core.content import Json, JsonObject
 from refold.events.model.configuration import ToolSpec
 from refold.providers.openai.provider import OpenAIFormat
 from refold.providers.openai.request import OpenAISettings
-from tests.providers.chat_completions import check_accepted, completion
+from tests.providers.chat_completions import check_accepted, completion, wire_id
 from tests.providers.conversation import IMAGE, STORED, assistant, call, result, user
 
 SCHEMA: JsonObject = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -101,8 +101,8 @@ def test_calls_go_out_under_our_ids_and_results_follow_at_once_in_their_order() 
             "content": "Let me see.",
             "tool_calls": [wire_call("call_2_0", '{"city":"Lisbon"}'), wire_call("call_2_1")],
         },
-        {"role": "tool", "tool_call_id": "call_2_0", "content": "sunny"},
-        {"role": "tool", "tool_call_id": "call_2_1", "content": "rain"},
+        {"role": "tool", "tool_call_id": wire_id("call_2_0"), "content": "sunny"},
+        {"role": "tool", "tool_call_id": wire_id("call_2_1"), "content": "rain"},
         {"role": "user", "content": "And now?"},
     ]
 
@@ -128,7 +128,7 @@ def test_images_go_as_data_urls_and_those_of_results_in_the_user_message_behind(
     assert body["messages"][1] == {"role": "user", "content": [{"type": "text", "text": "Look"}, IMAGE_PART]}
     assert body["messages"][2]["content"] is None  # An answer that only calls has none.
     assert [message["role"] for message in body["messages"][2:]] == ["assistant", "tool", "tool", "user"]
-    of_c, question = ({"type": "text", "text": text} for text in ("Of the result of c:", "What is it?"))
+    of_c, question = ({"type": "text", "text": text} for text in (f"Of the result of {wire_id('c')}:", "What is it?"))
     assert body["messages"][5]["content"] == [of_c, IMAGE_PART, question]
     for last in ([assistant(call("c"), seen)], [assistant(call("c")), user(seen)]):
         for history in ([user("Go"), *last], [user("Go"), *last, assistant("A")]):
@@ -169,14 +169,14 @@ def test_an_unbalanced_history_is_repaired_where_its_meaning_is_certain() -> Non
     assert [(m["role"], m.get("tool_call_id"), m["content"]) for m in body["messages"][1:]] == [
         ("user", None, "Go"),
         ("assistant", None, "Wait."),
-        ("tool", "a", "late"),
-        ("tool", "b", "first"),
-        ("tool", "c", "Error: No result of this call is known; it may or may not have run."),
+        ("tool", wire_id("a"), "late"),
+        ("tool", wire_id("b"), "first"),
+        ("tool", wire_id("c"), "Error: No result of this call is known; it may or may not have run."),
         ("user", None, "Hurry"),
         ("assistant", None, "Yes."),
         ("user", None, "Thanks"),
         ("assistant", None, None),
-        ("tool", "a", "Error: No result of this call is known; it may or may not have run."),
+        ("tool", wire_id("a"), "Error: No result of this call is known; it may or may not have run."),
     ]
 
 
@@ -202,7 +202,7 @@ def test_what_has_no_certain_meaning_is_refused_before_anything_is_sent(
 
 
 def wire_call(id: str, arguments: str = "{}", name: str = "weather") -> dict[str, Any]:
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"id": wire_id(id), "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def offered(wire_format: OpenAIFormat, *names: str) -> list[str]:
@@ -244,12 +244,50 @@ def test_a_tool_that_has_the_form_of_another_ones_name_is_not_taken_for_it() -> 
     assert sorted(called(wire_format, sent_form) for sent_form in forms) == sorted(["a b", form])
 
 
-def test_call_ids_that_are_too_long_are_shortened_and_stay_apart() -> None:
-    long = ["toolu_" + "x" * 40 + end for end in ("1", "2")]
-    body = sent(user("Go"), assistant(*map(call, long)), user(*(result(each, each[-1]) for each in long)))
+def test_case_t09_call_ids_are_nine_letters_and_digits_and_the_same_in_every_request() -> None:
+    given = ["call_2_0", "call_2_1", "toolu_" + "x" * 40, "nine56789", ""]
+    answered = user(*(result(each, each or "-") for each in given))
+    body = sent(user("Go"), assistant(*map(call, given)), answered)
     ids = [used["id"] for used in body["messages"][2]["tool_calls"]]
-    assert len(set(ids)) == 2
-    assert [(m["tool_call_id"], m["content"]) for m in body["messages"][3:]] == [(ids[0], "1"), (ids[1], "2")]
+    assert ids == ["0wZSEZsrb", "tZAG31gbJ", "JxK42uvTh", "nine56789", "hSoP4cvEz"]
+    assert [(m["tool_call_id"], m["content"]) for m in body["messages"][3:]] == [
+        (id, each or "-") for id, each in zip(ids, given, strict=True)
+    ]
+    longer = sent(user("Ago"), assistant(call("call_1_0")), user(result("call_1_0", "x")), assistant(*map(call, given)))
+    assert [used["id"] for used in longer["messages"][4]["tool_calls"]] == ids
+
+
+CANCELLED = (user("Go"), assistant(call("a")), user(result("a", "Cancelled by user", error=True), "And now?"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "between"),
+    [
+        ({}, "gpt-x", []),
+        ({"answer_after_tools": True}, "gpt-x", ["assistant"]),
+        ({}, "mistralai/Ministral-8B-Instruct-2410", ["assistant"]),
+        ({}, "open-mixtral-8x22b", ["assistant"]),
+        ({"answer_after_tools": False}, "codestral-2501", []),
+    ],
+)
+def test_case_t45_an_answer_stands_between_results_and_the_next_input_where_it_is_wanted(
+    settings: dict[str, Any], model: str, between: list[str]
+) -> None:
+    def roles(*history: Message) -> list[str]:
+        return [each["role"] for each in sent(*history, settings=OpenAISettings(**settings), model=model)["messages"]]
+
+    assert roles(*CANCELLED) == ["system", "user", "assistant", "tool", *between, "user"]
+    shown = user(result("a", IMAGE))
+    assert roles(user("Go"), assistant(call("a")), shown) == ["system", "user", "assistant", "tool", *between, "user"]
+    assert roles(*CANCELLED[:2], user(result("a", "ok"))) == ["system", "user", "assistant", "tool"]
+
+
+def test_a_history_that_an_assistant_begins_has_a_users_message_before_it() -> None:
+    assert [each["content"] for each in messages_of(assistant("Hello, how can I help?"), user("Tea."))] == [
+        "(The conversation begins here.)",
+        "Hello, how can I help?",
+        "Tea.",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from refold.events.model.messages import Delta, TextDelta, ToolInputDelta
 from refold.providers.http.events import EventStreamReader
 from refold.providers.openai.provider import OpenAIFormat
 from refold.providers.openai.request import OpenAISettings
-from tests.providers.chat_completions import check_accepted, chunk
+from tests.providers.chat_completions import check_accepted, chunk, wire_id
 from tests.providers.conversation import IMAGE, assistant, call, result, user
 from tests.providers.histories import misplaced_histories, texts, tool_names, tools
 
@@ -104,10 +104,11 @@ def test_nothing_of_a_balanced_history_is_lost(history: list[Message]) -> None:
     messages = check_accepted(OpenAIFormat().request(request, stream=False).body)["messages"]
     blocks = [block for message in history for block in message.content]
     called = [block.id for block in blocks if isinstance(block, ToolUseBlock)]
-    assert [call["id"] for message in messages for call in message.get("tool_calls", ())] == called
+    assert [call["id"] for message in messages for call in message.get("tool_calls", ())] == [*map(wire_id, called)]
+    results = {wire_id(each): f"of {each}" for each in called}
     for message in messages:
         if message["role"] == "tool":
-            assert message["content"] == f"of {message['tool_call_id']}"
+            assert message["content"] == results[message["tool_call_id"]]
     assert json.dumps(messages).count('"image_url": {') == sum(isinstance(block, ImageBlock) for block in blocks)
     spoken = sum(isinstance(block, TextBlock) and block.text == "Hi" for block in blocks)
     assert json.dumps([message for message in messages if message["role"] == "user"]).count("Hi") == spoken

@@ -11,7 +11,7 @@ platform.claude.com/docs) and in the errors that it gives:
 - each `tool_use` is answered in the very next message, by results that come first in it; ids do not repeat; an error
   result says something, and nothing but text;
 - each call of a tool that the server runs has its result, unless the server is still at it;
-- thinking blocks have their signature, and no assistant message ends with one.
+- thinking blocks have their signature, unless a server signs nothing, and no assistant message ends with one.
 """
 
 from collections import deque
@@ -54,14 +54,17 @@ def refused(reason: str) -> ProviderError:
     return ProviderError(f"the request cannot be sent to the Messages API: {reason}", kind="invalid_request")
 
 
-def sendable(messages: Sequence[Message]) -> list[Message]:
+def sendable(messages: Sequence[Message], *, unsigned: bool = False) -> list[Message]:
     """Return `messages` in a form that the API accepts, roles alternating, the first a user's.
+
+    Args:
+        unsigned: whether thinking without a signature stays.
 
     Raises:
         ProviderError: there is nothing to send, or the meaning is not certain; of kind `invalid_request`.
     """
     groups = _merged(
-        Message(message.role, _kept(message, f"message {place}")) for place, message in enumerate(messages)
+        Message(message.role, _kept(message, f"message {place}", unsigned)) for place, message in enumerate(messages)
     )
     groups = _merged(_balanced(groups))
     groups = _merged(_with_paired_server_calls(groups))  # Behind what balancing adds, which may end the last turn.
@@ -90,7 +93,7 @@ def _merged(messages: Iterable[Message]) -> list[Message]:
     return [Message("assistant" if role == "assistant" else "user", tuple(content)) for role, content in contents]
 
 
-def _kept(message: Message, place: str) -> tuple[Block, ...]:
+def _kept(message: Message, place: str, unsigned: bool) -> tuple[Block, ...]:
     kept: list[Block] = []
     for block in message.content:
         if isinstance(block, StoredBlock):
@@ -102,17 +105,18 @@ def _kept(message: Message, place: str) -> tuple[Block, ...]:
             kept.append(block if content == block.content else msgspec.structs.replace(block, content=content))
         elif isinstance(block, ImageBlock):
             kept.append(_image(block) if message.role == "user" else TextBlock(text="(The assistant gave an image.)"))
-        elif not _left_out(block, message.role):
+        elif not _left_out(block, message.role, unsigned):
             kept.append(block)
     return tuple(kept)
 
 
-def _left_out(block: Block, role: str) -> bool:
+def _left_out(block: Block, role: str, unsigned: bool) -> bool:
     match block:
         case TextBlock(text=text):
             return not text.strip()
-        case ThinkingBlock(signature=signature, provider_data=data):
-            return role == "user" or not signature or (bool(data) and NAME not in (data or {}))
+        case ThinkingBlock(thinking=thinking, signature=signature, provider_data=data):
+            foreign = bool(data) and NAME not in (data or {})
+            return role == "user" or foreign or not (signature or (unsigned and thinking.strip()))
         case ProviderBlock(provider=provider, data=data):
             return provider != NAME or not data
         case _:

@@ -15,8 +15,6 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Literal, Unpack
 
-import httpx
-
 from refold.events.core.content import JsonObject
 from refold.events.core.errors import ConfigError, ProviderError
 from refold.events.model.messages import ModelRequest, ModelResponse
@@ -34,7 +32,7 @@ from refold.providers.anthropic.request import (
 from refold.providers.anthropic.stream import AnthropicReader
 from refold.providers.http.provider import HttpProvider
 from refold.providers.http.secrets import Secret, key_from
-from refold.providers.http.settings import HttpOptions, checked_mapping
+from refold.providers.http.settings import HttpOptions, checked_mapping, is_at
 from refold.providers.http.wire import WireRequest
 
 PATH = "/v1/messages"
@@ -81,6 +79,8 @@ class AnthropicFormat:
 BASE_URL = "https://api.anthropic.com"
 
 KEY_VARIABLE = "ANTHROPIC_API_KEY"
+_UNSIGNED_HOSTS = (".deepseek.com", ".moonshot.ai", ".moonshot.cn", ".kimi.com", ".xiaomimimo.com")
+
 TOKEN_VARIABLE = "ANTHROPIC_AUTH_TOKEN"  # noqa: S105  # The name of one.
 URL_VARIABLE = "ANTHROPIC_BASE_URL"
 
@@ -105,6 +105,8 @@ class AnthropicProvider(HttpProvider):
         drop_stale_thinking: whether thinking that no longer fits what stands before it, after a compaction or with
             another system prompt or other tools, is dropped instead of failing the request; for models from Claude
             Opus 5.5 and Fable 5.1 on, which check it.
+        unsigned_thinking: whether thinking without a signature goes back, as servers want it that sign nothing and
+            insist on their thoughts within a loop of tool calls; None = for those known to (DeepSeek, Kimi, MiMo).
         cache: whether to mark what the provider may keep of prompts (tools, system prompt, history), and for how long;
             True = the provider's default, which is 5 minutes.
         server_tools: tools that the provider runs itself, in its own words; their calls and results are part of the
@@ -127,6 +129,7 @@ class AnthropicProvider(HttpProvider):
         max_tokens: int = DEFAULT_MAX_TOKENS,
         thinking: int | Literal["adaptive"] | None = None,
         drop_stale_thinking: bool = False,
+        unsigned_thinking: bool | None = None,
         cache: bool | Literal["5m", "1h"] = True,
         server_tools: Sequence[JsonObject] = (),
         extra_body: JsonObject | None = None,
@@ -140,6 +143,7 @@ class AnthropicProvider(HttpProvider):
                 max_tokens=max_tokens,
                 thinking=thinking,
                 drop_stale_thinking=drop_stale_thinking,
+                unsigned_thinking=is_at(url, *_UNSIGNED_HOSTS) if unsigned_thinking is None else unsigned_thinking,
                 cache=cache,
                 server_tools=tuple(server_tools),
                 extra_body=extra_body or {},
@@ -147,7 +151,7 @@ class AnthropicProvider(HttpProvider):
         )
         if drop_stale_thinking and "headers" in options:
             options["headers"] = _with_beta(checked_mapping(options["headers"]), STALE_THINKING_BETA)
-        key, bearer = _key(api_key, auth_token, environment, official=_is_official(url))
+        key, bearer = _key(api_key, auth_token, environment, official=is_at(url, ".anthropic.com", ".claude.com"))
         super().__init__(
             wire_format,
             base_url=_without_version(url) if isinstance(url, str) else url,
@@ -168,14 +172,6 @@ def _with_beta(headers: Mapping[str, str | Secret], beta: str) -> dict[str, str 
 def _without_version(url: str) -> str:
     path, mark, query = url.partition("?")
     return path.rstrip("/").removesuffix("/v1") + mark + query
-
-
-def _is_official(url: str) -> bool:
-    """Return whether a URL is Anthropic's own; one that is none is refused when it is used."""
-    try:
-        return f".{httpx.URL(url).host}".endswith((".anthropic.com", ".claude.com"))
-    except (httpx.InvalidURL, TypeError):
-        return False
 
 
 def _key(

@@ -77,6 +77,8 @@ class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True):
     drop_stale_thinking: bool = False
     """Whether thinking that no longer fits what stands before it is dropped, instead of failing the request; only for
     models that check it ("Prefix checks on thinking blocks", platform.claude.com/docs)."""
+    unsigned_thinking: bool = False
+    """Whether thinking without a signature goes back, with an empty one; Anthropic refuses it."""
     cache: bool | Literal["5m", "1h"] = True
     """Whether to mark what the provider may keep of the prompt, and for how long; True = its default."""
     server_tools: tuple[JsonObject, ...] = ()
@@ -98,6 +100,7 @@ class AnthropicOptions(msgspec.Struct, frozen=True, kw_only=True):
                 f'None, "adaptive" or an integer of at least {THINKING_TOKENS_MIN}',
             ),
             ("drop_stale_thinking", isinstance(self.drop_stale_thinking, bool), "True or False"),
+            ("unsigned_thinking", isinstance(self.unsigned_thinking, bool), "True or False"),
             ("cache", self.cache in (True, False, "5m", "1h"), 'True, False, "5m" or "1h"'),
             (
                 "server_tools",
@@ -142,7 +145,7 @@ def encoded_request(request: ModelRequest, options: AnthropicOptions, *, stream:
 
 
 def _body(request: ModelRequest, options: AnthropicOptions) -> JsonObject:
-    history = sendable(request.messages)
+    history = sendable(request.messages, unsigned=options.unsigned_thinking)
     messages = [_message(message) for message in history]
     tools: list[JsonObject] = _tools(request.tools, options.server_tools)
     body: JsonObject = {

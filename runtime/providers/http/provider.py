@@ -36,7 +36,7 @@ from refold.providers.http.settings import (
     checked_options,
     secrets_in_query,
 )
-from refold.providers.http.wire import WireEvent, WireFormat, WireRequest
+from refold.providers.http.wire import UnusableAnswer, WireEvent, WireFormat, WireRequest
 from refold.tools.dry_run import require_outside
 from refold.version import __version__
 
@@ -152,6 +152,8 @@ class HttpProvider(StreamingProvider):
         try:
             async with self._exchange(request, stream=False) as exchange:
                 return await self._whole_answer(exchange)
+        except UnusableAnswer as error:
+            return self.redactor.value(error.answer)
         except ProviderError as error:
             failure = self.redactor.error(error)
         # Without the way it came: frames further in hold what the host has sent, as it was.
@@ -176,8 +178,13 @@ class HttpProvider(StreamingProvider):
                     async for item in items:
                         yield item
                 return
+        except UnusableAnswer as error:
+            failure, answer = error, self.redactor.value(error.answer)
         except ProviderError as error:
-            failure = self.redactor.error(error)
+            failure, answer = self.redactor.error(error), None
+        if answer is not None:
+            yield answer
+            return
         # Without the way it came: frames further in hold what the host has sent, as it was.
         raise failure.with_traceback(None)
 

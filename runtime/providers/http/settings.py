@@ -106,6 +106,14 @@ def checked_base_url(base_url: str, *, allow_http: bool) -> httpx.URL:
     return url
 
 
+def is_at(url: str, *hosts: str) -> bool:
+    """Return whether a URL is at one of `hosts` (".example.org") or below; what is none is refused when it is used."""
+    try:
+        return f".{httpx.URL(url).host}".endswith(hosts)
+    except (httpx.InvalidURL, TypeError):
+        return False
+
+
 def _may_hold_a_password(base_url: str) -> bool:
     """Return whether a base URL that is none may not be shown, nor what a library says of it, which quotes it."""
     return "@" in base_url

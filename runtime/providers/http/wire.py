@@ -17,6 +17,9 @@ from refold.events.core.content import Json, JsonObject, is_json_array, is_json_
 from refold.events.core.errors import ProviderError
 from refold.events.model.messages import Delta, ModelRequest, ModelResponse
 
+GENERATION_CHARACTERS_MAX = 1_000
+"""So much of an answer that a host refused is shown to the model."""
+
 
 class WireRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An HTTP request: always a POST of JSON."""
@@ -33,6 +36,28 @@ class WireEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     event: str = "message"
     data: str = ""
+
+
+class UnusableAnswer(ProviderError):
+    """A host has refused the answer of its own model, such as a call that does not fit the tool's schema.
+
+    That was the model's slip and no fault of the request, so a provider gives `answer` instead of failing: the session
+    tells the model and asks again, `AgentConfig.rejections_max` times in a row.
+    """
+
+    def __init__(self, message: str, *, status: int | None, generation: str = "") -> None:
+        """Say what the host says.
+
+        Args:
+            generation: what the model wrote, where the host says it.
+        """
+        super().__init__(message, kind="invalid_request", status=status)
+        wrote = f" You wrote: {generation[:GENERATION_CHARACTERS_MAX]}" if generation.strip() else ""
+        self.answer = ModelResponse(
+            content=(),
+            rejected=f"Your answer could not be used ({message}).{wrote} Answer again; where you call a tool, give "
+            "arguments that are JSON and fit its schema.",
+        )
 
 
 class AnswerReader(Protocol):

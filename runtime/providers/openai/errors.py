@@ -19,7 +19,7 @@ import msgspec
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import Json, JsonObject, is_json_array, is_json_object
 from refold.events.core.errors import ProviderError, ProviderErrorKind
-from refold.providers.http.wire import decoded, text_field
+from refold.providers.http.wire import UnusableAnswer, decoded, text_field
 
 MESSAGE_CHARACTERS_MAX = 500
 """A server's message is cut after so many characters."""
@@ -33,6 +33,11 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _TOO_LONG_STATUSES = {400, 413, 422, 500}
+
+_SLIP_CODES = {"tool_use_failed", "json_validate_failed", "output_parse_failed"}
+"""Groq's, for an answer of the model that it does not hand over; `failed_generation` is what the model wrote."""
+_SLIP = re.compile(r"error parsing tool call", re.IGNORECASE)
+"""Ollama's words for the same, with status 500 (ollama/ollama#17638)."""
 
 _NO_MONEY_CODES = {
     "insufficient_quota",
@@ -108,6 +113,8 @@ class _Said(msgspec.Struct, frozen=True):
     """Its code and its type, in lower case, as far as they are words."""
     status: int | None
     """Its code, where that is an HTTP status."""
+    generation: str = ""
+    """What the model wrote, where that is what is wrong."""
 
 
 def failure_of_status(provider: str, status: int, headers: Mapping[str, str], body: bytes) -> ProviderError:
@@ -123,6 +130,8 @@ def failure_of_status(provider: str, status: int, headers: Mapping[str, str], bo
     except ValueError:
         value = body.decode(errors="replace")
     said = _said(value)
+    if (slip := _slip(provider, said, status)) is not None:
+        return slip
     kind, retryable = _classified(said, status)
     told = {name.lower(): value for name, value in headers.items()}.get("x-should-retry")
     if told in ("true", "false"):
@@ -139,8 +148,17 @@ def failure_inside(provider: str, value: Json) -> ProviderError:
         value: the whole object that holds the error, or the error itself.
     """
     said = _said(value)
+    if (slip := _slip(provider, said, said.status)) is not None:
+        return slip
     kind, retryable = _classified(said, said.status)
     return ProviderError(_message(provider, said, said.status), kind=kind, status=said.status, retryable=retryable)
+
+
+def _slip(provider: str, said: _Said, status: int | None) -> UnusableAnswer | None:
+    """Return what is said where it is the model that made a mistake."""
+    if not (_SLIP_CODES & set(said.words) or _SLIP.search(said.message)):
+        return None
+    return UnusableAnswer(_message(provider, said, status), status=status, generation=said.generation)
 
 
 def _classified(said: _Said, status: int | None) -> tuple[ProviderErrorKind, bool]:
@@ -184,7 +202,7 @@ def _said(value: Json) -> _Said:
     elif isinstance(inner, str) and inner.strip():
         value = {**value, "message": text_field(value, "message") or inner}
     words = tuple(word.lower() for key in ("code", "type") if isinstance(word := value.get(key), str) and word)
-    return _Said(_worded(value), words, _status_in(value))
+    return _Said(_worded(value), words, _status_in(value), text_field(value, "failed_generation"))
 
 
 def _worded(value: JsonObject) -> str:

@@ -1,49 +1,73 @@
-"""Tool names and call ids as the Chat Completions API accepts them: `^[a-zA-Z0-9_-]{1,64}$` and at most 40 characters.
+"""Tool names and call ids as the Chat Completions API and its servers accept them.
 
-Names of tools come back in answers, so what was changed on the way out is remembered and changed back.
-Sources: `openai.types.shared_params.FunctionDefinition.name`; the API's own error "Invalid
-'messages[1].tool_calls[0].id': string too long. Expected a string with maximum length 40".
+Names are `[a-zA-Z0-9_-]{1,64}` (`openai.types.shared_params.FunctionDefinition.name`). They come back in answers, so
+what was changed on the way out is remembered and changed back. Ids of calls have exactly nine letters and digits: that
+is what Mistral's API and its tokenizer take ("Tool call id was … but must be a-z, A-Z, 0-9, with a length of 9"), and
+all other servers take them as well.
 """
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping
+import string
+from collections.abc import Callable, Iterable, Mapping
 
 NAME_CHARACTERS_MAX = 64
-CALL_ID_CHARACTERS_MAX = 40
+CALL_ID_CHARACTERS = 9
 
 CHANGED_NAMES_MAX = 1000
 """How many changed names are remembered; a request uses those of its own tools at once."""
 
 _DIGITS = 12
+_NAME = re.compile(f"[a-zA-Z0-9_-]{{1,{NAME_CHARACTERS_MAX}}}")
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_-]")
+_CALL_ID = re.compile(f"[a-zA-Z0-9]{{{CALL_ID_CHARACTERS}}}")
+_CALL_ID_LETTERS = string.ascii_letters + string.digits
 
 
-def fitted(names: Iterable[str], characters_max: int) -> dict[str, str]:
-    """Return the form on the wire of each name: itself if it is accepted, else one made from it and its hash.
+def name_forms(names: Iterable[str]) -> dict[str, str]:
+    """Return the form on the wire of each tool's name: itself if it is accepted, else one made from it and its hash.
 
     The same names always give the same forms, and different names different ones.
-
-    Args:
-        characters_max: how long a form may be, more than 20.
     """
-    wanted = dict.fromkeys(names)
-    forms = {name: name for name in wanted if name and len(name) <= characters_max and not _FOREIGN.search(name)}
+    return _fitted(names, _NAME, _made_name)
+
+
+def call_id_forms(ids: Iterable[str]) -> dict[str, str]:
+    """Return the form on the wire of each call's id, by the same rule; an id has the same one in every request."""
+    return _fitted(ids, _CALL_ID, _made_call_id)
+
+
+def _fitted(given: Iterable[str], accepted: re.Pattern[str], made: Callable[[str, int], str]) -> dict[str, str]:
+    wanted = dict.fromkeys(given)
+    forms = {name: name for name in wanted if accepted.fullmatch(name)}
     taken = set(forms)
     for name in wanted:
         if name in forms:
             continue
         attempt = 0
-        while (form := _made_from(name, attempt, characters_max)) in taken:
+        while (form := made(name, attempt)) in taken:
             attempt += 1
         forms[name] = form
         taken.add(form)
     return forms
 
 
-def _made_from(name: str, attempt: int, characters_max: int) -> str:
-    digest = hashlib.sha256(f"{attempt}:{name}".encode(errors="surrogatepass")).hexdigest()[:_DIGITS]
-    return f"{_FOREIGN.sub('_', name)[: characters_max - _DIGITS - 1]}_{digest}"
+def _digest(name: str, attempt: int) -> bytes:
+    return hashlib.sha256(f"{attempt}:{name}".encode(errors="surrogatepass")).digest()
+
+
+def _made_name(name: str, attempt: int) -> str:
+    kept = NAME_CHARACTERS_MAX - _DIGITS - 1
+    return f"{_FOREIGN.sub('_', name)[:kept]}_{_digest(name, attempt).hex()[:_DIGITS]}"
+
+
+def _made_call_id(name: str, attempt: int) -> str:
+    number = int.from_bytes(_digest(name, attempt))
+    letters: list[str] = []
+    for _ in range(CALL_ID_CHARACTERS):
+        number, place = divmod(number, len(_CALL_ID_LETTERS))
+        letters.append(_CALL_ID_LETTERS[place])
+    return "".join(letters)
 
 
 class ToolNames:

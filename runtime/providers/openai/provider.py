@@ -10,23 +10,26 @@ the tool calls in them, `errors` says what errors mean, `names` how tools are na
 the connection, which is that of `refold.providers.http.provider`.
 """
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, Unpack
 
-import httpx
+import msgspec
 
 from refold.events.core.content import JsonObject
 from refold.events.core.errors import ProviderError
+from refold.events.model.configuration import ToolSpec
 from refold.events.model.messages import ModelRequest, ModelResponse
 from refold.providers.http.provider import HttpProvider
 from refold.providers.http.secrets import Secret, key_from
-from refold.providers.http.settings import HttpOptions, checked_mapping
+from refold.providers.http.settings import HttpOptions, checked_mapping, is_at
 from refold.providers.http.wire import WireRequest, encoded
 from refold.providers.openai.answer import OpenAIReader, complete_answer
 from refold.providers.openai.errors import failure_of_status
 from refold.providers.openai.names import ToolNames
 from refold.providers.openai.request import (
+    DESCRIPTION_CHARACTERS_MAX,
     STOP_SEQUENCES_MAX,
     OpenAISettings,
     ReturnedReasoning,
@@ -34,6 +37,8 @@ from refold.providers.openai.request import (
     tool_forms,
 )
 from refold.providers.openai.thoughts import TaggedThinking
+
+log = logging.getLogger("refold.provider")
 
 PATH = "/chat/completions"
 
@@ -51,13 +56,30 @@ class OpenAIFormat:
         self.name = settings.name
         self.settings = settings
         self._names = ToolNames()
+        self._noted: set[str] = set()
+        """Tools whose long descriptions were told of."""
 
     def request(self, request: ModelRequest, *, stream: bool) -> WireRequest:
         forms = tool_forms(request)
         body = encoded(request_body(request, self.settings, forms, stream=stream))
+        self._note_descriptions(request.tools)
         self._names.remember({spec.name: forms[spec.name] for spec in request.tools})
         accept = "text/event-stream" if stream else "application/json"
         return WireRequest(path=PATH, headers={"content-type": "application/json", "accept": accept}, body=body)
+
+    def _note_descriptions(self, tools: Sequence[ToolSpec]) -> None:
+        """Say of each tool once that its description is longer than the server is known to take."""
+        most = self.settings.description_characters_max
+        for spec in tools:
+            if most is not None and len(spec.description) > most and spec.name not in self._noted:
+                self._noted.add(spec.name)
+                log.warning(
+                    "the description of the tool %.100r has %s characters; %s refuses more than %s",
+                    spec.name,
+                    len(spec.description),
+                    self.name,
+                    most,
+                )
 
     def answer(self, body: bytes) -> ModelResponse:
         return complete_answer(body, self.name, self._names, self.settings.thoughts_in_text)
@@ -91,6 +113,8 @@ class OpenAIProvider(HttpProvider):
         parallel_tool_calls: whether an answer may call several tools; None = the server's default.
         reasoning_effort: such as `low`, for models that know it.
         return_reasoning: the field in which the server wants earlier reasoning back; None = it does not.
+        answer_after_tools: whether an assistant's message stands between results of tools and what a user says next,
+            as after a cancellation; None = for Mistral's API and models.
         thoughts_in_text: `"tags"` for a model that writes `<think>…</think>` before its answer and a server that
             leaves it there, `"end_tag"` where the first tag may be missing; None = the text is the answer.
         extra_body: further fields of each request, such as `{"top_k": 40}`; they win over Refold's own.
@@ -114,13 +138,14 @@ class OpenAIProvider(HttpProvider):
         parallel_tool_calls: bool | None = None,
         reasoning_effort: str | None = None,
         return_reasoning: ReturnedReasoning | None = None,
+        answer_after_tools: bool | None = None,
         thoughts_in_text: TaggedThinking | None = None,
         extra_body: JsonObject | None = None,
         environment: Mapping[str, str] = os.environ,
         **options: Unpack[HttpOptions],
     ) -> None:
         url = base_url if base_url is not None else environment.get("OPENAI_BASE_URL", "").strip() or BASE_URL
-        official = _is_official(url)
+        official = is_at(url, *_OFFICIAL_HOSTS)
         if official:
             organization = organization or environment.get("OPENAI_ORG_ID", "").strip() or None
             project = project or environment.get("OPENAI_PROJECT_ID", "").strip() or None
@@ -131,24 +156,19 @@ class OpenAIProvider(HttpProvider):
             parallel_tool_calls=parallel_tool_calls,
             reasoning_effort=reasoning_effort,
             return_reasoning=return_reasoning,
+            answer_after_tools=answer_after_tools,
             thoughts_in_text=thoughts_in_text,
             stop_sequences_max=STOP_SEQUENCES_MAX if official else None,
+            description_characters_max=DESCRIPTION_CHARACTERS_MAX if official else None,
             extra_body=extra_body or {},
         )
+        if answer_after_tools is None and is_at(url, ".mistral.ai"):
+            settings = msgspec.structs.replace(settings, answer_after_tools=True)
         accounts = {"openai-organization": organization, "openai-project": project}
         ours = {header: value for header, value in accounts.items() if value is not None}
         if ours:
             options["headers"] = {**ours, **checked_mapping(options.get("headers", {}))}
         super().__init__(OpenAIFormat(settings), base_url=url, key=_key(api_key, environment, official), **options)
-
-
-def _is_official(url: str) -> bool:
-    """Return whether a URL is OpenAI's own; one that is none is refused when it is used."""
-    try:
-        host = httpx.URL(url).host
-    except (httpx.InvalidURL, TypeError):
-        return False
-    return f".{host}".endswith(_OFFICIAL_HOSTS)
 
 
 def _key(api_key: str | Secret | None, environment: Mapping[str, str], official: bool) -> Secret | None:

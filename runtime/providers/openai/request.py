@@ -8,6 +8,8 @@ compatible servers refuse of it. The rules:
 - Tool messages follow their calls at once, in the order of the calls; they take text only, so images of results come
   in the user message behind them.
 - Calls go out under our own ids, names and ids in the form that is accepted (`names`).
+- The first message is a user's, and where a server wants it, an assistant's message stands between results and what a
+  user says next ("Unexpected role 'user' after role 'tool'", Mistral).
 - Histories of Refold are balanced already. Of any other, neighbours of one role are joined, a result is moved to its
   call, a call without a result gets one that says so, a result without a call and what is blank is left out. Two calls
   with one id in one answer are refused: which result is whose cannot be told.
@@ -21,6 +23,7 @@ from typing import Literal, NoReturn, TypeAlias, get_args
 import msgspec
 
 from refold.events.core.content import (
+    OPENING_TEXT,
     Block,
     ImageBlock,
     Json,
@@ -40,7 +43,7 @@ from refold.events.core.errors import ConfigError, ProviderError
 from refold.events.model.configuration import ToolSpec
 from refold.events.model.messages import ModelRequest
 from refold.providers.http.wire import encoded, object_field
-from refold.providers.openai.names import CALL_ID_CHARACTERS_MAX, NAME_CHARACTERS_MAX, fitted
+from refold.providers.openai.names import call_id_forms, name_forms
 from refold.providers.openai.thoughts import TaggedThinking
 
 NO_RESULT_TEXT = "No result of this call is known; it may or may not have run."
@@ -52,7 +55,16 @@ EMPTY_RESULT_TEXT = "(no output)"
 ASSISTANT_IMAGE_TEXT = "(The assistant gave an image.)"
 """Stands for an image in an assistant's message, which the API does not take back."""
 
+BETWEEN_TEXT = "(The results are in.)"
+"""What an assistant says between results and the next input, where a server takes no user's message behind results."""
+
 STOP_SEQUENCES_MAX = 4
+
+DESCRIPTION_CHARACTERS_MAX = 1024
+"""Of a tool; OpenAI's error says "Expected a string with maximum length 1024" (getsentry/sentry-mcp#106)."""
+
+_OF_MISTRAL = re.compile(r"(mi[sn]|magi|devs|voxs)tral|mixtral|codestral|pixtral", re.IGNORECASE)
+"""Models whose chat templates want an assistant's message there, on any server, such as `mistralai/Ministral-8B`."""
 
 ReturnedReasoning: TypeAlias = Literal["reasoning_content", "reasoning", "reasoning_details"]
 """The field in which a server wants earlier reasoning back.
@@ -87,10 +99,15 @@ class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
     """As the model knows it, such as `low`; None = not sent."""
     return_reasoning: ReturnedReasoning | None = None
     """None = reasoning is never sent back, as OpenAI wants it."""
+    answer_after_tools: bool | None = None
+    """Whether an assistant's message stands between results of tools and what a user says next; None = where the model
+    is one of Mistral's."""
     thoughts_in_text: TaggedThinking | None = None
     """How the model marks thoughts within its text, where the server does not tell them apart; None = it does."""
     stop_sequences_max: int | None = STOP_SEQUENCES_MAX
     """Most accepted stop sequences; None = any number, as vLLM and llama.cpp take them."""
+    description_characters_max: int | None = DESCRIPTION_CHARACTERS_MAX
+    """Most characters of a tool's description; a longer one goes out, and the log of the program has a line on it."""
     extra_body: JsonObject = msgspec.field(default_factory=dict[str, Json])
     """Further fields of the body, over those that are written here."""
 
@@ -101,6 +118,7 @@ class OpenAISettings(msgspec.Struct, frozen=True, kw_only=True):
             ("max_tokens_field", self.max_tokens_field in _MAX_TOKENS_FIELDS, " or ".join(_MAX_TOKENS_FIELDS)),
             ("include_usage", isinstance(self.include_usage, bool), "True or False"),
             ("parallel_tool_calls", self.parallel_tool_calls in (None, True, False), "None, True or False"),
+            ("answer_after_tools", self.answer_after_tools in (None, True, False), "None, True or False"),
             ("thoughts_in_text", self.thoughts_in_text in (None, "tags", "end_tag"), "None, tags or end_tag"),
             ("reasoning_effort", effort is None or (isinstance(effort, str) and bool(effort)), "None or a word"),
             (
@@ -129,7 +147,7 @@ def tool_forms(request: ModelRequest) -> dict[str, str]:
     if len(set(offered)) < len(offered):
         refuse("two of the tools have the same name")
     called = [call.name for message in request.messages for call in tool_uses(message.content)]
-    return fitted([*offered, *called], NAME_CHARACTERS_MAX)
+    return name_forms([*offered, *called])
 
 
 def request_body(
@@ -179,8 +197,14 @@ def _tool(spec: ToolSpec, form: str) -> Json:
     return {"type": "function", "function": function}
 
 
-def chat_messages(request: ModelRequest, settings: OpenAISettings, forms: Mapping[str, str]) -> list[Json]:
+def chat_messages(
+    request: ModelRequest, settings: OpenAISettings, forms: Mapping[str, str], *, to_read: bool = False
+) -> list[Json]:
     """Return the messages of a request.
+
+    Args:
+        to_read: whether they are for a reader and not for a server: calls keep their ids, and the first message may be
+            an assistant's.
 
     Raises:
         ProviderError: nothing is left to send, or the meaning is not certain; of kind `invalid_request`.
@@ -188,7 +212,11 @@ def chat_messages(request: ModelRequest, settings: OpenAISettings, forms: Mappin
     groups = _grouped(
         Message(message.role, _kept(message, place, settings.name)) for place, message in enumerate(request.messages)
     )
-    writer = _MessageWriter(settings, forms, _call_ids(groups))
+    between = settings.answer_after_tools
+    if between is None:
+        between = _OF_MISTRAL.search(request.model) is not None
+    ids = _call_ids(groups)
+    writer = _MessageWriter(settings, forms, ids if to_read else call_id_forms(ids), answer_after_tools=between)
     results = _paired(groups)
     for place, group in enumerate(groups):
         if group.role == "user":
@@ -199,6 +227,9 @@ def chat_messages(request: ModelRequest, settings: OpenAISettings, forms: Mappin
     writer.close()
     if not writer.messages:
         refuse("no message holds anything that can be sent")
+    first = writer.messages[0]
+    if not to_read and is_json_object(first) and first["role"] == "assistant":
+        writer.messages.insert(0, {"role": "user", "content": OPENING_TEXT})
     system: list[Json] = []
     if request.system_prompt.strip():
         system.append({"role": "system", "content": request.system_prompt})
@@ -249,7 +280,7 @@ def _call_ids(groups: Sequence[Message]) -> dict[str, str]:
         calls = [call.id for call in tool_uses(group.content)]
         if len(set(calls)) < len(calls):
             refuse("two calls of one answer share an id")
-    return fitted((call.id for group in groups for call in tool_uses(group.content)), CALL_ID_CHARACTERS_MAX)
+    return {call.id: call.id for group in groups for call in tool_uses(group.content)}
 
 
 def _paired(groups: Sequence[Message]) -> dict[tuple[int, str], ToolResultBlock]:
@@ -267,11 +298,21 @@ def _paired(groups: Sequence[Message]) -> dict[tuple[int, str], ToolResultBlock]
 class _MessageWriter:
     """Writes groups of blocks as messages, in order."""
 
-    def __init__(self, settings: OpenAISettings, forms: Mapping[str, str], ids: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        settings: OpenAISettings,
+        forms: Mapping[str, str],
+        ids: Mapping[str, str] | None,
+        *,
+        answer_after_tools: bool,
+    ) -> None:
         self.messages: list[Json] = []
         self._settings = settings
         self._forms = forms
         self._ids = ids
+        self._answer_after_tools = answer_after_tools
+        self._behind_tools = False
+        """Whether the last message is a result."""
         self._images: list[Json] = []
         """Of results, for the user message behind them."""
 
@@ -287,11 +328,13 @@ class _MessageWriter:
             elif isinstance(block, ProviderBlock):  # A part that only this API has, such as a sound or a file.
                 parts.append(block.data)
         self._images = []
-        if len(texts) == len(parts):
-            if texts:
-                self.messages.append({"role": "user", "content": "\n\n".join(texts)})
-        else:
-            self.messages.append({"role": "user", "content": parts})
+        if not parts:
+            return
+        if self._behind_tools and self._answer_after_tools:
+            self.messages.append({"role": "assistant", "content": BETWEEN_TEXT})
+        self._behind_tools = False
+        said: Json = "\n\n".join(texts) if len(texts) == len(parts) else parts
+        self.messages.append({"role": "user", "content": said})
 
     def write_assistant(
         self, content: Sequence[Block], answers: Sequence[tuple[ToolUseBlock, ToolResultBlock | None]]
@@ -305,6 +348,7 @@ class _MessageWriter:
         self.messages.append({**message, **self._further_fields(content)})
         for call, result in answers:
             self._write_result(self._ids[call.id], result)
+        self._behind_tools = bool(answers)
 
     def close(self) -> None:
         """Write what waits for a user message that does not come."""
