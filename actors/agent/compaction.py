@@ -8,8 +8,9 @@ whole, and the log of the program and the record of the request say so.
 """
 
 import asyncio
+import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 import msgspec
@@ -25,6 +26,7 @@ from refold.actors.kernel.ref import ActorRef
 from refold.events.core.cleaning import clean_text
 from refold.events.core.content import Message, TextBlock
 from refold.events.core.errors import CommandRejected, ConfigError, PersistenceError, ProviderError
+from refold.events.core.ids import PayloadHash
 from refold.events.model.context_window import (
     SUMMARY_PROMPT,
     Context,
@@ -37,7 +39,7 @@ from refold.events.model.context_window import (
     summary_plan,
     transcript_text,
 )
-from refold.events.model.messages import ModelRequest, ModelResponse, Prepared
+from refold.events.model.messages import ModelRequest, ModelResponse, Prepared, RequestReference
 from refold.events.model.request import difference, with_prepared
 from refold.events.model.spending import Usage
 from refold.events.session.commands import RecordContext
@@ -58,7 +60,7 @@ class Summarising:
         prompt: what the model is told to do.
         model: that makes summaries; None = the agent's.
         provider: that is asked for them; None = the agent's.
-        count: returns about how many tokens a message has; None = a token for four characters.
+        count: returns about how many tokens a message has; None = an estimate by its scripts (`about_tokens`).
 
     Raises:
         ConfigError: a number is not an integer of at least 1, or something is no text or no function that must be one.
@@ -96,9 +98,19 @@ class Summarising:
         """Return what stays where the history is too long nevertheless, as a `TokenWindow` does."""
         return self._window.kept(context)
 
-    def plan(self, context: Context) -> SummaryPlan | None:
-        """Return what a summary should stand for; None = there is no need of one."""
-        return summary_plan(context, self.max_tokens, self.keep_tokens, self._window.count)
+    @property
+    def count(self) -> CountTokens:
+        """What counts the tokens of a message."""
+        return self._window.count
+
+    def plan(self, context: Context, *, most: int | None = None) -> SummaryPlan | None:
+        """Return what a summary should stand for; None = there is no need of one.
+
+        Args:
+            context: the request that may be too long.
+            most: of how many tokens a summary can be made at once; None = of as many as a request may have.
+        """
+        return summary_plan(context, self.max_tokens, self.keep_tokens, self.count, most=most)
 
     def request(self, plain: ModelRequest, plan: SummaryPlan) -> ModelRequest:
         """Return the request for a summary of what `plan` replaces; `plain` is the request that is too long."""
@@ -149,17 +161,26 @@ async def compacted(
         messages=plain.messages,
         tools=plain.tools,
         latest_input=wanted.latest_input,
+        scale=wanted.counted,
     )
+    asked = policy.provider or provider
     try:
         plan = policy.plan(context)
-        if plan is None:
-            return wanted
-        request = policy.request(plain, plan)
-        asked = policy.provider or provider
-        sent = msgspec.structs.replace(reference, sent=sent_digest(asked, request, streamed=False))
-        reference, payloads = with_prepared(sent, Prepared(rewritten=difference(plain, request)), TWICE_BYTES_MAX)
-        with in_flight(lambda: (wanted.built(reference, summary=True), payloads)):
-            response, text = await _summary(asked, request, plan)
+        while True:
+            if plan is None:
+                return wanted
+            request = policy.request(plain, plan)
+            sent = msgspec.structs.replace(reference, sent=sent_digest(asked, request, streamed=False))
+            refers, payloads = with_prepared(sent, Prepared(rewritten=difference(plain, request)), TWICE_BYTES_MAX)
+            try:
+                with in_flight(functools.partial(_built, wanted, refers, payloads)):
+                    response, text = await _summary(asked, request, plan)
+                break
+            except ProviderError as error:
+                shorter = policy.plan(context, most=plan.tokens // 2) if error.kind == "context_too_long" else None
+                if shorter is None or shorter.replaced >= plan.replaced:
+                    raise
+                plan = shorter  # Of as much as fits.
         kept = wanted.source[wanted.latest_input] if plan.keeps_input else None
         command = RecordContext(
             run=wanted.run,
@@ -170,7 +191,7 @@ async def compacted(
             summary=summary_messages(text, kept),
             usage=response.usage,
             model=response.model,
-            request=reference,
+            request=refers,
         )
     except KeyboardInterrupt:
         raise
@@ -192,6 +213,10 @@ async def compacted(
     if now_wanted is None:
         raise NotWanted
     return now_wanted
+
+
+def _built(wanted: WantedRequest, reference: RequestReference, payloads: Mapping[PayloadHash, bytes]) -> BuiltRequest:
+    return wanted.built(reference, summary=True), payloads
 
 
 async def _summary(provider: Provider, request: ModelRequest, plan: SummaryPlan) -> tuple[ModelResponse, str]:

@@ -64,6 +64,10 @@ MODEL_KIND = "model"
 IN_FLIGHT_S = 0.02
 """A call that takes longer has its request recorded before its end, if it does not follow from the log."""
 
+SHORTENED = (0.6, 0.6, 0.6, 0.6, 0.01, 0)
+"""What part of a request's tokens may stay each time that the provider finds it too long; 0 = it is not shortened any
+more. The last but one leaves what a window never leaves out."""
+
 DELTAS_PER_STEP = 50
 """After so many pieces of an answer that came without a wait, others get a turn."""
 
@@ -161,12 +165,7 @@ class ModelActor(Actor):
         try:
             wanted = await self._compacted(message)
             calling.paid = wanted.paid
-            outgoing = await once_log_allows(lambda: self._requests.make(wanted), self.system.clock, str(message))
-            outgoing = outgoing.leaving_through(self._provider, streamed=wanted.configuration.streaming)
-            calling.outgoing = outgoing
-            with self._in_flight(message, lambda: self._built(calling, wanted, outgoing)):
-                response = await self._answer(calling, outgoing.request)
-            outgoing = calling.outgoing
+            response, outgoing = await self._answered(calling, wanted)
             if self._hooks is not None:
                 response, outgoing = await self._after_hooks(self._hooks, calling, response, outgoing)
             where = HookContext(session=message.wanted.session, run=message.wanted.run, turn=message.wanted.turn)
@@ -195,6 +194,33 @@ class ModelActor(Actor):
             stop_details=cleaned_data(response.stop_details),
         )
         return EffectEnded(key=message.key, command=command, payloads={**outgoing.payloads, **answer.payloads})
+
+    async def _answered(self, calling: _Calling, wanted: WantedRequest) -> tuple[ModelResponse, OutgoingRequest]:
+        """Return the answer and its request, which is shortened as often as the provider finds it too long."""
+        message = calling.message
+        for part in SHORTENED:
+            again = functools.partial(self._requests.make, wanted)
+            outgoing = await once_log_allows(again, self.system.clock, str(message))
+            outgoing = outgoing.leaving_through(self._provider, streamed=wanted.configuration.streaming)
+            calling.outgoing = outgoing
+            try:
+                with self._in_flight(message, functools.partial(self._built, calling, wanted, outgoing)):
+                    response = await self._answer(calling, outgoing.request)
+                return response, calling.outgoing
+            except ProviderError as error:
+                if error.kind != "context_too_long" or calling.partial.begun:
+                    raise
+                plain, _ = await self._requests.plain(wanted)
+                shorter = self._requests.shortened(plain, wanted, outgoing.prepared, part) if part else None
+                if shorter is None:
+                    raise ProviderError(
+                        f"{error}; nothing more of the conversation can be left out: what is new is too long, or the "
+                        "system prompt and the tools are",
+                        kind=error.kind,
+                        status=error.status,
+                    ) from error
+                wanted = shorter
+        raise AssertionError("the last part is none, which returns or raises")
 
     @contextmanager
     def _in_flight(self, message: StartModelCall, built: Callable[[], BuiltRequest]) -> Generator[None, None, None]:

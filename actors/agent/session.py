@@ -366,6 +366,8 @@ class SessionPort(EffectPort[SessionState, SessionCommand, SessionEvent]):
             length=len(messages),
             latest_input=run.latest_input,
             conversation=self._conversation,
+            counted=self.state.counted,
+            fits=self.state.fits,
         )
 
     def _request_of(self, effect: AskPerson) -> ToolApprovalRequested:

@@ -113,7 +113,7 @@ def recall_text(found: Sequence[tuple[str, str]], max_tokens: int | None) -> tup
 
     Args:
         found: identifiers and contents, the best first.
-        max_tokens: most tokens of the whole text, a token for four characters; None = no limit.
+        max_tokens: most tokens of the whole text, counted about; None = no limit.
     """
     names: list[str] = []
     text = RECALL_HEADING

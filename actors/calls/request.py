@@ -24,7 +24,15 @@ from refold.events.core.content import AnswerContent, Message
 from refold.events.core.errors import AgentLoopError, ProviderError
 from refold.events.core.ids import PayloadHash, RunId, SessionId
 from refold.events.model.configuration import AgentConfiguration, ToolSpec
-from refold.events.model.context_window import Context, ContextWindow, Range
+from refold.events.model.context_window import (
+    Context,
+    ContextWindow,
+    CountTokens,
+    Range,
+    message_tokens,
+    narrowed,
+    request_tokens,
+)
 from refold.events.model.history_rules import HistoryRules
 from refold.events.model.messages import NOTHING, ModelRequest, Prepared, RequestReference
 from refold.events.model.payloads import INLINE_BYTES_MAX
@@ -78,6 +86,10 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     latest_input: int
     """Place of the latest input among them."""
     conversation: Conversation
+    counted: float = 1.0
+    """How many tokens the provider counts for one of the window's."""
+    fits: int = 0
+    """Tokens, counted by the window, that the provider did not find too long; 0 = it has found nothing too long."""
     notes: tuple[str, ...] = ()
     """What could not be done to it, in words."""
     paid: Usage = Usage()
@@ -171,7 +183,8 @@ class RequestMaker:
             remembered = await self._recalling.remembered(wanted.configuration, latest.text)
             prepared = Prepared(added=remembered.added, notes=wanted.notes + remembered.notes)
             reference = msgspec.structs.replace(reference, recalled=remembered.recalled)
-        prepared = self._trimmed(plain, wanted.latest_input, prepared)
+        prepared, tokens = self._trimmed(plain, wanted, prepared)
+        reference = msgspec.structs.replace(reference, estimated=tokens, fits=wanted.fits)
         if self._hooks is not None:
             prepared = await self._rewritten(self._hooks, wanted, applied(plain, prepared), prepared)
         referring, payloads = with_prepared(reference, prepared)
@@ -216,18 +229,47 @@ class RequestMaker:
             require_acceptable(changed.messages, "what middleware made of the messages")
         return again
 
-    def _trimmed(self, plain: ModelRequest, latest_input: int, prepared: Prepared) -> Prepared:
-        if self._window is None:
-            return prepared
-        request = applied(plain, prepared)
-        context = Context(
-            system_prompt=request.system_prompt,
-            messages=plain.messages,
-            tools=request.tools,
-            latest_input=latest_input,
-        )
-        kept = kept_ranges(self._window, context)
-        return prepared if kept is None else msgspec.structs.replace(prepared, kept=kept)
+    def shortened(
+        self, plain: ModelRequest, wanted: WantedRequest, sent: Prepared, part: float
+    ) -> WantedRequest | None:
+        """Return what is wanted of a request that the provider found too long; None = nothing more can be left out.
+
+        Args:
+            plain: the request to which nothing was done.
+            wanted: as it was asked for.
+            sent: what was done to it.
+            part: how much of its tokens may stay; what a window never leaves out stays at any cost.
+        """
+        context = _context(plain, wanted, sent)
+        now = request_tokens(context, sent.kept, self._count)
+        kept = narrowed(context, sent.kept, max(1, int(now * part)), self._count)
+        if kept == sent.kept:
+            return None
+        note = f"the provider found a request of about {now:,} tokens too long"
+        fits = request_tokens(context, kept, self._count)
+        return msgspec.structs.replace(wanted, fits=fits, notes=(*wanted.notes, note))
+
+    @property
+    def _count(self) -> CountTokens:
+        count: CountTokens = getattr(self._window, "count", message_tokens)
+        return count
+
+    def _trimmed(self, plain: ModelRequest, wanted: WantedRequest, prepared: Prepared) -> tuple[Prepared, int]:
+        """Return what is done to a request with what the window leaves out, and about how many tokens are left."""
+        if self._window is None and not wanted.fits:
+            return prepared, 0
+        context = _context(plain, wanted, prepared)
+        kept = kept_ranges(self._window, context) if self._window is not None else None
+        if wanted.fits:
+            kept = narrowed(context, kept, wanted.fits, self._count)
+        tokens = self._tokens(context, kept)
+        return (prepared if kept is None else msgspec.structs.replace(prepared, kept=kept)), tokens
+
+    def _tokens(self, context: Context, kept: Sequence[Range] | None) -> int:
+        try:
+            return int(request_tokens(context, kept, self._count))
+        except Exception as error:  # The border to a user's count, which its window need not have asked.
+            raise AgentLoopError(f"the count of tokens failed: {text_of_error(error)}") from error
 
     async def prompt_and_tools(self, configuration: AgentConfiguration) -> tuple[str, tuple[ToolSpec, ...]]:
         """Return the system prompt of a configuration, and its tools in name order.
@@ -241,6 +283,17 @@ class RequestMaker:
             payloads = await self._store.read_payloads(place)
             self._parts[place] = prompt_and_tools(configuration, payloads, self._store.name)
         return self._parts[place]
+
+
+def _context(plain: ModelRequest, wanted: WantedRequest, prepared: Prepared) -> Context:
+    request = applied(plain, msgspec.structs.replace(prepared, kept=None))
+    return Context(
+        system_prompt=request.system_prompt,
+        messages=plain.messages,
+        tools=request.tools,
+        latest_input=wanted.latest_input,
+        scale=wanted.counted,
+    )
 
 
 def kept_ranges(window: ContextWindow, context: Context) -> tuple[Range, ...] | None:

@@ -109,6 +109,11 @@ class PartialResponse:
         self._calls: dict[int, _Part] = {}
         self._room = CHARACTERS_MAX
 
+    @property
+    def begun(self) -> bool:
+        """Whether a piece of it has come."""
+        return bool(self._parts)
+
     def add(self, delta: Delta) -> None:
         match delta:
             case TextDelta(text=text):

@@ -11,6 +11,7 @@ result, and leaves all that the model has not answered yet as it is; the latest 
 cut or behind it; and a summary is a user's message, so that the history still begins with one.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -35,6 +36,14 @@ from refold.events.model.history_rules import HistoryRules
 CHARACTERS_PER_TOKEN = 4
 """About so many characters of text are one token, as OpenAI and Anthropic both say of English text."""
 
+_WIDE = re.compile(
+    r"[\u1100-\u11ff\u2e80-\ua4cf\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef\U00010000-\U0010ffff]"
+)
+"""Han, Kana, Hangul, other wide characters and emoji: about a token each (0.6 to 1.5 in common tokenizers)."""
+
+_DENSE = re.compile(r"[\u0370-\u10ff\u1200-\u1dff\u2000-\u2e7f\ua4d0-\ua95f\ua980-\uabff]")
+"""Letters of other scripts than Latin, and signs: about two to a token."""
+
 IMAGE_TOKENS = 1_600
 """An image is counted as so many: the most that Anthropic's documentation gives for one of the largest useful size."""
 
@@ -57,6 +66,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[ToolSpec, ...] = ()
     latest_input: int = 0
     """Place of the message with the latest input."""
+    scale: float = 1.0
+    """How many tokens the provider counted for one of the count's, in the answer before; at least 1."""
 
 
 class ContextWindow(Protocol):
@@ -71,7 +82,11 @@ class ContextWindow(Protocol):
 
 
 def about_tokens(text: str) -> int:
-    return -(-len(text) // CHARACTERS_PER_TOKEN)
+    """Return about how many tokens a text has, by the scripts that it is written in."""
+    if text.isascii():
+        return -(-len(text) // CHARACTERS_PER_TOKEN)
+    wide, dense = len(_WIDE.findall(text)), len(_DENSE.findall(text))
+    return wide + -(-dense // 2) + -(-(len(text) - wide - dense) // CHARACTERS_PER_TOKEN)
 
 
 def message_tokens(message: Message) -> int:
@@ -98,7 +113,15 @@ def _block_tokens(block: Block) -> int:
 
 
 def _json_tokens(value: object) -> int:
-    return -(-len(_encode(value)) // CHARACTERS_PER_TOKEN)
+    return about_tokens(_encode(value).decode())
+
+
+def request_tokens(context: Context, kept: Sequence[Range] | None, count: CountTokens) -> int:
+    """Return about how many tokens a request has that holds the messages in `kept`; None = all."""
+    ranges = kept if kept is not None else ((0, len(context.messages)),)
+    return frame_tokens(context) + sum(
+        count(message) for first, end in ranges for message in context.messages[first:end]
+    )
 
 
 def frame_tokens(context: Context) -> int:
@@ -130,7 +153,7 @@ class TokenWindow:
 
     Args:
         max_tokens: most tokens of one request, counted about, >= 1: system prompt, tools and messages.
-        count: returns about how many tokens a message has; None = a token for four characters.
+        count: returns about how many tokens a message has; None = an estimate by its scripts (`about_tokens`).
 
     Raises:
         ConfigError: `max_tokens` is not an integer of at least 1.
@@ -149,7 +172,7 @@ class TokenWindow:
 
     def kept(self, context: Context) -> Sequence[Range] | None:
         """Return the messages that stay; it reads no more of the history than that, and one group."""
-        messages, room = context.messages, self.max_tokens - frame_tokens(context)
+        messages, room = context.messages, int(self.max_tokens / context.scale) - frame_tokens(context)
         required = first_required(messages, context.latest_input)
         head = required
         while head > 0 and not begins_group(messages, head):
@@ -183,6 +206,33 @@ class TokenWindow:
         if start <= head + 1:
             return None if head == 0 else ((head, end),)
         return ((head, head + 1), (start, end))
+
+
+def narrowed(
+    context: Context, kept: Sequence[Range] | None, max_tokens: int, count: CountTokens
+) -> tuple[Range, ...] | None:
+    """Return what is left of the kept messages where a request may have no more than `max_tokens`; None = all.
+
+    It leaves out as a `TokenWindow` does, and brings nothing back that is not kept.
+    """
+    places = [place for first, end in kept or ((0, len(context.messages)),) for place in range(first, end)]
+    latest = max((number for number, place in enumerate(places) if place <= context.latest_input), default=0)
+    shorter = Context(
+        system_prompt=context.system_prompt,
+        messages=[context.messages[place] for place in places],
+        tools=context.tools,
+        latest_input=latest,
+    )
+    said = TokenWindow(max_tokens, count).kept(shorter)
+    if said is None:
+        return tuple(kept) if kept is not None else None
+    ranges: list[Range] = []
+    for place in (places[number] for first, end in said for number in range(first, end)):
+        if ranges and ranges[-1][1] == place:
+            ranges[-1] = (ranges[-1][0], place + 1)
+        else:
+            ranges.append((place, place + 1))
+    return tuple(ranges)
 
 
 def first_required(messages: Sequence[Message], latest_input: int) -> int:
@@ -230,26 +280,30 @@ class SummaryPlan(msgspec.Struct, frozen=True):
     """The latest input is among them, and is put behind the summary as it is."""
 
 
-def summary_plan(context: Context, max_tokens: int, keep_tokens: int, count: CountTokens) -> SummaryPlan | None:
+def summary_plan(
+    context: Context, max_tokens: int, keep_tokens: int, count: CountTokens, *, most: int | None = None
+) -> SummaryPlan | None:
     """Return what a summary should stand for; None where there is no need, or too little to gain.
 
     There is need where a request has more than `max_tokens`. The cut leaves as many of the last messages as
     `keep_tokens` hold, and at least what the model has not answered yet. What a summary stands for must be a quarter
     of what `max_tokens` leave for messages, so that a summary is not made again and again; and it is at most all of
-    that, so that it can be made of one request, unless a single answer is longer.
+    that, so that it can be made of one request, unless a single answer is longer; or `most`, where a request for a
+    summary was too long.
     """
-    messages, room = context.messages, max_tokens - frame_tokens(context)
+    messages, room = context.messages, int(max_tokens / context.scale) - frame_tokens(context)
+    enough = max(1, room // 4) if most is None else 1
     counts = [count(message) for message in messages]
     left = sum(counts)
     if left <= room or room <= 0:
         return None
-    last, least = _first_unanswered(messages), max(1, room // 4)
+    last = _first_unanswered(messages)
     best: SummaryPlan | None = None
     before = 0
     for place in range(1, last + 1):
         before += counts[place - 1]
         left -= counts[place - 1]
-        if before > room and best is not None and best.tokens >= least:
+        if before > (room if most is None else most) and best is not None and best.tokens >= enough:
             break
         if begins_group(messages, place) or begins_unit(messages, place):
             keeps_input = context.latest_input < place
@@ -257,7 +311,7 @@ def summary_plan(context: Context, max_tokens: int, keep_tokens: int, count: Cou
             best = SummaryPlan(place, gained, keeps_input)
             if left <= keep_tokens:
                 break
-    return best if best is not None and best.tokens >= least else None
+    return best if best is not None and best.tokens >= enough else None
 
 
 def _first_unanswered(messages: Sequence[Message]) -> int:

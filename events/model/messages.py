@@ -141,6 +141,11 @@ class RequestReference(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """What else was done to the request; None = nothing, or it is a payload."""
     prepared_payload: PayloadHash | None = None
     """The JSON of that, where it is large."""
+    estimated: int = 0
+    """About how many tokens it had, counted as the context window counts; 0 = that was not counted."""
+    fits: int = 0
+    """Where the provider found a longer one too long, in this call or before: the tokens, counted likewise, to which it
+    was shortened; 0 = it was not."""
     sent: str = ""
     """Digest of the request as it left, with the name of its form: `request:…` (see `request_digest`), or the name of a
     wire format; empty = that is not known, or it did not leave."""

@@ -54,6 +54,9 @@ from refold.events.session.state import (
     useless_for_good,
 )
 
+COUNTED_MAX = 8.0
+"""What a provider counts is believed up to so many times of what was estimated."""
+
 
 def _opened(state: SessionState, event: ev.SessionOpened) -> None:
     state.session = event.session
@@ -61,6 +64,8 @@ def _opened(state: SessionState, event: ev.SessionOpened) -> None:
 
 
 def _configured(state: SessionState, event: ev.AgentConfigured) -> None:
+    if state.configuration is None or state.configuration.model != event.configuration.model:
+        state.counted, state.fits = 1.0, 0  # Another model counts otherwise, and takes more or less.
     state.configuration = event.configuration
     state.configured = state.version
     state.policies = {policy.name: policy for policy in event.configuration.tools}
@@ -181,6 +186,7 @@ def _join(state: SessionState, run: Run) -> None:
 def _model_responded(state: SessionState, event: ev.ModelResponded) -> None:
     run = _open_run(state)
     _spend(state, event.usage, event.model)
+    _learn_size(state, event)
     run.resumes = 0
     run.stop_reason = event.stop_reason
     uses = tool_uses(event.content)
@@ -216,6 +222,15 @@ def _model_responded(state: SessionState, event: ev.ModelResponded) -> None:
     run.empty_answers = 0
     if event.content:
         state.messages.append(Message("assistant", event.content))
+
+
+def _learn_size(state: SessionState, event: ev.ModelResponded) -> None:
+    """Note what the provider says of the size of a request, by its count or by finding a longer one too long."""
+    usage, request = event.usage, event.request
+    told = usage.input_tokens + usage.cache_read_tokens + usage.cache_creation_tokens
+    if request.estimated and told:
+        state.counted = min(max(told / request.estimated, 1.0), COUNTED_MAX)
+    state.fits = request.fits or state.fits
 
 
 def _rejected(state: SessionState, run: Run, event: ev.ModelResponded) -> None:

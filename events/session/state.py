@@ -260,6 +260,12 @@ class SessionState(msgspec.Struct):
     """Actions that a person allowed always, with the version of the decision."""
     cleared: int = 0
     """Version of the last HistoryCleared."""
+    counted: float = 1.0
+    """How many tokens the provider counted for one that was counted by the context window, in the last answer of which
+    both are known; at least 1."""
+    fits: int = 0
+    """Tokens, counted by the window, to which requests are shortened, since the provider found a longer one too long;
+    0 = they are not."""
     summarised: int = 0
     """Version of the last ContextPrepared."""
     cleared_calls: dict[str, int] = {}

@@ -276,6 +276,8 @@ class AgentReplay:
             length=reference.messages,
             latest_input=state.run.latest_input,
             conversation=self._conversation,
+            counted=state.counted,
+            fits=reference.fits,
         )
         return RequestPair(request=applied(plain, prepared), reference=reference, prepared=prepared, wanted=wanted)
 
@@ -341,6 +343,7 @@ class AgentReplay:
             messages=plain.messages,
             tools=plain.tools,
             latest_input=pair.wanted.latest_input,
+            scale=pair.wanted.counted,
         )
 
     async def _no_summary(self, batch: Sequence[StoredEvent], pair: RequestPair) -> list[Divergence]:
