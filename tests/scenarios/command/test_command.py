@@ -78,12 +78,6 @@ def test_a_seed_is_repeated_exactly_and_reported_on(tmp_path: Path) -> None:
     assert f"{first['events']} events" in run("check", log).stdout
 
 
-def test_seeds_are_played_for_some_time() -> None:
-    document = simulated(GOOD, "--time", 0.001, "--jobs", 1, "--acts", 1, "--faults", 0, "--sessions", 1)
-    assert document["seeds"] >= 0
-    assert document["promises"]["ONCE"]["verdict"] in ("hold", "not exercised")
-
-
 def test_without_seeds_nothing_was_exercised() -> None:
     document = simulated(GOOD, "--time", 0)
     assert document["seeds"] == 0
@@ -195,12 +189,6 @@ def test_a_broken_promise_in_a_ready_scenario_says_how_to_play_it_again(tmp_path
     assert f"refold simulate {MADE} --ready clock_backwards --own-tools" in result.stdout
 
 
-def test_a_ready_scenario_without_an_agent_names_the_program_that_plays_it_with_a_sample() -> None:
-    result = run("simulate", "--ready", "disk_full")
-    assert result.exit_code == 2
-    assert "python -m refold.scenarios.ready.disk_full" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -216,9 +204,12 @@ def test_a_ready_scenario_without_an_agent_names_the_program_that_plays_it_with_
         (["tests.scenarios.rehearsed:nobody"], "has no 'nobody'"),
         ([GOOD, "--scenario", "missing.json"], "cannot be read"),
         ([GOOD, "--scenario", __file__], "holds no scenario"),
+        (["--from", "missing.db"], "missing.db"),
+        ([GOOD, "--from", __file__], "refold: "),
+        (["nothing:here", "--from", ROOT / "tests" / "golden" / "format-1-core-1.db"], "no module 'nothing'"),
     ],
 )
-def test_what_cannot_be_played_is_one_line(arguments: list[str], words: str) -> None:
+def test_what_cannot_be_played_is_one_line(arguments: list[object], words: str) -> None:
     result = run("simulate", *arguments)
     source = Path(rehearsed.__file__).read_text().splitlines()
     line, last = (1 + next(n for n, text in enumerate(source) if part in text) for part in ('model=""', "SystemExit("))
@@ -271,6 +262,9 @@ def test_what_tools_print_is_no_part_of_the_answer(tmp_path: Path, options: tupl
         ((GOOD, "--acts", 10**9), "less than or equal to 10000"),
         ((GOOD, "--jobs", 10**6), "less than or equal to 256"),
         ((GOOD, "--time", "nan"), "greater than or equal to 0"),
+        ((GOOD, "--seed", 1, "--seeds", 2), "give one of them"),
+        (("--ready", "disk_full"), "python -m refold.scenarios.ready.disk_full"),
+        ((), "name the agent"),
     ],
 )
 def test_an_option_that_changes_nothing_or_cannot_be_is_refused(arguments: tuple[object, ...], words: str) -> None:
@@ -338,12 +332,6 @@ def test_signals_end_a_tool_that_holds_its_process_for_ever(number: signal.Signa
     assert "Traceback" not in rest
     if number != signal.SIGKILL:
         assert json.loads(answer)["seeds"] == 0
-
-
-def test_two_ways_to_say_what_is_played_are_one_too_many() -> None:
-    result = run("simulate", GOOD, "--seed", 1, "--seeds", 2)
-    assert result.exit_code == 2
-    assert "give one of them" in result.stderr
 
 
 @pytest.mark.slow

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
 
 from refold import AgentRuntime, Completed, ScriptedProvider, say, use
-from refold.commands.cli import app
 from refold.events.core.errors import ConfigError
 from refold.inspection.check import check_log
 from refold.scenarios import Say, Scenario, Simulator, faults
@@ -27,17 +25,12 @@ from refold.scenarios.command.log_prefixes import Prefix, RecordedLog, read_reco
 from refold.stores import InMemoryStore
 from tests.planted_faults.faults import search
 from tests.planted_faults.planting import ROOT
+from tests.scenarios.command.test_command import run
 from tests.scenarios.rehearsed import good
 from tests.scenarios.test_simulator import agent
 
 GOLDEN = ROOT / "tests" / "golden"
-GOOD, STUCK = "tests.scenarios.rehearsed:good", "tests.scenarios.rehearsed:stuck"
-
-
-def run(*arguments: object) -> Result:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result
+STUCK = "tests.scenarios.rehearsed:stuck"
 
 
 @pytest.fixture(scope="module")
@@ -180,27 +173,6 @@ def test_a_simulated_log_is_crashed_too(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "the agent is made of what the log says of it" in result.stdout
     assert re.search(r"^INV5 +hold +9 +0", result.stdout, re.M)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--from", "missing.db"], "missing.db"),
-        ([GOOD, "--from", __file__], "refold: "),
-        (["nothing:here", "--from", GOLDEN / "format-1-core-1.db"], "no module 'nothing'"),
-    ],
-)
-def test_what_cannot_be_crashed_is_one_line(arguments: list[object], words: str) -> None:
-    result = run("simulate", *arguments)
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert words in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-def test_an_agent_or_a_log_is_needed() -> None:
-    result = run("simulate")
-    assert result.exit_code == 2
-    assert "name the agent" in result.stderr
 
 
 SEARCH = """

@@ -1,12 +1,10 @@
 """The shim between SQLite and its files: what it sees, what it prevents, and that it leaves others alone."""
 
 import asyncio
-import json
+import hashlib
 import os
 import random
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -172,55 +170,28 @@ async def test_what_the_watcher_raises_comes_out_at_the_end_and_cuts_the_power(t
         await open_a_log()
 
 
-SEEDED = """
-import asyncio, hashlib, json, random, sys
-from pathlib import Path
-from refold.scenarios.world.sqlite_shim import SQLiteShim
-from refold.stores import SQLiteStore
-from refold.stores.sample_batches import batch
+def digests(folder: Path, seed: str) -> list[str]:
+    """Return what is asked of the system, the WAL and the log of a run whose random numbers are drawn."""
+    folder.mkdir()
+    recorder, log = Recorder(), folder / "events.db"
 
-folder = Path(sys.argv[1])
-operations = hashlib.sha256()
-
-def watcher(operation):
-    operations.update(repr((operation.kind, Path(operation.path).name, *operation[2:])).encode())
-    return 0
-
-async def main():
-    with SQLiteShim.of_process().attached(
-        folder, watcher, chance=random.Random(sys.argv[2]), now_us=lambda: 1_750_000_000_000_000
-    ):
-        async with await SQLiteStore.open(folder / "events.db") as store:
+    async def write() -> bytes:
+        async with await SQLiteStore.open(log) as store:
             for version in range(20):
                 await store.append([batch("session/a", version)])
             await store.reopen()
             await store.append([batch("session/a", 20)])
-            await store.read_all()
-            wal = (folder / "events.db-wal").read_bytes()
-    files = [operations.digest(), wal, (folder / "events.db").read_bytes()]
-    print(json.dumps([hashlib.sha256(file).hexdigest() for file in files]))
+            return files_of(log)["-wal"]
 
-asyncio.run(main())
-"""
-
-
-def digests(folder: Path, seed: str, hash_seed: str) -> list[str]:
-    folder.mkdir()
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", SEEDED, str(folder), seed],
-        env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    read: list[str] = json.loads(done.stdout)
-    return read
+    with SHIM.attached(folder, recorder, chance=random.Random(seed), now_us=lambda: 1_750_000_000_000_000):
+        wal = asyncio.run(write())
+    told = [(operation.kind, Path(operation.path).name, *operation[2:]) for operation in recorder.operations]
+    return [hashlib.sha256(what).hexdigest() for what in (repr(told).encode(), wal, log.read_bytes())]
 
 
-def test_operations_and_files_are_the_same_in_each_process_for_a_seed(tmp_path: Path) -> None:
-    first = digests(tmp_path / "first", "7", "1")
-    assert digests(tmp_path / "second", "7", "2") == first
-    other = digests(tmp_path / "third", "8", "1")
+def test_operations_and_files_are_the_same_for_a_seed(tmp_path: Path) -> None:
+    first, second, other = (digests(tmp_path / name, name[0]) for name in ("7 first", "7 second", "8"))
+    assert first == second
     assert other[0] != first[0]
     assert other[1] != first[1], "the salts of the WAL are drawn"
     assert other[2] == first[2], "in the log itself nothing is random"
