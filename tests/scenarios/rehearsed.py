@@ -22,6 +22,9 @@ from refold import (
     tool,
 )
 from refold.events.session.events import ProposedCall
+from refold.scenarios import Abandon, Cancel, Say, Scenario, SimulationReport, Simulator
+from refold.scenarios.faults import AnyFault
+from refold.scenarios.plan.scenario import AnyAct, StoreName, WireName
 
 
 @tool(tier="observe", effect="pure")
@@ -126,6 +129,48 @@ def made_of_nothing() -> Agent:
 def made_never() -> Agent:
     """Let the process end."""
     raise SystemExit(3)
+
+
+@tool(effect="idempotent")
+def write(text: str) -> str:
+    """Write, in plain code."""
+    return text
+
+
+@tool(tier="confirm")
+async def send(to: str) -> str:
+    """Send, once a person agrees."""
+    return f"sent to {to}"
+
+
+def agent(*, streaming: bool = True) -> Agent:
+    """Return an agent with a tool of each kind."""
+    config = AgentConfig(model="m", retry=RetryPolicy(), streaming=streaming)
+    return Agent(config=config, provider=ScriptedProvider([]), tools=[look, pay, write, send])
+
+
+ACTS: tuple[AnyAct, ...] = (
+    Say(session="a", text="hello"),
+    Say(session="b", text="hello", at_s=1),
+    Say(session="a", text="go on", at_s=5),
+    Cancel(session="b", at_s=4),
+    Abandon(session="c", at_s=2),
+)
+
+
+def played(
+    *planned: AnyFault,
+    acts: tuple[AnyAct, ...] = ACTS,
+    seed: int = 1,
+    streaming: bool = True,
+    store: StoreName = "memory",
+    wire: WireName = "none",
+) -> SimulationReport:
+    """Return what came of a scenario with these faults, which has broken no promise."""
+    scenario = Scenario(acts=acts, faults=planned, seed=seed, store=store, wire=wire)
+    report = Simulator(agent(streaming=streaming)).run(scenario)
+    report.raise_if_broken()
+    return report
 
 
 good = Agent(

@@ -5,22 +5,9 @@ import pytest
 from refold import Agent, AgentConfig, RetryPolicy, ScriptedProvider, Tool, tool
 from refold.memory import GraphStore, WorkingMemory
 from refold.resilience import CircuitBreaker
-from refold.scenarios import Say, Scenario, Simulator, drawn_scenario, faults
+from refold.scenarios import Say, Scenario, Simulator, faults
 from refold.scenarios.plan.scenario import WireName
 from tests.scenarios.full_agent import full_agent
-
-
-@pytest.mark.parametrize("wire", ["none", "openai", "anthropic"])
-def test_drawn_scenarios_with_everything_break_nothing(wire: WireName) -> None:
-    for seed in range(1):
-        Simulator(full_agent(streaming=seed % 2 == 0)).run(drawn_scenario(seed, wire=wire)).raise_if_broken()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wire", ["none", "openai", "anthropic"])
-def test_many_drawn_scenarios_with_everything_break_nothing(wire: WireName) -> None:
-    for seed in range(3_000, 3_004):
-        Simulator(full_agent(streaming=seed % 2 == 0)).run(drawn_scenario(seed, wire=wire)).raise_if_broken()
 
 
 def test_what_an_agent_had_in_memory_ends_with_the_simulation() -> None:

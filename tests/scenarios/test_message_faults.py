@@ -4,25 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from refold.scenarios import Abandon, Cancel, Say, Scenario, Simulator, faults
-from refold.scenarios.faults import AnyFault
-from refold.scenarios.report import SimulationReport
+from refold.scenarios import faults
 from tests.planted_faults.faults import search
-from tests.scenarios.test_simulator import agent
-
-ACTS = (
-    Say(session="a", text="hello"),
-    Say(session="b", text="hello", at_s=1),
-    Say(session="a", text="go on", at_s=5),
-    Cancel(session="b", at_s=4),
-    Abandon(session="c", at_s=2),
-)
-
-
-def played(*planned: AnyFault, seed: int = 1) -> SimulationReport:
-    report = Simulator(agent()).run(Scenario(acts=ACTS, faults=planned, seed=seed))
-    report.raise_if_broken()
-    return report
+from tests.scenarios.rehearsed import ACTS, played
 
 
 @pytest.mark.parametrize("after_s", [0.0, 1.0, 200.0])
@@ -67,7 +51,7 @@ def test_what_is_said_may_come_again_in_the_next_life() -> None:
 SEARCH = """
 import msgspec
 from refold.scenarios import Simulator, drawn_scenario, faults
-from tests.scenarios.test_simulator import agent
+from tests.scenarios.rehearsed import agent
 again = tuple(faults.DuplicateInput(nth=nth, after_s=8.0) for nth in range(1, 9))
 for seed in range(30):
     report = Simulator(agent()).run(msgspec.structs.replace(drawn_scenario(seed), faults=again))

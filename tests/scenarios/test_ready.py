@@ -25,7 +25,7 @@ from refold.scenarios.ready import (
 from refold.scenarios.ready.playing import said_about
 from refold.scenarios.report import SimulationReport
 from refold.scenarios.simulator import Simulator
-from tests.scenarios.test_simulator import agent as another_agent
+from tests.scenarios.rehearsed import agent as another_agent
 
 
 def played(play: Callable[[], SimulationReport]) -> SimulationReport:

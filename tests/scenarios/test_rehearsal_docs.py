@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from refold.scenarios import Say, Scenario, Simulator
-from tests.scenarios.test_simulator import agent
+from tests.scenarios.rehearsed import agent
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "rehearsal.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from refold import Agent
 from refold.scenarios import faults
 from refold.scenarios.session_machine import SessionMachine
 from tests.planted_faults.faults import search
-from tests.scenarios.test_simulator import agent
+from tests.scenarios.rehearsed import agent
 
 SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 

@@ -1,64 +1,21 @@
 """Scenarios are played on the real runtime: the same seed gives the same log, faults happen, promises are kept."""
 
+from collections.abc import Callable
+from typing import Any, get_args
+
 import msgspec
 import pytest
 
-from refold import Agent, AgentConfig, HookContext, Middleware, RetryPolicy, ScriptedProvider, tool
+from refold import Agent, HookContext, Middleware
 from refold.scenarios import faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.plan.random_scenario import drawn_scenario
 from refold.scenarios.plan.scenario import Abandon, Cancel, Clear, Say, Scenario
-from refold.scenarios.report import SimulationReport
 from refold.scenarios.simulator import Simulator
+from tests.scenarios.full_agent import full_agent
+from tests.scenarios.rehearsed import agent, played
 
-
-@tool(tier="observe", effect="pure")
-async def look(city: str) -> str:
-    """Look at a city."""
-    return f"{city} is fine"
-
-
-@tool
-async def pay(amount: int) -> str:
-    """Pay."""
-    return f"paid {amount}"
-
-
-@tool(effect="idempotent")
-def write(text: str) -> str:
-    """Write, in plain code."""
-    return text
-
-
-@tool(tier="confirm")
-async def send(to: str) -> str:
-    """Send, once a person agrees."""
-    return f"sent to {to}"
-
-
-def agent(*, streaming: bool = True) -> Agent:
-    return Agent(
-        config=AgentConfig(model="m", retry=RetryPolicy(), streaming=streaming),
-        provider=ScriptedProvider([]),
-        tools=[look, pay, write, send],
-    )
-
-
-def played(*planned: AnyFault, seed: int = 1, streaming: bool = True) -> SimulationReport:
-    scenario = Scenario(
-        acts=(
-            Say(session="a", text="hello"),
-            Say(session="b", text="hello", at_s=1),
-            Say(session="a", text="go on", at_s=5),
-            Cancel(session="b", at_s=4),
-            Abandon(session="c", at_s=2),
-        ),
-        faults=planned,
-        seed=seed,
-    )
-    report = Simulator(agent(streaming=streaming)).run(scenario)
-    report.raise_if_broken()
-    return report
+WIRES = ("openai", "anthropic")
 
 
 def test_without_faults_everything_is_said_and_answered() -> None:
@@ -72,57 +29,84 @@ def test_without_faults_everything_is_said_and_answered() -> None:
     )  # fmt: skip
 
 
-def test_the_same_scenario_gives_the_same_log_and_another_seed_another_one() -> None:
-    planned = (faults.CrashAtAppend(nth=4), faults.Crash(at_s=6), faults.ToolRaises(nth=2))
-    assert played(*planned) == played(*planned)
-    assert played(*planned).digest != played(*planned, seed=2).digest
+FAULTS: tuple[AnyFault, ...] = (
+    faults.AppendFails(nth=4),
+    faults.AppendFails(nth=4, committed=True),
+    faults.AppendIsSlow(nth=4),
+    faults.ReadFails(nth=3),
+    faults.CrashAtAppend(nth=5),
+    faults.CrashAtAppend(nth=5, committed=True),
+    faults.CrashAtStep(nth=200),
+    faults.CrashInTool(nth=1),
+    faults.Crash(at_s=3),
+    faults.Close(at_s=3),
+)
+
+IN_MEMORY: tuple[AnyFault, ...] = (
+    *FAULTS,
+    faults.ProviderRefuses(nth=2),
+    faults.ProviderRefuses(nth=1, kind="auth", retryable=False),
+    faults.ProviderDrops(nth=2),
+    faults.ProviderStalls(nth=1, seconds=500),
+    faults.ProviderBabbles(nth=1),
+    faults.ToolRaises(nth=1),
+    faults.ToolIsSlow(nth=1, seconds=100),
+    faults.ToolHangs(nth=1),
+    faults.ToolReturnsGarbage(nth=1),
+    faults.AppendFails(nth=4, appends=8),
+    faults.CancelAtStep(nth=150, session="a"),
+    faults.ClockJumps(at_s=3, seconds=-86_400),
+    faults.ClockJumps(at_s=3, seconds=86_400),
+)
+
+ON_A_DISK: tuple[AnyFault, ...] = (
+    *FAULTS,
+    *(faults.PowerCut(nth=150, damage=damage) for damage in get_args(faults.Damage)),
+    faults.DiskError(nth=150),
+    faults.DiskError(nth=150, kind="ENOSPC", operations=20),
+)
+
+END_A_LIFE = (
+    faults.CrashAtAppend | faults.CrashAtStep | faults.CrashInTool | faults.Crash | faults.Close | faults.PowerCut
+)
 
 
-@pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize(
-    "fault",
+    ("fault", "playing"),
     [
-        faults.ProviderRefuses(nth=2),
-        faults.ProviderRefuses(nth=1, kind="auth", retryable=False),
-        faults.ProviderDrops(nth=2),
-        faults.ProviderStalls(nth=1, seconds=500),
-        faults.ProviderBabbles(nth=1),
-        faults.ToolRaises(nth=1),
-        faults.ToolIsSlow(nth=1, seconds=100),
-        faults.ToolHangs(nth=1),
-        faults.ToolReturnsGarbage(nth=1),
-        faults.AppendFails(nth=4),
-        faults.AppendFails(nth=4, committed=True),
-        faults.AppendFails(nth=4, appends=8),
-        faults.AppendIsSlow(nth=4),
-        faults.ReadFails(nth=3),
-        faults.CrashAtAppend(nth=5),
-        faults.CrashAtAppend(nth=5, committed=True),
-        faults.CrashAtStep(nth=200),
-        faults.CancelAtStep(nth=150, session="a"),
-        faults.CrashInTool(nth=1),
-        faults.Crash(at_s=3),
-        faults.Close(at_s=3),
-        faults.ClockJumps(at_s=3, seconds=-86_400),
-        faults.ClockJumps(at_s=3, seconds=86_400),
+        *((fault, {"streaming": streaming}) for fault in IN_MEMORY for streaming in (True, False)),
+        *((fault, {"store": "sqlite"}) for fault in ON_A_DISK),
     ],
     ids=repr,
 )
-def test_each_kind_of_fault_happens_and_breaks_nothing(fault: AnyFault, streaming: bool) -> None:
-    report = played(fault, streaming=streaming)
+def test_each_kind_of_fault_happens_and_breaks_nothing(fault: AnyFault, playing: Any) -> None:
+    report = played(fault, **playing)
     assert report.happened == (fault,)
-    crashed = isinstance(fault, faults.CrashAtAppend | faults.CrashAtStep | faults.CrashInTool | faults.Crash)
-    assert report.lives == (2 if crashed or isinstance(fault, faults.Close) else 1)
+    assert report.lives == (2 if isinstance(fault, END_A_LIFE) else 1)
 
 
-@pytest.mark.parametrize("snapshots", [False, True])
-def test_drawn_scenarios_break_nothing(snapshots: bool) -> None:
+@pytest.mark.parametrize(
+    ("make", "seeds", "drawing"),
+    [
+        (agent, range(6), {}),
+        (agent, range(12), {"snapshots": True}),
+        (agent, range(3), {"store": "sqlite"}),
+        *((agent, range(3), {"wire": wire}) for wire in WIRES),
+        *((full_agent, range(1), {"wire": wire}) for wire in ("none", *WIRES)),
+        *(pytest.param(agent, range(2_000, 2_015), {"wire": wire}, marks=pytest.mark.slow) for wire in WIRES),
+        *(
+            pytest.param(full_agent, range(3_000, 3_004), {"wire": wire}, marks=pytest.mark.slow)
+            for wire in ("none", *WIRES)
+        ),
+    ],
+)
+def test_drawn_scenarios_break_nothing(make: Callable[..., Agent], seeds: range, drawing: Any) -> None:
     happened = set[str]()
-    for seed in range(12 if snapshots else 6):
-        report = Simulator(agent()).run(drawn_scenario(seed, snapshots=snapshots))
+    for seed in seeds:
+        report = Simulator(make(streaming=seed % 3 != 1)).run(drawn_scenario(seed, **drawing))
         report.raise_if_broken()
         happened |= {fault.how for fault in report.happened if isinstance(fault, faults.SnapshotGoesWrong)}
-    assert happened == ({"lost", "damaged", "crash"} if snapshots else set())
+    assert happened == ({"lost", "damaged", "crash"} if "snapshots" in drawing else set())
 
 
 def test_a_cancel_may_come_before_any_step_also_of_a_process_that_dies_then() -> None:

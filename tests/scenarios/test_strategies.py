@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from refold.scenarios import Scenario, Simulator, strategies
 from tests.planted_faults.faults import search
-from tests.scenarios.test_simulator import agent
+from tests.scenarios.rehearsed import agent
 
 
 @settings(max_examples=6)
@@ -29,7 +29,7 @@ def test_among_many_scenarios_none_breaks_a_promise() -> None:
 
 SEARCH = """
 from refold.scenarios import strategies
-from tests.scenarios.test_simulator import agent
+from tests.scenarios.rehearsed import agent
 report = strategies.smallest_broken(agent(), examples_max=400)
 print("none" if report is None else report.broken[0].rule)
 if report is not None:

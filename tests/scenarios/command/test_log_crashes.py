@@ -26,8 +26,7 @@ from refold.stores import InMemoryStore
 from tests.planted_faults.faults import search
 from tests.planted_faults.planting import ROOT
 from tests.scenarios.command.test_command import run
-from tests.scenarios.rehearsed import good
-from tests.scenarios.test_simulator import agent
+from tests.scenarios.rehearsed import agent, good
 
 GOLDEN = ROOT / "tests" / "golden"
 STUCK = "tests.scenarios.rehearsed:stuck"

@@ -11,7 +11,7 @@ from refold.replay import replay
 from refold.scenarios import Cancel, Say, Scenario, Simulator, faults
 from refold.scenarios.faults import AnyFault
 from refold.scenarios.monitors.monitor import SITUATIONS, Situation
-from tests.scenarios.test_simulator import agent
+from tests.scenarios.rehearsed import agent
 
 ACTS = (Say(session="a"), Say(session="a", at_s=1), Say(session="b", at_s=2), Say(session="b", at_s=400.0))
 

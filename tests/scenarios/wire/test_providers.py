@@ -6,24 +6,18 @@ import pytest
 
 from refold.scenarios import Say, Scenario, Simulator, faults
 from refold.scenarios.faults import AnyFault
-from refold.scenarios.plan.random_scenario import drawn_scenario
 from refold.scenarios.report import SimulationReport
 from refold.scenarios.wire.messages import Wire
 from tests.planted_faults.faults import search
-from tests.scenarios.test_simulator import agent
+from tests.scenarios import rehearsed
+from tests.scenarios.rehearsed import agent
 
 WIRES: tuple[Wire, ...] = ("openai", "anthropic")
 
 
 def played(wire: Wire, *planned: AnyFault, streaming: bool = True, seed: int = 1) -> SimulationReport:
-    scenario = Scenario(
-        acts=(Say(session="a"), Say(session="b", at_s=1.0), Say(session="a", at_s=5.0)),
-        faults=planned,
-        seed=seed,
-        wire=wire,
-    )
-    report = Simulator(agent(streaming=streaming)).run(scenario)
-    report.raise_if_broken()
+    acts = (Say(session="a"), Say(session="b", at_s=1.0), Say(session="a", at_s=5.0))
+    report = rehearsed.played(*planned, acts=acts, streaming=streaming, seed=seed, wire=wire)
     assert report.happened == planned
     return report
 
@@ -99,22 +93,9 @@ def test_a_crash_takes_the_connections_with_it() -> None:
         assert report.lives == 2
 
 
-@pytest.mark.parametrize("wire", WIRES)
-def test_drawn_scenarios_over_a_network_break_nothing(wire: Wire) -> None:
-    for seed in range(3):
-        Simulator(agent(streaming=seed % 3 != 0)).run(drawn_scenario(seed, wire=wire)).raise_if_broken()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wire", WIRES)
-def test_many_drawn_scenarios_over_a_network_break_nothing(wire: Wire) -> None:
-    for seed in range(2_000, 2_015):
-        Simulator(agent(streaming=seed % 3 != 0)).run(drawn_scenario(seed, wire=wire)).raise_if_broken()
-
-
 SEARCH = """
 from refold.scenarios import drawn_scenario, Simulator
-from tests.scenarios.test_simulator import agent
+from tests.scenarios.rehearsed import agent
 for seed in range(40):
     for wire in ("openai", "anthropic"):
         report = Simulator(agent()).run(drawn_scenario(seed, wire=wire, faults_max=14))

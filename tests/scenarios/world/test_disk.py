@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -14,9 +15,8 @@ from refold.commands.cli import app
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.inspection.check import check_log
 from refold.scenarios import faults, strategies
-from refold.scenarios.faults import AnyFault
 from refold.scenarios.plan.random_scenario import drawn_scenario
-from refold.scenarios.plan.scenario import Abandon, Cancel, Say, Scenario
+from refold.scenarios.plan.scenario import Scenario
 from refold.scenarios.report import SimulationReport
 from refold.scenarios.simulator import Simulator
 from refold.scenarios.world.disk import DAMAGES
@@ -24,24 +24,10 @@ from refold.scenarios.world.sqlite_shim import IOERR_FSYNC, FileOperation, SQLit
 from refold.stores import SQLiteStore
 from refold.stores.sample_batches import batch
 from tests.planted_faults.faults import search
-from tests.scenarios.test_simulator import agent
+from tests.scenarios import rehearsed
+from tests.scenarios.rehearsed import agent
 
-
-def played(*planned: AnyFault, seed: int = 1) -> SimulationReport:
-    scenario = Scenario(
-        acts=(
-            Say(session="a", text="hello"),
-            Say(session="b", text="hello", at_s=1),
-            Cancel(session="b", at_s=4),
-            Abandon(session="c", at_s=2),
-        ),
-        faults=planned,
-        seed=seed,
-        store="sqlite",
-    )
-    report = Simulator(agent()).run(scenario)
-    report.raise_if_broken()
-    return report
+played = partial(rehearsed.played, store="sqlite")
 
 
 IN_THE_CALM = 40
@@ -58,40 +44,6 @@ def test_a_log_in_a_file_is_played_as_one_in_memory_is() -> None:
     assert all(report.outcomes)
     assert "DURABLE" in report.exercised
     assert operations(report) > 100, "each write, sync, truncation, opening and deletion is counted"
-
-
-def test_the_same_scenario_gives_the_same_log_and_operations() -> None:
-    planned = (faults.PowerCut(nth=120, damage="torn"), faults.DiskError(nth=200), faults.Crash(at_s=6))
-    assert played(*planned) == played(*planned)
-    assert played(*planned).digest != played(*planned, seed=2).digest
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        faults.AppendFails(nth=4),
-        faults.AppendFails(nth=4, committed=True),
-        faults.AppendIsSlow(nth=4),
-        faults.ReadFails(nth=3),
-        faults.CrashAtAppend(nth=5),
-        faults.CrashAtAppend(nth=5, committed=True),
-        faults.CrashAtStep(nth=200),
-        faults.CrashInTool(nth=1),
-        faults.Crash(at_s=3),
-        faults.Close(at_s=3),
-        *(faults.PowerCut(nth=150, damage=damage) for damage in get_args(faults.Damage)),
-        faults.DiskError(nth=150),
-        faults.DiskError(nth=150, kind="ENOSPC", operations=20),
-    ],
-    ids=repr,
-)
-def test_each_kind_of_fault_happens_and_breaks_nothing(fault: AnyFault) -> None:
-    report = played(fault)
-    assert report.happened == (fault,)
-    gone = (
-        faults.CrashAtAppend | faults.CrashAtStep | faults.CrashInTool | faults.Crash | faults.Close | faults.PowerCut
-    )
-    assert report.lives == (2 if isinstance(fault, gone) else 1)
 
 
 def test_a_power_cut_may_come_at_any_operation() -> None:
@@ -111,11 +63,6 @@ def test_any_operation_may_fail_and_the_power_go_thereafter() -> None:
 
 def test_every_damage_of_a_fault_is_one_of_the_model() -> None:
     assert set(DAMAGES) == set(get_args(faults.Damage))
-
-
-def test_drawn_scenarios_break_nothing() -> None:
-    for seed in range(3):
-        Simulator(agent()).run(drawn_scenario(seed, store="sqlite")).raise_if_broken()
 
 
 def test_what_is_drawn_for_a_log_in_memory_is_drawn_for_one_in_a_file_and_more() -> None:
@@ -191,7 +138,7 @@ def test_the_command_plays_on_files_too_and_saves_the_file_that_the_last_life_le
 
 SEARCH = """
 from refold.scenarios import strategies
-from tests.scenarios.test_simulator import agent
+from tests.scenarios.rehearsed import agent
 report = strategies.smallest_broken(agent(), strategies.scenarios(store="sqlite"), examples_max=400)
 print("none" if report is None else report.broken[0].rule)
 if report is not None:
