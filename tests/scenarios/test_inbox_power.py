@@ -4,17 +4,11 @@ import asyncio
 import random
 from pathlib import Path
 
-import pytest
-
 from refold.scenarios.world.disk_model import DAMAGES, DiskModel
-from refold.scenarios.world.sqlite_shim import FileOperation, ShimUnavailable, SQLiteShim
+from refold.scenarios.world.sqlite_shim import FileOperation
 from refold.stores.sqlite.inbox import InboxFile
+from tests.scenarios.world.reached_sqlite import SHIM
 from tests.selfcheck.storage.power_loss import put_files
-
-try:
-    SQLiteShim.of_process()
-except ShimUnavailable as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 LOG = "events.db"
 INBOX = f"{LOG}.inbox"
@@ -29,7 +23,7 @@ async def operations_of_three_commands(folder: Path) -> list[FileOperation | str
         done.append(operation)
         return 0
 
-    with SQLiteShim.of_process().attached(folder, watch, chance=random.Random(1)):
+    with SHIM.attached(folder, watch, chance=random.Random(1)):
         for key in KEYS:
             await InboxFile(folder / LOG).add("s", key, key.encode(), 1)
             done.append(key)

@@ -4,19 +4,12 @@ import asyncio
 import random
 from pathlib import Path
 
-import pytest
-
 from refold.scenarios.world.disk_model import DAMAGES, DiskModel
-from refold.scenarios.world.sqlite_shim import ShimUnavailable, SQLiteShim
 from refold.stores import SQLiteStore
 from refold.stores.sample_batches import batch
+from tests.scenarios.world.reached_sqlite import SHIM as SHIM  # Skipped without it.
 from tests.selfcheck.storage.power_loss import put_files
 from tests.selfcheck.storage.recording import LOG_NAME, Entry, Mark, recording
-
-try:
-    SQLiteShim.of_process()
-except ShimUnavailable as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 
 async def recorded_opening(folder: Path) -> list[Entry]:

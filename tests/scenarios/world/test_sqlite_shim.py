@@ -12,14 +12,10 @@ import pytest
 
 from refold.events.core.errors import ConfigError, PersistenceError
 from refold.scenarios.world import sqlite_shim
-from refold.scenarios.world.sqlite_shim import FileOperation, ShimUnavailable, SQLiteShim
+from refold.scenarios.world.sqlite_shim import FileOperation, ShimUnavailable
 from refold.stores import SQLiteStore
 from refold.stores.sample_batches import batch
-
-try:
-    SHIM = SQLiteShim.of_process()
-except ShimUnavailable as error:
-    pytest.skip(str(error), allow_module_level=True)
+from tests.scenarios.world.reached_sqlite import SHIM
 
 
 class Recorder:

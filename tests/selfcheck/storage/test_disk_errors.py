@@ -9,15 +9,11 @@ import pytest
 from refold.events.core.errors import LogFormatError, PersistenceError
 from refold.events.core.ids import PayloadHash
 from refold.events.core.records import Appended, EncodedBatch
-from refold.scenarios.world.sqlite_shim import IOERR_WRITE, ShimUnavailable, SQLiteShim
+from refold.scenarios.world.sqlite_shim import IOERR_WRITE
 from refold.stores import SQLiteStore
 from refold.stores.append_rules import FaultPoint
+from tests.scenarios.world.reached_sqlite import SHIM as SHIM  # Skipped without it.
 from tests.selfcheck.storage.disk_errors import FAILURES, DiskError, DiskErrorRun, ErrorTally, disk_errors, empty
-
-try:
-    SQLiteShim.of_process()
-except ShimUnavailable as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 
 async def test_each_kind_of_fault_once_and_for_ever_breaks_no_promise(tmp_path: Path) -> None:

@@ -8,18 +8,13 @@ import pytest
 from refold.events.core.errors import PersistenceError
 from refold.scenarios.world import sqlite_shim
 from refold.scenarios.world.disk_model import WrittenAgain
-from refold.scenarios.world.sqlite_shim import ShimUnavailable, SQLiteShim
 from refold.stores import SQLiteStore
+from tests.scenarios.world.reached_sqlite import SHIM
 from tests.selfcheck.storage import lost_fsync as forgotten_syncs
 from tests.selfcheck.storage.disk_errors import DiskError, FailingDisk
 from tests.selfcheck.storage.lost_fsync import SYNCS, TIMES, rehearse_lost_syncs
 from tests.selfcheck.storage.power_loss import LossTally, PowerLosses
 from tests.selfcheck.storage.recording import Recording
-
-try:
-    SQLiteShim.of_process()
-except ShimUnavailable as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 AT_THE_FIRST_APPEND = 8 * len(TIMES)
 """Two syncs fail: that of the append, and that of the checkpoint when the log is closed to be opened anew."""
@@ -55,7 +50,7 @@ def test_a_store_that_builds_on_what_it_finds_in_the_wal_is_found(tmp_path: Path
 async def test_a_new_log_whose_last_change_failed_is_not_there(tmp_path: Path) -> None:
     log = tmp_path / "events.db"
     failing = FailingDisk(DiskError("sync", "EIO", sqlite_shim.IOERR_FSYNC, 4))
-    with SQLiteShim.of_process().attached(tmp_path, failing):
+    with SHIM.attached(tmp_path, failing):
         with pytest.raises(PersistenceError, match="cannot be made"):
             await SQLiteStore.open(log)
         assert not log.exists()

@@ -7,16 +7,12 @@ import msgspec
 import pytest
 
 from refold.scenarios.world.disk_model import FolderSynced
-from refold.scenarios.world.sqlite_shim import FileOperation, ShimUnavailable, SQLiteShim
+from refold.scenarios.world.sqlite_shim import FileOperation
+from tests.scenarios.world.reached_sqlite import SHIM as SHIM  # Skipped without it.
 from tests.selfcheck.storage.power_loss import LossTally, PowerLosses, recorded_run
 from tests.selfcheck.storage.power_loss_images import PowerLossResult, rehearse_power_loss
 from tests.selfcheck.storage.recording import Mark, Recording
 from tests.selfcheck.storage.workload import StorageWorkload
-
-try:
-    SQLiteShim.of_process()
-except ShimUnavailable as error:
-    pytest.skip(str(error), allow_module_level=True)
 
 
 @pytest.fixture(scope="module")
