@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from refold.actors import ManualClock
 from refold.commands.cli import app
-from tests.selfcheck.hostile.__main__ import KINDS, MEMORY_MAX, Outcome, main, mutate, mutated_log, one_log
+from tests.selfcheck.hostile.rehearsal import KINDS, MEMORY_MAX, Outcome, main, mutate, mutated_log, one_log
 from tests.selfcheck.hostile.samples import make_samples
 from tests.selfcheck.hostile.table_mutations import TABLE_MUTATIONS, changed_tables, has_executed
 from tests.selfcheck.hostile.trial import place_of, try_log
