@@ -1,9 +1,8 @@
-"""What the numbers of acts, faults and scenarios may be, in Python and from a file."""
+"""What the numbers of acts, faults and scenarios may be."""
 
 import math
 from collections.abc import Callable
 
-import msgspec
 import pytest
 
 from refold import ConfigError
@@ -39,21 +38,3 @@ ACTS = (Say(session="a"),)
 def test_what_cannot_be_played_cannot_be_made(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make()
-
-
-def test_a_clock_may_be_set_back() -> None:
-    assert faults.ClockJumps(at_s=1, seconds=-86_400).seconds < 0
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"acts": [{"type": "say", "session": "a", "at": 1}]}',
-        '{"acts": [{"type": "say", "session": "a"}], "fault": []}',
-        '{"acts": [{"type": "say", "session": "a"}], "faults": [{"type": "crash", "at_s": 1, "for_s": 2}]}',
-        '{"acts": [{"type": "say", "session": "a"}], "script": [{"txt": "a"}]}',
-    ],
-)
-def test_a_field_that_there_is_not_is_no_scenario(text: str) -> None:
-    with pytest.raises(msgspec.ValidationError, match="unknown field"):
-        msgspec.json.decode(text, type=Scenario)

@@ -279,6 +279,12 @@ def test_an_option_that_changes_nothing_or_cannot_be_is_refused(arguments: tuple
         ('{"acts": []}', "a scenario needs an act that says something"),
         ('{"acts": [{"type": "say", "session": "a", "at_s": -1}]}', "Say.at_s is from 0 to 10,000,000 seconds"),
         ('{"acts": [{"type": "say", "session": "a"}], "fault": []}', "unknown field `fault`"),
+        ('{"acts": [{"type": "say", "session": "a", "at": 1}]}', "unknown field `at`"),
+        ('{"acts": [{"type": "say", "session": "a"}], "script": [{"txt": "a"}]}', "unknown field `txt`"),
+        (
+            '{"acts": [{"type": "say", "session": "a"}], "faults": [{"type": "crash", "at_s": 1, "for_s": 2}]}',
+            "unknown field `for_s`",
+        ),
         ('{"acts": [{"type": "say", "session": "a"}], "deviations": {"0": -1}}', "deviations count from 0"),
         (" " * 16_000_001, "it is longer than 16,000,000 bytes"),
         ("[" * 100_000, "holds no scenario"),

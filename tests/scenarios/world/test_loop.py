@@ -114,22 +114,17 @@ def test_waiting_for_what_never_comes_is_a_deadlock_that_names_who_waits() -> No
         run(wait())
 
 
-def test_a_program_that_goes_on_and_on_is_ended() -> None:
+@pytest.mark.parametrize(
+    ("steps_max", "words"),
+    [(500, "no end after 500 steps"), (1_000_000, r"200,000 steps at once, at 0\.000 s")],
+)
+def test_a_program_that_goes_on_and_on_or_never_lets_time_go_by_is_ended(steps_max: int, words: str) -> None:
     async def spin() -> None:
         while True:  # noqa: ASYNC110 - what is to be ended
             await asyncio.sleep(0)
 
-    with pytest.raises(StepLimit, match="no end after 500 steps"):
-        run(spin(), steps_max=500)
-
-
-def test_a_program_that_never_lets_time_go_by_is_ended() -> None:
-    async def spin() -> None:
-        while True:  # noqa: ASYNC110 - what is to be ended
-            await asyncio.sleep(0)
-
-    with pytest.raises(StepLimit, match=r"200,000 steps at once, at 0\.000 s"):
-        run(spin(), steps_max=1_000_000)
+    with pytest.raises(StepLimit, match=words):
+        run(spin(), steps_max=steps_max)
 
 
 @pytest.mark.parametrize(

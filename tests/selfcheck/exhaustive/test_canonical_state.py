@@ -1,9 +1,10 @@
 """Two states with one key have the same future: the claim that makes the exploration small, checked."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
+from refold.events.session.commands import SessionCommand
 from refold.events.session.state import SessionState
 from tests.selfcheck.exhaustive.canonical_state import canonical_key, renumbered
 from tests.selfcheck.exhaustive.enabled_commands import EnabledCommands, Move
@@ -40,9 +41,9 @@ LONG = {"steps", "schedule", "queue", "finishing", "pairs"}
 """Scopes that take seconds."""
 
 
-def opened(trials: Trials, moves: EnabledCommands) -> Life:
+def life_after(trials: Trials, commands: Iterable[SessionCommand]) -> Life:
     life = NEWBORN
-    for command in moves.prelude:
+    for command in commands:
         step = trials.attempt(life, Move(command)).step
         assert step is not None
         life = step.life(life)
@@ -56,7 +57,7 @@ def opened(trials: Trials, moves: EnabledCommands) -> Life:
 def test_states_with_one_key_have_the_same_successors(scope: Scope) -> None:
     """For each state the first other way to it is followed too: not its key is compared, but what happens next."""
     trials, moves = Trials(scope), EnabledCommands(scope)
-    first = opened(trials, moves)
+    first = life_after(trials, moves.prelude)
     frontier = [first]
     known: dict[bytes, Life] = {canonical_key(first.decoded_state(), first.decoded_observed()): first}
     twins: dict[bytes, Life] = {}

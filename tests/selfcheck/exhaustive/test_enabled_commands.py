@@ -9,7 +9,8 @@ from refold.events.core.content import TextBlock
 from refold.events.session.commands import SendInput, SessionCommand
 from tests.selfcheck.exhaustive.enabled_commands import FOREIGN_CALL, FOREIGN_RUN, EnabledCommands, Move
 from tests.selfcheck.exhaustive.scope import Scope
-from tests.selfcheck.exhaustive.trial import NEWBORN, Life, Trials
+from tests.selfcheck.exhaustive.test_canonical_state import life_after
+from tests.selfcheck.exhaustive.trial import Life, Trials
 
 HELLO = (TextBlock(text="Hello"),)
 BLANK = (TextBlock(text=" "),)
@@ -35,11 +36,7 @@ SCOPE = Scope(
 def lives(count: int) -> Iterator[tuple[Life, list[Move]]]:
     """Yield the first lives of the scope, and the moves after each."""
     moves, trials = EnabledCommands(SCOPE), Trials(SCOPE)
-    queue = [NEWBORN]
-    for command in moves.prelude:
-        step = trials.attempt(queue[0], Move(command)).step
-        assert step is not None
-        queue = [step.life(queue[0])]
+    queue = [life_after(trials, moves.prelude)]
     for _ in range(count):
         life = queue.pop(0)
         found = list(moves.after(life.decoded_observed()))
@@ -69,10 +66,6 @@ def test_what_is_foreign_is_marked_and_nothing_else_is() -> None:
 
 def test_an_input_beyond_the_scope_is_not_sent() -> None:
     moves, trials = EnabledCommands(Scope(name="one", inputs=1)), Trials(Scope(name="one", inputs=1))
-    life = NEWBORN
-    for command in (*moves.prelude, SendInput(content=HELLO)):
-        step = trials.attempt(life, Move(command)).step
-        assert step is not None
-        life = step.life(life)
+    life = life_after(trials, (*moves.prelude, SendInput(content=HELLO)))
     sent = [move.command for move in moves.after(life.decoded_observed()) if type(move.command) is SendInput]
     assert [command.content for command in sent] == [BLANK]
