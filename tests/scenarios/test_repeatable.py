@@ -68,6 +68,7 @@ def test_a_seed_gives_the_same_log_twice_and_in_two_processes() -> None:
         (GOOD, 30, {"store": "sqlite"}),
         (GOOD, 30, {"wire": "openai"}),
         (GOOD, 20, {"wire": "anthropic"}),
+        (GOOD, 20, {"snapshots": True}),
         ("rehearsed:parent", 30, {}),
         ("rehearsed:in_text", 20, {}),
         (FULL, 40, {}),
@@ -75,5 +76,5 @@ def test_a_seed_gives_the_same_log_twice_and_in_two_processes() -> None:
         (FULL, 10, {"wire": "anthropic"}),
     ],
 )
-def test_many_seeds_give_the_same_logs_in_two_processes(agent: str, seeds: int, drawing: dict[str, str]) -> None:
+def test_many_seeds_give_the_same_logs_in_two_processes(agent: str, seeds: int, drawing: dict[str, object]) -> None:
     assert len(said([(agent, tuple(range(seeds)), drawing)])) == seeds
