@@ -122,7 +122,7 @@ def checked_options(given: RuntimeOptions) -> Settings:
 
 
 def _check_kinds(options: Settings) -> None:
-    app_version = options.app_version
+    app_version, snapshots = options.app_version, options.step_snapshots
     kinds: tuple[tuple[str, object, bool, str], ...] = (
         ("log", options.log, _is_log(options.log), 'a path, ":memory:" or an event store'),
         ("durability", options.durability, options.durability in ("full", "normal"), '"full" or "normal"'),
@@ -131,7 +131,7 @@ def _check_kinds(options: Settings) -> None:
         ("clock", options.clock, _has(options.clock, "call_later"), "a Clock"),
         ("session_ids", options.session_ids, _has(options.session_ids, "__call__"), "a function"),
         ("on_failure", options.on_failure, _has(options.on_failure, "__call__"), "a function"),
-        ("step_snapshots", options.step_snapshots, _has(options.step_snapshots, "save"), "a PersistenceBackend"),
+        ("step_snapshots", snapshots, isinstance(snapshots, PersistenceBackend | None), "a PersistenceBackend"),
     )
     for name, value, good, wanted in kinds:
         if not good:

@@ -16,7 +16,14 @@ from contextlib import AbstractContextManager
 import msgspec
 
 from refold.actors.calls.protocols import Provider
-from refold.actors.calls.request import TWICE_BYTES_MAX, BuiltRequest, RequestMaker, WantedRequest, sent_digest
+from refold.actors.calls.request import (
+    TWICE_BYTES_MAX,
+    BuiltRequest,
+    RequestMaker,
+    WantedRequest,
+    context_of,
+    sent_digest,
+)
 from refold.actors.calls.results import text_of_error
 from refold.actors.calls.validation import checked_response
 from refold.actors.effects import Envelope, once_log_allows
@@ -40,7 +47,7 @@ from refold.events.model.context_window import (
     transcript_text,
 )
 from refold.events.model.messages import ModelRequest, ModelResponse, Prepared, RequestReference
-from refold.events.model.request import difference, with_prepared
+from refold.events.model.request import applied, difference, with_prepared
 from refold.events.model.spending import Usage
 from refold.events.session.commands import RecordContext
 
@@ -156,13 +163,10 @@ async def compacted(
         PersistenceError: the log cannot be read.
     """
     plain, reference = await requests.plain(wanted)
-    context = Context(
-        system_prompt=plain.system_prompt,
-        messages=plain.messages,
-        tools=plain.tools,
-        latest_input=wanted.latest_input,
-        scale=wanted.counted,
-    )
+    remembered = await requests.remembered(wanted, plain)
+    wanted = msgspec.structs.replace(wanted, remembered=remembered)
+    counted = Prepared(added=remembered.added)
+    context = context_of(plain, wanted, counted)
     asked = policy.provider or provider
     try:
         plan = policy.plan(context)
@@ -171,7 +175,8 @@ async def compacted(
                 return wanted
             request = policy.request(plain, plan)
             sent = msgspec.structs.replace(reference, sent=sent_digest(asked, request, streamed=False))
-            refers, payloads = with_prepared(sent, Prepared(rewritten=difference(plain, request)), TWICE_BYTES_MAX)
+            changes = msgspec.structs.replace(counted, rewritten=difference(applied(plain, counted), request))
+            refers, payloads = with_prepared(sent, changes, TWICE_BYTES_MAX)
             try:
                 with in_flight(functools.partial(_built, wanted, refers, payloads)):
                     response, text = await _summary(asked, request, plan)
@@ -212,7 +217,7 @@ async def compacted(
         return _without(wanted, Unusable(str(error), response.usage))
     if now_wanted is None:
         raise NotWanted
-    return now_wanted
+    return msgspec.structs.replace(now_wanted, remembered=remembered)
 
 
 def _built(wanted: WantedRequest, reference: RequestReference, payloads: Mapping[PayloadHash, bytes]) -> BuiltRequest:

@@ -21,6 +21,7 @@ from refold.actors.calls.policy import Offer, Policy
 from refold.actors.calls.protocols import Provider, SessionObserver, ToolRunner
 from refold.actors.calls.recall import Recalling
 from refold.actors.calls.request import BuiltRequest, OutgoingRequest, RequestMaker, WantedRequest
+from refold.actors.calls.results import lost_connection
 from refold.actors.calls.streaming import PartialResponse, answer_stream, can_stream, close_stream
 from refold.actors.calls.validation import checked_delta, checked_response
 from refold.actors.calls.verdicts import MESSAGE_CHARACTERS_MAX, AnswerRules, CheckOutput, error_words
@@ -278,6 +279,15 @@ class ModelActor(Actor):
         return await once_log_allows(make, clock, str(message))
 
     async def _answer(self, calling: _Calling, request: ModelRequest) -> ModelResponse:
+        try:
+            return await self._answer_of_provider(calling, request)
+        except Exception as error:
+            lost = lost_connection(error)
+            if lost is None:
+                raise
+            raise lost from error
+
+    async def _answer_of_provider(self, calling: _Calling, request: ModelRequest) -> ModelResponse:
         if not calling.message.wanted.configuration.streaming or not can_stream(self._provider):
             return checked_response(await self._provider.complete(request))
         stream = answer_stream(self._provider, request)

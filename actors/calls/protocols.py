@@ -24,7 +24,9 @@ class Provider(Protocol):
         """Return the model's answer.
 
         Raises:
-            ProviderError: the call failed; its fields say whether it may be repeated.
+            ProviderError: the call failed; its fields say whether it may be repeated. A `ConnectionError`, a
+                `TimeoutError` or a transport error of `httpx` counts as one that may be; any other exception ends the
+                run as failed.
         """
         ...
 

@@ -16,7 +16,7 @@ from refold.actors.calls.conversation import Conversation, HistoryView
 from refold.actors.calls.middleware import HookContext, Hooks
 from refold.actors.calls.policy import Offer, offered_tools
 from refold.actors.calls.protocols import Provider
-from refold.actors.calls.recall import Recalling
+from refold.actors.calls.recall import Recalling, Remembered
 from refold.actors.calls.results import text_of_error
 from refold.actors.calls.streaming import can_stream
 from refold.events.core.cleaning import Unrecordable
@@ -90,6 +90,8 @@ class WantedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """How many tokens the provider counts for one of the window's."""
     fits: int = 0
     """Tokens, counted by the window, that the provider did not find too long; 0 = it has found nothing too long."""
+    remembered: Remembered | None = None
+    """What memories add, where they were asked already."""
     notes: tuple[str, ...] = ()
     """What could not be done to it, in words."""
     paid: Usage = Usage()
@@ -177,12 +179,9 @@ class RequestMaker:
             PersistenceError: the log cannot be read.
         """
         plain, reference = await self.plain(wanted)
-        prepared = Prepared(notes=wanted.notes)
-        if self._recalling is not None:
-            latest = plain.messages[wanted.latest_input]
-            remembered = await self._recalling.remembered(wanted.configuration, latest.text)
-            prepared = Prepared(added=remembered.added, notes=wanted.notes + remembered.notes)
-            reference = msgspec.structs.replace(reference, recalled=remembered.recalled)
+        remembered = wanted.remembered or await self.remembered(wanted, plain)
+        prepared = Prepared(added=remembered.added, notes=wanted.notes + remembered.notes)
+        reference = msgspec.structs.replace(reference, recalled=remembered.recalled)
         prepared, tokens = self._trimmed(plain, wanted, prepared)
         reference = msgspec.structs.replace(reference, estimated=tokens, fits=wanted.fits)
         if self._hooks is not None:
@@ -195,6 +194,12 @@ class RequestMaker:
             prepared=prepared,
             tools=(await self.prompt_and_tools(wanted.configuration))[1],
         )
+
+    async def remembered(self, wanted: WantedRequest, plain: ModelRequest) -> Remembered:
+        """Return what memories add to a request to which nothing was done yet."""
+        if self._recalling is None:
+            return Remembered()
+        return await self._recalling.remembered(wanted.configuration, plain.messages[wanted.latest_input].text)
 
     async def plain(self, wanted: WantedRequest) -> tuple[ModelRequest, RequestReference]:
         """Return the request to which nothing was done yet, and the reference to it.
@@ -240,7 +245,7 @@ class RequestMaker:
             sent: what was done to it.
             part: how much of its tokens may stay; what a window never leaves out stays at any cost.
         """
-        context = _context(plain, wanted, sent)
+        context = context_of(plain, wanted, sent)
         now = request_tokens(context, sent.kept, self._count)
         kept = narrowed(context, sent.kept, max(1, int(now * part)), self._count)
         if kept == sent.kept:
@@ -258,7 +263,7 @@ class RequestMaker:
         """Return what is done to a request with what the window leaves out, and about how many tokens are left."""
         if self._window is None and not wanted.fits:
             return prepared, 0
-        context = _context(plain, wanted, prepared)
+        context = context_of(plain, wanted, prepared)
         kept = kept_ranges(self._window, context) if self._window is not None else None
         if wanted.fits:
             kept = narrowed(context, kept, wanted.fits, self._count)
@@ -285,7 +290,8 @@ class RequestMaker:
         return self._parts[place]
 
 
-def _context(plain: ModelRequest, wanted: WantedRequest, prepared: Prepared) -> Context:
+def context_of(plain: ModelRequest, wanted: WantedRequest, prepared: Prepared) -> Context:
+    """Return a request as a window sees it, with what memories add."""
     request = applied(plain, msgspec.structs.replace(prepared, kept=None))
     return Context(
         system_prompt=request.system_prompt,

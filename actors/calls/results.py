@@ -15,7 +15,7 @@ import msgspec
 from refold.actors.calls.validation import checked_block
 from refold.events.core.cleaning import Unrecordable, clean_json, clean_text, without_addresses
 from refold.events.core.content import ErrorKind, ImageBlock, ResultContent, StoredBlock, TextBlock
-from refold.events.core.errors import CircuitOpen, ToolError
+from refold.events.core.errors import CircuitOpen, ProviderError, ToolError
 from refold.events.core.ids import PayloadHash
 from refold.events.model.payloads import INLINE_BYTES_MAX, kept_whole, spill
 
@@ -161,8 +161,21 @@ def _said(error: BaseException) -> tuple[str, ErrorKind]:
         return text_of_error(error), error.result_kind
     if isinstance(error, ToolError):
         return text_of_error(error), error.kind
-    kind: ErrorKind = "transient" if isinstance(error, TimeoutError | ConnectionError | CircuitOpen) else "permanent"
-    return f"{type(error).__name__}: {text_of_error(error)}", kind
+    lost = isinstance(error, CircuitOpen) or lost_connection(error) is not None
+    return f"{type(error).__name__}: {text_of_error(error)}", "transient" if lost else "permanent"
+
+
+def lost_connection(error: BaseException) -> ProviderError | None:
+    """Return a failure of the network as an error of a provider that may be tried again; None = it is none.
+
+    Such are `ConnectionError`, `TimeoutError`, and what `httpx` calls a `TransportError`.
+    """
+    kinds = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__}  # httpx is not loaded for this.
+    timeout = isinstance(error, TimeoutError) or "httpx.TimeoutException" in kinds
+    if not (timeout or isinstance(error, ConnectionError) or "httpx.TransportError" in kinds):
+        return None
+    said = f"{type(error).__name__}: {text_of_error(error)}"
+    return ProviderError(said, kind="timeout" if timeout else "connection", retryable=True)
 
 
 def _singles(error: BaseException) -> list[BaseException]:

@@ -285,11 +285,11 @@ def summary_plan(
 ) -> SummaryPlan | None:
     """Return what a summary should stand for; None where there is no need, or too little to gain.
 
-    There is need where a request has more than `max_tokens`. The cut leaves as many of the last messages as
-    `keep_tokens` hold, and at least what the model has not answered yet. What a summary stands for must be a quarter
-    of what `max_tokens` leave for messages, so that a summary is not made again and again; and it is at most all of
-    that, so that it can be made of one request, unless a single answer is longer; or `most`, where a request for a
-    summary was too long.
+    There is need where a request has more than `max_tokens`. What a summary stands for must be a quarter of what
+    `max_tokens` leave for messages, so that a summary is not made again and again; and it is at most all of that, so
+    that it can be made of one request, unless a single answer is longer; or `most`, where a request for a summary was
+    too long. Within this, the cut leaves as many of the last messages as `keep_tokens` hold, and at least what the
+    model has not answered yet.
     """
     messages, room = context.messages, int(max_tokens / context.scale) - frame_tokens(context)
     enough = max(1, room // 4) if most is None else 1
@@ -309,7 +309,7 @@ def summary_plan(
             keeps_input = context.latest_input < place
             gained = before - (counts[context.latest_input] if keeps_input else 0)
             best = SummaryPlan(place, gained, keeps_input)
-            if left <= keep_tokens:
+            if left <= keep_tokens and best.tokens >= enough:
                 break
     return best if best is not None and best.tokens >= enough else None
 

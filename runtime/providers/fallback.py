@@ -17,6 +17,7 @@ import msgspec
 
 from refold.actors.calls.protocols import Provider, StreamingProvider, StreamItem
 from refold.actors.calls.request import sent_digest
+from refold.actors.calls.results import lost_connection
 from refold.actors.calls.streaming import answer_stream, close_behind
 from refold.actors.calls.validation import checked_delta, checked_provider, checked_response
 from refold.events.core.content import Message, TextBlock
@@ -98,7 +99,8 @@ class FallbackProvider(StreamingProvider):
         return breakers
 
     def _counts(self, error: Exception) -> bool:
-        return not isinstance(error, ProviderError) or error.kind in self._on
+        failure = error if isinstance(error, ProviderError) else lost_connection(error)
+        return failure is None or failure.kind in self._on
 
     def with_providers(self, make: Callable[[int], Provider]) -> "FallbackProvider":
         """Return the same with other providers, behind the same breakers and asked for the same models.
@@ -145,7 +147,7 @@ class FallbackProvider(StreamingProvider):
                     return _named(checked_response(await provider.complete(_for_model(request, model))), model)
             except CircuitOpen as refusal:
                 failures.append(_not_asked(refusal))
-            except ProviderError as error:
+            except Exception as error:  # noqa: BLE001 - The border to a provider; what is no such failure is raised.
                 self._note(failures, error)
         raise _none_answered(failures)
 
@@ -179,7 +181,7 @@ class FallbackProvider(StreamingProvider):
                 if begun:
                     raise
                 failures.append(_not_asked(refusal))
-            except ProviderError as error:
+            except Exception as error:
                 if begun:
                     raise
                 self._note(failures, error)
@@ -188,15 +190,16 @@ class FallbackProvider(StreamingProvider):
                     await close_behind(stream)
         raise _none_answered(failures)
 
-    def _note(self, failures: list[ProviderError], error: ProviderError) -> None:
+    def _note(self, failures: list[ProviderError], error: Exception) -> None:
         """Keep a failure after which the next provider is asked.
 
         Raises:
-            ProviderError: the failure, where it is not one of these.
+            Exception: the failure, where it is not one of these.
         """
-        if error.kind not in self._on:
+        failure = error if isinstance(error, ProviderError) else lost_connection(error)
+        if failure is None or failure.kind not in self._on:
             raise error
-        failures.append(error)
+        failures.append(failure)
         if len(failures) < len(self._alternatives):
             log.warning(
                 "provider %d of %d failed, the next is asked: %s", len(failures), len(self._alternatives), error

@@ -20,7 +20,7 @@ from refold.actors.agent.subsession import parent_in
 from refold.actors.calls.conversation import Conversation
 from refold.actors.calls.middleware import HookContext
 from refold.actors.calls.recall import Remembered
-from refold.actors.calls.request import WantedRequest, sent_digest
+from refold.actors.calls.request import WantedRequest, context_of, sent_digest
 from refold.agents.agent import Agent, with_subagents
 from refold.events.core.content import (
     Json,
@@ -338,13 +338,7 @@ class AgentReplay:
 
     async def _context(self, pair: RequestPair) -> tuple[ModelRequest, Context]:
         plain, _ = await self._current.requests.plain(pair.wanted)
-        return plain, Context(
-            system_prompt=plain.system_prompt,
-            messages=plain.messages,
-            tools=plain.tools,
-            latest_input=pair.wanted.latest_input,
-            scale=pair.wanted.counted,
-        )
+        return plain, context_of(plain, pair.wanted, Prepared(added=pair.prepared.added))
 
     async def _no_summary(self, batch: Sequence[StoredEvent], pair: RequestPair) -> list[Divergence]:
         """Compare where a history was sent without being summarised first."""

@@ -49,7 +49,7 @@ from refold.sessions.outcome import RunResult, Spent, TurnResult
 from refold.sessions.reads import AwaitedApproval, SessionMetadata, approvals_in, metadata_in, waiting_below
 from refold.sessions.run_handle import RunHandle, RunWatcher, begin
 from refold.sessions.stream import RunStream
-from refold.stores.values.backend import PersistenceBackend
+from refold.stores.values.backend import PersistenceBackend, save_in
 
 EVENTS_PAGE = 1000
 """How many events are read from the log at once."""
@@ -305,12 +305,15 @@ class Session:
             key: under which key, in place of what is there; None = `"session/<id>"`.
 
         Raises:
+            ConfigError: what is given as a backend is none.
             PersistenceError: the log cannot be read, or the backend could not keep it.
         """
+        if not isinstance(backend, PersistenceBackend):
+            raise ConfigError(f"a checkpoint goes to a PersistenceBackend, not {backend!r:.60}")
         facts = await self._access.read(lambda state: with_history(state, self.id))
         checkpoint = await completed(facts, self._context.store, self._access.stream)
         document = checkpoint_bytes(checkpoint, map(encode_message, checkpoint.history))
-        await backend.save(self._access.stream if key is None else key, document)
+        await save_in(backend, self._access.stream if key is None else key, document)
         return checkpoint
 
     async def payload(self, name: PayloadHash | str) -> bytes:

@@ -21,7 +21,7 @@ from refold.events.session.state import history
 from refold.publishing.notifications import RecordedSessionEvent
 from refold.sessions.checkpoint import checkpoint_bytes, encode_message, facts_of
 from refold.stores.event_store import EventStore
-from refold.stores.values.backend import PersistenceBackend
+from refold.stores.values.backend import PersistenceBackend, save_in
 
 log = logging.getLogger("refold.snapshots")
 
@@ -139,7 +139,7 @@ class StepSnapshots:
         if len(self._sessions) > SESSIONS_KEPT_MAX:
             self._sessions.popitem(last=False)
         if document is not None:
-            await self.backend.save(step_key(followed.session, followed.state.version), document)
+            await save_in(self.backend, step_key(followed.session, followed.state.version), document)
             self.written += 1
 
 

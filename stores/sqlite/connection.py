@@ -25,6 +25,9 @@ T = TypeVar("T")
 STATEMENTS_CACHED: Final = 64
 """Prepared statements that each connection keeps; we use about twenty."""
 
+GIVE_UP_S: Final = 30.0
+"""So long a caller who is cancelled while a file is opened waits for that to end, if the disk hangs."""
+
 FileIdentity = tuple[int, int]
 """Device and inode: what SQLite knows a file by."""
 
@@ -58,7 +61,7 @@ class SQLiteConnection:
             await connection._worker.submit(connection._open)
         except BaseException:
             connection._closing = True
-            await close_worker(connection._worker, connection._give_up)
+            await close_worker(connection._worker, connection._give_up, timeout_s=GIVE_UP_S)
             raise
         return connection
 
@@ -102,9 +105,8 @@ class SQLiteConnection:
 
     def _give_up(self) -> None:
         """Close what was opened after all, where the caller was cancelled meanwhile."""
-        opened, self._opened = self._opened, None
-        if opened is not None:
-            _close_quietly(opened)
+        with suppress(sqlite3.Error):
+            self._close()
 
     def _close(self) -> None:
         if self._opened is not None:

@@ -141,8 +141,9 @@ async def close_worker(worker: Worker, last: Callable[[], None] = _nothing, *, t
         await settled(closed, timeout_s=timeout_s)
     except TimeoutError:
         _logger.warning("closing %s takes longer than %s s; it goes on in the background", worker.name, timeout_s)
-    else:
-        worker.join()  # It has nothing left to do, and the loop may be closed next.
+    finally:
+        if closed.done():
+            worker.join()  # It has nothing left to do, and the loop may be closed next.
 
 
 async def settled(future: asyncio.Future[T], *, timeout_s: float | None = None) -> T:

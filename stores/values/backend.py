@@ -127,6 +127,23 @@ class PersistenceBackend(ABC):
         """
 
 
+async def save_in(backend: PersistenceBackend, key: str, value: bytes) -> None:
+    """Save a value in a backend that may be the user's own.
+
+    Raises:
+        PersistenceError: it could not be kept, whatever the backend raised.
+    """
+    try:
+        await backend.save(key, value)
+    except PersistenceError:
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        place = type(backend).__name__  # Its name is user code too.
+        failed = f"the value of {shown(key)} could not be saved in {place}: {said}"
+        raise PersistenceError(failed, outcome_unknown=True) from error
+
+
 def checked_key(key: object, place: str) -> bytes:
     """Return a key as UTF-8 bytes.
 

@@ -27,7 +27,7 @@ from refold import (
     use,
 )
 from refold.actors import ManualClock
-from refold.events.model.context_window import SUMMARY_HEADING, SUMMARY_PROMPT, message_tokens
+from refold.events.model.context_window import SUMMARY_HEADING, SUMMARY_PROMPT, about_tokens, message_tokens
 from refold.events.session.events import (
     ContextPrepared,
     InputQueued,
@@ -51,6 +51,7 @@ from tests.conformance.sessions import (
     types_of,
 )
 from tests.conformance.test_context import assert_rebuilt
+from tests.conformance.test_recall import Episodes
 
 CONFIG = AgentConfig(model="m", system_prompt="")
 SHORT = Usage(input_tokens=50, output_tokens=5)
@@ -214,6 +215,21 @@ async def test_compaction_does_not_repeat_each_round(log: EventStore) -> None:
             if not wants_summary(request):
                 assert "user: Look twenty times." in shown(request.messages)
                 assert sum(map(message_tokens, request.messages)) <= 300
+        await assert_rebuilt(log, "s", model.requests)
+
+
+async def test_what_memories_add_is_counted_before_a_summary_is_decided_on(log: EventStore) -> None:
+    model, memory = Model(), Episodes(("memory_1", "input " + "y" * 200))
+    config = AgentConfig(model="m", system_prompt="", max_memory_recalls=1)
+    async with opened(log, provider=model, config=config, context=policy(150), memory=memory) as (_, session):
+        await talk(session, 9)
+        assert len(await events_of(session, ContextPrepared)) == model.asked_for_summaries > 0
+        for responded in await events_of(session, ModelResponded):
+            assert responded.request.prepared.kept is None, "nothing is trimmed where a summary can be made"
+        assert len(memory.asked) == 9, "a memory is asked once for a request"
+        for request in model.requests:
+            tokens = about_tokens(request.system_prompt) + sum(map(message_tokens, request.messages))
+            assert wants_summary(request) or tokens <= 150
         await assert_rebuilt(log, "s", model.requests)
 
 

@@ -3,13 +3,14 @@
 import asyncio
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 
 from refold import AgentConfig, Cancelled, ConfigError, Message, ProviderError, RetryPolicy, TextBlock, cut, say, use
 from refold.actors import ManualClock
 from refold.events.model.retry import RETRY_AFTER_S_MAX
-from refold.events.session.events import ModelInterrupted, RetryScheduled
+from refold.events.session.events import ModelFailed, ModelInterrupted, RetryScheduled
 from refold.stores import EventStore, InMemoryStore
 from tests.conformance.cases import Case, Fails, Play, play_case, played
 from tests.conformance.sessions import Seen, runtime_of
@@ -33,6 +34,10 @@ RETRIED: dict[str, Any] = {"config": {"retry": RETRY}, "clock": True}
 
 BUSY = ProviderError("busy", kind="overloaded", status=529, retryable=True)
 CUT = ProviderError("cut", kind="connection", retryable=True)
+LOST = [
+    f"ProviderError: {said}"
+    for said in ("ReadError: reset", "ConnectionResetError: gone", "PoolTimeout: full", "TimeoutError: ")
+]
 LOOK = use("look", {"at": "1"})
 
 GO = Message("user", (TextBlock(text="go"),))
@@ -70,6 +75,22 @@ CASES = {
             *["ModelFailed", "RetryScheduled", "TimerFired", "ModelResponded", "RunCompleted"],
         ],
     ),
+    "a lost connection of a provider of the user's own may be tried again": Case(
+        [
+            httpx.ReadError("reset"),
+            ConnectionResetError("gone"),
+            say("once"),
+            httpx.PoolTimeout("full"),
+            TimeoutError(),
+            say("on"),
+        ],
+        [
+            [begin(), advance(10), ends("once"), begin("again"), advance(10), ends("on")],
+            recorded(ModelFailed, "kind", "connection", "connection", "timeout", "timeout"),
+            recorded(ModelFailed, "message", *LOST),
+        ],
+        **RETRIED,
+    ),
     "after the last attempt the run fails and the next one begins with the first": Case(
         [*[BUSY] * 4, say("fine")],
         [
@@ -102,6 +123,7 @@ CASES = {
         for what, error, policy in (
             ("a refusal", ProviderError("no such model", kind="invalid_request", status=404), RETRY),
             ("a bug of the provider", RuntimeError("a bug of the provider"), RETRY),
+            ("a file that is not there", FileNotFoundError("key.txt"), RETRY),
             ("without a policy what may be repeated", BUSY, None),
             ("with one attempt what may be repeated", BUSY, RetryPolicy(attempts_max=1)),
         )

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from refold import (
@@ -56,6 +57,16 @@ async def test_h6_the_next_provider_answers_where_one_fails_each_call_anew(log: 
     assert [request.model for request in second.requests] == ["second-model"]
     assert first.requests[0].messages == second.requests[0].messages
     assert (await sent(log, provider, streaming=streaming)).text == "from the first"
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("error", [ConnectionRefusedError("down"), httpx.ConnectTimeout("slow"), ValueError("a bug")])
+async def test_h6_a_provider_of_the_users_own_that_lost_its_connection_leads_on(
+    log: EventStore, streaming: bool, error: Exception
+) -> None:
+    provider = FallbackProvider([ScriptedProvider([error]), ScriptedProvider([say("from the second")])])
+    result = await sent(log, provider, streaming=streaming)
+    assert (result.text == "from the second") is not isinstance(error, ValueError)
 
 
 @pytest.mark.parametrize("streaming", [False, True])

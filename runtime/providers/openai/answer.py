@@ -9,8 +9,8 @@ fields. The rules:
 - Calls make an answer `tool_use` whatever the server says of it, since Gemini and others say `stop`. Only where it was
   cut (`length`) is it `max_tokens`, and where it was filtered it is a `refusal`, whose calls are left out, as they may
   have lost a part.
-- `stop`, an unknown reason and none at all end the turn. A server that broke off (`error`, `abort`,
-  `insufficient_system_resource`) failed.
+- `stop`, an unknown reason (which is kept in `stop_details`) and none at all end the turn. A server that broke off
+  (`error`, `abort`, `insufficient_system_resource`) failed.
 """
 
 from collections.abc import Sequence
@@ -264,6 +264,8 @@ class AnswerAssembly:
         details: JsonObject = {}
         if reason == "refusal" and (self._explained or not self._refusal):
             details = {"type": "refusal", "category": self.finish_reason, **self._explained}
+        elif self.finish_reason is not None and self.finish_reason not in _STOP_REASONS:
+            details = {"type": self.finish_reason}
         return ModelResponse(
             content=tuple(content),
             stop_reason=reason,

@@ -163,6 +163,16 @@ async def test_what_a_backend_refuses_is_raised_and_costs_the_session_nothing() 
         session = await runtime.session("alice")
         with pytest.raises(PersistenceError, match="must not be empty"):
             await session.checkpoint(MemoryBackend(), "")
+        failing = Failing(OSError(28, "No space left on device"), PersistenceError("no room"))
+        with pytest.raises(
+            PersistenceError, match=r"'session/alice' could not be saved in Failing: OSError: .*No space"
+        ):
+            await session.checkpoint(failing)
+        with pytest.raises(PersistenceError, match=r"^no room$"):
+            await session.checkpoint(failing)
+        assert (await session.checkpoint(failing)).version == 0
+        with pytest.raises(ConfigError, match="a checkpoint goes to a PersistenceBackend, not <class"):
+            await session.checkpoint(FileBackend)  # type: ignore[arg-type]
         assert (await session.send("Hello")).text == "Hi."
 
 
@@ -253,23 +263,22 @@ async def test_a_cancelled_run_and_one_that_fails_leave_a_snapshot() -> None:
 
 
 class Failing(MemoryBackend):
-    """Keeps only what comes third."""
+    """Keeps only what comes after some errors."""
 
-    tries = 0
+    def __init__(self, *errors: Exception) -> None:
+        super().__init__()
+        self.errors = list(errors)
 
     async def save(self, key: str, value: bytes) -> None:
-        self.tries += 1
-        if self.tries == 1:
-            raise PersistenceError(f"no room for {key!r}")
-        if self.tries == 2:
-            raise ZeroDivisionError("a mistake in it")
+        if self.errors:
+            raise self.errors.pop(0)
         await super().save(key, value)
 
 
 async def test_a_snapshot_that_fails_is_logged_and_counted_and_the_run_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    backend = Failing()
+    backend = Failing(PersistenceError("no room"), ZeroDivisionError("a mistake in it"))
     call = use("look", {"place": "it"})
     async with runtime_of(call, call, say("Fine."), step_snapshots=backend) as runtime:
         assert (await (await runtime.session("a")).send("How is it?")).text == "Fine."
@@ -279,7 +288,7 @@ async def test_a_snapshot_that_fails_is_logged_and_counted_and_the_run_goes_on(
     messages = [record.getMessage() for record in caplog.records if record.name == "refold.snapshots"]
     assert len(messages) == 2
     assert "session/a" in messages[0]
-    assert "no room for" in messages[0]
+    assert "no room" in messages[0]
     assert "a mistake in it" in messages[1]
     (key,) = await backend.list_keys()
     assert load_checkpoint(await backend.load(key)).outcome == "completed"
@@ -339,9 +348,14 @@ async def test_snapshots_may_lie_in_the_log_itself(tmp_path: Path) -> None:
         assert (await check_log(runtime.store)).sound
 
 
-def test_what_is_no_backend_is_refused() -> None:
+class OnlySaves:
+    async def save(self, key: str, value: bytes) -> None: ...
+
+
+@pytest.mark.parametrize("wrong", ["folder", FileBackend, OnlySaves(), False])
+def test_what_is_no_backend_is_refused(wrong: object) -> None:
     with pytest.raises(ConfigError, match="step_snapshots must be a PersistenceBackend"):
-        runtime_of(step_snapshots="folder")
+        runtime_of(step_snapshots=wrong)
 
 
 async def test_a_context_of_a_tool_may_write_a_checkpoint_of_its_own_session() -> None:
