@@ -51,7 +51,7 @@ from refold.events.core.errors import (
     ToolError,
 )
 from refold.events.core.ids import EventRef, PayloadHash, SessionId, StreamName, ToolCallId, kind_and_identifier
-from refold.events.kinds.tool import TOOL_CODEC, TOOL_CORE, AbandonCall, DefineTool, ToolCommand
+from refold.events.kinds.tool import TOOL_CODEC, TOOL_CORE, AbandonCall, DefineTool, ToolCommand, ToolState
 from refold.events.session.commands import RecordToolResult
 
 log = logging.getLogger("refold.tool")
@@ -147,6 +147,10 @@ class ToolActor(Actor):
         self._defined = False
         self._slots: tuple[int, asyncio.Semaphore] | None = None
         """The limit of bodies that run at once, and how many more may."""
+
+    def current_state(self) -> ToolState:
+        """Return what its stream adds up to, to look at only."""
+        return self._facts.state
 
     @property
     def tool(self) -> str:

@@ -4,8 +4,9 @@ See `record.py` for how it is run. `tests/test_golden_logs.py` has `boss` decide
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -143,6 +144,9 @@ class Stores:
         self.dedup = Deduplicator("payments", ttl_s=3_600)
 
 
+LookAround: TypeAlias = Callable[[AgentRuntime, Stores], Awaitable[None]]
+
+
 def boss(stores: Stores, script: list[ScriptItem], clerk_script: list[ScriptItem]) -> Agent:
     """Return the agent whose sessions these are."""
     clerk = Agent(
@@ -229,8 +233,10 @@ async def protect(stores: Stores, clock: ManualClock) -> None:
         await stores.dedup.forget("invoice-17")
 
 
-async def first_life(log: Path, clock: ManualClock, snapshot_every: int | None) -> None:
-    """Use all of it in sessions."""
+async def first_life(
+    log: Path, clock: ManualClock, snapshot_every: int | None, look_around: LookAround | None = None
+) -> None:
+    """Use all of it in sessions; `look_around` is given the runtime and the stores at the end."""
     stores = Stores()
     script: list[ScriptItem] = [
         [use("look", {"what": "tea"}), use("look", {"what": "moon"}), use("look", {"what": "mars"}), use("none")],
@@ -246,13 +252,17 @@ async def first_life(log: Path, clock: ManualClock, snapshot_every: int | None) 
     ]
     clerk: list[ScriptItem] = [use("look", {"what": "till"}), spent("It is full.", 7, 7, 0)]
     agent = boss(stores, script, clerk)
-    options = RuntimeOptions(log=log, clock=clock, app_version="golden", snapshot_every=snapshot_every)
+    options = RuntimeOptions(
+        log=log, clock=clock, app_version="golden", snapshot_every=snapshot_every, passivate_after_s=1e6
+    )
     async with AgentRuntime(agent, **options) as runtime:
         await remember(stores, clock)
         await protect(stores, clock)
         session = await runtime.session("alice")
         for text in ("Green tea", "Again", "Tell a story " + "x" * 1_500, "And then", "Fail"):
             await sent(session, text, clock)
+        if look_around is not None:
+            await look_around(runtime, stores)
 
 
 async def sent(session: Session, text: str, clock: ManualClock) -> None:
