@@ -27,7 +27,7 @@ from refold.actors.snapshots import Snapshots
 from refold.actors.thread_pool import ThreadPool
 from refold.agents.agent import Agent
 from refold.context import RuntimeContext
-from refold.events.core.cleaning import clean_text
+from refold.events.core.cleaning import clean_text, without_addresses
 from refold.events.core.errors import BackpressureShed, ConfigError, PersistenceError, RefoldError
 from refold.events.core.ids import RunId, SessionId, kind_and_identifier, stream_name
 from refold.events.core.records import StreamHead
@@ -316,7 +316,7 @@ class Lifecycle:
         fact = ActorFailed(
             address=failure.address,
             error=clean_text(failure.error_type),
-            message=clean_text(failure.message)[:2000],
+            message=clean_text(without_addresses(failure.message))[:2000],
             restarts=failure.restarts,
             stopped=failure.stopped,
         )

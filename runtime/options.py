@@ -1,5 +1,6 @@
 """Every setting of a runtime, with its default, in one place; `AgentRuntime` describes them."""
 
+import inspect
 import os
 from collections.abc import Callable
 from typing import TypedDict
@@ -129,8 +130,8 @@ def _check_kinds(options: Settings) -> None:
         ("auto_resume", options.auto_resume, isinstance(options.auto_resume, bool), "True or False"),
         ("app_version", app_version, app_version is None or _is_valid_text(app_version), "valid text"),
         ("clock", options.clock, _has(options.clock, "call_later"), "a Clock"),
-        ("session_ids", options.session_ids, _has(options.session_ids, "__call__"), "a function"),
-        ("on_failure", options.on_failure, _has(options.on_failure, "__call__"), "a function"),
+        ("session_ids", options.session_ids, _is_plain(options.session_ids), "a plain function"),
+        ("on_failure", options.on_failure, _is_plain(options.on_failure), "a plain function"),
         ("step_snapshots", snapshots, isinstance(snapshots, PersistenceBackend | None), "a PersistenceBackend"),
     )
     for name, value, good, wanted in kinds:
@@ -144,6 +145,10 @@ def _is_log(value: object) -> bool:
 
 def _is_valid_text(value: object) -> bool:
     return isinstance(value, str) and clean_text(value) == value
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or (callable(value) and not inspect.iscoroutinefunction(value))
 
 
 def _has(value: object, method: str) -> bool:

@@ -1,5 +1,6 @@
 """Every setting of a runtime is checked before anything is opened."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ from refold.stores import InMemoryStore
         ("clock", 5),
         ("session_ids", "uuid"),
         ("on_failure", "log"),
+        ("session_ids", asyncio.sleep),
+        ("on_failure", asyncio.sleep),
     ],
 )
 def test_an_option_that_cannot_work_is_refused_by_name_at_construction(name: str, value: Any) -> None:
