@@ -178,10 +178,9 @@ class HttpProvider(StreamingProvider):
                     async for item in items:
                         yield item
                 return
-        except UnusableAnswer as error:
-            failure, answer = error, self.redactor.value(error.answer)
         except ProviderError as error:
-            failure, answer = self.redactor.error(error), None
+            answer = self.redactor.value(error.answer) if isinstance(error, UnusableAnswer) else None
+            failure = self.redactor.error(error)
         if answer is not None:
             yield answer
             return

@@ -302,7 +302,7 @@ class _MessageWriter:
         self,
         settings: OpenAISettings,
         forms: Mapping[str, str],
-        ids: Mapping[str, str] | None,
+        ids: Mapping[str, str],
         *,
         answer_after_tools: bool,
     ) -> None:
